@@ -1,0 +1,48 @@
+# Two commands do everything: `make demo` and `make test`. Each works as the only
+# one on a fresh clone. `make help` lists the rest.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help demo test quick check format bench cluster proto clean
+.DEFAULT_GOAL := help
+
+help:      ## this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## three nodes, 100 000 messages, the master killed half way: what was lost?
+	@$(BIN)/ringmq demo $(ARGS)
+
+test: $(STAMP) check ## every check and every test
+	@$(BIN)/pytest $(ARGS)
+
+quick: $(STAMP) ## the tests that take no time
+	@$(BIN)/pytest -m 'not slow and not docker' $(ARGS)
+
+check: $(STAMP) ## format, lint, types, imports, generated code, links in the docs
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/python proto/generate.py --check
+
+format: $(STAMP) ## rewrite what `check` would complain about
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## three of our nodes beside three of RabbitMQ's, in one run
+	@$(BIN)/python -m bench $(ARGS)
+
+cluster: $(STAMP) ## a cluster of three local nodes that stays up
+	@$(BIN)/ringmq cluster up $(ARGS)
+
+proto: $(STAMP) ## generate the code from proto/
+	@$(BIN)/python proto/generate.py
+
+clean:     ## remove what the other commands made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Guaranteed multicast around a ring."""

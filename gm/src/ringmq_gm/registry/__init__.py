@@ -1,0 +1,1 @@
+"""Where views are agreed: one small linearizable store, with two engines behind it."""

@@ -1,0 +1,185 @@
+"""The registry's interface: a linearizable map with revisions, watches and leases.
+
+Everything that a cluster has to agree on lives here (nodes, rings, queues), and
+no message ever does. The calls are few, so that two engines which have little
+in common can both keep the promise: SQLite in WAL mode for a cluster of
+processes on one machine, etcd v3 for a cluster of machines.
+
+What every engine guarantees, and `gm/tests/registry` shows of both:
+
+* Linearizable. A `get` or `list` that starts after a `commit` has returned sees it.
+* One clock. Every successful commit has a revision above all before it; a key's
+  `revision` is that of the commit that last wrote it. Two keys with the same
+  revision were written by the same commit.
+* `commit` is all or nothing, and takes effect only if every guard holds.
+* A commit whose answer was lost raises `OutcomeUnknownError`: it may or may not
+  have taken effect. The caller reads, and decides anew. It is never retried here.
+* A watch shows each key's newest value sooner or later. It may leave out values
+  that were overwritten meanwhile (etcd compacts), never the last one, and for
+  one key never goes back. After a reconnect it begins with the present state.
+* A session's keys disappear when it is closed, or has not been able to renew for
+  `ttl_s`. Whoever holds a session is told no later than the others
+  (`Session.lost` is set before the keys can be seen gone).
+
+Keys are text with `/` between parts; values are bytes. Sizes are bounded by
+`KEY_BYTES_MAX` and `VALUE_BYTES_MAX`, a commit by `OPERATIONS_MAX`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+KEY_BYTES_MAX = 1024
+VALUE_BYTES_MAX = 1024 * 1024
+# Etcd's own limit on the operations of one transaction.
+OPERATIONS_MAX = 128
+
+
+class RegistryError(Exception):
+    """The root of what a registry raises."""
+
+
+class UnavailableError(RegistryError):
+    """The registry does not answer. Nothing was changed; try again later."""
+
+
+class OutcomeUnknownError(RegistryError):
+    """A commit was sent and its answer lost: read before doing anything else."""
+
+
+class SessionLostError(RegistryError):
+    """The session has run out or was closed: what hung on it is gone."""
+
+
+class LimitError(RegistryError, ValueError):
+    """A key, a value or a commit is over its limit. A bug of the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key as it was at some moment. `revision` is of its last write."""
+
+    key: str
+    value: bytes
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Holds if `key` was last written at `revision`; 0 means it does not exist."""
+
+    key: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Writes `value`; with `leased`, the key lives no longer than the session given to `commit`."""
+
+    key: str
+    value: bytes
+    leased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Removes `key`, if it is there."""
+
+    key: str
+
+
+Operation = Put | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All entries below a prefix, in order of their keys, as of one revision."""
+
+    entries: tuple[Entry, ...]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A key has been written."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A key has been deleted, by a commit or with its session."""
+
+    key: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The whole state anew: at the start of a watch, and after a gap in it."""
+
+    snapshot: Snapshot
+
+
+Change = Changed | Removed | Reset
+
+
+class Session(Protocol):
+    """A lease that its holder keeps alive in the background."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether it can no longer be relied on. Never becomes false again."""
+        ...
+
+    async def wait_lost(self) -> None:
+        """Returns when `lost` has become true."""
+        ...
+
+    async def close(self) -> None:
+        """Ends it now; its keys are gone when this returns."""
+        ...
+
+
+class Registry(Protocol):
+    """One open connection to a registry. Every call has a deadline of its own inside
+    and raises `UnavailableError` past it."""
+
+    async def get(self, key: str) -> Entry | None:
+        """The entry, or None if there is none."""
+        ...
+
+    async def list(self, prefix: str) -> Snapshot:
+        """Every entry whose key begins with `prefix`."""
+        ...
+
+    async def commit(
+        self,
+        guards: Sequence[Guard],
+        operations: Sequence[Operation],
+        *,
+        session: Session | None = None,
+    ) -> int | None:
+        """Carries out `operations` if all `guards` hold.
+
+        Returns the revision, or None if a guard did not hold (nothing changed).
+        """
+        ...
+
+    def watch(self, prefix: str) -> AsyncIterator[Sequence[Change]]:
+        """The state below `prefix` as a `Reset`, then its changes in order, in batches.
+
+        Goes on for as long as it is iterated over: lost connections are repaired
+        with back-off, and a new `Reset` follows.
+        """
+        ...
+
+    async def session(self, ttl_s: float) -> Session:
+        """Opens a session; the engine renews it about every third of `ttl_s`."""
+        ...
+
+    async def close(self) -> None:
+        """Closes the connection; sessions that were not closed run out by themselves."""
+        ...

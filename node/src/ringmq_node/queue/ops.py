@@ -1,0 +1,149 @@
+"""The ops: what the master multicasts, and what every replica applies and logs.
+
+An op's encoded form is the payload that goes around the ring, and the payload
+of its journal record, byte for byte.
+
+    kind     u8    1 publish | 2 remove | 3 requeue
+    flags    u8    publish: bit 0 transient
+    ...
+
+    publish  producer size u16, count u32, first position u64, first sequence u64,
+             producer id, block
+    remove   ranges u32 in `count`; (first u64, last u64) each
+    requeue  as remove
+
+Little endian. An op is decoded by whoever applies it; the ring never looks inside.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from ringmq_node.queue.block import Block, BlockError
+from ringmq_node.queue.ranges import Range
+
+PUBLISH = 1
+REMOVE = 2
+REQUEUE = 3
+
+FLAG_TRANSIENT = 1
+PRODUCER_ID_BYTES_MAX = 64
+RANGES_MAX = 1 << 20
+
+PUBLISH_HEADER = struct.Struct("<BBHIQQ")
+RANGES_HEADER = struct.Struct("<BBHI")
+
+
+class OpError(ValueError):
+    """These bytes are not an op."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """`block` goes to `first_position` and after. The producer's sequences run along."""
+
+    first_position: int
+    block: Block
+    transient: bool = False
+    producer_id: bytes = b""
+    first_sequence: int = 0
+
+    @property
+    def last_position(self) -> int:
+        return self.first_position + self.block.count - 1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.first_sequence + self.block.count - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """These positions are done with: acknowledged, discarded, purged or dropped.
+
+    Positions that are not live are passed over, so that applying twice is applying once.
+    """
+
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """These positions, where live, may have been delivered: the next time says `redelivered`."""
+
+    ranges: tuple[Range, ...]
+
+
+Op = Publish | Remove | Requeue
+
+
+def encode(op: Op) -> bytes:
+    match op:
+        case Publish():
+            flags = FLAG_TRANSIENT if op.transient else 0
+            header = PUBLISH_HEADER.pack(
+                PUBLISH,
+                flags,
+                len(op.producer_id),
+                op.block.count,
+                op.first_position,
+                op.first_sequence,
+            )
+            return b"".join((header, op.producer_id, op.block.data))
+        case Remove(ranges):
+            return _encode_ranges(REMOVE, ranges)
+        case Requeue(ranges):
+            return _encode_ranges(REQUEUE, ranges)
+
+
+def decode(payload: bytes) -> Op:
+    """The op of these bytes; raises `OpError` if they are none."""
+    if len(payload) < RANGES_HEADER.size:
+        raise OpError(f"op of {len(payload)} bytes is shorter than any header")
+    kind = payload[0]
+    if kind == PUBLISH:
+        return _decode_publish(payload)
+    if kind not in (REMOVE, REQUEUE):
+        raise OpError(f"op of unknown kind {kind}")
+    ranges = _decode_ranges(payload)
+    return Remove(ranges) if kind == REMOVE else Requeue(ranges)
+
+
+def _decode_publish(payload: bytes) -> Publish:
+    if len(payload) < PUBLISH_HEADER.size:
+        raise OpError(f"publish of {len(payload)} bytes is shorter than its header")
+    _, flags, producer_size, count, position, sequence = PUBLISH_HEADER.unpack_from(payload)
+    block_at = PUBLISH_HEADER.size + producer_size
+    if producer_size > PRODUCER_ID_BYTES_MAX:
+        raise OpError(f"publish with a producer id of {producer_size} bytes")
+    try:
+        block = Block(payload[block_at:])
+    except BlockError as error:
+        raise OpError(str(error)) from error
+    if block.count != count:
+        raise OpError(f"publish says {count} messages, its block has {block.count}")
+    return Publish(
+        first_position=position,
+        block=block,
+        transient=bool(flags & FLAG_TRANSIENT),
+        producer_id=payload[PUBLISH_HEADER.size : block_at],
+        first_sequence=sequence,
+    )
+
+
+def _encode_ranges(kind: int, ranges: tuple[Range, ...]) -> bytes:
+    assert len(ranges) <= RANGES_MAX
+    numbers = [number for pair in ranges for number in pair]
+    return RANGES_HEADER.pack(kind, 0, 0, len(ranges)) + struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+def _decode_ranges(payload: bytes) -> tuple[Range, ...]:
+    count = RANGES_HEADER.unpack_from(payload)[3]
+    if count > RANGES_MAX or len(payload) != RANGES_HEADER.size + 16 * count:
+        raise OpError(f"op of {len(payload)} bytes says that it has {count} ranges")
+    numbers = struct.unpack_from(f"<{2 * count}Q", payload, RANGES_HEADER.size)
+    ranges = tuple(zip(numbers[::2], numbers[1::2], strict=True))
+    if any(first > last for first, last in ranges):
+        raise OpError("op has a range whose end is before its start")
+    return ranges
