@@ -21,19 +21,21 @@ ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
 BIN = Path(sys.executable).parent
 
-# Package folder under proto/ -> the source root that its code goes to.
+# The Python package, as a path -> the folder of its .proto files, the source root of its code.
+# Inside .proto files, imports are written with the package's path.
 TARGETS = {
-    "ringmq/v1": ROOT / "client" / "src",
+    "ringmq/v1": (PROTO / "ringmq" / "v1", ROOT / "client" / "src"),
+    "ringmq_gm/registry/etcdpb": (PROTO / "etcd", ROOT / "gm" / "src"),
 }
 
 
-def generate(package: str, out: Path) -> list[Path]:
+def generate(package: str, folder: Path, out: Path) -> list[Path]:
     """Generates one package below `out`; returns the files, relative to `out`."""
-    sources = sorted((PROTO / package).glob("*.proto"))
+    sources = sorted(folder.glob("*.proto"))
     well_known = Path(grpc_tools.__file__).parent / "_proto"
     arguments = [
         "protoc",
-        f"--proto_path={PROTO}",
+        f"--proto_path={package}={folder}",
         f"--proto_path={well_known}",
         f"--python_out={out}",
         f"--grpc_python_out={out}",
@@ -57,10 +59,10 @@ def generate(package: str, out: Path) -> list[Path]:
 def stale_files() -> list[str]:
     """The checked-in files that are not what `proto/` would give now."""
     stale: list[str] = []
-    for package, root in TARGETS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder)
-            wanted = generate(package, out)
+    for package, (folder, root) in TARGETS.items():
+        with tempfile.TemporaryDirectory() as temporary:
+            out = Path(temporary)
+            wanted = generate(package, folder, out)
             for path in wanted:
                 target = root / path
                 if not target.exists() or target.read_bytes() != (out / path).read_bytes():
@@ -77,10 +79,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     if not parser.parse_args().check:
-        for package, root in TARGETS.items():
+        for package, (folder, root) in TARGETS.items():
             for old in (root / package).glob("*_pb2*"):
                 old.unlink()
-            generate(package, root)
+            generate(package, folder, root)
         return
     stale = stale_files()
     if stale:
