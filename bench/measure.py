@@ -1,0 +1,158 @@
+"""The words of the benchmark: a point, a measurement, a peer.
+
+A *point* is what is asked (how many messages of what size, how many unconfirmed
+at a time). A *peer* is a broker cluster, or the bare disk, that answers. A
+*measurement* is one answer. `measure` puts around a peer's run what no peer can
+know of itself: the CPU that its brokers took, and that of everybody else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from bench import procs
+
+
+class BenchError(Exception):
+    """The run can't go on; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One question: `count` messages of `size_bytes`, at most `window` unconfirmed."""
+
+    count: int
+    size_bytes: int
+    window: int
+
+    def label(self) -> str:
+        return f"{self.size_bytes} B, window {self.window}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReport:
+    """What a publisher saw. Latencies are from hand-over to confirm, nearest rank.
+
+    `client_cpu_s` is user and system time of the publisher over the timed part,
+    or of its whole process where it doesn't say (ours: a Python that also imports).
+    """
+
+    seconds: float
+    rate_per_s: float
+    acked: int
+    nacked: int
+    client_cpu_s: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One run of one peer at one point.
+
+    `broker_cpu_s` is user and system time of all broker processes from just
+    before the publisher starts to just after it ends. `others_cores` is how much
+    CPU everybody else on the machine took at that time, in cores: noise.
+    """
+
+    peer: str
+    point: Point
+    round: int
+    client: ClientReport
+    broker_cpu_s: float
+    others_cores: float
+
+    @property
+    def broker_cpu_s_per_million(self) -> float:
+        return self.broker_cpu_s / self.point.count * 1e6
+
+    @property
+    def client_cpu_s_per_million(self) -> float:
+        return self.client.client_cpu_s / self.point.count * 1e6
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {
+            "broker_cpu_s_per_million": self.broker_cpu_s_per_million,
+            "client_cpu_s_per_million": self.client_cpu_s_per_million,
+        }
+
+
+class Peer(Protocol):
+    """A started cluster that can be published to. Started and ended by its owner."""
+
+    @property
+    def name(self) -> str: ...
+
+    def describe(self) -> dict[str, str]:
+        """Versions and settings, for the result file."""
+        ...
+
+    def broker_pids(self) -> Sequence[int]:
+        """The processes whose trees are the brokers. Empty for the bare disk."""
+        ...
+
+    def publish(self, point: Point, queue: str) -> ClientReport:
+        """Publishes into a new `queue` and awaits every confirm.
+
+        Raises `BenchError` if the publisher fails.
+        """
+        ...
+
+    def remove(self, queue: str) -> None:
+        """Checks that the queue's replicas are what was claimed, and deletes it.
+
+        Raises `BenchError` if they aren't: the measurement would be worth nothing.
+        """
+        ...
+
+
+def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
+    pids = peer.broker_pids()
+    brokers_before = procs.tree_cpu_s(pids)
+    machine_before = procs.machine_cpu()
+    own_before = procs.own_cpu_s()
+    queue = f"w{point.window}.r{round_number}"
+    report = peer.publish(point, queue)
+    brokers = procs.tree_cpu_s(pids) - brokers_before
+    machine = procs.machine_cpu().since(machine_before)
+    # What the run itself took: the publisher, which is a child that has ended by now.
+    ours = brokers + procs.own_cpu_s() - own_before
+    peer.remove(queue)
+    if report.acked != point.count or report.nacked:
+        raise BenchError(
+            f"{peer.name}: {report.acked} acked and {report.nacked} nacked of {point.count}"
+        )
+    return Measurement(
+        peer=peer.name,
+        point=point,
+        round=round_number,
+        client=report,
+        broker_cpu_s=brokers,
+        others_cores=max(0.0, machine.busy_s - ours) / machine.elapsed_s,
+    )
+
+
+def machine_facts(directory: Path) -> dict[str, str]:
+    """What a reader needs to know of the machine. No names of hosts or paths."""
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "unknown",
+    )
+    memory_kib = int(Path("/proc/meminfo").read_text().split()[1])
+    return {
+        "cpu": model,
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory_gib": f"{memory_kib / 2**20:.0f}",
+        "kernel": os.uname().release,
+        "filesystem": procs.filesystem_of(directory),
+    }

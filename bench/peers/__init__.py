@@ -1,0 +1,1 @@
+"""What the benchmark can run: ours, and what it is measured against."""

@@ -1,0 +1,82 @@
+"""The physical footing: the same bytes, written and synced by a bare loop.
+
+No broker can confirm faster than its disk. One file, one copy: `window`
+messages a time are gathered into one `writev`, then `fdatasync`; a message's
+latency is that of its batch. Three nodes on one disk have three times this to
+write, and a network between them, so the row is a ceiling and not a rival.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import procs
+from bench.measure import ClientReport, Point
+from bench.stats import percentile
+
+# IOV_MAX of Linux: more buffers than this a writev refuses.
+_BUFFERS_MAX = 1024
+
+
+class Footing:
+    """The bare disk as a peer. Its only process is the benchmark's own."""
+
+    name = "disk"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def describe(self) -> dict[str, str]:
+        return {"nodes": "0", "queue": "one file", "messages": "writev + fdatasync per window"}
+
+    def broker_pids(self) -> Sequence[int]:
+        return ()
+
+    def publish(self, point: Point, queue: str) -> ClientReport:
+        body = os.urandom(point.size_bytes)
+        latencies_s: list[float] = []
+        cpu_before = procs.own_cpu_s()
+        descriptor = os.open(self._file(queue), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            started = time.perf_counter()
+            left = point.count
+            while left:
+                batch = min(point.window, left)
+                before = time.perf_counter()
+                _write_all(descriptor, body, batch)
+                os.fdatasync(descriptor)
+                latencies_s.extend([time.perf_counter() - before] * batch)
+                left -= batch
+            seconds = time.perf_counter() - started
+        finally:
+            os.close(descriptor)
+        latencies_s.sort()
+        return ClientReport(
+            seconds=seconds,
+            rate_per_s=point.count / seconds,
+            acked=point.count,
+            nacked=0,
+            client_cpu_s=procs.own_cpu_s() - cpu_before,
+            p50_ms=percentile(latencies_s, 50) * 1e3,
+            p95_ms=percentile(latencies_s, 95) * 1e3,
+            p99_ms=percentile(latencies_s, 99) * 1e3,
+            max_ms=latencies_s[-1] * 1e3,
+        )
+
+    def remove(self, queue: str) -> None:
+        self._file(queue).unlink()
+
+    def _file(self, queue: str) -> Path:
+        return self._directory / f"footing.{queue}"
+
+
+def _write_all(descriptor: int, body: bytes, count: int) -> None:
+    while count:
+        batch = min(count, _BUFFERS_MAX)
+        written = os.writev(descriptor, [body] * batch)
+        if written != batch * len(body):
+            raise OSError(f"a short write: {written} of {batch * len(body)} bytes; disk full?")
+        count -= batch

@@ -1,0 +1,1 @@
+"""RabbitMQ from Debian as a peer: its cluster, and a publisher in C."""

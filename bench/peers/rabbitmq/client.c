@@ -1,0 +1,390 @@
+/* A publisher for RabbitMQ that is not the bottleneck of a benchmark.
+ *
+ * It keeps at most `window` persistent messages unconfirmed on one channel and
+ * measures from the send() that carries a message's first byte to the arrival
+ * of the confirm that covers it.
+ *
+ * What makes it cheap: the frames of a message (method, header, body) are
+ * encoded once and laid side by side in a chunk, so the timed path is send() of
+ * as many messages as the window has room for, straight from that chunk, and
+ * decoding of confirms. librabbitmq opens the connection, declares the queue and
+ * decodes what comes back; it keeps no buffer on the way out, so writing to its
+ * socket beside it is safe. Heartbeats are off. All memory is touched before
+ * the clock starts.
+ *
+ * Confirms: single or multiple (every tag up to it), in any order; a tag that
+ * is confirmed twice or was never sent is an error, as is a confirm that
+ * doesn't come for STALL_MS.
+ *
+ * Prints one JSON object on stdout. Exit code 1 and a line on stderr if
+ * anything fails; 2 for wrong usage. A nack is counted, not an error.
+ */
+#include <amqp.h>
+#include <amqp_tcp_socket.h>
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum {
+  CHANNEL = 1,
+  CHUNK_BYTES = 16 * 1024, /* one send() at most, unless a message is larger */
+  FRAME_OVERHEAD = 8,       /* type, channel, size, end octet */
+  FRAME_MAX = 131072,
+  ARGUMENTS_BYTES = 1024, /* room for an encoded method or properties */
+  STALL_MS = 60000,
+};
+
+struct options {
+  const char *host, *queue, *type;
+  int port;
+  size_t size;
+  uint64_t count, window;
+  bool delete_after;
+};
+
+/* The wire form of one message, `copies` times in a row. */
+struct pattern {
+  unsigned char *bytes;
+  size_t message_bytes, copies;
+};
+
+struct run {
+  uint64_t count, window;
+  uint64_t started;    /* messages whose first byte has been given to the kernel */
+  uint64_t sent_bytes; /* of all messages */
+  uint64_t low;        /* lowest index not confirmed yet */
+  uint64_t acked, nacked;
+  double *sent_at, *latency_s; /* by index; latency_s < 0: not confirmed yet */
+};
+
+static void die(const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fputs("rabbitmq client: ", stderr);
+  vfprintf(stderr, format, arguments);
+  fputc('\n', stderr);
+  va_end(arguments);
+  exit(1);
+}
+
+static void *must_alloc(size_t bytes) {
+  void *memory = malloc(bytes ? bytes : 1);
+  if (memory == NULL) die("out of memory (%zu bytes)", bytes);
+  memset(memory, 0, bytes); /* page faults belong before the clock starts */
+  return memory;
+}
+
+static double now_s(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static double cpu_s(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+         (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+}
+
+static void check_reply(amqp_rpc_reply_t reply, const char *what) {
+  if (reply.reply_type == AMQP_RESPONSE_NORMAL) return;
+  if (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION)
+    die("%s: %s", what, amqp_error_string2(reply.library_error));
+  if (reply.reply.id == AMQP_CHANNEL_CLOSE_METHOD) {
+    amqp_channel_close_t *close = reply.reply.decoded;
+    die("%s: %d %.*s", what, close->reply_code, (int)close->reply_text.len,
+        (const char *)close->reply_text.bytes);
+  }
+  if (reply.reply.id == AMQP_CONNECTION_CLOSE_METHOD) {
+    amqp_connection_close_t *close = reply.reply.decoded;
+    die("%s: %d %.*s", what, close->reply_code, (int)close->reply_text.len,
+        (const char *)close->reply_text.bytes);
+  }
+  die("%s: unexpected reply 0x%x", what, reply.reply.id);
+}
+
+/* ---- the connection ---------------------------------------------------- */
+
+static amqp_connection_state_t connect_to(const struct options *options) {
+  amqp_connection_state_t connection = amqp_new_connection();
+  amqp_socket_t *socket = connection ? amqp_tcp_socket_new(connection) : NULL;
+  if (socket == NULL) die("no memory for a connection");
+  int status = amqp_socket_open(socket, options->host, options->port);
+  if (status != AMQP_STATUS_OK)
+    die("connect to %s:%d: %s", options->host, options->port, amqp_error_string2(status));
+  check_reply(amqp_login(connection, "/", 0, FRAME_MAX, 0, AMQP_SASL_METHOD_PLAIN, "guest", "guest"),
+              "login");
+  amqp_channel_open(connection, CHANNEL);
+  check_reply(amqp_get_rpc_reply(connection), "channel.open");
+  return connection;
+}
+
+static void declare(amqp_connection_state_t connection, const struct options *options) {
+  amqp_table_entry_t type = {
+      .key = amqp_cstring_bytes("x-queue-type"),
+      .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = amqp_cstring_bytes(options->type)}};
+  amqp_table_t arguments = {.num_entries = 1, .entries = &type};
+  amqp_queue_declare(connection, CHANNEL, amqp_cstring_bytes(options->queue), 0, /*durable*/ 1, 0, 0,
+                     arguments);
+  check_reply(amqp_get_rpc_reply(connection), "queue.declare");
+  amqp_confirm_select(connection, CHANNEL);
+  check_reply(amqp_get_rpc_reply(connection), "confirm.select");
+}
+
+/* ---- the frames -------------------------------------------------------- */
+
+static unsigned char *put(unsigned char *at, uint64_t value, int bytes) {
+  for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) *at++ = (unsigned char)(value >> shift);
+  return at;
+}
+
+static unsigned char *put_frame(unsigned char *at, int type, const void *payload, size_t bytes) {
+  at = put(at, (uint64_t)type, 1);
+  at = put(at, CHANNEL, 2);
+  at = put(at, bytes, 4);
+  memcpy(at, payload, bytes);
+  return put(at + bytes, AMQP_FRAME_END, 1);
+}
+
+static unsigned char *put_publish(unsigned char *at, const struct options *options) {
+  unsigned char payload[ARGUMENTS_BYTES];
+  amqp_basic_publish_t method = {.exchange = amqp_empty_bytes,
+                                 .routing_key = amqp_cstring_bytes(options->queue)};
+  unsigned char *arguments = put(payload, AMQP_BASIC_PUBLISH_METHOD, 4);
+  amqp_bytes_t room = {.len = sizeof payload - 4, .bytes = arguments};
+  int bytes = amqp_encode_method(AMQP_BASIC_PUBLISH_METHOD, &method, room);
+  if (bytes < 0) die("encode basic.publish: %s", amqp_error_string2(bytes));
+  return put_frame(at, AMQP_FRAME_METHOD, payload, (size_t)bytes + 4);
+}
+
+static unsigned char *put_header(unsigned char *at, size_t body_bytes) {
+  unsigned char payload[ARGUMENTS_BYTES];
+  amqp_basic_properties_t properties = {._flags = AMQP_BASIC_DELIVERY_MODE_FLAG,
+                                        .delivery_mode = AMQP_DELIVERY_PERSISTENT};
+  unsigned char *rest = put(payload, AMQP_BASIC_CLASS, 2);
+  rest = put(rest, 0, 2);
+  rest = put(rest, body_bytes, 8);
+  amqp_bytes_t room = {.len = sizeof payload - 12, .bytes = rest};
+  int bytes = amqp_encode_properties(AMQP_BASIC_CLASS, &properties, room);
+  if (bytes < 0) die("encode properties: %s", amqp_error_string2(bytes));
+  return put_frame(at, AMQP_FRAME_HEADER, payload, (size_t)bytes + 12);
+}
+
+static struct pattern encode(const struct options *options, size_t frame_max) {
+  size_t part_max = frame_max - FRAME_OVERHEAD;
+  unsigned char *body = must_alloc(options->size);
+  uint32_t noise = 2463534242u; /* xorshift: a body that nothing can compress */
+  for (size_t i = 0; i < options->size; i++) {
+    noise ^= noise << 13, noise ^= noise >> 17, noise ^= noise << 5;
+    body[i] = (unsigned char)noise;
+  }
+  size_t parts = (options->size + part_max - 1) / part_max;
+  size_t room =
+      options->size + parts * FRAME_OVERHEAD + 2 * (size_t)(ARGUMENTS_BYTES + FRAME_OVERHEAD);
+  unsigned char *message = must_alloc(room);
+  unsigned char *end = put_header(put_publish(message, options), options->size);
+  for (size_t done = 0; done < options->size; done += part_max) {
+    size_t left = options->size - done;
+    end = put_frame(end, AMQP_FRAME_BODY, body + done, left < part_max ? left : part_max);
+  }
+  struct pattern pattern = {.message_bytes = (size_t)(end - message)};
+  pattern.copies = CHUNK_BYTES / pattern.message_bytes;
+  if (pattern.copies == 0) pattern.copies = 1;
+  pattern.bytes = must_alloc(pattern.copies * pattern.message_bytes);
+  for (size_t i = 0; i < pattern.copies; i++)
+    memcpy(pattern.bytes + i * pattern.message_bytes, message, pattern.message_bytes);
+  free(message);
+  free(body);
+  return pattern;
+}
+
+/* ---- the timed path ---------------------------------------------------- */
+
+static uint64_t room_bytes(const struct run *run, const struct pattern *pattern) {
+  uint64_t last = run->acked + run->nacked + run->window;
+  if (last > run->count) last = run->count;
+  return last * pattern->message_bytes - run->sent_bytes;
+}
+
+static void send_some(struct run *run, const struct pattern *pattern, int fd) {
+  size_t chunk = pattern->copies * pattern->message_bytes;
+  for (;;) {
+    uint64_t room = room_bytes(run, pattern);
+    if (room == 0) return;
+    size_t offset = run->sent_bytes % pattern->message_bytes;
+    size_t bytes = room < chunk - offset ? (size_t)room : chunk - offset;
+    double before = now_s();
+    ssize_t sent = send(fd, pattern->bytes + offset, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EAGAIN || errno == EINTR) return;
+      die("send: %s", strerror(errno));
+    }
+    run->sent_bytes += (uint64_t)sent;
+    uint64_t started = (run->sent_bytes + pattern->message_bytes - 1) / pattern->message_bytes;
+    while (run->started < started) run->sent_at[run->started++] = before;
+    if ((size_t)sent < bytes) return;
+  }
+}
+
+static void settle(struct run *run, uint64_t index, double now, bool ack) {
+  run->latency_s[index] = now - run->sent_at[index];
+  if (ack)
+    run->acked++;
+  else
+    run->nacked++;
+}
+
+static void confirm(struct run *run, uint64_t tag, bool multiple, bool ack, double now) {
+  /* Tags count from 1; tag 0 with multiple means all so far. */
+  uint64_t last = tag == 0 && multiple ? run->started : tag;
+  if (last == 0 || last > run->started) die("a confirm for %" PRIu64 ", never sent", tag);
+  if (multiple) {
+    for (uint64_t i = run->low; i < last; i++)
+      if (run->latency_s[i] < 0) settle(run, i, now, ack);
+  } else {
+    if (run->latency_s[last - 1] >= 0) die("a second confirm for %" PRIu64, tag);
+    settle(run, last - 1, now, ack);
+  }
+  while (run->low < run->started && run->latency_s[run->low] >= 0) run->low++;
+}
+
+static void receive_all(struct run *run, amqp_connection_state_t connection) {
+  struct timeval at_once = {0, 0};
+  amqp_frame_t frame;
+  double now = now_s();
+  for (;;) {
+    int status = amqp_simple_wait_frame_noblock(connection, &frame, &at_once);
+    if (status == AMQP_STATUS_TIMEOUT) break;
+    if (status != AMQP_STATUS_OK) die("receive: %s", amqp_error_string2(status));
+    if (frame.frame_type != AMQP_FRAME_METHOD) die("a frame of type %d", frame.frame_type);
+    if (frame.payload.method.id == AMQP_BASIC_ACK_METHOD) {
+      amqp_basic_ack_t *ack = frame.payload.method.decoded;
+      confirm(run, ack->delivery_tag, ack->multiple, true, now);
+    } else if (frame.payload.method.id == AMQP_BASIC_NACK_METHOD) {
+      amqp_basic_nack_t *nack = frame.payload.method.decoded;
+      confirm(run, nack->delivery_tag, nack->multiple, false, now);
+    } else {
+      die("the broker sent %s", amqp_method_name(frame.payload.method.id));
+    }
+  }
+  amqp_maybe_release_buffers(connection);
+}
+
+static void publish_all(struct run *run, const struct pattern *pattern,
+                        amqp_connection_state_t connection) {
+  struct pollfd poller = {.fd = amqp_get_sockfd(connection)};
+  while (run->acked + run->nacked < run->count) {
+    send_some(run, pattern, poller.fd);
+    poller.events = (short)(room_bytes(run, pattern) ? POLLIN | POLLOUT : POLLIN);
+    int ready = poll(&poller, 1, STALL_MS);
+    if (ready < 0 && errno != EINTR) die("poll: %s", strerror(errno));
+    if (ready == 0) die("nothing confirmed for %d s", STALL_MS / 1000);
+    if (ready > 0 && poller.revents & ~POLLOUT) receive_all(run, connection);
+  }
+}
+
+/* ---- the report -------------------------------------------------------- */
+
+static int by_value(const void *left, const void *right) {
+  double a = *(const double *)left, b = *(const double *)right;
+  return (a > b) - (a < b);
+}
+
+/* The nearest-rank percentile of sorted seconds, in milliseconds. */
+static double percentile_ms(const double *sorted, uint64_t count, double percent) {
+  if (count == 0) return 0;
+  uint64_t rank = (uint64_t)(percent / 100 * (double)count + 0.999999);
+  return sorted[rank ? (rank > count ? count : rank) - 1 : 0] * 1e3;
+}
+
+static void print_report(const struct options *options, const struct run *run, double seconds,
+                         double client_cpu_s) {
+  qsort(run->latency_s, run->count, sizeof *run->latency_s, by_value);
+  printf("{\"queue\": \"%s\", \"count\": %" PRIu64 ", \"size_bytes\": %zu, \"window\": %" PRIu64
+         ", \"seconds\": %.6f, \"rate_per_s\": %.1f, \"acked\": %" PRIu64 ", \"nacked\": %" PRIu64
+         ", \"client_cpu_s\": %.6f, \"confirm_ms\": {\"p50\": %.4f, \"p95\": %.4f, \"p99\": %.4f, "
+         "\"max\": %.4f}}\n",
+         options->queue, run->count, options->size, run->window, seconds,
+         seconds > 0 ? (double)run->count / seconds : 0, run->acked, run->nacked, client_cpu_s,
+         percentile_ms(run->latency_s, run->count, 50),
+         percentile_ms(run->latency_s, run->count, 95),
+         percentile_ms(run->latency_s, run->count, 99),
+         percentile_ms(run->latency_s, run->count, 100));
+}
+
+static uint64_t number(const char *text, const char *name, uint64_t least) {
+  char *end;
+  errno = 0;
+  uint64_t value = strtoull(text, &end, 10);
+  if (errno || *end || end == text || value < least || *text == '-') {
+    fprintf(stderr, "rabbitmq client: --%s %s: want a number of at least %" PRIu64 "\n", name, text,
+            least);
+    exit(2);
+  }
+  return value;
+}
+
+static struct options parse(int argc, char **argv) {
+  static const struct option known[] = {
+      {"host", required_argument, 0, 'h'},   {"port", required_argument, 0, 'p'},
+      {"queue", required_argument, 0, 'q'},  {"type", required_argument, 0, 't'},
+      {"count", required_argument, 0, 'c'},  {"size", required_argument, 0, 's'},
+      {"window", required_argument, 0, 'w'}, {"delete", no_argument, 0, 'd'},
+      {0, 0, 0, 0}};
+  struct options options = {.host = "127.0.0.1", .port = 5672, .queue = "bench", .type = "classic",
+                            .count = 10000, .size = 1024, .window = 1000};
+  int flag, index;
+  while ((flag = getopt_long(argc, argv, "", known, &index)) != -1) switch (flag) {
+      case 'h': options.host = optarg; break;
+      case 'p': options.port = (int)number(optarg, "port", 1); break;
+      case 'q': options.queue = optarg; break;
+      case 't': options.type = optarg; break;
+      case 'c': options.count = number(optarg, "count", 0); break;
+      case 's': options.size = number(optarg, "size", 0); break;
+      case 'w': options.window = number(optarg, "window", 1); break;
+      case 'd': options.delete_after = true; break;
+      default:
+        fputs("usage: client [--host A] [--port P] [--queue Q] [--type classic|quorum] [--count N]\n"
+              "              [--size BYTES] [--window W] [--delete]\n", stderr);
+        exit(2);
+    }
+  return options;
+}
+
+int main(int argc, char **argv) {
+  struct options options = parse(argc, argv);
+  if (strlen(options.queue) > 200) die("the queue's name is too long");
+  amqp_connection_state_t connection = connect_to(&options);
+  declare(connection, &options);
+  struct pattern pattern = encode(&options, (size_t)amqp_get_frame_max(connection));
+  struct run run = {.count = options.count, .window = options.window};
+  run.sent_at = must_alloc(run.count * sizeof *run.sent_at);
+  run.latency_s = must_alloc(run.count * sizeof *run.latency_s);
+  for (uint64_t i = 0; i < run.count; i++) run.latency_s[i] = -1;
+
+  double cpu_before = cpu_s(), before = now_s();
+  publish_all(&run, &pattern, connection);
+  double seconds = now_s() - before, client_cpu_s = cpu_s() - cpu_before;
+
+  if (options.delete_after) {
+    amqp_queue_delete(connection, CHANNEL, amqp_cstring_bytes(options.queue), 0, 0);
+    check_reply(amqp_get_rpc_reply(connection), "queue.delete");
+  }
+  print_report(&options, &run, seconds, client_cpu_s);
+  amqp_connection_close(connection, AMQP_REPLY_SUCCESS);
+  amqp_destroy_connection(connection);
+  free(run.sent_at);
+  free(run.latency_s);
+  free(pattern.bytes);
+  return 0;
+}

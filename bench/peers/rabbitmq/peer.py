@@ -1,0 +1,124 @@
+"""Two peers on one RabbitMQ cluster: the mirrored queue, and the quorum queue."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from bench.measure import BenchError, ClientReport, Point
+from bench.peers.rabbitmq.cluster import NODES, PROGRAMS, RabbitCluster
+
+QueueType = Literal["classic", "quorum"]
+
+APT_COMMAND = (
+    "apt-get install --no-install-recommends rabbitmq-server librabbitmq-dev gcc libc6-dev"
+)
+_SOURCE = Path(__file__).with_name("client.c")
+_CLIENT_TIMEOUT_S = 600.0
+
+
+def missing() -> list[str]:
+    """What isn't installed, in words; empty if the peer can run."""
+    wanted = {
+        "rabbitmq-server": (PROGRAMS / "rabbitmq-server").exists(),
+        "librabbitmq-dev": Path("/usr/include/amqp.h").exists(),
+        "epmd (erlang-base)": shutil.which("epmd") is not None,
+        "a C compiler": shutil.which("cc") is not None,
+    }
+    return [name for name, is_there in wanted.items() if not is_there]
+
+
+def build_client(directory: Path) -> Path:
+    """Compiles the publisher if its source is newer. Raises `BenchError` with cc's words."""
+    program = directory / "rabbitmq-client"
+    if program.exists() and program.stat().st_mtime > _SOURCE.stat().st_mtime:
+        return program
+    directory.mkdir(parents=True, exist_ok=True)
+    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra"]
+    command = ["cc", *flags, "-o", str(program), str(_SOURCE), "-lrabbitmq"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"the client for RabbitMQ doesn't compile:\n{done.stderr}")
+    return program
+
+
+class RabbitPeer:
+    """Publishes to one type of queue of a running cluster. The cluster isn't owned."""
+
+    def __init__(self, cluster: RabbitCluster, client: Path, queue_type: QueueType) -> None:
+        self._cluster = cluster
+        self._client = client
+        self._queue_type = queue_type
+
+    @property
+    def name(self) -> str:
+        return "rabbitmq" if self._queue_type == "classic" else "rabbitmq-quorum"
+
+    def describe(self) -> dict[str, str]:
+        settings = {
+            "classic": "durable classic queue, ha-mode=all, ha-sync-mode=automatic",
+            "quorum": f"quorum queue, {NODES} members",
+        }
+        return {
+            "version": self._cluster.control("version").strip(),
+            "nodes": str(NODES),
+            "queue": settings[self._queue_type],
+            "messages": "persistent, publisher confirms",
+            "client": "C, librabbitmq",
+        }
+
+    def broker_pids(self) -> Sequence[int]:
+        return self._cluster.broker_pids()
+
+    def publish(self, point: Point, queue: str) -> ClientReport:
+        # The policy for mirrors goes by this prefix.
+        queue = f"{self._queue_type}.{queue}"
+        report = self._run_client(point, queue)
+        return ClientReport(
+            seconds=report["seconds"],
+            rate_per_s=report["rate_per_s"],
+            acked=report["acked"],
+            nacked=report["nacked"],
+            client_cpu_s=report["client_cpu_s"],
+            **{f"{name}_ms": value for name, value in report["confirm_ms"].items()},
+        )
+
+    def remove(self, queue: str) -> None:
+        """Checks that the queue was replicated as claimed, and deletes it."""
+        queue = f"{self._queue_type}.{queue}"
+        columns, copies = (
+            (("synchronised_slave_pids",), NODES - 1)
+            if self._queue_type == "classic"
+            else (("online",), NODES)
+        )
+        found = self._cluster.queue_info(queue, columns)[columns[0]]
+        if not isinstance(found, list) or len(found) != copies:
+            raise BenchError(f"RabbitMQ: {columns[0]} of {queue} is {found}, not {copies} of them")
+        nothing = Point(count=0, size_bytes=0, window=1)
+        self._run_client(nothing, queue, "--delete")
+
+    def _run_client(self, point: Point, queue: str, *flags: str) -> Mapping[str, Any]:
+        arguments = {
+            "--port": self._cluster.port,
+            "--queue": queue,
+            "--type": self._queue_type,
+            "--count": point.count,
+            "--size": point.size_bytes,
+            "--window": point.window,
+        }
+        flat = [str(word) for pair in arguments.items() for word in pair]
+        done = subprocess.run(
+            [self._client, *flat, *flags],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_CLIENT_TIMEOUT_S,
+        )
+        if done.returncode:
+            raise BenchError(done.stderr.strip())
+        report: Mapping[str, Any] = json.loads(done.stdout)
+        return report

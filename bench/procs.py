@@ -1,0 +1,137 @@
+"""Processes: what they cost, and how to end them.
+
+CPU comes from `/proc/PID/stat` (proc(5)): user and system time of a process,
+of its children that have ended and been waited for, and of the tree of its
+living children, in ticks of 1/`SC_CLK_TCK` s (10 ms here).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTimes:
+    """One line of `/proc/PID/stat`: the parent, and ticks with ended children's."""
+
+    parent: int
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCpu:
+    """Time that all cores together were busy, at a moment, or over a time."""
+
+    busy_s: float
+    elapsed_s: float
+
+    def since(self, earlier: MachineCpu) -> MachineCpu:
+        return MachineCpu(self.busy_s - earlier.busy_s, self.elapsed_s - earlier.elapsed_s)
+
+
+def parse_stat(text: str) -> ProcessTimes:
+    # The name, second field, may hold spaces and brackets: count from its last one.
+    fields = text[text.rindex(")") + 2 :].split()
+    # proc(5) counts from 1: 4 is ppid, 14 to 17 are utime, stime, cutime, cstime.
+    return ProcessTimes(parent=int(fields[1]), ticks=sum(map(int, fields[11:15])))
+
+
+def _all_processes() -> dict[int, ProcessTimes]:
+    found: dict[int, ProcessTimes] = {}
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            # One that ended between the listing and the reading isn't there any more.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found[int(entry.name)] = parse_stat((entry / "stat").read_text())
+    return found
+
+
+def tree_pids(roots: Iterable[int], processes: dict[int, ProcessTimes]) -> set[int]:
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for pid, times in processes.items():
+        children[times.parent].append(pid)
+    found: set[int] = set()
+    waiting = [pid for pid in roots if pid in processes]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting.extend(children[pid])
+    return found
+
+
+def tree_cpu_s(roots: Iterable[int]) -> float:
+    """CPU seconds so far of these processes and all that they started."""
+    processes = _all_processes()
+    return sum(processes[pid].ticks for pid in tree_pids(roots, processes)) / _TICKS_PER_S
+
+
+def own_cpu_s() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
+
+
+def machine_cpu() -> MachineCpu:
+    # "cpu user nice system idle iowait irq softirq steal guest guest_nice"; guest is in user.
+    ticks = [int(field) for field in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]
+    return MachineCpu((sum(ticks) - idle) / _TICKS_PER_S, time.monotonic())
+
+
+def filesystem_of(directory: Path) -> str:
+    """The type of the file system: on tmpfs an fsync costs nothing, and shows nothing."""
+    best, kind = "", "unknown"
+    for line in (_PROC / "mounts").read_text().splitlines():
+        _, mount, type_name, *_ = line.split()
+        if directory.resolve().is_relative_to(mount) and len(mount) >= len(best):
+            best, kind = mount, type_name
+    return kind
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(done: Callable[[], bool], *, timeout_s: float, interval_s: float = 0.1) -> bool:
+    """Asks until `done` or the deadline; returns the last answer."""
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(interval_s)
+    return True
+
+
+def kill_group(process: subprocess.Popen[bytes], *, timeout_s: float = 10) -> None:
+    """Kills a process started with `start_new_session`, and its group, and waits for it.
+
+    SIGKILL at once: a benchmark's data is thrown away, an orderly stop takes seconds.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout_s)

@@ -1,0 +1,198 @@
+"""What a run says: a table, the goals, and the JSON that holds every single run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.measure import Measurement, Point
+from bench.stats import Spread, Value, paired_ratio, select, spread
+
+OURS = "ringmq"
+THEIRS = "rabbitmq"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of a measurement: its name in JSON, its heading, and how to print it."""
+
+    name: str
+    heading: str
+    value: Value
+    digits: int
+
+
+COLUMNS = (
+    Column("rate_per_s", "messages/s", lambda each: each.client.rate_per_s, 0),
+    Column("p50_ms", "p50 ms", lambda each: each.client.p50_ms, 2),
+    Column("p99_ms", "p99 ms", lambda each: each.client.p99_ms, 2),
+    Column("max_ms", "max ms", lambda each: each.client.max_ms, 1),
+    Column(
+        "broker_cpu_s_per_million",
+        "broker CPU s\nper million",
+        lambda each: each.broker_cpu_s_per_million,
+        1,
+    ),
+    Column(
+        "client_cpu_s_per_million",
+        "client CPU s\nper million",
+        lambda each: each.client_cpu_s_per_million,
+        1,
+    ),
+)
+_BY_NAME = {column.name: column for column in COLUMNS}
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A bound on the paired ratio ours / RabbitMQ's of one column."""
+
+    column: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def is_met(self, ratio: float) -> bool:
+        return (self.at_least is None or ratio >= self.at_least) and (
+            self.at_most is None or ratio <= self.at_most
+        )
+
+    def text(self) -> str:
+        if self.at_least is not None:
+            return f"at least {self.at_least:g} x"
+        return f"at most {self.at_most:g} x"
+
+
+def goals_for(point: Point) -> tuple[Goal, ...]:
+    """Throughput and CPU where the window is open, latency where it is one."""
+    if point.window == 1:
+        return (Goal("p50_ms", at_most=1.0),)
+    return (
+        Goal("rate_per_s", at_least=4.0),
+        Goal("broker_cpu_s_per_million", at_most=0.25),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    point: Point
+    goal: Goal
+    ratio: Spread
+
+    @property
+    def is_met(self) -> bool:
+        return self.goal.is_met(self.ratio.median)
+
+
+def verdicts(measurements: Sequence[Measurement], points: Sequence[Point]) -> list[Verdict]:
+    """One for each goal, or none if either side wasn't part of the run."""
+    found = []
+    for point in points:
+        ours, theirs = (select(measurements, peer, point) for peer in (OURS, THEIRS))
+        if ours and theirs:
+            for goal in goals_for(point):
+                ratio = paired_ratio(ours, theirs, _BY_NAME[goal.column].value)
+                found.append(Verdict(point, goal, ratio))
+    return found
+
+
+def peers_of(measurements: Sequence[Measurement]) -> list[str]:
+    """The peers in the order in which they first ran."""
+    return list(dict.fromkeys(each.peer for each in measurements))
+
+
+def print_report(
+    console: Console, measurements: Sequence[Measurement], points: Sequence[Point]
+) -> None:
+    for point in points:
+        console.print(_table(measurements, point))
+    for verdict in verdicts(measurements, points):
+        colour, word = ("green", "met") if verdict.is_met else ("red", "missed")
+        heading = _BY_NAME[verdict.goal.column].heading.replace("\n", " ")
+        console.print(
+            f"[{colour}]{word:7}[/] {verdict.point.label()}: {heading} {verdict.goal.text()} "
+            f"RabbitMQ's, is {_inline(verdict.ratio, 2)}"
+        )
+    noise = spread([each.others_cores for each in measurements])
+    console.print(
+        "Medians of the rounds, with the least and the most under them; ratios are taken in each "
+        f"round first. Meanwhile others on this machine took {_inline(noise, 2)} cores."
+    )
+
+
+def _table(measurements: Sequence[Measurement], point: Point) -> Table:
+    """A row for each figure, a column for each peer, and the ratios to RabbitMQ's queues."""
+    table = Table(
+        title=f"{point.label()}, {point.count} messages", title_justify="left", show_lines=True
+    )
+    table.add_column("")
+    runs = {peer: select(measurements, peer, point) for peer in peers_of(measurements)}
+    rivals = [peer for peer in runs if peer.startswith(THEIRS) and OURS in runs]
+    for peer in runs:
+        table.add_column(peer, justify="right")
+    for peer in rivals:
+        table.add_column(f"{OURS} /\n{peer}", justify="right", style="bold")
+    for column in COLUMNS:
+        cells = [_cell(spread(list(map(column.value, of))), column.digits) for of in runs.values()]
+        ratios = [_cell(paired_ratio(runs[OURS], runs[peer], column.value), 2) for peer in rivals]
+        table.add_row(column.heading, *cells, *ratios)
+    return table
+
+
+def _numbers(value: Spread, digits: int) -> tuple[str, str]:
+    middle, least, most = (
+        f"{number:,.{digits}f}".replace(",", " ")
+        for number in (value.median, value.least, value.most)
+    )
+    return middle, f"{least} - {most}"
+
+
+def _cell(value: Spread, digits: int) -> str:
+    return "\n".join(_numbers(value, digits))
+
+
+def _inline(value: Spread, digits: int) -> str:
+    middle, between = _numbers(value, digits)
+    return f"{middle} ({between})"
+
+
+def to_json(
+    name: str,
+    facts: dict[str, Any],
+    measurements: Sequence[Measurement],
+    points: Sequence[Point],
+) -> dict[str, Any]:
+    """The result file: `facts` of the run, the summary, the goals, each measurement."""
+    return {
+        "name": name,
+        **facts,
+        "points": [asdict(point) for point in points],
+        "summary": [
+            {
+                "peer": peer,
+                "point": asdict(point),
+                **{
+                    column.name: asdict(
+                        spread([column.value(e) for e in select(measurements, peer, point)])
+                    )
+                    for column in COLUMNS
+                },
+            }
+            for point in points
+            for peer in peers_of(measurements)
+        ],
+        "goals": [
+            {
+                "point": asdict(verdict.point),
+                "column": verdict.goal.column,
+                "ratio_to_rabbitmq": asdict(verdict.ratio),
+                "wanted": verdict.goal.text(),
+                "met": verdict.is_met,
+            }
+            for verdict in verdicts(measurements, points)
+        ],
+        "measurements": [each.to_json() for each in measurements],
+    }

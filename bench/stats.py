@@ -1,0 +1,46 @@
+"""Medians, spreads, and ratios of runs that stood side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.measure import Measurement, Point
+
+Value = Callable[[Measurement], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median of some runs, with the least and the most."""
+
+    median: float
+    least: float
+    most: float
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The nearest-rank percentile of values that are sorted, and at least one."""
+    return ordered[max(math.ceil(percent / 100 * len(ordered)), 1) - 1]
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(median(values), min(values), max(values))
+
+
+def select(measurements: Sequence[Measurement], peer: str, point: Point) -> list[Measurement]:
+    return [each for each in measurements if each.peer == peer and each.point == point]
+
+
+def paired_ratio(
+    ours: Sequence[Measurement], theirs: Sequence[Measurement], value: Value
+) -> Spread:
+    """The ratio ours / theirs, taken in each round first.
+
+    The two runs of a round stand next to each other in time, so what slows the
+    machine slows both: the median of ratios is steadier than the ratio of medians.
+    """
+    by_round = {each.round: each for each in theirs}
+    return spread([value(each) / value(by_round[each.round]) for each in ours])
