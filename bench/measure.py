@@ -9,12 +9,17 @@ know of itself: the CPU that its brokers took, and that of everybody else.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from bench import procs
+
+# Brokers put work off until they are idle (index flushes, acks around the ring).
+# It belongs to the messages, so the count of CPU goes on for this long.
+SETTLE_S = 1.0
 
 
 class BenchError(Exception):
@@ -57,8 +62,9 @@ class Measurement:
     """One run of one peer at one point.
 
     `broker_cpu_s` is user and system time of all broker processes from just
-    before the publisher starts to just after it ends. `others_cores` is how much
-    CPU everybody else on the machine took at that time, in cores: noise.
+    before the publisher starts to `SETTLE_S` after it ends. `others_cores` is how
+    much CPU everybody else on the machine took at that time, in cores: noise, and
+    the other peer's idling.
     """
 
     peer: str
@@ -97,8 +103,12 @@ class Peer(Protocol):
         """The processes whose trees are the brokers. Empty for the bare disk."""
         ...
 
+    def prepare(self, queue: str) -> None:
+        """Makes the new queue. What it costs isn't counted."""
+        ...
+
     def publish(self, point: Point, queue: str) -> ClientReport:
-        """Publishes into a new `queue` and awaits every confirm.
+        """Publishes into `queue` and awaits every confirm.
 
         Raises `BenchError` if the publisher fails.
         """
@@ -113,12 +123,15 @@ class Peer(Protocol):
 
 
 def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
+    queue = f"w{point.window}.r{round_number}"
+    peer.prepare(queue)
     pids = peer.broker_pids()
     brokers_before = procs.tree_cpu_s(pids)
     machine_before = procs.machine_cpu()
     own_before = procs.own_cpu_s()
-    queue = f"w{point.window}.r{round_number}"
     report = peer.publish(point, queue)
+    if pids:
+        time.sleep(SETTLE_S)
     brokers = procs.tree_cpu_s(pids) - brokers_before
     machine = procs.machine_cpu().since(machine_before)
     # What the run itself took: the publisher, which is a child that has ended by now.

@@ -18,6 +18,7 @@ from bench.stats import select, spread
 
 _SHOWN = ("rate_per_s", "p50_ms", "p99_ms", "broker_cpu_s_per_million")
 _COLOURS = {"ringmq": "#0b6e4f", "rabbitmq": "#c8553d", "rabbitmq-quorum": "#e0a458"}
+_DISK = "disk"
 _OTHER_COLOUR = "#8d99ae"
 
 
@@ -36,20 +37,25 @@ def save(path: Path, measurements: Sequence[Measurement], points: Sequence[Point
 
 
 def _draw(axes: Axes, measurements: Sequence[Measurement], point: Point, column: Column) -> None:
-    peers = peers_of(measurements)
-    spreads = [
-        spread([column.value(each) for each in select(measurements, peer, point)]) for peer in peers
-    ]
-    heights = [each.median for each in spreads]
+    spreads = {
+        peer: spread([column.value(each) for each in select(measurements, peer, point)])
+        for peer in peers_of(measurements)
+    }
+    title = column.heading
+    # The bare disk would make dwarfs of the rest: as a bar only if it is alone.
+    if len(spreads) > 1 and (disk := spreads.pop(_DISK, None)) is not None:
+        if column.name != "broker_cpu_s_per_million":
+            title += f"\n(disk alone: {disk.median:.{column.digits}f})"
+    peers = list(spreads)
+    heights = [each.median for each in spreads.values()]
     whiskers = [
-        [each.median - each.least for each in spreads],
-        [each.most - each.median for each in spreads],
+        [each.median - each.least for each in spreads.values()],
+        [each.most - each.median for each in spreads.values()],
     ]
     colours = [_COLOURS.get(peer, _OTHER_COLOUR) for peer in peers]
-    axes.bar(peers, heights, yerr=whiskers, color=colours, capsize=3)
-    axes.set_title(column.heading, fontsize=10)
-    axes.tick_params(axis="x", labelrotation=20, labelsize=8)
-    # The bare disk is orders of magnitude away: on a linear axis it would hide the rest.
-    if min(heights) > 0:
-        axes.set_yscale("log")
-    axes.margins(y=0.15)
+    bars = axes.bar(peers, heights, yerr=whiskers, color=colours, capsize=3)
+    labels = [f"{height:.{column.digits}f}" for height in heights]
+    axes.bar_label(bars, labels=labels, label_type="center", fontsize=8, color="white")
+    axes.set_title(title, fontsize=10)
+    axes.tick_params(axis="both", labelsize=8)
+    axes.tick_params(axis="x", labelrotation=15)

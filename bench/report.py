@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +15,8 @@ from bench.stats import Spread, Value, paired_ratio, select, spread
 
 OURS = "ringmq"
 THEIRS = "rabbitmq"
+# Where nobody says how wide a line may be: what five peers and two ratios need.
+WIDTH_PIPED = 140
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,13 @@ COLUMNS = (
     Column("max_ms", "max ms", lambda each: each.client.max_ms, 1),
     Column(
         "broker_cpu_s_per_million",
-        "broker CPU s\nper million",
+        "broker CPU s/million",
         lambda each: each.broker_cpu_s_per_million,
         1,
     ),
     Column(
         "client_cpu_s_per_million",
-        "client CPU s\nper million",
+        "client CPU s/million",
         lambda each: each.client_cpu_s_per_million,
         1,
     ),
@@ -107,11 +110,13 @@ def peers_of(measurements: Sequence[Measurement]) -> list[str]:
 def print_report(
     console: Console, measurements: Sequence[Measurement], points: Sequence[Point]
 ) -> None:
+    if not console.is_terminal:
+        console.width = WIDTH_PIPED
     for point in points:
         console.print(_table(measurements, point))
     for verdict in verdicts(measurements, points):
         colour, word = ("green", "met") if verdict.is_met else ("red", "missed")
-        heading = _BY_NAME[verdict.goal.column].heading.replace("\n", " ")
+        heading = _BY_NAME[verdict.goal.column].heading
         console.print(
             f"[{colour}]{word:7}[/] {verdict.point.label()}: {heading} {verdict.goal.text()} "
             f"RabbitMQ's, is {_inline(verdict.ratio, 2)}"
@@ -125,16 +130,15 @@ def print_report(
 
 def _table(measurements: Sequence[Measurement], point: Point) -> Table:
     """A row for each figure, a column for each peer, and the ratios to RabbitMQ's queues."""
-    table = Table(
-        title=f"{point.label()}, {point.count} messages", title_justify="left", show_lines=True
-    )
-    table.add_column("")
+    title = f"{point.label()}, {point.count} messages"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("", no_wrap=True)
     runs = {peer: select(measurements, peer, point) for peer in peers_of(measurements)}
     rivals = [peer for peer in runs if peer.startswith(THEIRS) and OURS in runs]
     for peer in runs:
-        table.add_column(peer, justify="right")
+        table.add_column(peer, justify="right", no_wrap=True)
     for peer in rivals:
-        table.add_column(f"{OURS} /\n{peer}", justify="right", style="bold")
+        table.add_column(f"{OURS} /\n{peer}", justify="right", style="bold", no_wrap=True)
     for column in COLUMNS:
         cells = [_cell(spread(list(map(column.value, of))), column.digits) for of in runs.values()]
         ratios = [_cell(paired_ratio(runs[OURS], runs[peer], column.value), 2) for peer in rivals]
@@ -144,8 +148,7 @@ def _table(measurements: Sequence[Measurement], point: Point) -> Table:
 
 def _numbers(value: Spread, digits: int) -> tuple[str, str]:
     middle, least, most = (
-        f"{number:,.{digits}f}".replace(",", " ")
-        for number in (value.median, value.least, value.most)
+        f"{number:.{digits}f}" for number in (value.median, value.least, value.most)
     )
     return middle, f"{least} - {most}"
 

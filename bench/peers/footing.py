@@ -35,11 +35,14 @@ class Footing:
     def broker_pids(self) -> Sequence[int]:
         return ()
 
+    def prepare(self, queue: str) -> None:
+        self._file(queue).touch(0o600, exist_ok=False)
+
     def publish(self, point: Point, queue: str) -> ClientReport:
         body = os.urandom(point.size_bytes)
         latencies_s: list[float] = []
         cpu_before = procs.own_cpu_s()
-        descriptor = os.open(self._file(queue), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(self._file(queue), os.O_WRONLY)
         try:
             started = time.perf_counter()
             left = point.count

@@ -59,8 +59,10 @@ class RingPeer:
     def broker_pids(self) -> Sequence[int]:
         return self._pids
 
-    def publish(self, point: Point, queue: str) -> ClientReport:
+    def prepare(self, queue: str) -> None:
         self._control("queue", "declare", queue)
+
+    def publish(self, point: Point, queue: str) -> ClientReport:
         arguments = {
             "--queue": queue,
             "--count": point.count,

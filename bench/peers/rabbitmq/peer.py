@@ -19,6 +19,8 @@ APT_COMMAND = (
 )
 _SOURCE = Path(__file__).with_name("client.c")
 _CLIENT_TIMEOUT_S = 600.0
+# Connects and declares, no more.
+_NOTHING = Point(count=0, size_bytes=0, window=1)
 
 
 def missing() -> list[str]:
@@ -74,9 +76,10 @@ class RabbitPeer:
     def broker_pids(self) -> Sequence[int]:
         return self._cluster.broker_pids()
 
+    def prepare(self, queue: str) -> None:
+        self._run_client(_NOTHING, queue)
+
     def publish(self, point: Point, queue: str) -> ClientReport:
-        # The policy for mirrors goes by this prefix.
-        queue = f"{self._queue_type}.{queue}"
         report = self._run_client(point, queue)
         return ClientReport(
             seconds=report["seconds"],
@@ -89,22 +92,24 @@ class RabbitPeer:
 
     def remove(self, queue: str) -> None:
         """Checks that the queue was replicated as claimed, and deletes it."""
-        queue = f"{self._queue_type}.{queue}"
         columns, copies = (
             (("synchronised_slave_pids",), NODES - 1)
             if self._queue_type == "classic"
             else (("online",), NODES)
         )
-        found = self._cluster.queue_info(queue, columns)[columns[0]]
+        found = self._cluster.queue_info(self._full_name(queue), columns)[columns[0]]
         if not isinstance(found, list) or len(found) != copies:
             raise BenchError(f"RabbitMQ: {columns[0]} of {queue} is {found}, not {copies} of them")
-        nothing = Point(count=0, size_bytes=0, window=1)
-        self._run_client(nothing, queue, "--delete")
+        self._run_client(_NOTHING, queue, "--delete")
+
+    def _full_name(self, queue: str) -> str:
+        # The policy for mirrors goes by this prefix.
+        return f"{self._queue_type}.{queue}"
 
     def _run_client(self, point: Point, queue: str, *flags: str) -> Mapping[str, Any]:
         arguments = {
             "--port": self._cluster.port,
-            "--queue": queue,
+            "--queue": self._full_name(queue),
             "--type": self._queue_type,
             "--count": point.count,
             "--size": point.size_bytes,
