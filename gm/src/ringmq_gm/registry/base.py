@@ -11,18 +11,23 @@ What every engine guarantees, and `gm/tests/registry` shows of both:
 * One clock. Every successful commit has a revision above all before it; a key's
   `revision` is that of the commit that last wrote it. Two keys with the same
   revision were written by the same commit.
-* `commit` is all or nothing, and takes effect only if every guard holds.
+* `commit` is all or nothing, and takes effect only if every guard holds. One that
+  changes nothing (no operations, or deletes of what isn't there) returns the
+  present revision and makes no new one.
 * A commit whose answer was lost raises `OutcomeUnknownError`: it may or may not
   have taken effect. The caller reads, and decides anew. It is never retried here.
 * A watch shows each key's newest value sooner or later. It may leave out values
   that were overwritten meanwhile (etcd compacts), never the last one, and for
   one key never goes back. After a reconnect it begins with the present state.
 * A session's keys disappear when it is closed, or has not been able to renew for
-  `ttl_s`. Whoever holds a session is told no later than the others
+  `ttl_s` (which an engine may round up: etcd has whole seconds, at least two). A
+  leased `Put` of a session which is gone is refused by the registry itself,
+  whatever the holder believes. Whoever holds a session is told no later than the others
   (`Session.lost` is set before the keys can be seen gone).
 
-Keys are text with `/` between parts; values are bytes. Sizes are bounded by
-`KEY_BYTES_MAX` and `VALUE_BYTES_MAX`, a commit by `OPERATIONS_MAX`.
+Keys are text with `/` between parts, not empty; values are bytes. Sizes are
+bounded by `KEY_BYTES_MAX` and `VALUE_BYTES_MAX`, a commit by `OPERATIONS_MAX`
+(guards and operations, each) and `COMMIT_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -35,6 +40,9 @@ KEY_BYTES_MAX = 1024
 VALUE_BYTES_MAX = 1024 * 1024
 # Etcd's own limit on the operations of one transaction.
 OPERATIONS_MAX = 128
+# All keys and values of one commit together. Etcd refuses requests over 1.5 MiB; what
+# is left is for its framing and for a prefix of each key.
+COMMIT_BYTES_MAX = 1280 * 1024
 
 
 class RegistryError(Exception):
@@ -54,7 +62,12 @@ class SessionLostError(RegistryError):
 
 
 class LimitError(RegistryError, ValueError):
-    """A key, a value or a commit is over its limit. A bug of the caller."""
+    """A call that no engine can carry out: over a limit, or one key written twice by
+    one commit, or a leased `Put` without a session. A bug of the caller."""
+
+
+class AddressError(RegistryError, ValueError):
+    """The URL is not that of a registry, or what is stored there is something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +178,7 @@ class Registry(Protocol):
         """Carries out `operations` if all `guards` hold.
 
         Returns the revision, or None if a guard did not hold (nothing changed).
+        Raises `SessionLostError`, with nothing changed, if `session` is lost.
         """
         ...
 
@@ -172,7 +186,7 @@ class Registry(Protocol):
         """The state below `prefix` as a `Reset`, then its changes in order, in batches.
 
         Goes on for as long as it is iterated over: lost connections are repaired
-        with back-off, and a new `Reset` follows.
+        with back-off, and a new `Reset` follows. Ends when the registry is closed.
         """
         ...
 
@@ -181,5 +195,6 @@ class Registry(Protocol):
         ...
 
     async def close(self) -> None:
-        """Closes the connection; sessions that were not closed run out by themselves."""
+        """Closes the connection. Its watches end; its sessions are `lost` at once, and
+        their keys disappear when they run out."""
         ...

@@ -1,0 +1,231 @@
+"""What a ring member is told (events, facts) and what it wants done (effects, commands).
+
+Effects are carried out in the order in which they are listed; the order is part
+of the protocol (an op is sent on before it is delivered).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ringmq_gm.frames import Envelope, Frame
+from ringmq_gm.views import MemberId, View
+
+# --- events ---
+
+
+@dataclass(frozen=True, slots=True)
+class ViewLearned:
+    """The registry holds this view. None: it holds none, the ring has been deleted."""
+
+    view: View | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesLearned:
+    """These lives of nodes hold a registry lease; every other one's has run out."""
+
+    alive: frozenset[MemberId]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A link to this node has been opened, for the first time or again: what was sent on
+    the one before it may be lost."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """This node can't be reached, or has been silent for the ring time-out."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStalled:
+    """This node has not taken what is sent to it for the slow time-out."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A frame has come in."""
+
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True)
+class Multicast:
+    """The application wants this sent. Only where `refusal()` is None.
+
+    `urgent`: somebody waits for it to be received everywhere, not for it to be on disk.
+    """
+
+    payload: bytes
+    urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """Every op up to `number` is on this member's disk."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """The application has all that was before this member joined, on disk, and every op
+    up to `persisted`. Before this, Persisted says nothing: it may be of the log that the
+    member had when it joined, which has been cut."""
+
+    persisted: int
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipWanted:
+    """Whether this member should be in the ring; if it isn't, it joins."""
+
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionAsked:
+    """An operator, or this node's shutdown, wants another master. For the master only."""
+
+    target: MemberId
+
+
+class Outcome(Enum):
+    """How a compare-and-set ended."""
+
+    WON = "won"
+    LOST = "lost"
+    # The answer was lost, or the registry could not be reached: it may still take effect.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalEnded:
+    """The answer to `Propose`."""
+
+    view: View
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time of `next_deadline()` has come."""
+
+
+Event = (
+    ViewLearned
+    | LeasesLearned
+    | LinkUp
+    | LinkDown
+    | PeerStalled
+    | Received
+    | Multicast
+    | Persisted
+    | CaughtUp
+    | MembershipWanted
+    | PromotionAsked
+    | ProposalEnded
+    | Tick
+)
+
+# --- effects ---
+
+
+class Role(Enum):
+    """A member's part in the newest view that it knows."""
+
+    MASTER = "master"
+    MIRROR = "mirror"
+    # In the view, but what was before its joining is still to be fetched.
+    JOINER = "joiner"
+    # Not in the view: it serves nobody.
+    OUTSIDE = "outside"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Pass this frame to a node. If no link is up it is dropped; the core sends again what
+    matters when the link comes up."""
+
+    node: str
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Apply this op, and begin to write it to disk."""
+
+    number: int
+    epoch: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """To the master's application: the ops up to these numbers are received by, and on
+    the disk of, every synchronised member, and no fewer than `min_insync` of them."""
+
+    received: int
+    persisted: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """Entered `view`. Whoever becomes OUTSIDE answers all that is pending with "unknown"."""
+
+    role: Role
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class StartCatchUp:
+    """This member has joined: ops after `number` will be delivered; fetch what was before."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Compare-and-set the registry's view from `current_epoch` to `view` (0: from nothing)."""
+
+    current_epoch: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshView:
+    """Read the view from the registry, linearizably."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionEnded:
+    """What `PromotionAsked` came to; `reason` is empty if it worked."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RingDeleted:
+    """There is no such ring any more. The last effect of a member."""
+
+
+Effect = (
+    Send
+    | Deliver
+    | Watermarks
+    | RoleChanged
+    | StartCatchUp
+    | Propose
+    | RefreshView
+    | PromotionEnded
+    | RingDeleted
+)

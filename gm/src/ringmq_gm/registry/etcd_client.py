@@ -1,0 +1,217 @@
+"""The members of one etcd cluster, and calls to whichever of them answers.
+
+Two kinds of calls, because etcd can't tell a repeated request from a new one:
+
+* `ask`: may be repeated. Goes from member to member, with back-off, until the deadline.
+* `send_once`: a transaction. It waits for a member with an open connection (until
+  then nothing was sent, so the failure is `UnavailableError`) and is sent to that
+  one, once. Any answer that doesn't exclude that it was carried out is
+  `OutcomeUnknownError`.
+
+Every call demands that the member has a leader (`hasleader`): one that is cut off
+from the others says so at once, instead of letting the caller wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import grpc
+import grpc.aio
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
+
+from ringmq_gm.registry.base import (
+    VALUE_BYTES_MAX,
+    LimitError,
+    OutcomeUnknownError,
+    RegistryError,
+    SessionLostError,
+    UnavailableError,
+)
+from ringmq_gm.registry.etcdpb import rpc_pb2, rpc_pb2_grpc
+from ringmq_gm.registry.sessions import clock
+
+T = TypeVar("T")
+
+METADATA = (("hasleader", "true"),)
+# How many entries one answer may bring; a list is read in pages of this many.
+PAGE_ENTRIES_MAX = 256
+# The least that one member gets of a call's deadline before the next one is asked.
+ATTEMPT_S_MIN = 0.5
+_READY_POLL_S = 0.01
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", (PAGE_ENTRIES_MAX + 1) * VALUE_BYTES_MAX),
+    # Gives up on a connection attempt, and tries anew, within a call's deadline.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A connection belongs to one registry, and repeats nothing behind its back.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    # Etcd's floor for pings is 5 s. Watches notice a dead member sooner, by themselves.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+)
+
+
+class CompactedError(UnavailableError):
+    """The revision that was asked for is gone: begin with the present one."""
+
+
+class Member:
+    """One endpoint of the cluster."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+        self.kv = rpc_pb2_grpc.KVStub(self.channel)
+        self.watch = rpc_pb2_grpc.WatchStub(self.channel)
+        self.lease = rpc_pb2_grpc.LeaseStub(self.channel)
+
+    def is_ready(self) -> bool:
+        """Whether the connection is open; begins to open it otherwise."""
+        return self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+
+
+class EtcdClient:
+    """For one event loop. Connects when it is first used."""
+
+    def __init__(self, endpoints: Sequence[str], deadline_s: float) -> None:
+        self.deadline_s = deadline_s
+        self.closed = False
+        self._endpoints = tuple(endpoints)
+        self._members: list[Member] = []
+        self._current = 0
+        self._cluster_id = 0
+
+    def __str__(self) -> str:
+        return f"etcd {','.join(self._endpoints)}"
+
+    async def ask(self, call: Callable[[Member, float], Awaitable[T]]) -> T:
+        """The result of `call(member, timeout_s)`, which may be made several times.
+
+        Raises `UnavailableError` at the deadline, other `RegistryError`s at once.
+        """
+        deadline = clock() + self.deadline_s
+        share = max(ATTEMPT_S_MIN, self.deadline_s / len(self._endpoints))
+
+        async def attempt() -> T:
+            member = await self.ready_member(deadline)
+            try:
+                return await call(member, max(0.001, min(share, deadline - clock())))
+            except grpc.aio.AioRpcError as error:
+                fault = self.fault(error)
+                if isinstance(fault, UnavailableError):
+                    self.avoid(member)
+                raise fault from error
+
+        def stop(_: RetryCallState) -> bool:
+            return self.closed or clock() >= deadline
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(_is_repeatable),
+            wait=wait_random_exponential(multiplier=0.02, max=0.2),
+            stop=stop,
+            reraise=True,
+        )
+        return await retrying(attempt)
+
+    async def send_once(self, call: Callable[[Member, float], Awaitable[T]]) -> T:
+        """The result of `call(member, timeout_s)`, which is made once at most."""
+        deadline = clock() + self.deadline_s
+        member = await self.ready_member(deadline)
+        try:
+            return await call(member, max(0.001, deadline - clock()))
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in _REFUSALS:
+                self.avoid(member)
+            if _was_refused(error):
+                raise self.fault(error) from error
+            raise OutcomeUnknownError(
+                f"{self}: transaction sent to {member.target}: {_text(error)}"
+            ) from error
+
+    async def ready_member(self, deadline: float) -> Member:
+        """A member with an open connection, preferably the one that answered last."""
+        while True:
+            members = self._opened()
+            for offset in range(len(members)):
+                index = (self._current + offset) % len(members)
+                if members[index].is_ready():
+                    self._current = index
+                    return members[index]
+            if clock() >= deadline:
+                raise UnavailableError(f"{self}: no connection within {self.deadline_s} s")
+            # Cancelling a wait for a change of state would leave the wait behind in gRPC.
+            await asyncio.sleep(_READY_POLL_S)
+
+    def avoid(self, member: Member) -> None:
+        """Begins with the next member from now on."""
+        if self._members and self._members[self._current] is member:
+            self._current = (self._current + 1) % len(self._members)
+
+    def check(self, header: rpc_pb2.ResponseHeader) -> None:
+        """Raises `UnavailableError` if another cluster than before has answered."""
+        self._cluster_id = self._cluster_id or header.cluster_id
+        if header.cluster_id != self._cluster_id:
+            raise UnavailableError(
+                f"{self}: another cluster has answered"
+                f" (id {header.cluster_id:x}, expected {self._cluster_id:x})"
+            )
+
+    def fault(self, error: grpc.aio.AioRpcError) -> RegistryError:
+        """What a call that changed nothing failed with, in the registry's terms."""
+        details = error.details() or ""
+        match error.code():
+            case grpc.StatusCode.OUT_OF_RANGE:
+                return CompactedError(f"{self}: {details}")
+            case grpc.StatusCode.INVALID_ARGUMENT:
+                return LimitError(f"{self}: {details}")
+            case grpc.StatusCode.NOT_FOUND:
+                return SessionLostError(f"{self}: {details}")
+            case _:
+                return UnavailableError(f"{self}: {_text(error)}")
+
+    async def close(self) -> None:
+        self.closed = True
+        for member in self._members:
+            await member.channel.close()
+
+    def _opened(self) -> list[Member]:
+        if self.closed:
+            raise UnavailableError(f"{self}: this connection was closed")
+        if not self._members:
+            self._members = [Member(endpoint) for endpoint in self._endpoints]
+        return self._members
+
+
+# What a member answers only before it has proposed anything, or after refusing to apply it.
+_REFUSALS = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.OUT_OF_RANGE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.UNIMPLEMENTED,
+}
+
+
+def _was_refused(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the transaction has certainly not been carried out."""
+    # The check for a leader comes before the request is looked at.
+    no_leader = error.details() == "etcdserver: no leader"
+    return no_leader or error.code() in _REFUSALS
+
+
+def _is_repeatable(error: BaseException) -> bool:
+    return isinstance(error, UnavailableError) and not isinstance(error, CompactedError)
+
+
+def _text(error: grpc.aio.AioRpcError) -> str:
+    return f"{error.code().name}: {error.details()}"
