@@ -42,10 +42,10 @@ def _draw(axes: Axes, measurements: Sequence[Measurement], point: Point, column:
         for peer in peers_of(measurements)
     }
     title = column.heading
-    # The bare disk would make dwarfs of the rest: as a bar only if it is alone.
-    if len(spreads) > 1 and (disk := spreads.pop(_DISK, None)) is not None:
-        if column.name != "broker_cpu_s_per_million":
-            title += f"\n(disk alone: {disk.median:.{column.digits}f})"
+    # The bare disk would make dwarfs of the rest: it is a bar only if it is alone.
+    disk = spreads.pop(_DISK, None) if len(spreads) > 1 else None
+    if disk is not None and disk.median > 0:  # it has no brokers, and so no CPU of theirs
+        title += f"\n(disk alone: {disk.median:.{column.digits}f})"
     peers = list(spreads)
     heights = [each.median for each in spreads.values()]
     whiskers = [
