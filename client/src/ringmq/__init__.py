@@ -1,1 +1,103 @@
-"""RingMQ."""
+"""RingMQ's client: publish, consume and look after queues, over asyncio.
+
+import ringmq
+
+async with ringmq.connect(["127.0.0.1:7801"]) as client:
+    await client.declare_queue("orders")
+    async with client.publisher("orders") as publisher:
+        await publisher.publish(b"one")              # returns when it is confirmed
+        await publisher.publish_batch([b"2", b"3"])  # fast: nothing is per message
+    async with client.consumer("orders") as consumer:
+        async for batch in consumer:
+            print(batch.bodies)
+            await consumer.ack(batch)
+
+`ringmq.connect_sync` is the same for scripts. What can go wrong is in `ringmq.errors`.
+"""
+
+from ringmq.client import Client, connect
+from ringmq.consumer import Consumer
+from ringmq.errors import (
+    AccessDeniedError,
+    BadRequestError,
+    ClosedError,
+    DiskFullError,
+    LimitExceededError,
+    MessageTooLargeError,
+    NotAMemberError,
+    NotRingMQError,
+    NotSynchronisedError,
+    OperatorError,
+    OutcomeUnknownError,
+    ProtocolError,
+    QueueExistsError,
+    QueueInUseError,
+    QueueNotEmptyError,
+    QueueNotFoundError,
+    RequestError,
+    RetryableError,
+    RingMQError,
+    StoreFailedError,
+    TimedOutError,
+    TooFewSynchronisedError,
+    UnavailableError,
+    UnknownDeliveryError,
+    WindowFullError,
+)
+from ringmq.model import (
+    Batch,
+    ClusterStatus,
+    Location,
+    Message,
+    NodeInfo,
+    NodeState,
+    Promotion,
+    Properties,
+    QueueInfo,
+    QueueState,
+    Replica,
+)
+from ringmq.publisher import Publisher
+
+__all__ = [
+    "AccessDeniedError",
+    "BadRequestError",
+    "Batch",
+    "Client",
+    "ClosedError",
+    "ClusterStatus",
+    "Consumer",
+    "DiskFullError",
+    "LimitExceededError",
+    "Location",
+    "Message",
+    "MessageTooLargeError",
+    "NodeInfo",
+    "NodeState",
+    "NotAMemberError",
+    "NotRingMQError",
+    "NotSynchronisedError",
+    "OperatorError",
+    "OutcomeUnknownError",
+    "Promotion",
+    "Properties",
+    "ProtocolError",
+    "Publisher",
+    "QueueExistsError",
+    "QueueInUseError",
+    "QueueInfo",
+    "QueueNotEmptyError",
+    "QueueNotFoundError",
+    "QueueState",
+    "Replica",
+    "RequestError",
+    "RetryableError",
+    "RingMQError",
+    "StoreFailedError",
+    "TimedOutError",
+    "TooFewSynchronisedError",
+    "UnavailableError",
+    "UnknownDeliveryError",
+    "WindowFullError",
+    "connect",
+]

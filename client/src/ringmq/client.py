@@ -1,0 +1,355 @@
+"""The client: connections to a cluster, what one asks of it, and its streams.
+
+    async with ringmq.connect("127.0.0.1:7801,127.0.0.1:7802") as client:
+        await client.declare_queue("orders")
+        async with client.publisher("orders") as publisher:
+            await publisher.publish(b"hello")
+
+Every call has a deadline (`deadline_s`, by default that of `connect`) and is made
+again at another node, with jittered backoff, as long as that is safe and there is
+time. gRPC wants one event loop per process: use one client on it, or several, but
+not on several loops (`ringmq.sync` has a loop of its own).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from types import TracebackType
+
+from ringmq.channels import Channels, Node, is_refused, parse_seeds
+from ringmq.consumer import Consumer
+from ringmq.errors import (
+    BadRequestError,
+    ClosedError,
+    OutcomeUnknownError,
+    QueueNotFoundError,
+    UnavailableError,
+)
+from ringmq.model import Batch, ClusterStatus, Location, Promotion, QueueInfo
+from ringmq.publisher import Publisher
+from ringmq.v1 import admin_pb2 as admin
+from ringmq.v1 import broker_pb2 as broker
+
+DEADLINE_S = 30.0
+#: A batch of the default largest message, with room for what surrounds it.
+RECEIVE_BYTES_MAX = 160 * 1024 * 1024
+WINDOW_BYTES = 16 * 1024 * 1024
+LIST_PAGE = 1000
+
+
+class connect:
+    """A connection to the cluster: `async with connect(seeds) as client`, or `await connect(...)`.
+
+    `seeds`: addresses of some nodes, as a list or separated by commas; the others are
+    learned from them. `deadline_s`: for every call that is given none, and for each
+    message from `publish` to its confirm. `receive_bytes_max`: the largest response
+    that is accepted; more than the cluster's largest message.
+    """
+
+    def __init__(
+        self,
+        seeds: str | Iterable[str],
+        *,
+        deadline_s: float = DEADLINE_S,
+        receive_bytes_max: int = RECEIVE_BYTES_MAX,
+    ) -> None:
+        if deadline_s <= 0:
+            raise BadRequestError("a deadline is more than 0 s", metadata={"field": "deadline_s"})
+        self._seeds = parse_seeds(seeds)
+        self._deadline_s = deadline_s
+        self._receive_bytes_max = receive_bytes_max
+        self._client: Client | None = None
+
+    async def _connect(self) -> Client:
+        channels = Channels(
+            self._seeds, deadline_s=self._deadline_s, receive_bytes_max=self._receive_bytes_max
+        )
+        client = Client(channels)
+        try:
+            await client.cluster_status()
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    def __await__(self) -> Generator[object, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._client is not None
+        await self._client.close()
+
+
+class Client:
+    """Made by `connect`."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._streams: set[Publisher | Consumer] = set()
+        self._closed = False
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes publishers (without a flush), consumers and connections. Idempotent."""
+        self._closed = True
+        for stream in list(self._streams):
+            if isinstance(stream, Publisher):
+                await stream.close(flush=False)
+            else:
+                await stream.close()
+        await self._channels.close()
+
+    @property
+    def deadline_s(self) -> float:
+        return self._channels.deadline_s
+
+    # --- queues ---
+
+    async def declare_queue(
+        self,
+        name: str,
+        replicas: int = 0,
+        min_insync: int = 0,
+        *,
+        deadline_s: float | None = None,
+    ) -> QueueInfo:
+        """Creates the queue, unless it exists with the same arguments; else `QueueExistsError`.
+
+        `replicas`: the master included; 0: as many as there are nodes, at most 3.
+        `min_insync`: how many must have a message on disk before it is confirmed; 0: the
+        majority of the replicas.
+        """
+        if replicas < 0 or min_insync < 0:
+            raise BadRequestError("replicas and min_insync are 0 or more")
+        request = broker.DeclareQueueRequest(queue=name, replicas=replicas, min_insync=min_insync)
+
+        async def attempt(node: Node, timeout_s: float) -> QueueInfo:
+            answer = await node.broker.DeclareQueue(request, timeout=timeout_s)
+            return QueueInfo.from_wire(answer.queue)
+
+        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+
+    async def delete_queue(
+        self,
+        name: str,
+        *,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        deadline_s: float | None = None,
+    ) -> int:
+        """Deletes the queue; returns how many messages were in it.
+
+        0, too, if the answer of a first attempt was lost and the second found no queue.
+        """
+        request = broker.DeleteQueueRequest(queue=name, if_empty=if_empty, if_unused=if_unused)
+        attempts = 0
+
+        async def attempt(node: Node, timeout_s: float) -> int:
+            nonlocal attempts
+            attempts += 1
+            answer = await node.broker.DeleteQueue(request, timeout=timeout_s)
+            return answer.messages
+
+        try:
+            return await self._open_channels().call(attempt, deadline_s=deadline_s)
+        except QueueNotFoundError:
+            if attempts > 1:
+                return 0
+            raise
+
+    async def purge_queue(self, name: str, *, deadline_s: float | None = None) -> int:
+        """Removes the ready messages; returns how many (those of the last attempt)."""
+        request = broker.PurgeQueueRequest(queue=name)
+
+        async def attempt(node: Node, timeout_s: float) -> int:
+            answer = await node.broker.PurgeQueue(request, timeout=timeout_s)
+            return answer.messages
+
+        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+
+    async def queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
+        """What the queue is like now."""
+        request = broker.GetQueueRequest(queue=name)
+
+        async def attempt(node: Node, timeout_s: float) -> QueueInfo:
+            answer = await node.broker.GetQueue(request, timeout=timeout_s)
+            return QueueInfo.from_wire(answer.queue)
+
+        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+
+    async def queues(self, prefix: str = "", *, deadline_s: float | None = None) -> list[QueueInfo]:
+        """All queues whose names begin with `prefix`, by name. The deadline is per page of 1000."""
+        found: list[QueueInfo] = []
+        after = ""
+        while True:
+            request = admin.ListQueuesRequest(prefix=prefix, queues_max=LIST_PAGE, after=after)
+
+            async def attempt(
+                node: Node, timeout_s: float, request: admin.ListQueuesRequest = request
+            ) -> admin.ListQueuesResponse:
+                return await node.admin.ListQueues(request, timeout=timeout_s)
+
+            page = await self._open_channels().call(attempt, deadline_s=deadline_s)
+            found += map(QueueInfo.from_wire, page.queues)
+            if not page.next:
+                return found
+            after = page.next
+
+    async def locate_queue(self, name: str, *, deadline_s: float | None = None) -> Location:
+        """Where the queue's master is."""
+        request = broker.LocateQueueRequest(queue=name)
+
+        async def attempt(node: Node, timeout_s: float) -> Location:
+            answer = await node.broker.LocateQueue(request, timeout=timeout_s)
+            return Location(answer.node, answer.address, answer.epoch)
+
+        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+
+    async def get_messages(
+        self,
+        queue: str,
+        messages_max: int = 100,
+        *,
+        bytes_max: int = 0,
+        remove: bool = False,
+        deadline_s: float | None = None,
+    ) -> Batch:
+        """The first ready messages: a look at them, or with `remove` for good (at most once).
+
+        With `remove`, a lost answer is not asked for again: `OutcomeUnknownError`.
+        """
+        mode = broker.GET_MODE_REMOVE if remove else broker.GET_MODE_PEEK
+        request = broker.GetMessagesRequest(
+            queue=queue, messages_max=messages_max, bytes_max=bytes_max, mode=mode
+        )
+
+        async def attempt(node: Node, timeout_s: float) -> Batch:
+            if remove:
+                # What fails here has not been asked yet, so it may be asked elsewhere.
+                await self._channels.ready(node, timeout_s)
+            answer = await node.broker.GetMessages(request, timeout=timeout_s)
+            return Batch.from_wire(answer.deliveries)
+
+        channels = self._open_channels()
+        if not remove:
+            return await channels.call(attempt, deadline_s=deadline_s)
+        try:
+            return await channels.call(attempt, deadline_s=deadline_s, again=is_refused)
+        except UnavailableError as error:
+            if error.reason:
+                raise
+            raise OutcomeUnknownError(
+                f"queue {queue!r}: the connection broke before the answer: {error}"
+            ) from error
+
+    # --- the cluster ---
+
+    async def cluster_status(self, *, deadline_s: float | None = None) -> ClusterStatus:
+        """The nodes, as one of them sees them."""
+
+        async def attempt(node: Node, timeout_s: float) -> ClusterStatus:
+            answer = await node.admin.GetClusterStatus(
+                admin.GetClusterStatusRequest(), timeout=timeout_s
+            )
+            return ClusterStatus.from_wire(answer)
+
+        channels = self._open_channels()
+        status = await channels.call(attempt, deadline_s=deadline_s)
+        channels.learn(node.address for node in status.nodes)
+        return status
+
+    async def promote_mirror(
+        self, queue: str, node: str, *, deadline_s: float | None = None
+    ) -> Promotion:
+        """Makes `node`'s synchronised mirror the master; returns when it serves."""
+        request = admin.PromoteMirrorRequest(queue=queue, node=node)
+        wanted_s = self.deadline_s if deadline_s is None else deadline_s
+
+        async def attempt(asked: Node, timeout_s: float) -> Promotion:
+            answer = await asked.admin.PromoteMirror(request, timeout=timeout_s)
+            return Promotion(answer.old_master, answer.new_master, answer.epoch, answer.took_ms)
+
+        # Promoting the master is nothing, so a repeat is safe; but a drain takes its time.
+        return await self._open_channels().call(attempt, deadline_s=wanted_s, attempt_s=wanted_s)
+
+    # --- streams ---
+
+    def publisher(
+        self,
+        queue: str,
+        *,
+        window_messages: int = 1000,
+        window_bytes: int = WINDOW_BYTES,
+        producer_id: bytes | None = None,
+        deadline_s: float | None = None,
+    ) -> Publisher:
+        """A publisher, to be entered with `async with`.
+
+        Not more than the window (messages, bytes of them) is on its way at a time.
+        `producer_id`: at most 64 bytes; who retries under the same one, even after a
+        restart, is recognised. Without it, a random one.
+        """
+        self._open_channels()
+        publisher = Publisher(
+            self._channels,
+            queue,
+            window_messages=window_messages,
+            window_bytes=window_bytes,
+            producer_id=producer_id,
+            deadline_s=self.deadline_s if deadline_s is None else deadline_s,
+            on_close=self._streams.discard,
+        )
+        self._streams.add(publisher)
+        return publisher
+
+    def consumer(
+        self,
+        queue: str,
+        *,
+        prefetch: int = 1000,
+        prefetch_bytes: int = 0,
+        consumer_tag: str = "",
+        deadline_s: float | None = None,
+    ) -> Consumer:
+        """A consumer, to be entered with `async with` and iterated.
+
+        `prefetch`, `prefetch_bytes`: how much may be unsettled at a time; 0: the node's
+        default. `deadline_s`: for the first opening; later the stream is opened again
+        for as long as it takes.
+        """
+        self._open_channels()
+        consumer = Consumer(
+            self._channels,
+            queue,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            consumer_tag=consumer_tag,
+            deadline_s=self.deadline_s if deadline_s is None else deadline_s,
+            on_close=self._streams.discard,
+        )
+        self._streams.add(consumer)
+        return consumer
+
+    def _open_channels(self) -> Channels:
+        if self._closed:
+            raise ClosedError("the client has been closed")
+        return self._channels

@@ -1,0 +1,185 @@
+"""What goes wrong, by what the caller can do about it.
+
+    RingMQError
+    ├── RetryableError               try again later; nothing was changed
+    │   ├── UnavailableError         nobody answers, no master, a node that shuts down
+    │   ├── TooFewSynchronisedError  fewer synchronised replicas than min_insync
+    │   └── WindowFullError          publish_nowait with a full window
+    ├── RequestError                 mend the request; a repeat fails the same way
+    │   ├── BadRequestError          (ValueError) a field is wrong: `field`
+    │   ├── QueueNotFoundError       (LookupError)
+    │   ├── QueueExistsError         declared again with other arguments
+    │   ├── QueueNotEmptyError       delete with if_empty
+    │   ├── QueueInUseError          delete with if_unused
+    │   ├── MessageTooLargeError     (ValueError) `size_bytes`, `limit_bytes`
+    │   ├── UnknownDeliveryError     an ack of what this consumer does not hold
+    │   ├── NotSynchronisedError     promotion of a mirror that is behind
+    │   ├── NotAMemberError          promotion of a node that holds no replica
+    │   ├── AccessDeniedError        this client may not do that
+    │   └── ClosedError              this client, publisher or consumer is closed
+    ├── OperatorError                somebody has to act at the nodes
+    │   ├── DiskFullError
+    │   ├── StoreFailedError         a node's disk failed
+    │   ├── LimitExceededError       `limit`
+    │   └── NotRingMQError           what listens there is not a RingMQ node of this version
+    ├── OutcomeUnknownError          it may have been done, or not: look before you repeat
+    │   └── TimedOutError            (TimeoutError) no answer within the deadline
+    └── ProtocolError                a bug, ours or the node's: please report
+
+Every one carries `reason` (the name of the wire's `Reason` without its prefix,
+empty if the failure was noticed here), `metadata` (facts as text: queue, master,
+limits) and `retry_after_s` (the node's hint, 0 without one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class RingMQError(Exception):
+    """The root. `failed`, on an error of `publish_batch`, says which bodies (index ranges)."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        metadata: Mapping[str, str] | None = None,
+        retry_after_s: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.metadata: dict[str, str] = dict(metadata or {})
+        self.retry_after_s = retry_after_s
+        #: Of the bodies given to one `publish_batch`, those not confirmed:
+        #: (first, last) indexes, both included. Empty for every other call.
+        self.failed: tuple[tuple[int, int], ...] = ()
+
+    def copy(self) -> RingMQError:
+        """The same error, for another caller: tracebacks and `failed` are not shared."""
+        twin = type(self)(
+            self.message,
+            reason=self.reason,
+            metadata=self.metadata,
+            retry_after_s=self.retry_after_s,
+        )
+        twin.__cause__ = self.__cause__
+        return twin
+
+    def number(self, key: str) -> int:
+        """`metadata[key]` as a number, 0 if it is not there or not a number."""
+        text = self.metadata.get(key, "")
+        return int(text) if text.isdecimal() else 0
+
+
+class RetryableError(RingMQError):
+    """The cluster's state is in the way. Nothing was changed; the same call may pass later."""
+
+
+class UnavailableError(RetryableError):
+    """Nobody answers, the queue is between two masters, or the node is shutting down."""
+
+
+class TooFewSynchronisedError(RetryableError):
+    """Fewer synchronised replicas than `min_insync`: the queue confirms nothing."""
+
+
+class WindowFullError(RetryableError):
+    """`publish_nowait` found the publisher's window full."""
+
+
+class RequestError(RingMQError):
+    """The request is wrong. The same call fails again until it is mended."""
+
+
+class BadRequestError(RequestError, ValueError):
+    """A field of the request is not acceptable."""
+
+    @property
+    def field(self) -> str:
+        return self.metadata.get("field", "")
+
+
+class QueueNotFoundError(RequestError, LookupError):
+    """There is no queue of this name."""
+
+
+class QueueExistsError(RequestError):
+    """The queue exists with other arguments."""
+
+
+class QueueNotEmptyError(RequestError):
+    """The queue holds messages, and was to be deleted only if empty."""
+
+
+class QueueInUseError(RequestError):
+    """The queue has consumers, and was to be deleted only if unused."""
+
+
+class MessageTooLargeError(RequestError, ValueError):
+    """A body is over the limit. Found here before it is sent, or said by the node."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.number("size_bytes")
+
+    @property
+    def limit_bytes(self) -> int:
+        return self.number("limit_bytes")
+
+
+class UnknownDeliveryError(RequestError):
+    """An ack or nack of positions that the consumer does not hold (any more)."""
+
+
+class NotSynchronisedError(RequestError):
+    """The mirror to be promoted is behind."""
+
+
+class NotAMemberError(RequestError):
+    """The node to be promoted holds no replica of the queue."""
+
+
+class AccessDeniedError(RequestError):
+    """The node does not let this client do that."""
+
+
+class ClosedError(RequestError):
+    """The client, publisher or consumer has been closed."""
+
+
+class OperatorError(RingMQError):
+    """A node's limit or a node's fault. An operator has to act."""
+
+
+class DiskFullError(OperatorError):
+    """The disk of a node is full, or below its limit of free space."""
+
+
+class StoreFailedError(OperatorError):
+    """A node could not write to its disk, and has stopped to use it."""
+
+
+class LimitExceededError(OperatorError):
+    """A configured limit is reached."""
+
+    @property
+    def limit(self) -> str:
+        return self.metadata.get("limit", "")
+
+
+class NotRingMQError(OperatorError):
+    """Something answers there, but does not serve this API."""
+
+
+class OutcomeUnknownError(RingMQError):
+    """It may have been done, or not. Publishes retried under one producer id stay single."""
+
+
+class TimedOutError(OutcomeUnknownError, TimeoutError):
+    """No answer within the deadline; what was asked may still happen."""
+
+
+class ProtocolError(RingMQError):
+    """One side broke the protocol, or failed inside. A bug: please report it."""

@@ -1,0 +1,146 @@
+"""Sets of 64-bit numbers as sorted, disjoint, non-adjacent ranges.
+
+Everything about positions is said in ranges, so that an ack of a million
+messages costs as much as an ack of one. A `RangeSet` keeps two parallel lists
+(firsts and lasts, both ends included) and finds its place by bisection: every
+operation is O(log n) in the number of *ranges*, plus those that it touches. A
+queue that is consumed in order has one range.
+
+Invariant (`check`): `firsts[i] <= lasts[i]` and `lasts[i] + 1 < firsts[i + 1]`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+Range = tuple[int, int]
+
+
+class RangeSet:
+    """A mutable set of numbers >= 0, kept as ranges with both ends included."""
+
+    __slots__ = ("_count", "_firsts", "_lasts")
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        self._count = 0
+        for first, last in ranges:
+            self.add(first, last)
+
+    def __iter__(self) -> Iterator[Range]:
+        return zip(self._firsts, self._lasts, strict=True)
+
+    def __len__(self) -> int:
+        """How many numbers (not ranges) it holds."""
+        return self._count
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RangeSet):
+            return NotImplemented
+        return self._firsts == other._firsts and self._lasts == other._lasts
+
+    __hash__ = None  # type: ignore[assignment]  # mutable
+
+    def __contains__(self, number: int) -> bool:
+        index = bisect_right(self._firsts, number) - 1
+        return index >= 0 and number <= self._lasts[index]
+
+    def __repr__(self) -> str:
+        return f"RangeSet({list(self)!r})"
+
+    @property
+    def range_count(self) -> int:
+        return len(self._firsts)
+
+    @property
+    def first(self) -> int:
+        """The smallest number. Only of a set that isn't empty."""
+        return self._firsts[0]
+
+    @property
+    def last(self) -> int:
+        """The greatest number. Only of a set that isn't empty."""
+        return self._lasts[-1]
+
+    def copy(self) -> RangeSet:
+        twin = RangeSet()
+        twin._firsts = self._firsts.copy()
+        twin._lasts = self._lasts.copy()
+        twin._count = self._count
+        return twin
+
+    def clear(self) -> None:
+        self._firsts.clear()
+        self._lasts.clear()
+        self._count = 0
+
+    def add(self, first: int, last: int) -> None:
+        """Adds `first..last`; what is there already stays."""
+        assert 0 <= first <= last, (first, last)
+        # Those that overlap the new range or touch it melt into one.
+        low = bisect_left(self._lasts, first - 1)
+        high = bisect_right(self._firsts, last + 1)
+        removed = 0
+        if low < high:
+            first = min(first, self._firsts[low])
+            last = max(last, self._lasts[high - 1])
+            for index in range(low, high):
+                removed += self._lasts[index] - self._firsts[index] + 1
+        self._firsts[low:high] = [first]
+        self._lasts[low:high] = [last]
+        self._count += last - first + 1 - removed
+
+    def remove(self, first: int, last: int) -> int:
+        """Takes `first..last` out; returns how many of these numbers were in."""
+        assert 0 <= first <= last, (first, last)
+        low = bisect_left(self._lasts, first)
+        high = bisect_right(self._firsts, last)
+        if low >= high:
+            return 0
+        new_firsts: list[int] = []
+        new_lasts: list[int] = []
+        if self._firsts[low] < first:
+            new_firsts.append(self._firsts[low])
+            new_lasts.append(first - 1)
+        if self._lasts[high - 1] > last:
+            new_firsts.append(last + 1)
+            new_lasts.append(self._lasts[high - 1])
+        before = sum(self._lasts[i] - self._firsts[i] + 1 for i in range(low, high))
+        after = sum(b - a + 1 for a, b in zip(new_firsts, new_lasts, strict=True))
+        self._firsts[low:high] = new_firsts
+        self._lasts[low:high] = new_lasts
+        self._count -= before - after
+        return before - after
+
+    def update(self, ranges: Iterable[Range]) -> None:
+        for first, last in ranges:
+            self.add(first, last)
+
+    def subtract(self, ranges: Iterable[Range]) -> int:
+        """Takes all of `ranges` out; returns how many numbers were in."""
+        return sum(self.remove(first, last) for first, last in ranges)
+
+    def intersection(self, first: int, last: int) -> list[Range]:
+        """The parts of this set that lie in `first..last`, in order."""
+        low = bisect_left(self._lasts, first)
+        high = bisect_right(self._firsts, last)
+        return [
+            (max(first, self._firsts[index]), min(last, self._lasts[index]))
+            for index in range(low, high)
+        ]
+
+    def contains_all(self, first: int, last: int) -> bool:
+        """Whether every number of `first..last` is in."""
+        index = bisect_right(self._firsts, first) - 1
+        return index >= 0 and last <= self._lasts[index]
+
+    def check(self) -> None:
+        assert len(self._firsts) == len(self._lasts)
+        assert all(a <= b for a, b in self)
+        assert all(self._lasts[i] + 1 < self._firsts[i + 1] for i in range(len(self._firsts) - 1))
+        assert self._count == sum(b - a + 1 for a, b in self)

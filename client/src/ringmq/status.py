@@ -1,0 +1,119 @@
+"""From what gRPC and the wire say to the exceptions of `ringmq.errors`.
+
+A failed call of a node carries `google.rpc.Status` in its trailing metadata, with
+an `ErrorInfo` (domain "ringmq", reason = a name of `Reason`) and perhaps a
+`RetryInfo`. `BY_REASON` is the one table for these. A failure without details
+comes from gRPC itself, or from something that is not a node: `BY_CODE`.
+"""
+
+from __future__ import annotations
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc.aio import AioRpcError
+
+from ringmq import errors
+from ringmq.v1 import common_pb2 as common
+
+DOMAIN = "ringmq"
+DETAILS_KEY = "grpc-status-details-bin"
+REASON_PREFIX = "REASON_"
+
+BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
+    common.REASON_QUEUE_NOT_FOUND: errors.QueueNotFoundError,
+    common.REASON_QUEUE_EXISTS: errors.QueueExistsError,
+    common.REASON_BAD_REQUEST: errors.BadRequestError,
+    common.REASON_MESSAGE_TOO_LARGE: errors.MessageTooLargeError,
+    common.REASON_UNKNOWN_DELIVERY: errors.UnknownDeliveryError,
+    # The publisher handles these two itself; one that escapes is a bug.
+    common.REASON_SEQUENCE_GAP: errors.ProtocolError,
+    common.REASON_UNKNOWN_PRODUCER: errors.ProtocolError,
+    common.REASON_NOT_SYNCHRONISED: errors.NotSynchronisedError,
+    common.REASON_QUEUE_NOT_EMPTY: errors.QueueNotEmptyError,
+    common.REASON_QUEUE_IN_USE: errors.QueueInUseError,
+    common.REASON_NOT_A_MEMBER: errors.NotAMemberError,
+    common.REASON_NO_MASTER: errors.UnavailableError,
+    common.REASON_NOT_MASTER: errors.UnavailableError,
+    common.REASON_TOO_FEW_SYNCHRONISED: errors.TooFewSynchronisedError,
+    common.REASON_OUTCOME_UNKNOWN: errors.OutcomeUnknownError,
+    common.REASON_DRAINING: errors.UnavailableError,
+    common.REASON_REGISTRY_UNAVAILABLE: errors.UnavailableError,
+    common.REASON_TIMEOUT: errors.TimedOutError,
+    common.REASON_DISK_FULL: errors.DiskFullError,
+    common.REASON_STORE_FAILED: errors.StoreFailedError,
+    common.REASON_LIMIT_EXCEEDED: errors.LimitExceededError,
+    common.REASON_INTERNAL: errors.ProtocolError,
+}
+
+BY_CODE: dict[grpc.StatusCode, type[errors.RingMQError]] = {
+    grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: errors.TimedOutError,
+    grpc.StatusCode.CANCELLED: errors.OutcomeUnknownError,
+    grpc.StatusCode.ABORTED: errors.OutcomeUnknownError,
+    grpc.StatusCode.UNIMPLEMENTED: errors.NotRingMQError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.AccessDeniedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.AccessDeniedError,
+    grpc.StatusCode.INVALID_ARGUMENT: errors.BadRequestError,
+    grpc.StatusCode.OUT_OF_RANGE: errors.BadRequestError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceededError,
+}
+
+
+def reason_name(reason: common.Reason.ValueType) -> str:
+    """`QUEUE_NOT_FOUND` for `REASON_QUEUE_NOT_FOUND`; a number that is new to us as it is."""
+    if reason not in common.Reason.values():
+        return str(int(reason))
+    return common.Reason.Name(reason).removeprefix(REASON_PREFIX)
+
+
+def from_reason(
+    reason: common.Reason.ValueType, message: str = "", *, retry_after_s: float = 0.0
+) -> errors.RingMQError:
+    """The exception for a reason that came inside a stream's response."""
+    kind = BY_REASON.get(reason, errors.ProtocolError)
+    name = reason_name(reason)
+    return kind(message or name, reason=name, retry_after_s=retry_after_s)
+
+
+def _details(call_error: AioRpcError) -> status_pb2.Status | None:
+    for key, value in call_error.trailing_metadata() or ():
+        if key == DETAILS_KEY:
+            try:
+                return status_pb2.Status.FromString(
+                    value if isinstance(value, bytes) else value.encode()
+                )
+            except DecodeError:
+                # Not what a node writes: the code has to do.
+                return None
+    return None
+
+
+def from_call(call_error: AioRpcError, peer: str) -> errors.RingMQError:
+    """The exception for a failed call to `peer`."""
+    status = _details(call_error)
+    info = error_details_pb2.ErrorInfo()
+    retry_after_s = 0.0
+    for detail in status.details if status is not None else ():
+        if detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+            detail.Unpack(info)
+        elif detail.Is(error_details_pb2.RetryInfo.DESCRIPTOR):
+            hint = error_details_pb2.RetryInfo()
+            detail.Unpack(hint)
+            retry_after_s = hint.retry_delay.seconds + hint.retry_delay.nanos / 1e9
+    message = call_error.details() or ""
+    kind = BY_CODE.get(call_error.code(), errors.ProtocolError)
+    if info.domain == DOMAIN and info.reason:
+        name = REASON_PREFIX + info.reason
+        if name in common.Reason.keys():  # noqa: SIM118 - not a dict
+            kind = BY_REASON.get(common.Reason.Value(name), errors.ProtocolError)
+        return kind(
+            message or info.reason,
+            reason=info.reason,
+            metadata=dict(info.metadata),
+            retry_after_s=retry_after_s,
+        )
+    return kind(
+        f"{peer}: {call_error.code().name}: {message}",
+        metadata={"peer": peer, "code": call_error.code().name},
+    )

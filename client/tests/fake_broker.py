@@ -1,0 +1,414 @@
+"""A broker for the client's tests: the real gRPC server, the queues in memory.
+
+It keeps the proto's promises as far as a client can see them (sequences without a
+gap, duplicates trimmed and confirmed, prefetch, redelivery, settles checked against
+what the stream holds), and breaks them where a test says so: `Faults`. There is no
+ring here, and no disk: a message is confirmed when it is in the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from grpc_status import rpc_status  # type: ignore[import-untyped]
+
+from ringmq.ranges import RangeSet
+from ringmq.v1 import admin_pb2 as admin
+from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
+from ringmq.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+from ringmq.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
+
+
+@dataclass
+class Message:
+    body: bytes
+    properties: common.Properties | None
+    delivered: bool = False
+
+
+@dataclass
+class Queue:
+    """Positions begin with 1. `ready` and what streams hold are disjoint."""
+
+    name: str
+    messages: dict[int, Message] = field(default_factory=dict)
+    ready: RangeSet = field(default_factory=RangeSet)
+    producers: dict[bytes, int] = field(default_factory=dict)
+    next_position: int = 1
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def append(self, message: Message) -> None:
+        self.messages[self.next_position] = message
+        self.ready.add(self.next_position, self.next_position)
+        self.next_position += 1
+        self.changed.set()
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [self.messages[position].body for position in sorted(self.messages)]
+
+
+@dataclass
+class Faults:
+    """What goes wrong next. Each list is used up from the front, one entry per event."""
+
+    #: Per publish stream: how many batches are taken in before the stream breaks ...
+    die_after_batches: list[int] = field(default_factory=list)
+    #: ... with the last of them enqueued, but not confirmed.
+    enqueue_the_last: bool = True
+    #: Per batch: None takes it, a Rejected (reason, retryable, ...) refuses it.
+    reject: list[broker.Rejected | None] = field(default_factory=list)
+    #: Per publish or consume Open: an address to send it to ("" - none is known).
+    moved: list[str | None] = field(default_factory=list)
+    #: Per call of any kind: a reason to fail with.
+    fail: list[common.Reason.ValueType] = field(default_factory=list)
+    confirm_delay_s: float = 0.0
+    heartbeats: bool = True
+
+
+@dataclass
+class Cluster:
+    """What the nodes share: the queues, and who is master."""
+
+    queues: dict[str, Queue] = field(default_factory=dict)
+    master: str = ""
+    addresses: list[str] = field(default_factory=list)
+
+
+def status_of(reason: common.Reason.ValueType, retry_ms: int = 0, **facts: str) -> object:
+    """A `google.rpc.Status` as the nodes send it."""
+    name = common.Reason.Name(reason).removeprefix("REASON_")
+    info = any_pb2.Any()
+    info.Pack(error_details_pb2.ErrorInfo(reason=name, domain="ringmq", metadata=facts))
+    hint = any_pb2.Any()
+    hint.Pack(
+        error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(nanos=retry_ms * 10**6))
+    )
+    retryable = 20 <= reason < 40
+    code = grpc.StatusCode.UNAVAILABLE if retryable else grpc.StatusCode.FAILED_PRECONDITION
+    return rpc_status.to_status(
+        status_pb2.Status(code=code.value[0], message=f"no: {name}", details=[info, hint])
+    )
+
+
+class FakeNode(BrokerServicer, AdminServicer):
+    """One node on a loopback port. `async with FakeNode(cluster) as node`."""
+
+    def __init__(self, cluster: Cluster | None = None) -> None:
+        self.cluster = cluster or Cluster()
+        self.faults = Faults()
+        self.message_bytes_max = 1024 * 1024
+        self.batch_bytes_max = 4 * 1024 * 1024
+        self.batch_messages_max = 10_000
+        self.heartbeat_ms = 1000
+        self.address = ""
+        self.opens = 0
+        self.batches: list[broker.PublishBatch] = []
+        self.heartbeats_seen = 0
+        self.settles: list[broker.Settle] = []
+        self._streams: set[asyncio.Task[None]] = set()
+        self._server: grpc.aio.Server | None = None
+
+    async def __aenter__(self) -> FakeNode:
+        self._server = grpc.aio.server(
+            options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
+        )
+        add_BrokerServicer_to_server(self, self._server)
+        add_AdminServicer_to_server(self, self._server)
+        port = self._server.add_insecure_port("127.0.0.1:0")
+        self.address = f"127.0.0.1:{port}"
+        self.cluster.addresses.append(self.address)
+        self.cluster.master = self.cluster.master or self.address
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.die()
+
+    async def die(self) -> None:
+        """At once, with all its streams; like a SIGKILL for those outside."""
+        if self._server is not None:
+            server, self._server = self._server, None
+            self.cluster.addresses.remove(self.address)
+            await server.stop(0)
+
+    def queue(self, name: str) -> Queue:
+        return self.cluster.queues.setdefault(name, Queue(name))
+
+    async def _check(self, context: Any, queue: str | None = None) -> None:
+        if self.faults.fail:
+            await context.abort_with_status(status_of(self.faults.fail.pop(0), retry_ms=10))
+        if queue is not None and queue not in self.cluster.queues:
+            await context.abort_with_status(status_of(common.REASON_QUEUE_NOT_FOUND, queue=queue))
+
+    # --- unary ---
+
+    def _info(self, name: str) -> broker.QueueInfo:
+        queue = self.cluster.queues[name]
+        return broker.QueueInfo(
+            queue=name,
+            state=broker.QUEUE_STATE_RUNNING,
+            messages_ready=len(queue.ready),
+            messages_unacknowledged=len(queue.messages) - len(queue.ready),
+            next_position=queue.next_position,
+            ring=[broker.ReplicaInfo(node="a", synchronised=True)],
+        )
+
+    async def DeclareQueue(self, request: Any, context: Any) -> Any:
+        await self._check(context)
+        created = request.queue not in self.cluster.queues
+        self.queue(request.queue)
+        return broker.DeclareQueueResponse(queue=self._info(request.queue), created=created)
+
+    async def DeleteQueue(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        queue = self.cluster.queues[request.queue]
+        if request.if_empty and queue.messages:
+            await context.abort_with_status(status_of(common.REASON_QUEUE_NOT_EMPTY))
+        del self.cluster.queues[request.queue]
+        queue.changed.set()
+        return broker.DeleteQueueResponse(messages=len(queue.messages))
+
+    async def PurgeQueue(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        queue = self.cluster.queues[request.queue]
+        purged = len(queue.ready)
+        for first, last in queue.ready:
+            for position in range(first, last + 1):
+                del queue.messages[position]
+        queue.ready.clear()
+        return broker.PurgeQueueResponse(messages=purged)
+
+    async def GetQueue(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        return broker.GetQueueResponse(queue=self._info(request.queue))
+
+    async def LocateQueue(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        return broker.LocateQueueResponse(node="a", address=self.cluster.master, epoch=1)
+
+    async def GetMessages(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        queue = self.cluster.queues[request.queue]
+        deliveries = []
+        for position in [p for a, b in queue.ready for p in range(a, b + 1)][
+            : request.messages_max
+        ]:
+            deliveries.append(self._delivery(queue, position))
+            if request.mode == broker.GET_MODE_REMOVE:
+                queue.ready.remove(position, position)
+                del queue.messages[position]
+        return broker.GetMessagesResponse(deliveries=deliveries, messages_ready=len(queue.ready))
+
+    async def GetClusterStatus(self, request: Any, context: Any) -> Any:
+        await self._check(context)
+        return admin.GetClusterStatusResponse(
+            cluster_id="fake",
+            node=self.address,
+            nodes=[
+                admin.NodeInfo(node=address, address=address, state=admin.NODE_STATE_RUNNING)
+                for address in self.cluster.addresses
+            ],
+            queues=len(self.cluster.queues),
+            registry_available=True,
+        )
+
+    async def ListQueues(self, request: Any, context: Any) -> Any:
+        await self._check(context)
+        names = sorted(
+            name
+            for name in self.cluster.queues
+            if name.startswith(request.prefix) and name > request.after
+        )
+        page = names[:2]  # small, so that paging is seen
+        return admin.ListQueuesResponse(
+            queues=[self._info(name) for name in page], next=page[-1] if len(names) > 2 else ""
+        )
+
+    async def PromoteMirror(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        return admin.PromoteMirrorResponse(old_master="a", new_master=request.node, epoch=2)
+
+    # --- publish ---
+
+    async def Publish(  # type: ignore[override]
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        del request_iterator
+        first = await context.read()
+        queue = await self._opened(first.open.queue, context, broker.PublishResponse)
+        if queue is None:
+            return
+        producer = bytes(first.open.producer_id)
+        await context.write(
+            broker.PublishResponse(
+                opened=broker.PublishOpened(
+                    last_sequence=queue.producers.get(producer, 0),
+                    message_bytes_max=self.message_bytes_max,
+                    batch_bytes_max=self.batch_bytes_max,
+                    batch_messages_max=self.batch_messages_max,
+                    heartbeat_ms=self.heartbeat_ms,
+                )
+            )
+        )
+        die_after = self.faults.die_after_batches.pop(0) if self.faults.die_after_batches else 0
+        async with self._beating(context, broker.PublishResponse(heartbeat=broker.Heartbeat())):
+            taken = 0
+            while (request := await context.read()) is not grpc.aio.EOF:
+                if request.HasField("heartbeat"):
+                    self.heartbeats_seen += 1
+                if not request.HasField("batch"):
+                    continue
+                taken += 1
+                self.batches.append(request.batch)
+                if taken == die_after and not self.faults.enqueue_the_last:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
+                response = self._take(queue, producer, request.batch)
+                if taken == die_after:
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
+                if self.faults.confirm_delay_s:
+                    await asyncio.sleep(self.faults.confirm_delay_s)
+                await context.write(response)
+
+    async def _opened(self, name: str, context: Any, kind: Any) -> Queue | None:
+        self.opens += 1
+        await self._check(context, name)
+        if self.faults.moved and (address := self.faults.moved.pop(0)) is not None:
+            await context.write(kind(moved=broker.Moved(address=address)))
+            return None
+        return self.cluster.queues[name]
+
+    def _take(
+        self, queue: Queue, producer: bytes, batch: broker.PublishBatch
+    ) -> broker.PublishResponse:
+        first, count = batch.first_sequence, len(batch.bodies)
+        sequences = common.Range(first=first, last=first + count - 1)
+        refusal = self.faults.reject.pop(0) if self.faults.reject else None
+        last = queue.producers.get(producer, 0)
+        if refusal is None and first > last + 1:
+            refusal = broker.Rejected(reason=common.REASON_SEQUENCE_GAP)
+        if refusal is not None:
+            refusal.sequences.CopyFrom(sequences)
+            return broker.PublishResponse(rejected=refusal)
+        for index in range(max(0, last + 1 - first), count):
+            properties = None
+            if batch.properties:
+                properties = batch.properties[index if len(batch.properties) > 1 else 0]
+            queue.append(Message(batch.bodies[index], properties))
+        queue.producers[producer] = max(last, sequences.last)
+        return broker.PublishResponse(confirmed=broker.Confirmed(sequences=[sequences]))
+
+    @contextlib.asynccontextmanager
+    async def _beating(self, context: Any, beat: Any) -> AsyncIterator[None]:
+        async def beating() -> None:
+            while self.faults.heartbeats:
+                await asyncio.sleep(self.heartbeat_ms / 1000)
+                await context.write(beat)
+
+        task = asyncio.create_task(beating())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+    # --- consume ---
+
+    @staticmethod
+    def _delivery(queue: Queue, position: int) -> broker.Delivery:
+        message = queue.messages[position]
+        return broker.Delivery(
+            first_position=position,
+            bodies=[message.body],
+            properties=[] if message.properties is None else [message.properties],
+            redelivered=message.delivered,
+        )
+
+    async def Consume(  # type: ignore[override]
+        self, request_iterator: Any, context: Any
+    ) -> None:
+        del request_iterator
+        first = await context.read()
+        queue = await self._opened(first.open.queue, context, broker.ConsumeResponse)
+        if queue is None:
+            return
+        prefetch = first.open.prefetch_messages or 1000
+        await context.write(
+            broker.ConsumeResponse(
+                opened=broker.ConsumeOpened(
+                    consumer_tag=first.open.consumer_tag or "fake-tag",
+                    prefetch_messages=prefetch,
+                    heartbeat_ms=self.heartbeat_ms,
+                )
+            )
+        )
+        held = RangeSet()
+        deliverer = asyncio.create_task(self._deliver(queue, held, prefetch, context))
+        try:
+            async with self._beating(context, broker.ConsumeResponse(heartbeat=broker.Heartbeat())):
+                while (request := await context.read()) is not grpc.aio.EOF:
+                    if request.HasField("heartbeat"):
+                        self.heartbeats_seen += 1
+                    if request.HasField("cancel"):
+                        deliverer.cancel()
+                    if request.HasField("settle"):
+                        await self._settle(queue, held, request.settle, context)
+        finally:
+            deliverer.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await deliverer
+            for a, b in held:
+                queue.ready.add(a, b)
+            queue.changed.set()
+
+    async def _deliver(self, queue: Queue, held: RangeSet, prefetch: int, context: Any) -> None:
+        while True:
+            if self.cluster.queues.get(queue.name) is not queue:
+                await context.write(
+                    broker.ConsumeResponse(
+                        cancelled=broker.ConsumeCancelled(reason=common.REASON_QUEUE_NOT_FOUND)
+                    )
+                )
+                return
+            deliveries = []
+            while queue.ready and len(held) < prefetch:
+                position = queue.ready.first
+                queue.ready.remove(position, position)
+                held.add(position, position)
+                deliveries.append(self._delivery(queue, position))
+                queue.messages[position].delivered = True
+            if deliveries:
+                await context.write(
+                    broker.ConsumeResponse(deliveries=broker.Deliveries(deliveries=deliveries))
+                )
+            queue.changed.clear()
+            await queue.changed.wait()
+
+    async def _settle(
+        self, queue: Queue, held: RangeSet, settle: broker.Settle, context: Any
+    ) -> None:
+        self.settles.append(settle)
+        every = [*settle.ack, *settle.requeue, *settle.discard]
+        if not all(held.contains_all(each.first, each.last) for each in every):
+            await context.abort_with_status(status_of(common.REASON_UNKNOWN_DELIVERY))
+        for each in every:
+            held.remove(each.first, each.last)
+        for each in settle.requeue:
+            queue.ready.add(each.first, each.last)
+        gone = [*settle.ack, *settle.discard]
+        for each in gone:
+            for position in range(each.first, each.last + 1):
+                del queue.messages[position]
+        queue.changed.set()
+        if gone:
+            await context.write(broker.ConsumeResponse(settled=broker.Settled(positions=gone)))
