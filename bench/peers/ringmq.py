@@ -35,7 +35,9 @@ class RingPeer:
 
     def start(self) -> None:
         if not _COMMAND.exists():
-            raise BenchError(f"{_COMMAND.name} isn't installed beside this Python: run `make`")
+            raise BenchError(
+                f"{_COMMAND.name} isn't installed beside this Python; `make bench` does that"
+            )
         started = _run("cluster", "up", "--nodes", str(NODES), "--data", str(self._directory))
         nodes = started["nodes"]
         if len(nodes) != NODES:
