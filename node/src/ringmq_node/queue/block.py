@@ -19,6 +19,8 @@ Little endian. No checksum: the record or frame around it has one.
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
@@ -109,6 +111,13 @@ class Block:
         """The size of these bodies together."""
         end: int = self._offsets[self.count if stop is None else stop]
         return end - self._offsets[start]
+
+    def body_sizes(self) -> array[int]:
+        """The size of each body, 4 bytes each: what stays in memory when the block does not."""
+        sizes = array("I", self.data[HEADER.size : HEADER.size + 4 * self.count])
+        if sys.byteorder == "big":
+            sizes.byteswap()
+        return sizes
 
     def fit(self, start: int, bytes_max: int) -> int:
         """Where to stop so that the bodies from `start` are not above `bytes_max`; at least one."""

@@ -1,0 +1,145 @@
+"""A queue's state as the first record of a journal.
+
+    generation      u64   the journal's
+    flags           u32   bit 0 damaged: ops were lost, the state is a guess
+    epochs          u32   how many of each follow, in this order
+    live            u32   ranges
+    redelivered     u32   ranges
+    transient       u32   ranges
+    cuts            u32
+    producers       u32
+    last number     u64
+    next position   u64
+    epochs          (epoch u64, first number u64, first position u64) each
+    ranges          (first u64, last u64) each; live, redelivered, transient
+    cuts            (generation u64, keep below u64) each
+    producers       (last sequence u64, size of the id u16) each, by their last publish
+    producer ids    back to back
+
+Little endian. A journal begins with two equal copies of it, so that damage to one
+is no loss. Bodies are not in it: they are where their records say.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ringmq_node.queue.ranges import RangeSet
+from ringmq_node.queue.state import EpochStart, QueueState
+
+_HEAD = struct.Struct("<QIIIIIIIQQ")
+_EPOCH = struct.Struct("<QQQ")
+_PAIR = struct.Struct("<QQ")
+_PRODUCER = struct.Struct("<QH")
+
+_DAMAGED = 1
+
+
+class CheckpointError(ValueError):
+    """These bytes are not a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Bodies logged in journals before `generation` count only below position `keep_below`.
+
+    After a diverged tail was cut off, positions are given out anew, and a body
+    that was stored for such a position before must not come back.
+    """
+
+    generation: int
+    keep_below: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    generation: int
+    state: QueueState
+    cuts: tuple[Cut, ...] = ()
+    damaged: bool = False
+
+
+def add_cut(cuts: Iterable[Cut], cut: Cut) -> tuple[Cut, ...]:
+    """`cuts` and one more, later than these, without those that say nothing any more."""
+    return (*(old for old in cuts if old.keep_below < cut.keep_below), cut)
+
+
+def keep_below(cuts: Iterable[Cut], generation: int) -> int | None:
+    """Below which position bodies of this generation count; None if all do."""
+    return min((cut.keep_below for cut in cuts if cut.generation > generation), default=None)
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    state = checkpoint.state
+    sets = (state.live, state.redelivered, state.transient)
+    head = _HEAD.pack(
+        checkpoint.generation,
+        _DAMAGED if checkpoint.damaged else 0,
+        len(state.epochs),
+        *(ranges.range_count for ranges in sets),
+        len(checkpoint.cuts),
+        len(state.producers),
+        state.last_number,
+        state.next_position,
+    )
+    pieces = [head]
+    pieces += [_EPOCH.pack(e.epoch, e.first_number, e.first_position) for e in state.epochs]
+    for ranges in sets:
+        numbers = [number for pair in ranges for number in pair]
+        pieces.append(struct.pack(f"<{len(numbers)}Q", *numbers))
+    pieces += [_PAIR.pack(cut.generation, cut.keep_below) for cut in checkpoint.cuts]
+    pieces += [_PRODUCER.pack(sequence, len(key)) for key, sequence in state.producers.items()]
+    pieces += state.producers
+    return b"".join(pieces)
+
+
+def decode(payload: bytes) -> Checkpoint:
+    """Raises `CheckpointError` if the payload is none."""
+    try:
+        return _decode(payload)
+    except (struct.error, AssertionError) as error:
+        raise CheckpointError(f"checkpoint of {len(payload)} bytes: {error}") from error
+
+
+def _decode(payload: bytes) -> Checkpoint:
+    generation, flags, *counts, last_number, next_position = _HEAD.unpack_from(payload)
+    reader = _Reader(payload, _HEAD.size)
+    epochs = [EpochStart(*fields) for fields in reader.take(_EPOCH, counts[0])]
+    live, redelivered, transient = (
+        RangeSet(reader.take(_PAIR, count))  # type: ignore[arg-type]  # pairs, by the format
+        for count in counts[1:4]
+    )
+    cuts = tuple(Cut(*fields) for fields in reader.take(_PAIR, counts[4]))
+    producers: dict[bytes, int] = {}
+    sizes = [*reader.take(_PRODUCER, counts[5])]
+    for sequence, size in sizes:
+        producers[payload[reader.offset : reader.offset + size]] = sequence
+        reader.offset += size
+    if reader.offset != len(payload):
+        raise CheckpointError(f"checkpoint of {len(payload)} bytes says {reader.offset}")
+    state = QueueState(
+        last_number=last_number,
+        next_position=next_position,
+        epochs=epochs,
+        live=live,
+        redelivered=redelivered,
+        transient=transient,
+        producers=producers,
+    )
+    state.check()
+    return Checkpoint(generation, state, cuts, bool(flags & _DAMAGED))
+
+
+class _Reader:
+    def __init__(self, payload: bytes, offset: int) -> None:
+        self._payload = payload
+        self.offset = offset
+
+    def take(self, shape: struct.Struct, count: int) -> Iterator[tuple[int, ...]]:
+        """The next `count` of this shape; `struct.error` if there are fewer."""
+        start, self.offset = self.offset, self.offset + shape.size * count
+        if self.offset > len(self._payload):
+            raise CheckpointError(f"checkpoint of {len(self._payload)} bytes ends early")
+        return shape.iter_unpack(memoryview(self._payload)[start : self.offset])

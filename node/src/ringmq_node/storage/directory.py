@@ -1,0 +1,171 @@
+"""The data directory: whose it is, who has it open, and where its queues are.
+
+    store.lock        held by the process that has it open (flock); its pid, for the reader
+    store.meta        which cluster and node it belongs to
+    queues/H/         one folder per queue, H from the queue's name
+        queue.name    the name
+        ...           see `journal` and `segments`
+    queues/H.N.gone/  a deleted queue, on its way out
+
+`store.meta` and `queue.name` are
+
+    magic      8 bytes   b"RINGMQ-M" | b"RINGMQ-N"
+    version    u16       1
+    sizes      u16 x 2   of the two texts; of the name, the second is 0
+    crc        u32       of all the other bytes
+    texts      UTF-8     cluster id, node | name
+
+Little endian. A folder's name is the first 32 hexadecimal digits of the SHA-256 of the
+queue's name: any name of 1 to 255 bytes is legal, and few file systems take them all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import struct
+import zlib
+from pathlib import Path
+
+from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.errors import (
+    CorruptError,
+    CorruptionReport,
+    DirectoryInUseError,
+    ForeignDirectoryError,
+    UnsupportedFormatError,
+)
+from ringmq_node.storage.records import VERSION
+
+META_MAGIC = b"RINGMQ-M"
+NAME_MAGIC = b"RINGMQ-N"
+META_NAME = "store.meta"
+LOCK_NAME = "store.lock"
+QUEUES_NAME = "queues"
+NAME_NAME = "queue.name"
+GONE_SUFFIX = ".gone"
+QUEUE_NAME_BYTES_MAX = 255
+
+_HEAD = struct.Struct("<8sHHHI")
+
+
+def folder_name(queue: str) -> str:
+    """The name of a queue's folder. Raises `ValueError` for a name that isn't legal."""
+    encoded = queue.encode()
+    if not 1 <= len(encoded) <= QUEUE_NAME_BYTES_MAX:
+        raise ValueError(
+            f"queue name of {len(encoded)} bytes; 1 to {QUEUE_NAME_BYTES_MAX} are legal"
+        )
+    return hashlib.sha256(encoded).hexdigest()[:32]
+
+
+def lock_directory(directory: Path) -> int:
+    """Takes the lock; returns the descriptor that holds it. Raises `DirectoryInUseError`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise DirectoryInUseError(
+            f"{directory} is in use by process {holder}: stop it, or use another directory"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def encode_texts(magic: bytes, first: str, second: str = "") -> bytes:
+    texts = (first.encode(), second.encode())
+    sizes = (len(texts[0]), len(texts[1]))
+    body = b"".join(texts)
+    crc = zlib.crc32(body, zlib.crc32(_HEAD.pack(magic, VERSION, *sizes, 0)[:14]))
+    return _HEAD.pack(magic, VERSION, *sizes, crc) + body
+
+
+def decode_texts(path: Path, magic: bytes, data: bytes) -> tuple[str, str] | None:
+    """The two texts; None if the bytes are damaged. Raises `UnsupportedFormatError`."""
+    if len(data) < _HEAD.size:
+        return None
+    found, version, first, second, crc = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if found == magic and crc == zlib.crc32(body, zlib.crc32(data[:14])):
+        if version != VERSION:
+            raise UnsupportedFormatError(
+                f"{path} has format version {version}; this RingMQ reads version {VERSION}"
+            )
+        if len(body) == first + second:
+            return body[:first].decode(), body[first:].decode()
+    return None
+
+
+def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
+    """Makes the directory this node's, or checks that it is.
+
+    Raises `ForeignDirectoryError`, `UnsupportedFormatError`, `CorruptError`, `OSError`.
+    """
+    path = directory / META_NAME
+    names = disk.list(directory)
+    if META_NAME in names:
+        data = disk.read(path, 0, names[META_NAME])
+        texts = decode_texts(path, META_MAGIC, data)
+        if texts is None:
+            raise CorruptError(CorruptionReport(str(path), 0, len(data), "not a store.meta file"))
+        if texts != (cluster_id, node):
+            raise ForeignDirectoryError(
+                f"{directory} belongs to node {texts[1]!r} of cluster {texts[0]!r}, "
+                f"not to node {node!r} of cluster {cluster_id!r}"
+            )
+        return
+    if disk.list(directory / QUEUES_NAME):
+        raise ForeignDirectoryError(f"{directory} has queues, but no {META_NAME} to say whose")
+    new = directory / f"{META_NAME}.new"
+    disk.remove(new)
+    disk.write(new, 0, [encode_texts(META_MAGIC, cluster_id, node)], sync=True)
+    disk.rename(new, path)
+    disk.sync(directory)
+
+
+def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[CorruptionReport]]:
+    """The folders by queue, and what can't be read. Clears away what is half made or half gone."""
+    queues: dict[str, Path] = {}
+    reports: list[CorruptionReport] = []
+    root = directory / QUEUES_NAME
+    for name in sorted(disk.list(root)):
+        folder = root / name
+        if name.endswith(GONE_SUFFIX):
+            remove_folder(disk, folder)
+            continue
+        files = disk.list(folder)
+        size = files.get(NAME_NAME, 0)
+        path = folder / NAME_NAME
+        texts = decode_texts(path, NAME_MAGIC, disk.read(path, 0, size)) if size else None
+        if texts is not None:
+            queues[texts[0]] = folder
+        elif files.keys() <= {NAME_NAME}:
+            # The name is synced before the first journal is made.
+            remove_folder(disk, folder)
+        else:
+            reports.append(CorruptionReport(str(path), 0, size, "the queue's name is lost"))
+    return queues, reports
+
+
+def create_folder(disk: Disk, directory: Path, queue: str) -> Path:
+    """A new queue's folder, with its name in it, both durable."""
+    root = directory / QUEUES_NAME
+    fresh = QUEUES_NAME not in disk.list(directory)
+    folder = root / folder_name(queue)
+    disk.write(folder / NAME_NAME, 0, [encode_texts(NAME_MAGIC, queue)], sync=True)
+    disk.sync(folder)
+    disk.sync(root)
+    if fresh:
+        disk.sync(directory)
+    return folder
+
+
+def remove_folder(disk: Disk, folder: Path) -> None:
+    for name in disk.list(folder):
+        disk.remove(folder / name)
+    disk.remove(folder)

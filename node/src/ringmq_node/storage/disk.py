@@ -1,0 +1,198 @@
+"""The disk, as six calls; the real one. Tests have one that can lose its power.
+
+What the engine relies on, and a file system has to give:
+
+* After `sync(file)` what was written to the file is there after a power cut. Before
+  it, any part of any write may be there or not.
+* After `sync(directory)` so are the creations, renames and removals in it. Before
+  it, each of them may have happened or not, but a rename never half.
+* `write(..., sync=True)` is `write` and `sync` of the file, in one.
+* A call that raises `OSError` may have done any part of its work.
+
+Calls come from several threads. No two at a time write to one file.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+HANDLES_MAX = 512
+IOV_MAX = 1024
+
+
+class Disk(Protocol):
+    """All the I/O of the engine. Raises `OSError`, and nothing else."""
+
+    def write(
+        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+    ) -> None:
+        """Writes `buffers` one after another. Makes the file and its directory if missing."""
+
+    def sync(self, path: Path) -> None:
+        """Makes a file's data, or a directory's entries, durable."""
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Atomically puts the file or directory `old` in the place of `new`."""
+
+    def remove(self, path: Path) -> None:
+        """Removes a file or an empty directory. Not an error if it isn't there."""
+
+    def list(self, path: Path) -> dict[str, int]:
+        """The names in a directory, and the sizes in bytes; empty if there is no such directory."""
+
+
+@dataclass(slots=True, eq=False)
+class _Handle:
+    descriptor: int
+    users: int = 0
+    # Removed, renamed over or evicted: closed by its last user.
+    retired: bool = False
+
+
+class FileDisk:
+    """A `Disk` of real files. Keeps up to `HANDLES_MAX` of them open."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handles: OrderedDict[Path, _Handle] = OrderedDict()
+
+    def write(
+        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+    ) -> None:
+        handle = self._acquire(path, create=True)
+        try:
+            if len(buffers) <= IOV_MAX and sync:
+                # One system call, so that a busy interpreter is waited for once, not twice.
+                size = sum(map(len, buffers))
+                if os.pwritev(handle.descriptor, buffers, offset, os.RWF_DSYNC) == size:
+                    return
+            for index in range(0, len(buffers), IOV_MAX):
+                offset = _write_all(handle.descriptor, offset, buffers[index : index + IOV_MAX])
+            if sync:
+                os.fdatasync(handle.descriptor)
+        finally:
+            self._release(handle)
+
+    def sync(self, path: Path) -> None:
+        if path.is_dir():
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            return
+        handle = self._acquire(path, create=False)
+        try:
+            os.fdatasync(handle.descriptor)
+        finally:
+            self._release(handle)
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        handle = self._acquire(path, create=False)
+        try:
+            data = os.pread(handle.descriptor, size, offset)
+            if len(data) == size or not data:
+                return data
+            pieces = [data]
+            missing = size - len(data)
+            while missing and (
+                data := os.pread(handle.descriptor, missing, offset + size - missing)
+            ):
+                pieces.append(data)
+                missing -= len(data)
+            return b"".join(pieces)
+        finally:
+            self._release(handle)
+
+    def rename(self, old: Path, new: Path) -> None:
+        # Under the lock, so that nobody finds a handle under a name that it has no more.
+        with self._lock:
+            os.rename(old, new)
+            self._retire(new)
+            handle = self._handles.pop(old, None)
+            if handle is not None:
+                self._handles[new] = handle
+            inside = [path for path in self._handles if old in path.parents]
+            for path in inside:
+                self._retire(path)
+
+    def remove(self, path: Path) -> None:
+        with self._lock:
+            self._retire(path)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        except IsADirectoryError:
+            os.rmdir(path)
+
+    def list(self, path: Path) -> dict[str, int]:
+        try:
+            with os.scandir(path) as entries:
+                return {entry.name: entry.stat().st_size for entry in entries}
+        except FileNotFoundError:
+            return {}
+
+    def close(self) -> None:
+        """Closes every file. Nothing is synced by this."""
+        with self._lock:
+            for path in [*self._handles]:
+                self._retire(path)
+
+    def _acquire(self, path: Path, *, create: bool) -> _Handle:
+        with self._lock:
+            handle = self._handles.get(path)
+            if handle is None:
+                handle = _Handle(_open(path, create=create))
+                self._handles[path] = handle
+                if len(self._handles) > HANDLES_MAX:
+                    self._retire(next(iter(self._handles)))
+            else:
+                self._handles.move_to_end(path)
+            handle.users += 1
+            return handle
+
+    def _release(self, handle: _Handle) -> None:
+        with self._lock:
+            handle.users -= 1
+            if handle.retired and handle.users == 0:
+                os.close(handle.descriptor)
+
+    def _retire(self, path: Path) -> None:
+        handle = self._handles.pop(path, None)
+        if handle is not None:
+            handle.retired = True
+            if handle.users == 0:
+                os.close(handle.descriptor)
+
+
+def _open(path: Path, *, create: bool) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC
+    if not create:
+        return os.open(path, flags)
+    try:
+        return os.open(path, flags | os.O_CREAT, 0o640)
+    except FileNotFoundError:
+        os.makedirs(path.parent, mode=0o750, exist_ok=True)
+        return os.open(path, flags | os.O_CREAT, 0o640)
+
+
+def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes]) -> int:
+    """Writes all of `buffers`, however often the system stops short; returns the new end."""
+    written = os.pwritev(descriptor, buffers, offset)
+    size = sum(map(len, buffers))
+    if written < size:
+        rest = memoryview(b"".join(buffers))[written:]
+        while rest:
+            written = os.pwrite(descriptor, rest, offset + size - len(rest))
+            rest = rest[written:]
+    return offset + size

@@ -1,0 +1,82 @@
+"""What the storage engine raises.
+
+    StoreError
+    ├── DirectoryInUseError      another process has the directory: stop that one, or take another
+    ├── ForeignDirectoryError    it belongs to another cluster or node: look at the configuration
+    ├── UnsupportedFormatError   written by another version of RingMQ: use that version
+    ├── CorruptError             bytes on the disk are not what was written: refetch from the ring
+    └── StoreFailedError         closed for writes, for good: repair the disk, start the node again
+        ├── DiskFullError        the same, because there is no room: make some, start again
+        └── StoreClosedError     `close` was called
+
+A torn tail (the write that a crash cut short) is none of these: nobody was told
+that it was there. It is cut off, and counted in `QueueStore.torn_bytes`.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+
+
+class StoreError(Exception):
+    """The root of what a store raises."""
+
+
+class DirectoryInUseError(StoreError):
+    """Another process has this data directory open."""
+
+
+class ForeignDirectoryError(StoreError):
+    """This data directory was made by another cluster or another node."""
+
+
+class UnsupportedFormatError(StoreError):
+    """A file has a format version that this code doesn't know."""
+
+
+class CorruptError(StoreError):
+    """Bytes that were durable are not what was written. `report` says where."""
+
+    def __init__(self, report: CorruptionReport) -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+class StoreFailedError(StoreError):
+    """A write or a sync failed. The store takes no more writes, and reads go on."""
+
+
+class DiskFullError(StoreFailedError):
+    """There was no room for a write. Nothing that was reported durable is lost."""
+
+
+class StoreClosedError(StoreFailedError):
+    """The store was closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptionReport:
+    """`length` bytes at `offset` of `file` were durable once, and are not readable now."""
+
+    file: str
+    offset: int
+    length: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.length} bytes at {self.offset}: {self.what}"
+
+
+# No room on the device, over the quota, over the process's file size limit.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def failure_of(error: Exception) -> StoreFailedError:
+    """The failure of the store that `error`, from a write or a sync, means."""
+    if isinstance(error, StoreFailedError):
+        return error
+    text = f"store closed for writes: {error}"
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return DiskFullError(text)
+    return StoreFailedError(text)

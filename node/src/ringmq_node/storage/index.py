@@ -1,0 +1,249 @@
+"""Where the bodies of a queue are: in memory, in a journal, in a segment.
+
+An `Entry` stands for consecutive positions whose bodies are in one block. It is
+found by bisection over the first positions. Which of its positions are live is
+not its business (`QueueState.live` says so), only how many: at zero the entry is
+dead, its block is let go, and it is left in place until half of all are dead, so
+that taking one out is O(log n) and not O(n).
+
+Invariant (`check`): entries are in order and don't overlap; `live` is the number of
+live positions; each file's `references` is the number of living entries in it.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.ranges import Range, RangeSet
+
+# What a block takes in memory beside its bytes: its offsets, as Python objects.
+_BLOCK_BYTES = 300
+_OFFSET_BYTES = 40
+_COMPACT_ABOVE = 64
+
+
+@dataclass(slots=True, eq=False)
+class DataFile:
+    """A journal or a segment. `number` is its generation, or its place in the queue."""
+
+    path: Path
+    number: int
+    marker: int
+    # What is written, or given to a thread to write, ends here.
+    end: int
+    # Known to be durable up to here.
+    synced: int
+    # Living entries whose record is here.
+    references: int = 0
+    # The oldest journal generation of any body in it.
+    oldest_generation: int = 0
+    # Entries that were logged here, dead ones too. Only of journals.
+    entries: list[Entry] = field(default_factory=list)
+    # Held while a journal is renamed, and while it is read.
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Positions `first..last`; `first` is message number `start` of the block."""
+
+    first: int
+    last: int
+    start: int
+    live: int
+    transient: bool
+    generation: int
+    file: DataFile
+    # The record: where it begins, how long it is with its header.
+    offset: int
+    length: int
+    # Bytes of all the bodies of `first..last`, dead ones too.
+    body_bytes: int
+    block: Block | None
+    # Sizes of the bodies of the whole block, while it isn't in memory.
+    sizes: array[int] | None = None
+    durable: bool = False
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+    def bytes_of(self, first: int, last: int) -> int:
+        """Bytes of the bodies of `first..last`, which are all in this entry."""
+        if first == self.first and last == self.last:
+            return self.body_bytes
+        start = first - self.first + self.start
+        stop = start + last - first + 1
+        if self.block is not None:
+            return self.block.body_bytes(start, stop)
+        assert self.sizes is not None
+        return sum(self.sizes[start:stop])
+
+    def part(self, first: int, last: int, live: int) -> Entry:
+        """An entry for a part of this one's positions, of which `live` are live. Not cached."""
+        sizes = self.block.body_sizes() if self.block is not None else self.sizes
+        return replace(
+            self,
+            first=first,
+            last=last,
+            start=first - self.first + self.start,
+            live=live,
+            body_bytes=self.bytes_of(first, last),
+            block=None,
+            sizes=sizes,
+        )
+
+    def trim(self, last: int) -> None:
+        """From here on the entry ends at `last`."""
+        assert self.first <= last <= self.last
+        self.body_bytes = self.bytes_of(self.first, last)
+        self.last = last
+
+    def drop_block(self) -> int:
+        """Lets the block go, if it is on disk; returns how many bytes of memory that frees."""
+        block = self.block
+        assert block is not None
+        assert self.durable
+        if self.sizes is None and self.count > 1:
+            self.sizes = block.body_sizes()
+        self.block = None
+        return memory_bytes(block)
+
+
+def memory_bytes(block: Block) -> int:
+    """About what `block` takes in memory."""
+    return _BLOCK_BYTES + len(block.data) + _OFFSET_BYTES * block.count
+
+
+def live_count(live: RangeSet, first: int, last: int) -> int:
+    return sum(b - a + 1 for a, b in live.intersection(first, last))
+
+
+class RunIndex:
+    """The entries of one queue by position."""
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._entries: list[Entry] = []
+        self._head = 0
+        self._dead = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        """The living entries, in order."""
+        return (entry for entry in self._entries[self._head :] if entry.live)
+
+    def add(self, entry: Entry) -> None:
+        """Takes in a living entry, whose positions nothing living covers."""
+        assert entry.live > 0
+        entry.file.references += 1
+        if not self._firsts or entry.first > self._firsts[-1]:
+            self._firsts.append(entry.first)
+            self._entries.append(entry)
+            return
+        place = bisect_right(self._firsts, entry.first)
+        self._firsts.insert(place, entry.first)
+        self._entries.insert(place, entry)
+        if place <= self._head:
+            # The place is before living entries, or the dead one in it would have covered it.
+            self._head = min(self._head, place)
+
+    def overlapping(self, first: int, last: int) -> Iterator[Entry]:
+        """Living entries with a position in `first..last`, in order. Don't add meanwhile."""
+        entries = self._entries
+        index = max(self._head, bisect_right(self._firsts, first) - 1)
+        # A dead entry can't hide a living one: positions that were removed don't come back.
+        while index < len(entries) and entries[index].first <= last:
+            entry = entries[index]
+            if entry.live and entry.last >= first:
+                yield entry
+            index += 1
+
+    def remove(self, gone: list[Range]) -> tuple[int, list[Entry]]:
+        """Counts down for positions that were live until now.
+
+        Returns the bytes of their bodies, and the entries that died of it.
+        """
+        freed = 0
+        died: list[Entry] = []
+        for first, last in gone:
+            for entry in self.overlapping(first, last):
+                low, high = max(first, entry.first), min(last, entry.last)
+                freed += entry.bytes_of(low, high)
+                entry.live -= high - low + 1
+                assert entry.live >= 0
+                if not entry.live:
+                    died.append(entry)
+        for entry in died:
+            self._bury(entry)
+        self._compact()
+        return freed, died
+
+    def discard(self, entry: Entry) -> None:
+        """Takes a living entry out at once, so that others can cover its positions."""
+        place = self._place(entry)
+        del self._firsts[place], self._entries[place]
+        entry.live = 0
+        entry.file.references -= 1
+
+    def replace(self, entry: Entry, parts: list[Entry]) -> None:
+        """Puts `parts`, which cover all its living positions, in the place of `entry`."""
+        place = self._place(entry)
+        self._firsts[place : place + 1] = [part.first for part in parts]
+        self._entries[place : place + 1] = parts
+        for part in parts:
+            part.file.references += 1
+        entry.live = 0
+        entry.file.references -= 1
+
+    def _place(self, entry: Entry) -> int:
+        assert entry.live
+        place = bisect_left(self._firsts, entry.first)
+        while self._entries[place] is not entry:
+            place += 1
+        return place
+
+    def clear(self) -> list[Entry]:
+        """Takes all out; returns the living ones, as they were, in order."""
+        entries = [*self]
+        for entry in entries:
+            entry.file.references -= 1
+        self._firsts, self._entries, self._head, self._dead = [], [], 0, 0
+        return entries
+
+    def _bury(self, entry: Entry) -> None:
+        entry.file.references -= 1
+        self._dead += 1
+
+    def _compact(self) -> None:
+        entries = self._entries
+        while self._head < len(entries) and not entries[self._head].live:
+            self._head += 1
+        if self._dead > _COMPACT_ABOVE and 2 * self._dead > len(entries):
+            self._entries = [entry for entry in entries[self._head :] if entry.live]
+            self._firsts = [entry.first for entry in self._entries]
+            self._head = self._dead = 0
+
+    def check(self, live: RangeSet, missing: RangeSet) -> None:
+        """Asserts the invariants at the top."""
+        assert self._firsts == [entry.first for entry in self._entries]
+        assert self._firsts == sorted(self._firsts)
+        assert self._dead == sum(1 for entry in self._entries if not entry.live)
+        assert all(not entry.live for entry in self._entries[: self._head])
+        references: dict[int, int] = {}
+        before = -1
+        covered = 0
+        for entry in self:
+            assert before < entry.first <= entry.last
+            before = entry.last
+            assert entry.live == live_count(live, entry.first, entry.last)
+            assert not missing.intersection(entry.first, entry.last)
+            covered += entry.live
+            references[id(entry.file)] = references.get(id(entry.file), 0) + 1
+            assert entry.file.references >= references[id(entry.file)]
+        assert covered + len(missing) == len(live)

@@ -1,0 +1,161 @@
+"""The journal of one queue: every op, in the order of the ring.
+
+The current journal is `journal.jif`, those before it are `G.jif`, `G` being the
+generation: each journal's is above those of all before it. Each begins with the
+queue's state (twice, see `checkpoint`), so the newest alone gives the state, and
+older ones only give bodies, until these are in segments.
+
+This side runs on the event loop: it frames records into buffers, and knows where in
+the file each will be. `take` hands what has gathered to a thread, which calls
+`write_pieces`. Nothing here waits for the disk.
+
+A journal is sealed, and the next one begun, in an order that a power cut can't hurt:
+
+1. the old one's records are written and synced,
+2. it is renamed to `G.jif`, and the directory synced: a new file can't take its name
+   before the old one has its own,
+3. the new one is written with its checkpoint, synced, and the directory again.
+
+A cut after 2 leaves no `journal.jif`: the newest `G.jif` is all there is, which is the
+state before. A cut within 3 leaves one without a valid checkpoint, which is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ringmq_node.storage import checkpoint
+from ringmq_node.storage.checkpoint import Checkpoint
+from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.index import DataFile
+from ringmq_node.storage.records import (
+    FILE_HEADER,
+    JOURNAL_MAGIC,
+    PAYLOAD_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+    Kind,
+    file_header,
+    new_marker,
+    record_header,
+)
+
+CURRENT_NAME = "journal.jif"
+SUFFIX = ".jif"
+
+
+def sealed_name(generation: int) -> str:
+    return f"{generation}{SUFFIX}"
+
+
+def begin_bytes(start: Checkpoint) -> int:
+    """How long the first write of a journal with this checkpoint is."""
+    return FILE_HEADER.size + 2 * (RECORD_HEADER_BYTES + len(checkpoint.encode(start)))
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Consecutive bytes of one journal. If `seals` is set, these are its first."""
+
+    file: DataFile
+    offset: int
+    buffers: list[bytes] = field(default_factory=list)
+    seals: DataFile | None = None
+
+    @property
+    def end(self) -> int:
+        return self.offset + sum(map(len, self.buffers))
+
+
+class JournalWriter:
+    """What is appended, until a thread takes it. Only on the event loop's thread."""
+
+    def __init__(self, directory: Path, start: Checkpoint, seals: DataFile | None) -> None:
+        """A new journal, which begins with `start` and takes the place of `seals`."""
+        self._path = directory / CURRENT_NAME
+        self._pieces: list[Piece] = []
+        self.entries = 0
+        self.file = self._begin(start, seals)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.file.end
+
+    def append(self, kind: Kind, payload: bytes, *, flags: int, number: int, epoch: int) -> int:
+        """Frames a record; returns the offset where it will be."""
+        file = self.file
+        offset = file.end
+        assert len(payload) <= PAYLOAD_BYTES_MAX
+        if not self._pieces:
+            self._pieces.append(Piece(file, offset))
+        self._pieces[-1].buffers += (
+            record_header(
+                file.marker,
+                offset,
+                kind,
+                payload,
+                flags=flags,
+                number=number,
+                epoch=epoch,
+                synced=file.synced,
+            ),
+            payload,
+        )
+        file.end = offset + RECORD_HEADER_BYTES + len(payload)
+        return offset
+
+    def rotate(self, start: Checkpoint) -> DataFile:
+        """Seals the journal and begins the next; returns the sealed one."""
+        sealed = self.file
+        if not self._pieces:
+            # Nothing new in it, but its last sync may not have been asked for yet.
+            self._pieces.append(Piece(sealed, sealed.end))
+        self.file = self._begin(start, sealed)
+        self.entries = 0
+        return sealed
+
+    def take(self) -> list[Piece]:
+        """What has gathered, in the order in which it has to reach the disk."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _begin(self, start: Checkpoint, seals: DataFile | None) -> DataFile:
+        file = DataFile(
+            self._path,
+            start.generation,
+            new_marker(),
+            end=FILE_HEADER.size,
+            synced=0,
+            oldest_generation=start.generation,
+        )
+        self.file = file
+        head = [file_header(JOURNAL_MAGIC, file.marker, file.number)]
+        self._pieces.append(Piece(file, 0, head, seals))
+        payload = checkpoint.encode(start)
+        for _ in range(2):
+            self.append(
+                Kind.CHECKPOINT,
+                payload,
+                flags=0,
+                number=start.state.last_number,
+                epoch=start.state.epoch,
+            )
+        return file
+
+
+def write_pieces(disk: Disk, directory: Path, pieces: list[Piece]) -> None:
+    """Writes `pieces` and makes them durable, in order. Runs in a thread; raises `OSError`."""
+    for piece in pieces:
+        sealed = piece.seals
+        if sealed is not None:
+            with sealed.lock:
+                path = directory / sealed_name(sealed.number)
+                disk.rename(sealed.path, path)
+                sealed.path = path
+            disk.sync(directory)
+        if piece.buffers:
+            disk.write(piece.file.path, piece.offset, piece.buffers, sync=True)
+        else:
+            disk.sync(piece.file.path)
+        if piece.offset == 0:
+            disk.sync(directory)
