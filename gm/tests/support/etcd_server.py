@@ -1,0 +1,169 @@
+"""Etcd as processes that a test starts, kills, stops and starts again, on loopback.
+
+    with EtcdCluster(folder, size=3) as etcd:
+        registry = open_registry(etcd.url)
+        etcd.kill(0)
+        etcd.start(0)
+
+Every process is ended by its own pid when the block is left, whatever state it is in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+START_S_MAX = 20.0
+NOT_INSTALLED = "etcd is not installed (Debian: apt-get install etcd-server)"
+
+
+def require_etcd() -> str:
+    """The path of etcd; skips the test if there is none."""
+    path = shutil.which("etcd")
+    if path is None:
+        pytest.skip(NOT_INSTALLED)
+    return path
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on right now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+class EtcdCluster:
+    """`size` members with their data below `folder`; all are up when the block is entered."""
+
+    def __init__(self, folder: Path, size: int = 1) -> None:
+        self._binary = require_etcd()
+        self._folder = folder
+        ports = free_ports(2 * size)
+        self.client_ports = ports[:size]
+        self._peer_ports = ports[size:]
+        self._processes: list[subprocess.Popen[bytes] | None] = [None] * size
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [f"127.0.0.1:{port}" for port in self.client_ports]
+
+    @property
+    def url(self) -> str:
+        return f"etcd://{','.join(self.endpoints)}/test"
+
+    def __enter__(self) -> EtcdCluster:
+        try:
+            for index in range(len(self._processes)):
+                self.launch(index)
+            for index in range(len(self._processes)):
+                self.wait_healthy(index)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def launch(self, index: int) -> None:
+        """Starts a member on the data that it has, and doesn't wait for it."""
+        assert self._processes[index] is None, f"member {index} runs already"
+        client = f"http://127.0.0.1:{self.client_ports[index]}"
+        peer = f"http://127.0.0.1:{self._peer_ports[index]}"
+        cluster = ",".join(
+            f"m{number}=http://127.0.0.1:{port}" for number, port in enumerate(self._peer_ports)
+        )
+        environment = dict(os.environ)
+        if platform.machine() not in ("x86_64", "AMD64"):
+            # Etcd 3.4 wants to be asked nicely on the others.
+            environment["ETCD_UNSUPPORTED_ARCH"] = "arm64"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with open(self._folder / f"m{index}.log", "ab") as log:
+            self._processes[index] = subprocess.Popen(
+                [
+                    self._binary,
+                    f"--name=m{index}",
+                    f"--data-dir={self._folder / f'm{index}'}",
+                    f"--listen-client-urls={client}",
+                    f"--advertise-client-urls={client}",
+                    f"--listen-peer-urls={peer}",
+                    f"--initial-advertise-peer-urls={peer}",
+                    f"--initial-cluster={cluster}",
+                    "--logger=zap",
+                ],
+                stdout=log,
+                stderr=log,
+                env=environment,
+            )
+
+    def start(self, index: int = 0) -> None:
+        """Starts a member on the data that it has, and waits until it answers."""
+        self.launch(index)
+        self.wait_healthy(index)
+
+    def kill(self, index: int = 0) -> None:
+        """SIGKILL."""
+        process = self._processes[index]
+        assert process is not None, f"member {index} doesn't run"
+        process.kill()
+        process.wait(10)
+        self._processes[index] = None
+
+    def stop(self, index: int = 0) -> None:
+        """SIGSTOP: its connections stay open, and nothing answers on them."""
+        self._signal(index, signal.SIGSTOP)
+
+    def resume(self, index: int = 0) -> None:
+        self._signal(index, signal.SIGCONT)
+
+    def wait_healthy(self, index: int = 0) -> None:
+        """Returns when the member has a leader and answers; fails after `START_S_MAX`."""
+        deadline = time.monotonic() + START_S_MAX
+        url = f"http://127.0.0.1:{self.client_ports[index]}/health"
+        while time.monotonic() < deadline:
+            process = self._processes[index]
+            assert process is not None
+            assert process.poll() is None, f"etcd has ended:\n{self.log(index)}"
+            try:
+                with urllib.request.urlopen(url, timeout=1) as answer:
+                    if json.load(answer)["health"] == "true":
+                        return
+            except OSError:
+                pass  # Not yet.
+            time.sleep(0.02)
+        raise TimeoutError(f"etcd is not healthy after {START_S_MAX} s:\n{self.log(index)}")
+
+    def log(self, index: int = 0) -> str:
+        """The end of what a member has logged."""
+        return (self._folder / f"m{index}.log").read_text(errors="replace")[-4000:]
+
+    def close(self) -> None:
+        for index, process in enumerate(self._processes):
+            if process is not None:
+                self.kill(index)
+
+    def _signal(self, index: int, number: signal.Signals) -> None:
+        process = self._processes[index]
+        assert process is not None, f"member {index} doesn't run"
+        process.send_signal(number)
