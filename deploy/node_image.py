@@ -5,7 +5,7 @@ the wheel of this checkout and the wheels of its dependencies, for the Python, t
 the processor of the base image, which need not be this machine's. The build itself runs without
 a network.
 
-    .venv/bin/python deploy/image.py --base "$(python3 deploy/base_image.py)" --tag ringmq:test
+    .venv/bin/python deploy/node_image.py --base "$(python3 deploy/base_image.py)" --tag ringmq:test
 """
 
 import argparse
@@ -81,6 +81,12 @@ def build_image(base: str, tag: str, *, cache: Path | None = None) -> str:
             *("docker", "build", "--network", "none", "--build-arg", f"BASE={base}"),
             *("--tag", tag, "--file", str(context / "deploy" / "Dockerfile"), str(context)),
         )
+    # Each change of our code leaves the image before it without a name. Those of the last day may
+    # still serve as cache; without this, the older ones would fill a machine that builds often.
+    _run(
+        *("docker", "image", "prune", "--force"),
+        *("--filter", "label=ringmq.stage", "--filter", "until=24h"),
+    )
     return tag
 
 

@@ -1,0 +1,87 @@
+"""Fixtures of the container tests. Without an engine they are reported as not run, with why."""
+
+import os
+import shutil
+from collections.abc import Generator, Iterator
+
+import docker
+import pytest
+from base_image import base_tag as debian_base_tag
+from base_image import ensure_base_image, has_image, why_not_buildable
+from containers.cluster import Cluster
+from containers.engine import remove_dead_runs, why_no_engine
+from containers.workload import REGISTRY_BASE, REGISTRY_ETCD
+from docker.errors import APIError
+from node_image import build_image
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[docker.DockerClient]:
+    """A connection to the Docker engine; what killed runs have left in it is removed first.
+
+    CI sets `RINGMQ_DOCKER=required` once its engine answered: from then on "none" is a failure.
+    """
+    reason = why_no_engine()
+    if reason is None and shutil.which("docker") is None:
+        reason = "there is no `docker` command on the path"
+    if reason is not None:
+        if os.environ.get("RINGMQ_DOCKER") == "required":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    client = docker.from_env()
+    try:
+        remove_dead_runs(client)
+        yield client
+    finally:
+        client.close()
+
+
+@pytest.fixture(scope="session")
+def images(engine: docker.DockerClient) -> tuple[str, str]:
+    """The base of the nodes' image and the image of etcd.
+
+    Debian's, if it is there or can be built here; else the ones of a registry.
+    """
+    if has_image(debian_base_tag()) or why_not_buildable() is None:
+        base = ensure_base_image()
+        return base, base
+    for image in (REGISTRY_BASE, REGISTRY_ETCD):
+        try:
+            engine.images.get(image)
+        except APIError:
+            try:
+                engine.images.pull(image)
+            except APIError as error:
+                pytest.skip(f"no base image: {why_not_buildable()}, and no registry: {error}")
+    return REGISTRY_BASE, REGISTRY_ETCD
+
+
+@pytest.fixture(scope="session")
+def base_image(images: tuple[str, str]) -> str:
+    """An image with Python."""
+    return images[0]
+
+
+@pytest.fixture(scope="session")
+def etcd_image(images: tuple[str, str]) -> str:
+    """An image with etcd."""
+    return images[1]
+
+
+@pytest.fixture(scope="session")
+def node_image(base_image: str) -> str:
+    """The image of this checkout, built by `deploy/Dockerfile`."""
+    return build_image(base_image, "ringmq:test")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the members' states and last lines to the report of a failed test."""
+    report = yield
+    if report.when == "call" and report.failed and isinstance(item, pytest.Function):
+        clusters = {id(v): v for v in item.funcargs.values() if isinstance(v, Cluster)}
+        for cluster in clusters.values():
+            report.sections.append(("cluster", cluster.report()))
+    return report

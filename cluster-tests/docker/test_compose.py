@@ -1,0 +1,93 @@
+"""`deploy/compose.yaml` agrees with itself, with the Dockerfile and with what these tests run.
+
+No engine is needed: what is checked is what a typing error would break for the person who tries it.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from containers.workload import DATA, ETCD, NODE_PORT, REGISTRY_BASE, REGISTRY_ETCD, ringmq_nodes
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+NODES = ("node1", "node2", "node3")
+
+# The keys of the Compose specification that we use; anything else is a slip of the pen.
+SERVICE_KEYS = {
+    "image",
+    "build",
+    "command",
+    "restart",
+    "stop_grace_period",
+    "depends_on",
+    "networks",
+    "hostname",
+    "environment",
+    "volumes",
+    "ports",
+    "healthcheck",
+}
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    """The file as Compose reads it when nothing is overridden."""
+    text = (DEPLOY / "compose.yaml").read_text()
+    with_defaults = re.sub(r"\$\{\w+:-([^}]+)\}", r"\1", text)
+    loaded: dict[str, Any] = yaml.safe_load(with_defaults)
+    return loaded
+
+
+def test_the_file_uses_known_keys_only(compose: dict[str, Any]) -> None:
+    names = {name for name in compose if not name.startswith("x-")}
+    assert names == {"name", "services", "networks", "volumes"}
+    for service in compose["services"].values():
+        assert set(service) <= SERVICE_KEYS
+
+
+def test_three_nodes_and_a_registry(compose: dict[str, Any]) -> None:
+    assert set(compose["services"]) == {ETCD, *NODES}
+    assert compose["services"][ETCD]["image"] == REGISTRY_ETCD
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_gets_the_environment_that_the_container_tests_run(
+    compose: dict[str, Any], name: str
+) -> None:
+    assert compose["services"][name]["environment"] == ringmq_nodes("any").environment(name)
+
+
+def test_each_volume_and_network_is_declared_and_each_is_used(compose: dict[str, Any]) -> None:
+    mounts = [m for service in compose["services"].values() for m in service["volumes"]]
+    used = [mount.split(":")[0] for mount in mounts]
+    assert sorted(used) == sorted(compose["volumes"])
+    assert len(set(used)) == len(used)
+    for service in compose["services"].values():
+        assert set(service["networks"]) <= set(compose["networks"])
+    for name in NODES:
+        assert compose["services"][name]["volumes"] == [f"{name}-data:{DATA}"]
+
+
+def test_each_node_has_a_port_of_its_own_on_loopback(compose: dict[str, Any]) -> None:
+    published = [compose["services"][name]["ports"] for name in NODES]
+    assert published == [[f"127.0.0.1:{7801 + i}:{NODE_PORT}"] for i in range(3)]
+
+
+def test_what_a_service_waits_for_has_a_health_check(compose: dict[str, Any]) -> None:
+    for name in NODES:
+        for other, wait in compose["services"][name]["depends_on"].items():
+            assert wait == {"condition": "service_healthy"}
+            assert "healthcheck" in compose["services"][other]
+
+
+def test_the_build_names_what_the_dockerfile_takes(compose: dict[str, Any]) -> None:
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    for name in NODES:
+        build = compose["services"][name]["build"]
+        assert (DEPLOY / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
+        assert build["args"] == {"BASE": REGISTRY_BASE}
+    assert re.findall(r"^ARG (.*)$", dockerfile, re.M) == [f"BASE={REGISTRY_BASE}"]
+    assert re.findall(r"^EXPOSE (.*)$", dockerfile, re.M) == [str(NODE_PORT)]
+    assert re.findall(r"^VOLUME (.*)$", dockerfile, re.M) == [DATA]
