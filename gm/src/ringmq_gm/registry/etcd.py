@@ -367,6 +367,7 @@ class _Follower:
         if self._call is None:
             raise UnavailableError(f"{self._client}: this connection was closed")
         try:
-            await asyncio.wait_for(self._call.write(request), WATCH_QUIET_S)
+            async with asyncio.timeout(WATCH_QUIET_S):
+                await self._call.write(request)
         except (TimeoutError, asyncio.InvalidStateError) as error:
             raise UnavailableError(f"{self._client}: a watch can't be written to") from error

@@ -15,6 +15,7 @@ The clock is one that goes on while the machine is suspended.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Protocol
 
@@ -70,10 +71,10 @@ class LeasedSession:
 
     async def wait_lost(self) -> None:
         while not self.lost:
-            try:
-                await asyncio.wait_for(self._lost.wait(), max(0.001, self._until - clock()))
-            except TimeoutError:
-                continue  # A renewal may have moved the moment meanwhile.
+            # A renewal may move the moment meanwhile.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.001, self._until - clock())):
+                    await self._lost.wait()
 
     async def close(self) -> None:
         """Raises `UnavailableError` or `OutcomeUnknownError` if the registry can't be

@@ -231,10 +231,10 @@ class SqliteRegistry:
             if newest is None or newest != version:
                 version = newest
                 self._notify()
-            try:
-                await asyncio.wait_for(self._poll_now.wait(), pause_s)
-            except TimeoutError:
-                continue
+            # Not `wait_for`, which in Python 3.11 can lose the cancellation of its caller.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._poll_now.wait()
 
 
 # Those in this process that look at a file: a commit wakes the ones that look at the same.

@@ -403,7 +403,11 @@ class Store:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Sets the connection up, and makes the tables if the file is new."""
-    if not _is_registry(connection, path):
+    # In one transaction: another process may be making the tables just now.
+    with _transaction(connection, "BEGIN"):
+        ready = _is_registry(connection, path)
+        connection.execute("COMMIT")
+    if not ready:
         connection.execute("PRAGMA journal_mode = WAL")
         with _transaction(connection, "BEGIN IMMEDIATE"):
             # Another process may have been first.

@@ -1,0 +1,56 @@
+"""A process of its own at a registry, for tests that need several, or stop one.
+
+registry_worker.py URL increment KEY TIMES   counts KEY up by compare-and-set
+registry_worker.py URL hold KEY TTL_S        puts KEY with a session and prints "held";
+                                             after a line on stdin prints, as JSON, what
+                                             it believes and what a commit then does
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from ringmq_gm.registry.base import Guard, Put, Registry, SessionLostError
+from ringmq_gm.registry.url import open_registry
+
+
+async def increment(registry: Registry, key: str, times: int) -> None:
+    """Adds one, `times` times, however often others come first."""
+    done = 0
+    while done < times:
+        entry = await registry.get(key)
+        value = int(entry.value) if entry else 0
+        guard = Guard(key, entry.revision if entry else 0)
+        if await registry.commit([guard], [Put(key, b"%d" % (value + 1))]) is not None:
+            done += 1
+
+
+async def hold(registry: Registry, key: str, ttl_s: float) -> None:
+    session = await registry.session(ttl_s)
+    await registry.commit([], [Put(key, b"mine", leased=True)], session=session)
+    print("held", flush=True)
+    # Blocks the loop: no renewal and no task runs before the first look at `lost`.
+    sys.stdin.readline()
+    lost = session.lost
+    try:
+        await registry.commit([], [Put(key, b"still mine", leased=True)], session=session)
+        refused = False
+    except SessionLostError:
+        refused = True
+    print(json.dumps({"lost": lost, "refused": refused}), flush=True)
+
+
+async def main() -> None:
+    url, what, key, amount = sys.argv[1:]
+    registry = open_registry(url)
+    if what == "increment":
+        await increment(registry, key, int(amount))
+    else:
+        await hold(registry, key, float(amount))
+    await registry.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
