@@ -78,17 +78,18 @@ class EtcdRegistry:
     ) -> None:
         """`endpoints` are `host:port` of members of one cluster; `prefix` is put before
         each key. Connects at the first call."""
+        self.endpoints = tuple(endpoints)
+        self.prefix = prefix.encode()
         self._client = EtcdClient(endpoints, deadline_s)
-        self._prefix = prefix.encode()
         self._sessions: weakref.WeakSet[LeasedSession] = weakref.WeakSet()
         self._watches: set[_Follower] = set()
 
     async def get(self, key: str) -> Entry | None:
-        response = await self._range(rpc_pb2.RangeRequest(key=self._prefix + key_bytes(key)))
+        response = await self._range(rpc_pb2.RangeRequest(key=self.prefix + key_bytes(key)))
         return self.entry(response.kvs[0]) if response.kvs else None
 
     async def list(self, prefix: str) -> Snapshot:
-        return await self.snapshot(self._prefix + prefix_bytes(prefix))
+        return await self.snapshot(self.prefix + prefix_bytes(prefix))
 
     async def commit(
         self,
@@ -104,7 +105,7 @@ class EtcdRegistry:
                 rpc_pb2.Compare(
                     target=rpc_pb2.Compare.MOD,
                     result=rpc_pb2.Compare.EQUAL,
-                    key=self._prefix + guard.key.encode(),
+                    key=self.prefix + guard.key.encode(),
                     mod_revision=guard.revision,
                 )
                 for guard in guards
@@ -125,7 +126,7 @@ class EtcdRegistry:
         return response.header.revision if response.succeeded else None
 
     async def watch(self, prefix: str) -> AsyncIterator[Sequence[Change]]:
-        follower = _Follower(self, self._client, self._prefix + prefix_bytes(prefix))
+        follower = _Follower(self, self._client, self.prefix + prefix_bytes(prefix))
         self._watches.add(follower)
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(UnavailableError),
@@ -196,10 +197,10 @@ class EtcdRegistry:
         return Entry(self.key(pair), pair.value, pair.mod_revision)
 
     def key(self, pair: kv_pb2.KeyValue) -> str:
-        return pair.key[len(self._prefix) :].decode()
+        return pair.key[len(self.prefix) :].decode()
 
     def _operation(self, operation: Operation, lease: int) -> rpc_pb2.RequestOp:
-        key = self._prefix + operation.key.encode()
+        key = self.prefix + operation.key.encode()
         if isinstance(operation, Put):
             return rpc_pb2.RequestOp(
                 request_put=rpc_pb2.PutRequest(

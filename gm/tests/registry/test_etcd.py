@@ -1,0 +1,282 @@
+"""What can happen to an etcd: killed, stopped, cut off, compacted, replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import grpc.aio
+import pytest
+from etcd_server import EtcdCluster
+
+from ringmq_gm.registry.base import (
+    Change,
+    Changed,
+    OutcomeUnknownError,
+    Put,
+    Registry,
+    Reset,
+    UnavailableError,
+)
+from ringmq_gm.registry.etcd import DEADLINE_S, WATCH_QUIET_MAX, WATCH_QUIET_S, EtcdRegistry
+from ringmq_gm.registry.etcdpb import rpc_pb2, rpc_pb2_grpc
+from ringmq_gm.registry.url import open_registry
+
+pytestmark = pytest.mark.slow
+
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[EtcdCluster]:
+    with EtcdCluster(tmp_path / "etcd") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[EtcdCluster]:
+    with EtcdCluster(tmp_path / "etcd", size=3) as cluster:
+        yield cluster
+
+
+async def _until(watch: AsyncIterator[Sequence[Change]], key: str, value: bytes) -> list[Change]:
+    """Everything that the watch brings up to this value of `key`."""
+    seen: list[Change] = []
+    async with asyncio.timeout(WAIT_S):
+        async for batch in watch:
+            for change in batch:
+                seen.append(change)
+                entries = change.snapshot.entries if isinstance(change, Reset) else ()
+                if isinstance(change, Changed):
+                    entries = (change.entry,)
+                if any((entry.key, entry.value) == (key, value) for entry in entries):
+                    return seen
+    raise AssertionError("the watch has ended")
+
+
+async def _commit_sometime(registry: Registry, key: str, value: bytes) -> None:
+    """Puts the value, however long the registry is away; here a repetition does no harm."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                assert await registry.commit([], [Put(key, value)]) is not None
+                return
+            except (UnavailableError, OutcomeUnknownError):
+                continue
+
+
+async def _compact(endpoint: str, revision: int) -> None:
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        request = rpc_pb2.CompactionRequest(revision=revision, physical=True)
+        await rpc_pb2_grpc.KVStub(channel).Compact(request, timeout=5)
+
+
+def test_killed_etcd_is_unavailable_within_the_deadline_and_works_again(etcd: EtcdCluster) -> None:
+    async def scenario() -> None:
+        registry = open_registry(etcd.url)
+        await registry.commit([], [Put("k", b"1")])
+        watch = registry.watch("")
+        await _until(watch, "k", b"1")
+        session = await registry.session(30.0)
+        await registry.commit([], [Put("leased", b"1", leased=True)], session=session)
+        await asyncio.to_thread(etcd.kill)
+        begun = time.monotonic()
+        with pytest.raises(UnavailableError):
+            await registry.get("k")
+        assert time.monotonic() - begun < DEADLINE_S + 1
+        begun = time.monotonic()
+        with pytest.raises((UnavailableError, OutcomeUnknownError)):
+            await registry.commit([], [Put("k", b"2")])
+        assert time.monotonic() - begun < DEADLINE_S + 1
+        await asyncio.to_thread(etcd.start)
+        await _commit_sometime(registry, "k", b"3")
+        seen = await _until(watch, "k", b"3")
+        assert any(isinstance(change, Reset) for change in seen)
+        # Its lease was longer than the absence.
+        assert not session.lost
+        assert await registry.get("leased") is not None
+        await registry.close()
+
+    asyncio.run(scenario())
+
+
+def test_commit_to_an_etcd_that_hangs_is_of_unknown_outcome(etcd: EtcdCluster) -> None:
+    async def scenario() -> None:
+        registry = open_registry(etcd.url)
+        await registry.commit([], [Put("k", b"1")])
+        etcd.stop()
+        begun = time.monotonic()
+        with pytest.raises(OutcomeUnknownError):
+            await registry.commit([], [Put("k", b"2")])
+        assert time.monotonic() - begun < DEADLINE_S + 1
+        with pytest.raises(UnavailableError):
+            await registry.get("k")
+        etcd.resume()
+        async with asyncio.timeout(WAIT_S):
+            while (entry := await registry.get("k")) is None or entry.value == b"1":
+                await asyncio.sleep(0.05)
+        # It was in etcd's socket, and was carried out after all; once.
+        assert entry.revision == 3
+        await registry.close()
+
+    asyncio.run(scenario())
+
+
+def test_session_without_etcd_is_lost_by_the_holders_clock(etcd: EtcdCluster) -> None:
+    async def scenario() -> None:
+        registry = open_registry(etcd.url)
+        session = await registry.session(2.0)
+        await registry.commit([], [Put("s", b"1", leased=True)], session=session)
+        begun = time.monotonic()
+        await asyncio.to_thread(etcd.kill)
+        async with asyncio.timeout(WAIT_S):
+            await session.wait_lost()
+        assert time.monotonic() - begun < 2.5
+        with pytest.raises(UnavailableError):
+            await session.close()
+        await asyncio.to_thread(etcd.start)
+        watch = registry.watch("s")
+        async with asyncio.timeout(WAIT_S):
+            async for _ in watch:
+                if await registry.get("s") is None:
+                    break
+        await registry.close()
+
+    asyncio.run(scenario())
+
+
+def test_watch_survives_compaction_and_a_restart_at_once(etcd: EtcdCluster) -> None:
+    async def scenario() -> None:
+        registry, other = open_registry(etcd.url), open_registry(etcd.url)
+        await registry.commit([], [Put("k", b"1"), Put("gone", b"1")])
+        watch = registry.watch("")
+        await _until(watch, "k", b"1")
+        # The watch is not being read while its revisions disappear.
+        for number in range(50):
+            revision = await other.commit([], [Put("k", b"%d" % number)])
+        await _compact(etcd.endpoints[0], revision or 0)
+        await asyncio.to_thread(etcd.kill)
+        await asyncio.to_thread(etcd.start)
+        await _commit_sometime(other, "k", b"end")
+        await _until(watch, "k", b"end")
+        assert await registry.get("gone") is not None
+        await registry.close()
+        await other.close()
+
+    asyncio.run(scenario())
+
+
+def test_list_that_is_overtaken_by_compaction_begins_anew(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        registry = EtcdRegistry(etcd.endpoints, prefix="test/")
+        for start in range(0, 512, 128):
+            await registry.commit([], [Put(f"{n:03}", b"1") for n in range(start, start + 128)])
+        original = registry._range
+        pages = 0
+
+        async def compacting(request: rpc_pb2.RangeRequest) -> rpc_pb2.RangeResponse:
+            nonlocal pages
+            pages += 1
+            response = await original(request)
+            if pages == 1:
+                revision = await registry.commit([], [Put("000", b"2")])
+                await _compact(etcd.endpoints[0], revision or 0)
+            return response
+
+        monkeypatch.setattr(registry, "_range", compacting)
+        entries = (await registry.list("")).entries
+        assert [entry.key for entry in entries] == [f"{n:03}" for n in range(512)]
+        assert entries[0].value == b"2"
+        await registry.close()
+
+    asyncio.run(scenario())
+
+
+def test_commit_in_fragments_arrives_whole(etcd: EtcdCluster) -> None:
+    """Etcd cuts a watch's response into pieces of about its limit of a request."""
+
+    async def scenario() -> None:
+        registry = open_registry(etcd.url)
+        watch = registry.watch("")
+        await anext(watch)
+        for _ in range(5):
+            await registry.commit([], [Put(f"k{n}", bytes(10_000)) for n in range(120)])
+        await registry.commit([], [Put("end", b"1")])
+        revisions: dict[int, set[int]] = {}
+        batches = 0
+        done = False
+        async with asyncio.timeout(WAIT_S):
+            while not done:
+                batches += 1
+                for change in await anext(watch):
+                    assert isinstance(change, Changed)
+                    revisions.setdefault(change.entry.revision, set()).add(batches)
+                    done |= change.entry.key == "end"
+        assert all(len(where) == 1 for where in revisions.values())
+        await registry.close()
+
+    asyncio.run(scenario())
+
+
+def test_three_members_stay_usable_while_one_is_dead_or_hangs(three: EtcdCluster) -> None:
+    async def scenario() -> None:
+        registry = open_registry(three.url)
+        session = await registry.session(8.0)
+        await registry.commit([], [Put("k", b"0", leased=True)], session=session)
+        watch = registry.watch("")
+        await _until(watch, "k", b"0")
+        # The first one is the one that everything is connected to.
+        three.stop(0)
+        begun = time.monotonic()
+        await _commit_sometime(registry, "k", b"1")
+        await _until(watch, "k", b"1")
+        assert time.monotonic() - begun < DEADLINE_S + (WATCH_QUIET_MAX + 2) * WATCH_QUIET_S + 3
+        await asyncio.to_thread(three.kill, 0)
+        await _commit_sometime(registry, "k", b"2")
+        await _until(watch, "k", b"2")
+        assert not session.lost
+        await registry.close()
+
+    asyncio.run(scenario())
+
+
+def test_member_without_a_leader_answers_nothing_and_its_watch_moves(three: EtcdCluster) -> None:
+    """The member is cut off from the others, not from us: it must not be believed."""
+
+    async def scenario() -> None:
+        isolated = EtcdRegistry(three.endpoints[:1], prefix="test/")
+        await isolated.commit([], [Put("k", b"1")])
+        watch = isolated.watch("")
+        await _until(watch, "k", b"1")
+        await asyncio.to_thread(three.kill, 1)
+        await asyncio.to_thread(three.kill, 2)
+        begun = time.monotonic()
+        with pytest.raises(UnavailableError):
+            await isolated.get("k")
+        assert time.monotonic() - begun < DEADLINE_S + 1
+        with pytest.raises((UnavailableError, OutcomeUnknownError)):
+            await isolated.commit([], [Put("k", b"2")])
+        three.launch(1)
+        await asyncio.to_thread(three.start, 2)
+        await _commit_sometime(isolated, "k", b"3")
+        await _until(watch, "k", b"3")
+        await isolated.close()
+
+    asyncio.run(scenario())
+
+
+def test_another_cluster_behind_the_address_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with EtcdCluster(tmp_path / "one") as one, EtcdCluster(tmp_path / "two") as two:
+            registry = EtcdRegistry(one.endpoints + two.endpoints, prefix="test/")
+            await registry.commit([], [Put("k", b"1")])
+            await asyncio.to_thread(one.kill)
+            with pytest.raises(UnavailableError, match="another cluster"):
+                await registry.get("k")
+            await registry.close()
+
+    asyncio.run(scenario())
