@@ -1,1 +1,48 @@
-"""Guaranteed multicast around a ring."""
+"""Guaranteed multicast among the members of a ring. See gm/README.md."""
+
+from ringmq_gm.changes import LogEnd, Timing
+from ringmq_gm.errors import (
+    DrainingError,
+    FullError,
+    GroupError,
+    NotMasterError,
+    PromotionError,
+    RefusedError,
+    RingClosedError,
+    RingFailedError,
+    SupersededError,
+)
+from ringmq_gm.events import Role
+from ringmq_gm.frames import Mark
+from ringmq_gm.group import Group, ring_key
+from ringmq_gm.nodes import NodeRecord, next_incarnation
+from ringmq_gm.options import GroupOptions
+from ringmq_gm.rings import Application, Ring
+from ringmq_gm.views import Member, MemberId, View, first_view
+
+__all__ = [
+    "Application",
+    "DrainingError",
+    "FullError",
+    "Group",
+    "GroupError",
+    "GroupOptions",
+    "LogEnd",
+    "Mark",
+    "Member",
+    "MemberId",
+    "NodeRecord",
+    "NotMasterError",
+    "PromotionError",
+    "RefusedError",
+    "Ring",
+    "RingClosedError",
+    "RingFailedError",
+    "Role",
+    "SupersededError",
+    "Timing",
+    "View",
+    "first_view",
+    "next_incarnation",
+    "ring_key",
+]

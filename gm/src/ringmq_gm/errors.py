@@ -1,0 +1,54 @@
+"""What a group raises, by what the caller can do.
+
+GroupError
++-- RefusedError          a multicast can't be taken now; nothing was sent
+|   +-- NotMasterError    ask the master (`Ring.view.master`), or `Ring.submit`
+|   +-- DrainingError     a hand-over is under way: ask the next master in a moment
+|   `-- FullError         wait (`Ring.wait_writable`), then try again
++-- PromotionError        the hand-over was refused or called off; `reason` says why
++-- RingClosedError       the ring was closed, deleted, or its group has ended
++-- RingFailedError       the ring's core or its application has raised: a bug, report it
+`-- SupersededError       a later life of this node has registered: stop
+"""
+
+from __future__ import annotations
+
+
+class GroupError(Exception):
+    """The root of what a group raises."""
+
+
+class RefusedError(GroupError):
+    """This member can't take a multicast now. Nothing was sent."""
+
+
+class NotMasterError(RefusedError):
+    """Only the master numbers ops."""
+
+
+class DrainingError(RefusedError):
+    """The master is handing over."""
+
+
+class FullError(RefusedError):
+    """More bytes than allowed are not yet held by every member."""
+
+
+class PromotionError(GroupError):
+    """The hand-over was refused or called off; the ring is as the registry says."""
+
+    def __init__(self, ring: str, target: object, reason: str) -> None:
+        super().__init__(f"ring {ring!r}: {target} was not made master: {reason}")
+        self.reason = reason
+
+
+class RingClosedError(GroupError):
+    """The ring was closed or deleted, or its group has ended."""
+
+
+class RingFailedError(GroupError):
+    """The ring's core or application raised (`__cause__`). The ring has stopped here."""
+
+
+class SupersededError(GroupError):
+    """A later life of this node has registered; this one must stop."""

@@ -1,0 +1,46 @@
+"""What can be set on a group, with the bounds in their units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ringmq_gm.changes import Timing
+from ringmq_gm.member import CACHE_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """All durations in seconds, all sizes in bytes."""
+
+    # A node that was not heard of for this long (up to a quarter more, by jitter) is down.
+    ring_timeout_s: float = 2.0
+    # After a link broke: how long one quick redial may take before the node is down.
+    redial_s: float = 0.2
+    # How long a dial may take, from the connection to the answered handshake.
+    dial_timeout_s: float = 2.0
+    # The longest pause between two dials of a node that is down.
+    dial_pause_s_max: float = 1.0
+    # The link's window has been full for this long: the node is too slow for the ring.
+    slow_timeout_s: float = 10.0
+    # A link to a node with which no ring is shared is closed after this.
+    link_idle_s: float = 30.0
+    # The registry lease of this node.
+    lease_ttl_s: float = 5.0
+    # Bytes on the way to a node that it has not credited yet.
+    window_bytes: int = 8 * 1024 * 1024
+    # Frames are gathered into messages of about this size.
+    message_bytes: int = 256 * 1024
+    # A larger frame travels in parts of this size. Below gRPC's default limit of 4 MiB.
+    part_bytes: int = 1024 * 1024
+    # The largest frame that is accepted.
+    frame_bytes_max: int = 256 * 1024 * 1024
+    # Per ring: ops that are not yet with every member. Beyond it multicast is refused.
+    cache_bytes_max: int = CACHE_BYTES_MAX
+    # Per ring: what may wait to be handed to the master by `Ring.submit`.
+    submit_bytes_max: int = 8 * 1024 * 1024
+    timing: Timing = field(default_factory=Timing)
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Silence on a link is never longer than this, while its process runs."""
+        return self.ring_timeout_s / 4

@@ -1,0 +1,355 @@
+"""One ring as its owner sees it: the member core, and the effects carried out.
+
+The owner implements `Application` and gets a `Ring` from `Group.open`. All of it
+happens on the event loop, and nothing here awaits except where it says so.
+
+Effects are carried out in the order in which the core gave them, also when the
+application calls back from within one of its methods: what it causes is put
+behind what is left of the present effects, and all of it is done before the call
+returns. So `multicast` has delivered when it returns, and `watermarks` for an op
+may come before `multicast` has returned its number (in a ring of one).
+
+An exception out of the core or the application ends this member for good (its
+state can't be trusted): it is logged, `Group.run` raises `RingFailedError`, and
+so does every call on the ring from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Protocol, assert_never
+
+from ringmq_gm.errors import (
+    DrainingError,
+    FullError,
+    NotMasterError,
+    PromotionError,
+    RefusedError,
+    RingClosedError,
+    RingFailedError,
+)
+from ringmq_gm.events import (
+    CaughtUp,
+    Deliver,
+    Effect,
+    Event,
+    MembershipWanted,
+    Multicast,
+    Persisted,
+    PromotionAsked,
+    PromotionEnded,
+    Propose,
+    RefreshView,
+    RingDeleted,
+    Role,
+    RoleChanged,
+    Send,
+    StartCatchUp,
+    Watermarks,
+)
+from ringmq_gm.frames import Frame, Mark, Submit
+from ringmq_gm.member import RingMember
+from ringmq_gm.views import MemberId, View
+
+log = logging.getLogger(__name__)
+
+_REFUSALS: dict[str, type[RefusedError]] = {
+    "not master": NotMasterError,
+    "draining": DrainingError,
+    "full": FullError,
+}
+
+
+class Application(Protocol):
+    """What a ring's owner implements. Called on the event loop; none may block or await.
+
+    Raising is fatal for the ring: there is no op that one member may skip.
+    """
+
+    def deliver(self, number: int, epoch: int, payload: bytes) -> None:
+        """Apply this op, and begin to write it to disk (then: `Ring.persisted`).
+
+        Called once for each number, in order, on every member alike.
+        """
+        ...
+
+    def watermarks(self, received: int, persisted: int) -> None:
+        """On the master only: up to these numbers, ops are held by (on the disk of) every
+        synchronised member, and no fewer than `min_insync` of them. Never falls while
+        this member stays master."""
+        ...
+
+    def role_changed(self, role: Role, view: View) -> None:
+        """Entered `view`. Called for each view, also if the role is the one before."""
+        ...
+
+    def start_catch_up(self, number: int, source: MemberId) -> None:
+        """This member has joined: ops after `number` will be delivered. Cut what the log has
+        beyond what `source` (the master at this time) has, fetch what is missing up to
+        `number`, then call `Ring.caught_up`."""
+        ...
+
+    def ring_deleted(self) -> None:
+        """The ring is no more. The last call; the `Ring` is closed."""
+        ...
+
+
+class Shell(Protocol):
+    """What a ring wants of its group."""
+
+    def now(self) -> float:
+        """The event loop's clock, in seconds."""
+        ...
+
+    def send(self, node: str, frame: Frame) -> None: ...
+
+    def waiting_bytes(self, node: str, ring: str) -> int:
+        """The bodies of this ring that wait to be sent to `node`."""
+        ...
+
+    def propose(self, ring: str, proposal: Propose) -> None: ...
+
+    def refresh(self, ring: str) -> None: ...
+
+    def stepped(self, ring: Ring) -> None:
+        """The core has taken an event: its deadline may have changed."""
+        ...
+
+    def view_entered(self, ring: Ring) -> None: ...
+
+    def ended(self, ring: Ring, failure: RingFailedError | None) -> None:
+        """The ring takes no more events: it was deleted, or has failed."""
+        ...
+
+
+class Ring:
+    """This node's member of one ring. Made by `Group.open`."""
+
+    def __init__(
+        self,
+        member: RingMember,
+        application: Application,
+        shell: Shell,
+        *,
+        submit_bytes_max: int,
+    ) -> None:
+        self.name = member.ring
+        self.me = member.me
+        # When the group's timer will look at this ring again; the group's own.
+        self.armed_at: float | None = None
+        self._member = member
+        self._application = application
+        self._shell = shell
+        self._submit_bytes_max = submit_bytes_max
+        self._effects: deque[Effect] = deque()
+        self._promotions: list[tuple[MemberId, asyncio.Future[str]]] = []
+        self._writable: asyncio.Future[None] | None = None
+        self._closed = False
+        self._failure: RingFailedError | None = None
+
+    # --- what the application may ask ---
+
+    @property
+    def view(self) -> View | None:
+        """The newest view that this member knows; None before the registry has told one."""
+        return self._member.view
+
+    @property
+    def role(self) -> Role:
+        return self._member.role
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether enough members are synchronised for anything to be confirmed."""
+        return self._member.has_quorum
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last op that this member has."""
+        return self._member.progress.last
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def refusal(self) -> str | None:
+        """Why `multicast` would be refused now: "not master", "draining", "full"; or None."""
+        return self._member.refusal()
+
+    def marks(self) -> dict[MemberId, Mark]:
+        """How far each member is, as far as this one knows (the master knows best)."""
+        return self._member.marks()
+
+    def next_deadline(self) -> float | None:
+        """When the core wants a `Tick`, on the clock of `Shell.now`."""
+        return None if self._closed else self._member.next_deadline()
+
+    # --- what the application may do ---
+
+    def multicast(self, payload: bytes, *, urgent: bool = False) -> int:
+        """Sends `payload` to all members; returns its number, having delivered it here.
+
+        `urgent`: somebody waits for it to be received everywhere, not for it to be on
+        disk. Raises `NotMasterError`, `DrainingError` or `FullError`; then nothing was done.
+        """
+        self._ensure_open()
+        reason = self._member.refusal()
+        if reason is not None:
+            raise _REFUSALS[reason](f"ring {self.name!r} at {self.me}: {reason}")
+        number = self._member.progress.last + 1
+        self.step(Multicast(payload, urgent))
+        self._ensure_open()
+        return number
+
+    def submit(self, payload: bytes, *, urgent: bool = False) -> None:
+        """On any member: asks the master to multicast `payload`, which happens at most once.
+
+        Nothing tells whether it did, but that it is delivered. Raises as `multicast` on
+        the master; elsewhere `NotMasterError` if no master is known, `FullError` if more
+        than `submit_bytes_max` wait to be sent.
+        """
+        self._ensure_open()
+        view = self.view
+        if self.role is Role.MASTER:
+            self.multicast(payload, urgent=urgent)
+            return
+        if view is None or view.master.node == self.me.node:
+            raise NotMasterError(f"ring {self.name!r} at {self.me}: no master is known")
+        node = view.master.node
+        if self._shell.waiting_bytes(node, self.name) > self._submit_bytes_max:
+            raise FullError(
+                f"ring {self.name!r} at {self.me}: more than {self._submit_bytes_max} bytes"
+                f" wait to be sent to the master at {node!r}"
+            )
+        self._shell.send(node, Submit(self.name, view.epoch, urgent, payload))
+
+    def persisted(self, number: int) -> None:
+        """Every op up to `number` is on this member's disk."""
+        self.step(Persisted(number))
+
+    def caught_up(self, persisted: int) -> None:
+        """What was before this member joined is on its disk, and every op up to `persisted`."""
+        self.step(CaughtUp(persisted))
+
+    def want(self, wanted: bool) -> None:
+        """Whether this member should be in the ring; if it isn't, it joins."""
+        self.step(MembershipWanted(wanted))
+
+    async def promote(self, target: MemberId) -> None:
+        """On the master: drains the ring, then makes `target`, who is synchronised, master.
+
+        Raises `PromotionError` if that is refused, or does not come about in the time
+        of `Timing.drain_s`; `RingClosedError` if the ring ends meanwhile.
+        """
+        self._ensure_open()
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        # The core refuses a second one before it ends the first: the newest is answered.
+        self._promotions.append((target, ended))
+        self.step(PromotionAsked(target))
+        reason = await ended
+        if reason:
+            raise PromotionError(self.name, target, reason)
+
+    async def wait_writable(self) -> None:
+        """Returns when `refusal()` isn't "full"; it may be something else.
+
+        Raises `RingClosedError` if the ring ends meanwhile.
+        """
+        self._ensure_open()
+        while self._member.refusal() == "full":
+            if self._writable is None:
+                self._writable = asyncio.get_running_loop().create_future()
+            # Others wait for the same future: one that gives up must not cancel it.
+            await asyncio.shield(self._writable)
+            self._ensure_open()
+
+    # --- the group's side ---
+
+    def step(self, event: Event) -> None:
+        """Gives the event to the core and carries out what it wants. Never raises: what
+        fails ends the ring, and `Group.run` raises it."""
+        if self._closed:
+            return
+        effects = self._effects
+        try:
+            effects.extend(self._member.step(event, now=self._shell.now()))
+            while effects:
+                self._perform(effects.popleft())
+        except Exception as error:
+            self._fail(error)
+            return
+        if self._writable is not None and self._member.refusal() != "full":
+            self._writable.set_result(None)
+            self._writable = None
+        self._shell.stepped(self)
+
+    def close(self) -> None:
+        """Takes no more events; whoever waits for something gets `RingClosedError`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._effects.clear()
+        closed = self._failure or RingClosedError(f"ring {self.name!r} at {self.me} was closed")
+        promotions, self._promotions = self._promotions, []
+        for _, ended in promotions:
+            if not ended.done():
+                ended.set_exception(closed)
+        if self._writable is not None:
+            # They look for themselves: an exception that nobody takes would be noise.
+            self._writable.set_result(None)
+            self._writable = None
+
+    def fail(self, error: Exception) -> None:
+        """The ring can't go on because of `error`."""
+        self._fail(error)
+
+    def _ensure_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise RingClosedError(f"ring {self.name!r} at {self.me} was closed")
+
+    def _fail(self, error: Exception) -> None:
+        if self._closed:
+            return  # A call from within the application told it of the failure already.
+        log.error("ring %r at %s has failed", self.name, self.me, exc_info=error)
+        self._failure = RingFailedError(f"ring {self.name!r} at {self.me} has failed: {error!r}")
+        self._failure.__cause__ = error
+        self.close()
+        self._shell.ended(self, self._failure)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(node, frame):
+                self._shell.send(node, frame)
+            case Deliver(number, epoch, payload):
+                self._application.deliver(number, epoch, payload)
+            case Watermarks(received, persisted):
+                self._application.watermarks(received, persisted)
+            case RoleChanged(role, view):
+                self._shell.view_entered(self)
+                self._application.role_changed(role, view)
+            case StartCatchUp(number):
+                assert self._member.view is not None
+                self._application.start_catch_up(number, self._member.view.master)
+            case Propose():
+                self._shell.propose(self.name, effect)
+            case RefreshView():
+                self._shell.refresh(self.name)
+            case PromotionEnded(reason):
+                self._promotion_ended(reason)
+            case RingDeleted():
+                self._application.ring_deleted()
+                self.close()
+                self._shell.ended(self, None)
+            case _:
+                assert_never(effect)
+
+    def _promotion_ended(self, reason: str) -> None:
+        # A refusal comes within the step that asked; whatever comes later is of the oldest.
+        refused = len(self._promotions) > 1
+        _, ended = self._promotions.pop(-1 if refused else 0)
+        if not ended.done():
+            ended.set_result(reason)
