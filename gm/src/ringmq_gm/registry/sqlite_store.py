@@ -309,14 +309,20 @@ class Store:
         def stop(_: RetryCallState) -> bool:
             return clock() >= deadline
 
-        retrying = Retrying(
-            retry=retry_if_exception(_is_busy),
-            # A commit takes about a millisecond.
-            wait=wait_random(0.0002, 0.002),
-            stop=stop,
-            reraise=True,
-        )
         try:
+            try:
+                return attempt()
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error):
+                    raise
+            # Only now, because it costs more than a look at the file does.
+            retrying = Retrying(
+                retry=retry_if_exception(_is_busy),
+                # A commit takes about a millisecond.
+                wait=wait_random(0.0002, 0.002),
+                stop=stop,
+                reraise=True,
+            )
             return retrying(attempt)
         except sqlite3.Error as error:
             if not _is_busy(error):
