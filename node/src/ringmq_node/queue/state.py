@@ -62,17 +62,18 @@ class QueueState:
     def apply(self, number: int, op: Op) -> list[Range]:
         """Applies the next op; returns the positions that have ceased to be live."""
         assert number == self.last_number + 1, (number, self.last_number)
-        self.last_number = number
+        gone: list[Range] = []
         match op:
             case Publish():
                 self._publish(op)
-                return []
             case Remove(ranges):
-                return self._remove(ranges)
+                gone = self._remove(ranges)
             case Requeue(ranges):
                 for first, last in ranges:
                     self.redelivered.update(self.live.intersection(first, last))
-                return []
+        # Last: an op that is refused has changed nothing.
+        self.last_number = number
+        return gone
 
     def _publish(self, op: Publish) -> None:
         assert op.first_position == self.next_position, (op.first_position, self.next_position)

@@ -118,6 +118,9 @@ def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
                 f"{directory} belongs to node {texts[1]!r} of cluster {texts[0]!r}, "
                 f"not to node {node!r} of cluster {cluster_id!r}"
             )
+        # Again, for a process that was killed between its rename and these.
+        disk.sync(directory)
+        disk.sync(directory.parent)
         return
     if disk.list(directory / QUEUES_NAME):
         raise ForeignDirectoryError(f"{directory} has queues, but no {META_NAME} to say whose")
@@ -126,6 +129,7 @@ def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
     disk.write(new, 0, [encode_texts(META_MAGIC, cluster_id, node)], sync=True)
     disk.rename(new, path)
     disk.sync(directory)
+    disk.sync(directory.parent)
 
 
 def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[CorruptionReport]]:
@@ -149,6 +153,9 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
             remove_folder(disk, folder)
         else:
             reports.append(CorruptionReport(str(path), 0, size, "the queue's name is lost"))
+    if queues:
+        # A process that was killed may have left them without.
+        disk.sync(root)
     return queues, reports
 
 

@@ -12,12 +12,13 @@ the file each will be. `take` hands what has gathered to a thread, which calls
 A journal is sealed, and the next one begun, in an order that a power cut can't hurt:
 
 1. the old one's records are written and synced,
-2. it is renamed to `G.jif`, and the directory synced: a new file can't take its name
-   before the old one has its own,
-3. the new one is written with its checkpoint, synced, and the directory again.
+2. the new one is written as `journal.jif.new`, with its checkpoint, and synced,
+3. the old one is renamed to `G.jif`, and the directory synced,
+4. the new one is renamed to `journal.jif`, and the directory synced again.
 
-A cut after 2 leaves no `journal.jif`: the newest `G.jif` is all there is, which is the
-state before. A cut within 3 leaves one without a valid checkpoint, which is the same.
+A cut within 2 or 3 leaves a `.new`, which nobody was told of and which is removed; the
+newest other journal is all there is, and the state before. So a journal that is there under
+one of the two names was whole once: if it begins with garbage, that is damage.
 """
 
 from __future__ import annotations
@@ -42,15 +43,12 @@ from ringmq_node.storage.records import (
 
 CURRENT_NAME = "journal.jif"
 SUFFIX = ".jif"
+# A file that is being made. Found at a start, it is removed.
+NEW_SUFFIX = ".new"
 
 
 def sealed_name(generation: int) -> str:
     return f"{generation}{SUFFIX}"
-
-
-def begin_bytes(start: Checkpoint) -> int:
-    """How long the first write of a journal with this checkpoint is."""
-    return FILE_HEADER.size + 2 * (RECORD_HEADER_BYTES + len(checkpoint.encode(start)))
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +78,10 @@ class JournalWriter:
     @property
     def size_bytes(self) -> int:
         return self.file.end
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pieces)
 
     def append(self, kind: Kind, payload: bytes, *, flags: int, number: int, epoch: int) -> int:
         """Frames a record; returns the offset where it will be."""
@@ -146,16 +148,24 @@ class JournalWriter:
 def write_pieces(disk: Disk, directory: Path, pieces: list[Piece]) -> None:
     """Writes `pieces` and makes them durable, in order. Runs in a thread; raises `OSError`."""
     for piece in pieces:
-        sealed = piece.seals
-        if sealed is not None:
-            with sealed.lock:
-                path = directory / sealed_name(sealed.number)
-                disk.rename(sealed.path, path)
-                sealed.path = path
-            disk.sync(directory)
-        if piece.buffers:
-            disk.write(piece.file.path, piece.offset, piece.buffers, sync=True)
-        else:
-            disk.sync(piece.file.path)
+        path = piece.file.path
         if piece.offset == 0:
+            new = path.with_name(path.name + NEW_SUFFIX)
+            disk.write(new, 0, piece.buffers, sync=True)
+            if piece.seals is not None:
+                _seal(disk, directory, piece.seals)
+            disk.rename(new, path)
             disk.sync(directory)
+        elif piece.buffers:
+            disk.write(path, piece.offset, piece.buffers, sync=True)
+        else:
+            disk.sync(path)
+
+
+def _seal(disk: Disk, directory: Path, file: DataFile) -> None:
+    path = directory / sealed_name(file.number)
+    # A reader on the event loop must not find the new file under the old one's name.
+    with file.lock:
+        disk.rename(file.path, path)
+        file.path = path
+    disk.sync(directory)

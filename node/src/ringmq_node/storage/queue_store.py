@@ -8,7 +8,9 @@ kept there, from the file.
 Invariants (`check`):
 * each live position has its body in the index, or is in `missing`, never both;
 * `live_bytes` is the size of all bodies in the index that are live;
-* what isn't durable is in memory; a file is deleted only when nothing living is in it.
+* what isn't durable is in memory;
+* a file is deleted only when nothing living is in it, and what made it so is durable: else a
+  power cut takes back the remove, and the body is gone.
 
 The node's contract: ops are appended in order, by one master's numbering; `install`
 is what a replica does that has to give up its own tail.
@@ -121,7 +123,13 @@ class QueueStore:
         # Journals on their way into segments, oldest first; how far the first one is.
         self._sealed: deque[DataFile] = deque(found.sealed)
         self._cursor = 0
-        self._emptied: set[int] = {n for n, file in self._segments.items() if not file.references}
+        # Rounds that this queue took part in, begun and done. What is appended now is
+        # durable when `_commits` has reached `_gate()`.
+        self._takes = self._commits = 0
+        # The gate of the first sealed journal, once all that lives in it is elsewhere; the
+        # gates of segments in which nothing lives.
+        self._spent: int | None = None
+        self._emptied = {n: 0 for n, file in self._segments.items() if not file.references}
         self._unsynced: list[Entry] = []
         self._recent: Entry | None = None
         self._fills = self._fills_durable = 0
@@ -269,6 +277,7 @@ class QueueStore:
     def take(self) -> CommitJob:
         """All that has gathered since the last time."""
         entries, self._unsynced = self._unsynced, []
+        self._takes += 1
         return CommitJob(
             queue=self,
             pieces=self._journal.take(),
@@ -293,6 +302,9 @@ class QueueStore:
             entry.durable = True
             if entry.block is not None and entry.live and self._over():
                 counters.cache_bytes -= entry.drop_block()
+        self._commits += 1
+        if self._emptied or self._spent is not None:
+            self._host.mark_flushable(self)
         before = (self.durable_number, self._fills_durable)
         self._fills_durable = job.fills
         if job.installs == self._installs:
@@ -306,7 +318,7 @@ class QueueStore:
         """
         job = FlushJob(self)
         budget = self._host.limits.flush_piece_bytes_max
-        while self._sealed and not job.items:
+        while self._sealed:
             file = self._sealed[0]
             while self._cursor < len(file.entries) and budget > 0:
                 entry = file.entries[self._cursor]
@@ -314,16 +326,18 @@ class QueueStore:
                 if entry.live and entry.file is file:
                     budget -= entry.length
                     self._plan_entry(entry, job)
-            if not job.items and self._cursor == len(file.entries):
-                assert file.references == 0, (file.path, file.references)
-                job.removals.append(file.path)
-                self._sealed.popleft()
-                self._cursor = 0
-        for number in [n for n in self._emptied if not self._segments[n].references]:
-            if all(item.segment.number != number for item in job.items):
-                job.removals.append(self._segments.pop(number).path)
-                job.segments_removed += 1
-        self._emptied.clear()
+            if job.items:
+                break
+            assert file.references == 0, (file.path, file.references)
+            if self._spent is None:
+                self._spent = self._gate()
+            if self._commits < self._spent:
+                break
+            job.removals.append(file.path)
+            self._sealed.popleft()
+            self._cursor = 0
+            self._spent = None
+        self._plan_removals(job)
         return job if job.items or job.removals else None
 
     def flushed(self, job: FlushJob, placed: list[Placed]) -> None:
@@ -341,7 +355,7 @@ class QueueStore:
                 self._relocate(entry, places)
         for item in job.items:
             if not item.segment.references:
-                self._emptied.add(item.segment.number)
+                self._emptied[item.segment.number] = self._gate()
         counters = self._host.counters
         counters.segment_bytes += sum(place.length for place in placed)
         counters.segments_deleted += job.segments_removed
@@ -425,7 +439,7 @@ class QueueStore:
             entry.block = None
         file = entry.file
         if not file.references and self._segments.get(file.number) is file:
-            self._emptied.add(file.number)
+            self._emptied[file.number] = self._gate()
             self._host.mark_flushable(self)
 
     def _seal_if_full(self) -> None:
@@ -478,6 +492,20 @@ class QueueStore:
             self.missing.add(low, high)
         self._index.discard(entry)
         self._let_go(entry)
+
+    def _gate(self) -> int:
+        return self._takes + self._journal.has_pending
+
+    def _plan_removals(self, job: FlushJob) -> None:
+        """Adds the segments that nobody wants any more, not even after a power cut."""
+        wanted = {item.segment.number for item in job.items}
+        for number, gate in [*self._emptied.items()]:
+            if self._segments[number].references or number in wanted:
+                del self._emptied[number]
+            elif self._commits >= gate:
+                del self._emptied[number]
+                job.removals.append(self._segments.pop(number).path)
+                job.segments_removed += 1
 
     def _plan_entry(self, entry: Entry, job: FlushJob) -> None:
         for first, last in parts_of(entry, self.state.live):

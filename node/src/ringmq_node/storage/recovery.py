@@ -40,7 +40,7 @@ from ringmq_node.storage.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.index import DataFile, Entry, RunIndex, live_count
-from ringmq_node.storage.journal import CURRENT_NAME, begin_bytes
+from ringmq_node.storage.journal import CURRENT_NAME, NEW_SUFFIX
 from ringmq_node.storage.records import (
     FLAG_TRANSIENT,
     JOURNAL_MAGIC,
@@ -57,7 +57,6 @@ _SEGMENT = re.compile(r"(\d+)\.idx")
 _COPY_BYTES = 4 << 20
 # Files that can't be read at all are kept under this suffix for whoever wants to look.
 BAD_SUFFIX = ".bad"
-NEW_SUFFIX = ".new"
 
 T = TypeVar("T")
 
@@ -109,7 +108,6 @@ class _Recovery:
         # A torn tail stays in the file when it is sealed: what is in it is made void by a cut.
         self._torn_journal = False
         self._generation = 0
-        self._unreadable: list[tuple[Path, int]] = []
 
     def run(self) -> Recovered:
         names = self._disk.list(self._directory)
@@ -145,7 +143,9 @@ class _Recovery:
         path = self._directory / name
         found = self._scan(path, JOURNAL_MAGIC, names[name], _visit_journal)
         if not found.marker:
-            self._drop_journal(path, names[name], created=generation is None)
+            self._set_aside(path, names[name])
+            # Older ones are only wanted for bodies.
+            self._damaged |= generation is None
             return None
         generation = generation or _generation_of(found) or self._generation + 1
         self._generation = max(self._generation, generation)
@@ -224,7 +224,7 @@ class _Recovery:
         path = self._directory / name
         found = self._scan(path, SEGMENT_MAGIC, names[name], _visit_segment)
         if not found.marker:
-            self._unreadable.append((path, names[name]))
+            self._set_aside(path, names[name])
             return None
         self._torn_bytes += found.torn_bytes
         if found.torn_bytes:
@@ -244,22 +244,6 @@ class _Recovery:
         self._disk.sync(new)
         self._disk.rename(new, path)
         self._disk.sync(self._directory)
-
-    # -- what can't be read at all
-
-    def _drop_journal(self, path: Path, size: int, *, created: bool) -> None:
-        """A journal without a single readable record.
-
-        The current one may be like that because its first write was cut short; it
-        was then no longer than that, and nothing in it counts.
-        """
-        first = Checkpoint(0, self._state or QueueState(), self._cuts)
-        if created and size <= begin_bytes(first):
-            self._disk.remove(path)
-            self._torn_bytes += size
-            return
-        self._damaged |= created
-        self._set_aside(path, size)
 
     def _set_aside(self, path: Path, size: int) -> None:
         self._corruptions.append(CorruptionReport(str(path), 0, size, "no readable record"))
@@ -294,12 +278,6 @@ class _Recovery:
             )
         missing = state.live.copy()
         missing.subtract(covered)
-        for path, size in self._unreadable:
-            # A new segment whose first write was cut short has nothing that is missed.
-            if missing:
-                self._set_aside(path, size)
-            else:
-                self._disk.remove(path)
         generation = self._generation + 1
         cuts = self._cuts
         if self._torn_journal:

@@ -17,7 +17,6 @@ All here runs in the flush thread, but for `parts_of`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
@@ -25,6 +24,7 @@ from ringmq_node.queue.ranges import Range, RangeSet
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport
 from ringmq_node.storage.index import DataFile, Entry
+from ringmq_node.storage.journal import NEW_SUFFIX
 from ringmq_node.storage.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
@@ -84,19 +84,15 @@ def parts_of(entry: Entry, live: RangeSet) -> list[Range]:
     return parts
 
 
-def write_items(disk: Disk, directory: Path, items: list[FlushItem]) -> list[Placed]:
+def write_items(disk: Disk, items: list[FlushItem]) -> list[Placed]:
     """Writes `items` into their segments, durably. Raises `OSError`."""
     by_segment: dict[DataFile, list[FlushItem]] = {}
     for item in items:
         by_segment.setdefault(item.segment, []).append(item)
     placed: list[Placed] = []
-    created = False
     blocks: dict[Entry, Block] = {}
     for segment, its_items in by_segment.items():
-        created |= segment.end == 0
         placed += _write_segment(disk, segment, its_items, blocks)
-    if created:
-        disk.sync(directory)
     return placed
 
 
@@ -133,7 +129,13 @@ def _write_segment(
         length = len(header) + len(part.data)
         placed.append(Placed(item, offset, length, part))
         offset += length
-    if buffers:
+    if start == 0:
+        # Whole from the first moment, as a journal is.
+        new = segment.path.with_name(segment.path.name + NEW_SUFFIX)
+        disk.write(new, 0, buffers, sync=True)
+        disk.rename(new, segment.path)
+        disk.sync(segment.path.parent)
+    elif buffers:
         disk.write(segment.path, start, buffers, sync=True)
     segment.end = segment.synced = offset
     return placed

@@ -195,15 +195,14 @@ class Store:
             self._loop = self._stopped = None
 
     async def sync(self) -> None:
-        """Waits until all that has been appended so far is durable.
+        """Waits until all that has been appended so far is durable. Wants `run` to run.
 
         Raises `StoreFailedError` if it can't become so.
         """
         self.check_writable()
         if not self._dirty and not self._round:
             return
-        assert self._loop is not None, "sync() wants run()"
-        waiter: asyncio.Future[None] = self._loop.create_future()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((self._rounds_begun + bool(self._dirty), waiter))
         await waiter
 
@@ -247,7 +246,7 @@ class Store:
             segment_bytes_written=counters.segment_bytes,
             segments_deleted=counters.segments_deleted,
             blocks_read=counters.blocks_read,
-            failed_now=self.failure is not None,
+            failed_now=self.failure is not None and not isinstance(self.failure, StoreClosedError),
         )
 
     # -- what the queues ask for (`queue_store.Host`)
@@ -353,7 +352,7 @@ class Store:
             self._flushable[queue] = None
             if self._flusher is None:
                 self._flusher = Worker("ringmq-flush")
-            task = Task(partial(_flush, self.disk, queue.directory, job))
+            task = Task(partial(_flush, self.disk, job))
             self._flushing = (task, job)
             self._flusher.submit(task, self._loop, partial(self._flush_done, task))
             return
@@ -426,9 +425,9 @@ def _commit(disk: Disk, jobs: list[CommitJob]) -> None:
         write_pieces(disk, job.queue.directory, job.pieces)
 
 
-def _flush(disk: Disk, directory: Path, job: FlushJob) -> list[Placed]:
+def _flush(disk: Disk, job: FlushJob) -> list[Placed]:
     """Runs in the flush thread."""
-    placed = write_items(disk, directory, job.items)
+    placed = write_items(disk, job.items)
     for path in job.removals:
         disk.remove(path)
     return placed

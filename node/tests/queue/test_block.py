@@ -1,0 +1,109 @@
+"""A block gives back what was put in, in any slice, and refuses what is no block."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringmq_node.queue.block import COUNT_MAX, HEADER, MAGIC, VERSION, Block, BlockError
+
+BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
+
+
+@st.composite
+def contents(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
+    bodies = draw(BODIES)
+    sizes = [0, 1, len(bodies)]
+    size = draw(st.sampled_from(sizes))
+    return bodies, draw(st.lists(st.binary(max_size=9), min_size=size, max_size=size))
+
+
+@given(contents(), st.data())
+def test_any_slice_has_what_was_put_in(
+    content: tuple[list[bytes], list[bytes]], data: st.DataObject
+) -> None:
+    bodies, properties = content
+    block = Block(Block.of(bodies, properties).data)
+    assert (block.count, block.bodies(), block.properties()) == (len(bodies), bodies, properties)
+    assert [*block.body_sizes()] == [len(body) for body in bodies]
+    start = data.draw(st.integers(0, len(bodies) - 1))
+    stop = data.draw(st.integers(start + 1, len(bodies)))
+    part = block.slice(start, stop)
+    assert part.bodies() == block.bodies(start, stop) == bodies[start:stop]
+    each = len(properties) == len(bodies)
+    expected = properties[start:stop] if each else properties
+    assert part.properties() == block.properties(start, stop) == expected
+    assert block.body_bytes(start, stop) == part.body_bytes() == sum(map(len, bodies[start:stop]))
+
+
+@given(BODIES, st.data())
+def test_fit_takes_as_many_as_fit_and_at_least_one(
+    bodies: list[bytes], data: st.DataObject
+) -> None:
+    block = Block.of(bodies)
+    start = data.draw(st.integers(0, len(bodies) - 1))
+    bytes_max = data.draw(st.integers(0, 200))
+    stop = block.fit(start, bytes_max)
+    assert start < stop <= len(bodies)
+    assert stop == start + 1 or block.body_bytes(start, stop) <= bytes_max
+    assert stop == len(bodies) or block.body_bytes(start, stop + 1) > bytes_max
+
+
+def test_one_message_with_one_properties_has_its_own() -> None:
+    block = Block.of([b"a"], [b"p"])
+    assert block.properties() == block.properties(0, 1) == [b"p"]
+
+
+def test_whole_slice_is_the_block_itself() -> None:
+    block = Block.of([b"a", b"b"])
+    assert block.slice(0, 2) is block
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_refused(data: bytes) -> None:
+    with pytest.raises(BlockError):
+        Block(data)
+
+
+@given(contents(), st.data())
+def test_bytes_changed_in_the_tables_are_refused_or_change_only_sizes(
+    content: tuple[list[bytes], list[bytes]], data: st.DataObject
+) -> None:
+    """The block has no checksum of its own; it must only never lead out of its bytes."""
+    whole = bytearray(Block.of(*content).data)
+    place = data.draw(st.integers(0, len(whole) - 1))
+    whole[place] = data.draw(st.integers(0, 255))
+    try:
+        block = Block(bytes(whole))
+    except BlockError:
+        return
+    total = sum(map(len, block.bodies())) + sum(map(len, block.properties()))
+    assert total <= len(whole)
+
+
+@given(contents(), st.integers(0, 500))
+def test_cut_block_is_refused(content: tuple[list[bytes], list[bytes]], size: int) -> None:
+    data = Block.of(*content).data
+    if size < len(data):
+        with pytest.raises(BlockError):
+            Block(data[:size])
+    with pytest.raises(BlockError):
+        Block(data + b"x")
+
+
+@pytest.mark.parametrize("count", [0, COUNT_MAX + 1, 2**32 - 1])
+def test_count_out_of_bounds_is_refused_before_anything_is_read(count: int) -> None:
+    with pytest.raises(BlockError, match="messages"):
+        Block(HEADER.pack(MAGIC, VERSION, 0, count))
+
+
+@pytest.mark.parametrize("properties", [2, 4])
+def test_properties_that_match_no_way_are_refused(properties: int) -> None:
+    with pytest.raises(BlockError, match="properties"):
+        Block.of([b"a", b"b", b"c"], [b"p"] * properties)
+
+
+def test_no_messages_are_refused() -> None:
+    with pytest.raises(BlockError):
+        Block.of([])

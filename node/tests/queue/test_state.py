@@ -1,0 +1,163 @@
+"""`QueueState` against dicts and sets, and replicas against each other."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ringmq_node.queue import state as state_module
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.ops import Op, Publish, Remove, Requeue, decode, encode
+from ringmq_node.queue.ranges import Range
+from ringmq_node.queue.state import EPOCHS_MAX, QueueState
+
+POSITIONS = st.integers(0, 80)
+RANGES = st.lists(
+    st.tuples(POSITIONS, POSITIONS).map(lambda pair: (min(pair), max(pair))), max_size=3
+).map(tuple)
+
+
+def numbers(ranges: object) -> set[int]:
+    return {n for first, last in ranges for n in range(first, last + 1)}  # type: ignore[attr-defined]
+
+
+class StateMachine(RuleBasedStateMachine):
+    """One state gets the ops, another their bytes; a model is kept beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = QueueState()
+        self.replica = QueueState()
+        self.live: set[int] = set()
+        self.redelivered: set[int] = set()
+        self.transient: set[int] = set()
+        self.producers: dict[bytes, int] = {}
+        self.next_position = 0
+
+    def apply(self, op: Op) -> list[Range]:
+        number = self.state.last_number + 1
+        gone = self.state.apply(number, op)
+        assert self.replica.apply(number, decode(encode(op))) == gone
+        return gone
+
+    @rule(
+        count=st.integers(1, 10),
+        transient=st.booleans(),
+        producer=st.sampled_from([b"", b"a", b"b"]),
+        sequence=st.integers(0, 1000),
+    )
+    def publish(self, count: int, transient: bool, producer: bytes, sequence: int) -> None:
+        first = self.next_position
+        gone = self.apply(Publish(first, Block.of([b"x"] * count), transient, producer, sequence))
+        assert gone == []
+        added = set(range(first, first + count))
+        self.live |= added
+        self.transient |= added if transient else set()
+        self.next_position += count
+        if producer:
+            self.producers.pop(producer, None)
+            self.producers[producer] = sequence + count - 1
+
+    @rule(ranges=RANGES)
+    def remove(self, ranges: tuple[Range, ...]) -> None:
+        gone = self.apply(Remove(ranges))
+        assert numbers(gone) == self.live & numbers(ranges)
+        assert sum(last - first + 1 for first, last in gone) == len(numbers(gone))
+        for kept in (self.live, self.redelivered, self.transient):
+            kept -= numbers(ranges)
+
+    @rule(ranges=RANGES)
+    def requeue(self, ranges: tuple[Range, ...]) -> None:
+        assert self.apply(Requeue(ranges)) == []
+        self.redelivered |= self.live & numbers(ranges)
+
+    @rule(step=st.integers(1, 3))
+    def begin_epoch(self, step: int) -> None:
+        epoch = self.state.epoch + step
+        self.state.begin_epoch(epoch)
+        self.replica.begin_epoch(epoch)
+        start = self.state.epochs[-1]
+        assert start.first_number == self.state.last_number + 1
+        assert start.first_position == self.next_position
+
+    @invariant()
+    def same(self) -> None:
+        self.state.check()
+        assert numbers(self.state.live) == self.live
+        assert numbers(self.state.redelivered) == self.redelivered
+        assert numbers(self.state.transient) == self.transient
+        assert [*self.state.producers.items()] == [*self.producers.items()]
+        assert self.state.next_position == self.next_position
+        assert self.state.digest() == self.replica.digest()
+        assert len(self.state.epochs) <= EPOCHS_MAX
+
+
+TestState = StateMachine.TestCase
+
+
+@given(st.lists(RANGES, min_size=1, max_size=4))
+def test_removing_twice_is_removing_once(removes: list[tuple[Range, ...]]) -> None:
+    once, twice = QueueState(), QueueState()
+    for state in (once, twice):
+        state.apply(1, Publish(0, Block.of([b"x"] * 50)))
+    for ranges in removes:
+        once.apply(once.last_number + 1, Remove(ranges))
+        twice.apply(twice.last_number + 1, Remove(ranges))
+        assert twice.apply(twice.last_number + 1, Remove(ranges)) == []
+        assert once.live == twice.live
+
+
+def test_digest_sees_every_part_of_the_state() -> None:
+    def state(*ops: Op) -> QueueState:
+        made = QueueState()
+        for number, op in enumerate(ops, 1):
+            made.apply(number, op)
+        return made
+
+    block = Block.of([b"a", b"b"])
+    states = [
+        state(Publish(0, block)),
+        state(Publish(0, block, True)),
+        state(Publish(0, block, False, b"p")),
+        state(Publish(0, block, False, b"p", 7)),
+        state(Publish(0, block), Remove(((0, 0),))),
+        state(Publish(0, block), Remove(((1, 1),))),
+        state(Publish(0, block), Requeue(((0, 0),))),
+        state(Publish(0, block), Requeue(((5, 5),))),
+    ]
+    assert len({made.digest() for made in states}) == len(states)
+
+
+def test_op_out_of_order_is_a_bug_and_changes_nothing() -> None:
+    state = QueueState()
+    state.apply(1, Publish(0, Block.of([b"a"])))
+    before = state.digest()
+    refused: list[tuple[int, Op]] = [
+        (1, Remove(())),
+        (3, Remove(())),
+        (2, Publish(5, Block.of([b"a"]))),
+    ]
+    for number, op in refused:
+        with pytest.raises(AssertionError):
+            state.apply(number, op)
+        assert state.digest() == before
+
+
+def test_producer_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "PRODUCERS_MAX", 3)
+    state = QueueState()
+    for number, producer in enumerate([b"a", b"b", b"c", b"a", b"d"], 1):
+        state.apply(number, Publish(number - 1, Block.of([b"x"]), False, producer, number))
+    assert [*state.producers] == [b"c", b"a", b"d"]
+
+
+def test_only_so_many_epochs_are_remembered() -> None:
+    state = QueueState()
+    for epoch in range(1, EPOCHS_MAX + 10):
+        state.begin_epoch(epoch)
+    assert len(state.epochs) == EPOCHS_MAX
+    assert state.epochs[0].epoch == 10
+    with pytest.raises(AssertionError):
+        state.begin_epoch(state.epoch)

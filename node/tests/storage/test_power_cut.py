@@ -1,0 +1,140 @@
+"""After any power cut, at any write, what was reported durable is there, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from node.tests.storage.simulated_disk import Kept, SimulatedDisk
+from node.tests.storage.workload import (
+    QUEUE,
+    Picture,
+    Workload,
+    check_bodies,
+    open_store,
+    run_store,
+)
+
+from ringmq_node.queue.ranges import RangeSet
+from ringmq_node.storage import QueueStore
+
+
+class Recording:
+    """A workload's writes, and for each of them what had been promised before it."""
+
+    def __init__(self, seed: int, steps: int, act: Callable[[Workload], None]) -> None:
+        self.disk = SimulatedDisk()
+        store = open_store(self.disk)
+        # (writes until then, index of the picture that is durable from there on)
+        self.promises: list[tuple[int, int]] = []
+        queue = store.open_queue(QUEUE)
+        self.created = len(self.disk.log)
+        self.load = Workload(queue, random.Random(seed))
+
+        async def work() -> None:
+            for _ in range(steps):
+                act(self.load)
+                if self.load.rng.random() < 0.4:
+                    await store.sync()
+                    self.promise()
+            await store.sync()
+            self.promise()
+
+        run_store(store, work)
+        self.statistics = store.statistics()
+
+    def promise(self) -> None:
+        self.promises.append((len(self.disk.log), len(self.load.pictures) - 1))
+
+    def promised_after(self, writes: int) -> int:
+        return max((picture for after, picture in self.promises if after <= writes), default=0)
+
+    def check_cut(self, disk: SimulatedDisk, writes: int, story: str) -> None:
+        """Restarts on what is left of `disk`, twice, and looks at what came back."""
+        for _ in range(2):
+            store = open_store(disk)
+            if writes >= self.created:
+                assert store.queue_names() == [QUEUE], story
+            queue = store.open_queue(QUEUE)
+            try:
+                self.check(queue, writes)
+            except AssertionError as error:
+                raise AssertionError(f"{story}: {error}") from error
+            # Not closed: the next restart is after a crash again.
+
+    def check(self, queue: QueueStore, writes: int) -> None:
+        queue.check()
+        assert not queue.corruptions, queue.corruptions
+        assert not queue.damaged
+        candidates = self.load.pictures[self.promised_after(writes) :]
+        found = [
+            picture
+            for picture in candidates
+            if Picture.of(queue.state, queue.missing, picture.timeline).agrees_with(picture)
+        ]
+        assert found, (
+            f"after {writes} writes: op {queue.state.last_number}, missing {queue.missing}, "
+            f"promised op {candidates[0].number} missing {candidates[0].missing}"
+        )
+        # Fills between two syncs may each be there or not.
+        lacking = RangeSet(found[0].missing)
+        assert all(lacking.contains_all(first, last) for first, last in queue.missing)
+        check_bodies(queue, self.load, found[-1].timeline)
+
+
+def publish_and_consume(load: Workload) -> None:
+    if load.rng.random() < 0.02:
+        load.begin_epoch()
+    else:
+        load.random_op()
+
+
+def fall_behind_and_catch_up(load: Workload) -> None:
+    choice = load.rng.random()
+    if choice < 0.06:
+        load.install(cut=load.rng.randint(1, 200))
+    elif choice < 0.3 and load.queue.missing:
+        load.fill(150)
+    else:
+        load.random_op()
+
+
+def cut_at_every_write(recording: Recording, *, stride: int, kept: list[Kept], seed: int) -> None:
+    replayed = SimulatedDisk()
+    rng = random.Random(seed)
+    for writes, call in enumerate(recording.disk.log):
+        if writes % stride == 0:
+            for what in kept:
+                left = replayed.power_cut(what, rng)
+                recording.check_cut(left, writes, f"cut after {writes} writes, {what} kept")
+        replayed.do(call)
+
+
+ACTS = [publish_and_consume, fall_behind_and_catch_up]
+
+
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_power_cut_after_some_writes(act: Callable[[Workload], None]) -> None:
+    recording = Recording(seed=7, steps=60, act=act)
+    assert recording.statistics.journals_sealed > 2
+    cut_at_every_write(recording, stride=5, kept=["nothing", "anything"], seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_power_cut_after_every_write(act: Callable[[Workload], None], seed: int) -> None:
+    recording = Recording(seed=seed, steps=120, act=act)
+    assert recording.statistics.segment_bytes_written > 0
+    kept: list[Kept] = ["nothing", "everything", "anything", "anything", "anything"]
+    cut_at_every_write(recording, stride=1, kept=kept, seed=seed)
+
+
+def test_segments_are_deleted_in_the_workload() -> None:
+    """Else the tests above would not cut there."""
+    recording = Recording(seed=1, steps=120, act=publish_and_consume)
+    assert recording.statistics.segments_deleted > 0
+    removed = [call.path.name for call in recording.disk.log if call.name == "remove"]
+    assert any(name.endswith(".idx") for name in removed)
+    assert any(name.endswith(".jif") for name in removed)
