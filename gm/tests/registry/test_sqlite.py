@@ -233,6 +233,7 @@ def test_missing_folder_is_unavailable(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_commit_that_hangs_after_it_began_is_of_unknown_outcome(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +242,7 @@ def test_commit_that_hangs_after_it_began_is_of_unknown_outcome(
 
     def enter_and_hang(gate: Gate) -> None:
         enter(gate)
-        time.sleep(2 * DEADLINE_S)
+        time.sleep(3 * DEADLINE_S)
 
     async def scenario() -> None:
         registry = _registry(path)

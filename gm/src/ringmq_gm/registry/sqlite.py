@@ -1,9 +1,9 @@
 """The embedded registry: one SQLite file, for a cluster of processes on one machine.
 
 The asyncio side; `sqlite_store.py` is what blocks, and has the invariants. Reads
-and writes have a thread and a connection each, so that a look never waits behind
-a commit. Nothing here blocks the loop, and each call ends by its deadline even
-if the file system doesn't answer.
+and writes have a thread and a connection each, so that a get never waits behind
+a commit, and a third thread looks for changes. Nothing here blocks the loop, and
+each call ends by its deadline even if the file system doesn't answer.
 
 Watches look at the file each `poll_interval_s` (SQLite has a counter in shared
 memory for that; a look costs microseconds), and at once after a commit by any
@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -72,8 +74,8 @@ class SqliteRegistry:
         self._writer = _Worker(Store(place, revisions_kept=revisions_kept), "write")
         self._sessions: weakref.WeakSet[LeasedSession] = weakref.WeakSet()
         self._poller: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._poll_now = asyncio.Event()
+        self._looker = _Looker(Store(place), deadline_s, poll_interval_s)
+        self._seen = asyncio.Event()
         # Replaced by a new one each time it is set: wakes those who wait, exactly once.
         self._changed = asyncio.Event()
         self._closed = False
@@ -147,6 +149,7 @@ class SqliteRegistry:
         if self._poller is not None:
             self._poller.cancel()
             await asyncio.wait({self._poller})
+            await self._looker.close(self._deadline_s)
         for worker in (self._reader, self._writer):
             await worker.close(self._deadline_s)
 
@@ -191,7 +194,7 @@ class SqliteRegistry:
             gate.shut()
         for registry in list(_OPEN):
             if registry.path == self.path:
-                registry._wake()
+                registry._looker.wake()
         return result
 
     def _too_slow(self) -> UnavailableError:
@@ -201,40 +204,26 @@ class SqliteRegistry:
         if self._closed:
             raise UnavailableError(f"registry {self.path}: this connection was closed")
         if self._poller is None:
-            self._loop = asyncio.get_running_loop()
+            self._looker.start(asyncio.get_running_loop(), self._seen.set)
             self._poller = asyncio.create_task(self._poll(), name="registry poller")
             _OPEN.add(self)
-
-    def _wake(self) -> None:
-        """Lets the poller look now. From any thread."""
-        assert self._loop is not None
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._poll_now.set)
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def _poll(self) -> None:
-        version: int | None = None
+        """Acts on what the looker has seen: wakes the watches, ends leases."""
         while True:
-            self._poll_now.clear()
-            pause_s = self._poll_interval_s
-            try:
-                newest, expiry = await self._read(self._reader.store.look)
-                if clock() >= expiry:
+            await self._seen.wait()
+            self._seen.clear()
+            self._notify()
+            if clock() >= self._looker.expiry:
+                try:
                     await self._write(self._writer.store.sweep)
-            except RegistryError:
-                # The watches find it out by themselves, and begin anew.
-                newest = None
-                pause_s *= random.uniform(5, 10)
-            if newest is None or newest != version:
-                version = newest
-                self._notify()
-            # Not `wait_for`, which in Python 3.11 can lose the cancellation of its caller.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._poll_now.wait()
+                except RegistryError:
+                    # It stays seen, and others try as well.
+                    await asyncio.sleep(self._poll_interval_s * random.uniform(5, 10))
 
 
 # Those in this process that look at a file: a commit wakes the ones that look at the same.
@@ -254,6 +243,66 @@ class _SqliteLease:
 
     async def revoke(self) -> None:
         await self._registry.revoke(self.number)
+
+
+class _Looker:
+    """A thread that looks at the file again and again.
+
+    It hands over to the loop only when there is something to do: an idle connection
+    would spend a hundred times as much on going to and fro as on the look itself.
+    """
+
+    def __init__(self, store: Store, deadline_s: float, interval_s: float) -> None:
+        # When (`clock()`) the next lease runs out, as of the last look.
+        self.expiry = math.inf
+        self._store = store
+        self._deadline_s = deadline_s
+        self._interval_s = interval_s
+        self._now = threading.Event()
+        self._stopped = False
+        self._ended = asyncio.Event()
+
+    def start(self, loop: asyncio.AbstractEventLoop, seen: Callable[[], None]) -> None:
+        """From now on calls `seen` in the loop after a change, while a lease is overdue,
+        and while the file can't be read."""
+        threading.Thread(
+            target=self._run, args=(loop, seen), name="registry-look", daemon=True
+        ).start()
+
+    def wake(self) -> None:
+        """Looks now. From any thread."""
+        self._now.set()
+
+    async def close(self, timeout_s: float) -> None:
+        self._stopped = True
+        self._now.set()
+        # A thread that hangs in the file system ends when that answers.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._ended.wait()
+
+    def _run(self, loop: asyncio.AbstractEventLoop, seen: Callable[[], None]) -> None:
+        version: int | None = None
+        try:
+            while not self._stopped:
+                self._now.clear()
+                pause_s = self._interval_s
+                try:
+                    newest, self.expiry = self._store.look(deadline=clock() + self._deadline_s)
+                except RegistryError:
+                    # The watches find it out by themselves, and begin anew.
+                    newest = None
+                    pause_s *= random.uniform(5, 10)
+                if newest is None or newest != version or clock() >= self.expiry:
+                    version = newest
+                    loop.call_soon_threadsafe(seen)
+                self._now.wait(pause_s)
+            self._store.close()
+            loop.call_soon_threadsafe(self._ended.set)
+        except RuntimeError:
+            # The loop was closed, and the registry was not.
+            assert loop.is_closed()
+            self._store.close()
 
 
 class _Worker:
