@@ -106,6 +106,7 @@ class FetchStateResponse(google.protobuf.message.Message):
     REDELIVERED_FIELD_NUMBER: builtins.int
     PRODUCERS_FIELD_NUMBER: builtins.int
     EPOCHS_FIELD_NUMBER: builtins.int
+    TRANSIENT_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     number: builtins.int
     next_position: builtins.int
@@ -117,6 +118,8 @@ class FetchStateResponse(google.protobuf.message.Message):
     def producers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProducerState]: ...
     @property
     def epochs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EpochStart]: ...
+    @property
+    def transient(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
     def __init__(
         self,
         *,
@@ -127,8 +130,9 @@ class FetchStateResponse(google.protobuf.message.Message):
         redelivered: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
         producers: collections.abc.Iterable[Global___ProducerState] | None = ...,
         epochs: collections.abc.Iterable[Global___EpochStart] | None = ...,
+        transient: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "epochs", b"epochs", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "redelivered", b"redelivered"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "epochs", b"epochs", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "redelivered", b"redelivered", "transient", b"transient"]) -> None: ...
 
 Global___FetchStateResponse: typing_extensions.TypeAlias = FetchStateResponse
 

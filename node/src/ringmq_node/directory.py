@@ -1,0 +1,282 @@
+"""The queues of the cluster, and this node's replicas of them.
+
+Level-triggered: the registry's queue records say which replicas should be here, and
+`_reconcile` makes it so, whatever was before. A queue that is declared or deleted on any
+node reaches the others through their watch of `queues/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ringmq.v1 import common_pb2 as common
+from ringmq_gm import LogEnd, MemberId, Role, View, ring_key
+from ringmq_gm.registry.base import (
+    Changed,
+    Delete,
+    Guard,
+    OutcomeUnknownError,
+    Put,
+    Removed,
+    Reset,
+    UnavailableError,
+)
+from ringmq_gm.views import first_view
+from ringmq_node.errors import BrokerError
+from ringmq_node.records import (
+    QUEUES,
+    REPLICAS_MAX,
+    QueueRecord,
+    new_queue_id,
+    queue_key,
+)
+from ringmq_node.replica import Replica
+from ringmq_node.storage import StoreError
+
+if TYPE_CHECKING:
+    from ringmq_node.node import Node
+
+logger = logging.getLogger(__name__)
+
+REPLICAS_DEFAULT_MAX = 3
+DECLARE_TRIES = 5
+
+
+class Directory:
+    """`records` by name: what the registry says. `replicas` by id: what is here."""
+
+    def __init__(self, node: Node) -> None:
+        self.records: dict[str, QueueRecord] = {}
+        self.replicas: dict[str, Replica] = {}
+        self._node = node
+        self._keys: dict[str, str] = {}
+        self._changed = asyncio.Event()
+        self.loaded = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follows the registry until cancelled."""
+        async for changes in self._node.registry.watch(QUEUES):
+            for change in changes:
+                match change:
+                    case Reset(snapshot):
+                        self.records.clear()
+                        self._keys.clear()
+                        for entry in snapshot.entries:
+                            self._learn(entry.key, entry.value)
+                    case Changed(entry):
+                        self._learn(entry.key, entry.value)
+                    case Removed(key):
+                        self._forget(key)
+            await self._reconcile()
+            self.loaded.set()
+            changed, self._changed = self._changed, asyncio.Event()
+            changed.set()
+
+    def _learn(self, key: str, value: bytes) -> None:
+        self._forget(key)
+        record = QueueRecord.decode(value)
+        self.records[record.name] = record
+        self._keys[key] = record.name
+
+    def _forget(self, key: str) -> None:
+        name = self._keys.pop(key, None)
+        if name is not None:
+            del self.records[name]
+
+    # --- replicas ---
+
+    async def _reconcile(self) -> None:
+        if self._node.failed is not None:
+            return
+        wanted = {
+            record.id: record
+            for record in self.records.values()
+            if self._node.config.node in record.nodes
+        }
+        for queue_id in [each for each in self.replicas if each not in wanted]:
+            await self._close(queue_id)
+        for queue_id, record in wanted.items():
+            if queue_id not in self.replicas:
+                self._open(record)
+
+    def _open(self, record: QueueRecord) -> None:
+        node = self._node
+        try:
+            store = node.store.open_queue(record.id)
+        except StoreError as error:
+            node.store_failed(error)
+            return
+        replica = Replica(record, store, node)
+        state = store.state
+        whole = not (store.damaged or store.incomplete)
+        log = LogEnd(state.epoch, state.last_number)
+        replica.attach(node.group.open(record.id, replica, log, log_is_whole=whole))
+        self.replicas[record.id] = replica
+        replica.ring.want(True)
+        for report in store.corruptions:
+            logger.error("queue %s: %s", record.name, report)
+
+    async def _close(self, queue_id: str) -> None:
+        replica = self.replicas.pop(queue_id)
+        replica.close(common.REASON_QUEUE_NOT_FOUND)
+        await self._node.group.close_ring(queue_id)
+        self._node.store.delete_queue(queue_id)
+        logger.info("queue %s: deleted", replica.record.name)
+
+    def drop_leftovers(self) -> None:
+        """Removes what is on disk of queues that were deleted while this node was away."""
+        known = {record.id for record in self.records.values()}
+        for queue_id in self._node.store.queue_names():
+            if queue_id not in known:
+                self._node.store.delete_queue(queue_id)
+
+    # --- looking up ---
+
+    def record_of(self, name: str) -> QueueRecord:
+        record = self.records.get(name)
+        if record is None:
+            raise BrokerError(
+                common.REASON_QUEUE_NOT_FOUND, f"there is no queue {name!r}", queue=name
+            )
+        return record
+
+    def view_of(self, name: str) -> View:
+        """The newest view: a replica here may know it before the watch does."""
+        record = self.record_of(name)
+        replica = self.replicas.get(record.id)
+        known = [
+            view
+            for view in (
+                self._node.group.views.get(record.id),
+                replica.ring.view if replica is not None else None,
+            )
+            if view is not None
+        ]
+        if not known:
+            raise BrokerError(
+                common.REASON_NO_MASTER, f"queue {name!r} has no ring yet", queue=name
+            )
+        return max(known, key=lambda view: view.epoch)
+
+    def master_of(self, name: str) -> MemberId:
+        """Who is master in the newest view, if that life of its node is still there."""
+        master = self.view_of(name).master
+        if master != self._node.me and not self._node.is_alive(master):
+            raise BrokerError(
+                common.REASON_NO_MASTER,
+                f"queue {name!r}: its master {master} is down",
+                queue=name,
+            )
+        return master
+
+    def replica_of(self, name: str) -> Replica:
+        replica = self.replicas.get(self.record_of(name).id)
+        if replica is None:
+            raise BrokerError(
+                common.REASON_NO_MASTER, f"queue {name!r} is not open here yet", queue=name
+            )
+        return replica
+
+    def count_roles(self) -> tuple[Counter[str], Counter[str]]:
+        """How many masters and mirrors each node has, by the views that this one knows."""
+        masters: Counter[str] = Counter()
+        mirrors: Counter[str] = Counter()
+        for view in self._node.group.views.values():
+            masters[view.master.node] += 1
+            mirrors.update(member.id.node for member in view.members[1:])
+        return masters, mirrors
+
+    def masters_here(self) -> list[Replica]:
+        return [r for r in self.replicas.values() if r.ring.role is Role.MASTER]
+
+    # --- declaring and deleting ---
+
+    async def declare(self, name: str, replicas: int, min_insync: int) -> bool:
+        """Creates the queue and its first ring in one commit; returns whether it is new."""
+        for _ in range(DECLARE_TRIES):
+            try:
+                entry = await self._node.registry.get(queue_key(name))
+                if entry is not None:
+                    self._check_equivalent(QueueRecord.decode(entry.value), replicas, min_insync)
+                    await self._wait_for(name, present=True)
+                    return False
+                record, view = self._place(name, replicas, min_insync)
+                revision = await self._node.registry.commit(
+                    [Guard(record.key, 0)],
+                    [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())],
+                )
+            except UnavailableError as error:
+                raise _registry_away() from error
+            except OutcomeUnknownError:
+                continue
+            if revision is not None:
+                await self._wait_for(name, present=True)
+                return True
+        raise _registry_away()
+
+    def _place(self, name: str, replicas: int, min_insync: int) -> tuple[QueueRecord, View]:
+        """The nodes with the fewest masters come first."""
+        alive = self._node.alive_members()
+        wanted = replicas or min(len(alive), REPLICAS_DEFAULT_MAX)
+        if wanted > min(len(alive), REPLICAS_MAX):
+            raise BrokerError(
+                common.REASON_LIMIT_EXCEEDED,
+                f"{wanted} replicas are wanted; {len(alive)} nodes are up, "
+                f"and a ring has at most {REPLICAS_MAX}",
+                limit="replicas",
+            )
+        insync = min_insync or wanted // 2 + 1
+        if insync > wanted:
+            raise BrokerError(
+                common.REASON_BAD_REQUEST,
+                f"min_insync {insync} is above the {wanted} replicas",
+                field="min_insync",
+            )
+        masters, mirrors = self.count_roles()
+        order = sorted(alive, key=lambda m: (masters[m.node], mirrors[m.node], m.node))[:wanted]
+        record = QueueRecord(name, new_queue_id(), tuple(m.node for m in order), insync)
+        return record, first_view(order, insync)
+
+    def _check_equivalent(self, record: QueueRecord, replicas: int, min_insync: int) -> None:
+        there = {"replicas": len(record.nodes), "min_insync": record.min_insync}
+        asked = {"replicas": replicas, "min_insync": min_insync}
+        for field, value in asked.items():
+            if value and value != there[field]:
+                raise BrokerError(
+                    common.REASON_QUEUE_EXISTS,
+                    f"queue {record.name!r} exists with {field} {there[field]}, not {value}",
+                    queue=record.name,
+                    field=field,
+                )
+
+    async def delete(self, name: str) -> None:
+        """Removes the record and the ring; every node drops its replica on hearing of it."""
+        record = self.record_of(name)
+        try:
+            entry = await self._node.registry.get(record.key)
+            if entry is not None and QueueRecord.decode(entry.value).id == record.id:
+                await self._node.registry.commit(
+                    [Guard(record.key, entry.revision)],
+                    [Delete(record.key), Delete(ring_key(record.id))],
+                )
+        except UnavailableError as error:
+            raise _registry_away() from error
+        except OutcomeUnknownError as error:
+            raise BrokerError(
+                common.REASON_OUTCOME_UNKNOWN, f"queue {name!r} may have been deleted", queue=name
+            ) from error
+        await self._wait_for(name, present=False)
+
+    async def _wait_for(self, name: str, *, present: bool) -> None:
+        """Until the watch has shown it; the caller has the deadline."""
+        while (name in self.records) is not present:
+            await self._changed.wait()
+
+
+def _registry_away() -> BrokerError:
+    return BrokerError(
+        common.REASON_REGISTRY_UNAVAILABLE, "the registry does not answer; data goes on"
+    )

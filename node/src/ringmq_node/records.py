@@ -1,0 +1,71 @@
+"""What the registry knows of a queue, besides its ring.
+
+    queues/<name, percent-encoded>   this record, as JSON
+    rings/<id>                       the ring's view
+
+The id is made anew when a queue is declared, so that a queue that is deleted and
+declared again never meets the files or frames of its namesake.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import quote
+
+from ringmq.v1 import common_pb2 as common
+from ringmq_node.errors import BrokerError
+
+QUEUES = "queues/"
+QUEUE_NAME_BYTES_MAX = 255
+REPLICAS_MAX = 7
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRecord:
+    """`nodes`: those that should hold a replica, in the order of the first ring."""
+
+    name: str
+    id: str
+    nodes: tuple[str, ...]
+    min_insync: int
+
+    @property
+    def key(self) -> str:
+        return queue_key(self.name)
+
+    def encode(self) -> bytes:
+        value = {
+            "name": self.name,
+            "id": self.id,
+            "nodes": self.nodes,
+            "min_insync": self.min_insync,
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        value = json.loads(data)
+        return cls(value["name"], value["id"], tuple(value["nodes"]), value["min_insync"])
+
+
+def queue_key(name: str) -> str:
+    return QUEUES + quote(name, safe="")
+
+
+def new_queue_id() -> str:
+    return uuid.uuid4().hex
+
+
+def check_queue_name(name: str) -> None:
+    """Refuses what can't be the name of a queue."""
+    size = len(name.encode())
+    if not 1 <= size <= QUEUE_NAME_BYTES_MAX or any(ord(letter) < 32 for letter in name):
+        raise BrokerError(
+            common.REASON_BAD_REQUEST,
+            f"a queue's name has 1 to {QUEUE_NAME_BYTES_MAX} bytes and no control characters; "
+            f"this one has {size} bytes",
+            field="queue",
+        )

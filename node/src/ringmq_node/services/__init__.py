@@ -1,0 +1,1 @@
+"""The gRPC services: request to call, result to reply, exception to status. No decisions."""

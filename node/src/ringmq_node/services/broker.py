@@ -1,0 +1,237 @@
+"""`ringmq.v1.Broker`: queues, publishing, consuming."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf.message import Message
+
+from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
+from ringmq_node.errors import BrokerError
+from ringmq_node.records import check_queue_name
+from ringmq_node.replica import Replica
+from ringmq_node.services.relay import UNARY_DEADLINE_S, relay_stream, relay_unary
+from ringmq_node.services.rpc import Context, Service, is_relayed, parse
+from ringmq_node.services.streams import (
+    ConsumeStream,
+    PublishStream,
+    StreamLimits,
+    delivery_of,
+)
+
+if TYPE_CHECKING:
+    from ringmq_node.node import Node
+
+NAME = "ringmq.v1.Broker"
+GET_MESSAGES_MAX = 1000
+GET_BYTES_MAX = 4 * 1024 * 1024
+# How long a stream waits for a master that is just taking over.
+SERVING_WAIT_S = 2.0
+
+
+class BrokerService:
+    """Finds the queue, passes the call on to its master, or answers here."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._limits = StreamLimits(
+            node=node.config.node,
+            message_bytes_max=node.config.message_bytes_max,
+            heartbeat_s=node.config.heartbeat_s,
+            locate=self._locate_now,
+        )
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        return Service(
+            NAME,
+            unary={
+                "DeclareQueue": self._declare,
+                "DeleteQueue": self._at_master(
+                    "DeleteQueue", broker.DeleteQueueRequest, self._delete
+                ),
+                "PurgeQueue": self._at_master("PurgeQueue", broker.PurgeQueueRequest, self._purge),
+                "GetQueue": self._at_master("GetQueue", broker.GetQueueRequest, self._get_queue),
+                "LocateQueue": self._locate,
+                "GetMessages": self._at_master(
+                    "GetMessages", broker.GetMessagesRequest, self._get_messages
+                ),
+            },
+            streams={"Publish": self._publish, "Consume": self._consume},
+        )
+
+    # --- finding the master ---
+
+    def _locate_now(self, queue: str) -> tuple[str, str]:
+        """The master's node and address; empty where unknown."""
+        try:
+            master = self._node.directory.master_of(queue)
+        except BrokerError:
+            return "", ""
+        return master.node, self._node.address_of(master)
+
+    def _at_master(
+        self,
+        method: str,
+        kind: type[Any],
+        local: Callable[[Any, Replica], Awaitable[Message]],
+    ) -> Callable[[bytes, Context], Awaitable[bytes]]:
+        """A unary call on one queue, which its master answers."""
+
+        async def handler(data: bytes, context: Context) -> bytes:
+            request = parse(kind, data)
+            self._node.check_open()
+            address = self._elsewhere(request.queue, context)
+            if address:
+                path = f"/{NAME}/{method}"
+                return await relay_unary(self._node.channels, address, path, data, context)
+            async with asyncio.timeout(context.time_remaining() or UNARY_DEADLINE_S):
+                replica = await self._serving(request.queue)
+                return (await local(request, replica)).SerializeToString()
+
+        return handler
+
+    def _elsewhere(self, queue: str, context: Context) -> str:
+        """The address of the master's node; empty if it is this one."""
+        check_queue_name(queue)
+        master = self._node.directory.master_of(queue)
+        if master == self._node.me:
+            return ""
+        if is_relayed(context):
+            raise BrokerError(
+                common.REASON_NOT_MASTER,
+                f"queue {queue!r}: the master is {master}, not {self._node.me}",
+                queue=queue,
+                master=self._node.address_of(master),
+            )
+        return self._node.address_of(master)
+
+    async def _serving(self, queue: str) -> Replica:
+        replica = self._node.directory.replica_of(queue)
+        try:
+            async with asyncio.timeout(SERVING_WAIT_S):
+                await replica.wait_serving()
+        except TimeoutError:
+            replica.serving()
+        return replica
+
+    # --- streams ---
+
+    async def _publish(self, context: Context) -> None:
+        data = await self._first(context)
+        request = parse(broker.PublishRequest, data)
+        if request.WhichOneof("request") != "open":
+            raise BrokerError(
+                common.REASON_BAD_REQUEST, "a publish stream begins with Open", field="request"
+            )
+        address = self._elsewhere(request.open.queue, context)
+        if address:
+            path = f"/{NAME}/Publish"
+            await relay_stream(self._node.channels, address, path, data, context)
+            return
+        replica = await self._serving(request.open.queue)
+        await PublishStream(context, replica, self._limits, request.open).run()
+
+    async def _consume(self, context: Context) -> None:
+        data = await self._first(context)
+        request = parse(broker.ConsumeRequest, data)
+        if request.WhichOneof("request") != "open":
+            raise BrokerError(
+                common.REASON_BAD_REQUEST, "a consume stream begins with Open", field="request"
+            )
+        address = self._elsewhere(request.open.queue, context)
+        if address:
+            path = f"/{NAME}/Consume"
+            await relay_stream(self._node.channels, address, path, data, context)
+            return
+        replica = await self._serving(request.open.queue)
+        await ConsumeStream(context, replica, self._limits, request.open).run()
+
+    async def _first(self, context: Context) -> bytes:
+        self._node.check_open()
+        async with asyncio.timeout(self._limits.heartbeat_s * 3):
+            data: Any = await context.read()
+        if data is grpc.aio.EOF:
+            raise BrokerError(
+                common.REASON_BAD_REQUEST, "the stream ended before its Open", field="request"
+            )
+        opening: bytes = data
+        return opening
+
+    # --- queues ---
+
+    async def _declare(self, data: bytes, context: Context) -> bytes:
+        request = parse(broker.DeclareQueueRequest, data)
+        check_queue_name(request.queue)
+        self._node.check_open()
+        async with asyncio.timeout(context.time_remaining() or UNARY_DEADLINE_S):
+            created = await self._node.directory.declare(
+                request.queue, request.replicas, request.min_insync
+            )
+            info = await self._node.queue_info(request.queue)
+        return broker.DeclareQueueResponse(queue=info, created=created).SerializeToString()
+
+    async def _delete(
+        self, request: broker.DeleteQueueRequest, replica: Replica
+    ) -> broker.DeleteQueueResponse:
+        info = replica.info()
+        messages = info.messages_ready + info.messages_unacknowledged
+        if request.if_empty and messages:
+            raise BrokerError(
+                common.REASON_QUEUE_NOT_EMPTY,
+                f"queue {request.queue!r} has {messages} messages",
+                queue=request.queue,
+                messages=messages,
+            )
+        if request.if_unused and info.consumers:
+            raise BrokerError(
+                common.REASON_QUEUE_IN_USE,
+                f"queue {request.queue!r} has {info.consumers} consumers",
+                queue=request.queue,
+                consumers=info.consumers,
+            )
+        await self._node.directory.delete(request.queue)
+        return broker.DeleteQueueResponse(messages=messages)
+
+    async def _purge(
+        self, request: broker.PurgeQueueRequest, replica: Replica
+    ) -> broker.PurgeQueueResponse:
+        return broker.PurgeQueueResponse(messages=await replica.purge())
+
+    async def _get_queue(
+        self, request: broker.GetQueueRequest, replica: Replica
+    ) -> broker.GetQueueResponse:
+        return broker.GetQueueResponse(queue=replica.info())
+
+    async def _locate(self, data: bytes, context: Context) -> bytes:
+        request = parse(broker.LocateQueueRequest, data)
+        check_queue_name(request.queue)
+        self._node.check_open()
+        master = self._node.directory.master_of(request.queue)
+        return broker.LocateQueueResponse(
+            node=master.node,
+            address=self._node.address_of(master),
+            epoch=self._node.directory.view_of(request.queue).epoch,
+        ).SerializeToString()
+
+    async def _get_messages(
+        self, request: broker.GetMessagesRequest, replica: Replica
+    ) -> broker.GetMessagesResponse:
+        messages = min(request.messages_max or 1, GET_MESSAGES_MAX)
+        size = min(request.bytes_max or GET_BYTES_MAX, GET_BYTES_MAX)
+        match request.mode:
+            case broker.GET_MODE_PEEK:
+                runs = replica.peek(messages, size)
+            case broker.GET_MODE_REMOVE:
+                runs = await replica.take(messages, size)
+            case _:
+                raise BrokerError(
+                    common.REASON_BAD_REQUEST, "say whether to remove or to peek", field="mode"
+                )
+        return broker.GetMessagesResponse(
+            deliveries=[delivery_of(run) for run in runs],
+            messages_ready=len(replica.serving().ready),
+        )
