@@ -275,7 +275,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "ringmq-test", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+    able = os.geteuid() == 0 and shutil.which("mount") is not None
+    if not able or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("can't mount a small file system (wants root)")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
