@@ -1,0 +1,218 @@
+"""What goes wrong in a run, as data: written by hand, or drawn from a seed.
+
+Times are in seconds of virtual time. Whatever lasts ends by itself; a run ends
+by mending everything that is still broken (`World.heal`).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The process dies; what had not been synced may be lost or torn. With `after_effects`
+    it dies in the next step that has more effects than that, between two of them."""
+
+    at: float
+    node: str
+    down_s: float
+    after_effects: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerCut:
+    """All processes die at once and start again, each after a part of `down_s`."""
+
+    at: float
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The process stands still (a debugger, a stopped machine), then goes on."""
+
+    at: float
+    node: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Nothing gets from any of `sources` to any of `targets`. In both directions it is a
+    partition, complete or partial; in one, a one-way loss."""
+
+    at: float
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    both_ways: bool
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BreakLink:
+    """The connection of two nodes breaks, and is opened again."""
+
+    at: float
+    node: str
+    other: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNetwork:
+    """Frames between two nodes take `delay_s` more."""
+
+    at: float
+    node: str
+    other: str
+    delay_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDisk:
+    """Each sync of a node takes `delay_s` more."""
+
+    at: float
+    node: str
+    delay_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryCut:
+    """A node can't reach the registry; the others can."""
+
+    at: float
+    node: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryOutage:
+    """Nobody can. With `leases_lapse` every lease has run out when it is back."""
+
+    at: float
+    for_s: float
+    leases_lapse: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryFlaky:
+    """Requests or answers get lost, or a request takes effect long after its caller gave up."""
+
+    at: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A node's upstream finds that it has not taken anything for too long."""
+
+    at: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """An operator asks for another master."""
+
+    at: float
+    target: str
+
+
+Fault = (
+    Crash
+    | PowerCut
+    | Pause
+    | Block
+    | BreakLink
+    | SlowNetwork
+    | SlowDisk
+    | RegistryCut
+    | RegistryOutage
+    | RegistryFlaky
+    | Stall
+    | Promote
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """`count` ops, given to every member that would take them."""
+
+    at: float
+    count: int
+    urgent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One run: who is there, what is asked of the ring, what goes wrong."""
+
+    nodes: tuple[str, ...]
+    # How many of `nodes` are in the first view; the others join.
+    first_count: int
+    min_insync: int
+    publishes: tuple[Publish, ...]
+    faults: tuple[Fault, ...]
+
+
+NODES = ("a", "b", "c", "d", "e")
+FAULTS_END_S = 3.0
+
+
+def scenario_of(rng: random.Random) -> Scenario:
+    """Draws a scenario: mostly three nodes, few ops, one to five faults close together."""
+    count = rng.choice((2, 3, 3, 3, 3, 3, 4, 5))
+    nodes = NODES[:count]
+    first_count = count if rng.random() < 0.7 else rng.randint(1, count)
+    majority = count // 2 + 1
+    min_insync = min(majority if rng.random() < 0.8 else 1, first_count)
+    publishes = tuple(
+        Publish(rng.uniform(0.02, FAULTS_END_S), rng.randint(1, 3), rng.random() < 0.3)
+        for _ in range(rng.randint(4, 12))
+    )
+    faults: list[Fault] = []
+    at = rng.uniform(0.05, 1.5)
+    for _ in range(rng.randint(1, 5)):
+        faults.append(_fault(rng, nodes, at))
+        # Half of them meet what the one before has set going, some come in the midst of it.
+        at += rng.choice((0.001, 0.02, 0.3, 0.7)) * rng.random() * 2
+    return Scenario(nodes, first_count, min_insync, publishes, tuple(faults))
+
+
+def _fault(rng: random.Random, nodes: tuple[str, ...], at: float) -> Fault:
+    node, other = rng.sample(nodes, 2)
+    for_s = rng.choice((0.05, 0.5, 1.0, 2.5)) * (0.5 + rng.random())
+    match rng.randrange(18):
+        case 0 | 1:
+            return Crash(at, node, for_s)
+        case 2 | 3 | 4:
+            return Crash(at, node, for_s, after_effects=rng.randrange(4))
+        case 5:
+            return PowerCut(at, for_s)
+        case 6:
+            return Pause(at, node, for_s)
+        case 7:
+            side = tuple(n for n in nodes if n != node)
+            return Block(at, (node,), side, True, for_s)
+        case 8:
+            return Block(at, (node,), (other,), True, for_s)
+        case 9:
+            return Block(at, (node,), (other,), False, for_s)
+        case 10 | 11:
+            return BreakLink(at, node, other)
+        case 12:
+            return SlowNetwork(at, node, other, 0.2 * rng.random(), for_s)
+        case 13:
+            return SlowDisk(at, node, 0.5 * rng.random(), for_s)
+        case 14:
+            return RegistryCut(at, node, for_s)
+        case 15:
+            return RegistryOutage(at, for_s, rng.random() < 0.5)
+        case 16:
+            return rng.choice((RegistryFlaky(at, for_s), Stall(at, node)))
+        case _:
+            return Promote(at, node)

@@ -1,0 +1,170 @@
+"""Links between nodes: in order, until they break.
+
+What the core relies on, and the real links have to keep: frames of one link come
+in the order in which they were sent; a link that breaks may lose the last of
+them; each end is told of a new link before it is given a frame of it, and from
+then on gets none of the old one. A break is noticed late, on each side by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ringmq_gm.events import LinkDown, LinkUp, Received
+from ringmq_gm.frames import Envelope, Frame
+from ringmq_gm.views import MemberId
+
+if TYPE_CHECKING:
+    from ringsim.world import World
+
+DELAY_S = 0.003
+# A silent peer is given up after this.
+RING_TIMEOUT_S = 0.4
+REDIAL_S = 0.1
+
+
+class Link:
+    """Between two nodes. `session` counts its connections."""
+
+    def __init__(self, one: str, two: str) -> None:
+        self.ends = (one, two)
+        self.session = 0
+        self.is_open = False
+        # What each end has been told.
+        self.up = {one: False, two: False}
+        self.up_at = {one: 0.0, two: 0.0}
+        # By receiving end.
+        self.last_arrival = {one: 0.0, two: 0.0}
+        self.cut = {one: 0.0, two: 0.0}
+        self.held: dict[str, deque[tuple[int, MemberId, Frame]]] = {one: deque(), two: deque()}
+        self.blocked = {one: 0, two: 0}
+        self.extra_delay_s = 0.0
+
+    def other(self, end: str) -> str:
+        return self.ends[1] if end == self.ends[0] else self.ends[0]
+
+
+class Network:
+    def __init__(self, world: World, names: tuple[str, ...]) -> None:
+        self._world = world
+        self._clock = world.clock
+        self._rng = world.rng
+        self._links: dict[tuple[str, str], Link] = {}
+        for index, one in enumerate(names):
+            for two in names[index + 1 :]:
+                self._links[one, two] = self._links[two, one] = Link(one, two)
+
+    def links_of(self, name: str) -> list[Link]:
+        return [link for (one, _), link in self._links.items() if one == name]
+
+    # --- frames ---
+
+    def send(self, source: str, sender: MemberId, target: str, frame: Frame) -> None:
+        link = self._links[source, target]
+        if not link.is_open or not link.up[source]:
+            return
+        delay = DELAY_S * self._rng.random() + link.extra_delay_s
+        when = max(self._clock.now + delay, link.last_arrival[target], link.up_at[target])
+        link.last_arrival[target] = when
+        self._clock.at(when, self._arrive, link, link.session, target, sender, frame)
+
+    def _arrive(
+        self, link: Link, session: int, target: str, sender: MemberId, frame: Frame
+    ) -> None:
+        if session != link.session and (
+            session != link.session - 1 or self._clock.now > link.cut[target]
+        ):
+            return
+        if link.blocked[target] or link.held[target]:
+            link.held[target].append((session, sender, frame))
+            return
+        self._world.give(target, Received(Envelope(sender, frame)))
+
+    def can_reach(self, source: str, target: str) -> bool:
+        """Whether a call from one node to another would be answered."""
+        link = self._links[source, target]
+        return link.is_open and not any(link.blocked.values())
+
+    # --- breaking and opening ---
+
+    def started(self, name: str) -> None:
+        """A node's process has begun."""
+        for link in self.links_of(name):
+            self._clock.after(RING_TIMEOUT_S, self._tell_down, link, link.session, name)
+            self._clock.after(REDIAL_S * self._rng.random(), self._open, link, link.session)
+
+    def stopped(self, name: str) -> None:
+        for link in self.links_of(name):
+            self.break_link(link)
+
+    def break_between(self, one: str, two: str) -> None:
+        self.break_link(self._links[one, two])
+
+    def break_link(self, link: Link) -> None:
+        if not link.is_open:
+            return
+        link.is_open = False
+        link.session += 1
+        for end in link.ends:
+            link.up[end] = False
+            link.held[end].clear()
+            # What is on its way may still come in for a moment.
+            link.cut[end] = self._clock.now + self._rng.choice((0.0, 0.002)) * self._rng.random()
+            noticed = link.cut[end] + self._rng.choice((0.001, RING_TIMEOUT_S)) * self._rng.random()
+            self._clock.at(noticed, self._tell_down, link, link.session, end)
+        self._clock.after(REDIAL_S * self._rng.random(), self._open, link, link.session)
+
+    def _tell_down(self, link: Link, session: int, end: str) -> None:
+        if session == link.session and not link.is_open:
+            self._world.give(end, LinkDown(link.other(end)))
+
+    def _open(self, link: Link, session: int) -> None:
+        if session != link.session or link.is_open:
+            return
+        nodes = self._world.nodes
+        if any(link.blocked.values()) or not all(nodes[end].is_running for end in link.ends):
+            self._clock.after(REDIAL_S * (1 + self._rng.random()), self._open, link, session)
+            return
+        link.is_open = True
+        for end in link.ends:
+            link.up_at[end] = max(self._clock.now, link.cut[end]) + DELAY_S * self._rng.random()
+            self._clock.at(link.up_at[end], self._tell_up, link, session, end)
+
+    def _tell_up(self, link: Link, session: int, end: str) -> None:
+        if session == link.session and link.is_open:
+            link.up[end] = True
+            self._world.give(end, LinkUp(link.other(end)))
+
+    def give_up_silent(self, link: Link) -> None:
+        """After the ring time-out, a link breaks if an end is still not to be heard."""
+        running = all(self._world.nodes[end].is_running for end in link.ends)
+        if not running or any(link.blocked.values()):
+            self.break_link(link)
+
+    # --- faults ---
+
+    def block(self, source: str, target: str) -> None:
+        link = self._links[source, target]
+        link.blocked[target] += 1
+        self._clock.after(RING_TIMEOUT_S, self.give_up_silent, link)
+
+    def unblock(self, source: str, target: str) -> None:
+        link = self._links[source, target]
+        link.blocked[target] = max(0, link.blocked[target] - 1)
+        if link.blocked[target]:
+            return
+        held, link.held[target] = link.held[target], deque()
+        for session, sender, frame in held:
+            if session == link.session:
+                self._clock.at(self._clock.now, self._arrive, link, session, target, sender, frame)
+        link.last_arrival[target] = max(link.last_arrival[target], self._clock.now)
+
+    def slow(self, one: str, two: str, delay_s: float) -> None:
+        self._links[one, two].extra_delay_s = delay_s
+
+    def heal(self) -> None:
+        for (source, target), link in self._links.items():
+            link.extra_delay_s = 0.0
+            while link.blocked[target]:
+                self.unblock(source, target)

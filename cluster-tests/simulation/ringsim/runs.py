@@ -1,0 +1,107 @@
+"""Runs by seed: one, many over all processors, and one again with its story."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import traceback
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringmq_gm.member import RingMember
+from ringsim.faults import Scenario, scenario_of
+from ringsim.world import MakeMember, World
+
+HERE = Path(__file__).resolve().parent.parent
+STORY_LINES = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    seed: int
+    reason: str
+
+    def story(self, make_member: MakeMember = RingMember) -> str:
+        """What happened, and how to see it again."""
+        world, error = replay(self.seed, make_member)
+        assert world.trace is not None
+        lines = "\n".join(world.trace[-STORY_LINES:])
+        return (
+            f"seed {self.seed} at commit {commit()}: {self.reason}\n"
+            f"replay: python cluster-tests/simulation/run.py --replay {self.seed}\n"
+            f"{world.scenario}\nthe last {STORY_LINES} events:\n{lines}\n{error}"
+        )
+
+
+def world_of(seed: int, make_member: MakeMember = RingMember, *, tracing: bool = False) -> World:
+    rng = random.Random(seed)
+    scenario = scenario_of(rng)
+    return World(scenario, rng, make_member=make_member, tracing=tracing)
+
+
+def run_seed(seed: int, make_member: MakeMember = RingMember) -> Failure | None:
+    """One run; any exception of the core is a failure as much as a broken invariant."""
+    return _run(world_of(seed, make_member), seed)
+
+
+def run_scenario(
+    scenario: Scenario, seed: int = 0, make_member: MakeMember = RingMember
+) -> Failure | None:
+    """A scenario written by hand; the seed draws the delays."""
+    return _run(World(scenario, random.Random(seed), make_member=make_member), seed)
+
+
+def _run(world: World, seed: int) -> Failure | None:
+    try:
+        world.run()
+    except Exception as error:
+        return Failure(seed, f"{type(error).__name__}: {error}")
+    return None
+
+
+def replay(seed: int, make_member: MakeMember = RingMember) -> tuple[World, str]:
+    """The run again, traced; and the traceback, empty if it went well."""
+    world = world_of(seed, make_member, tracing=True)
+    try:
+        world.run()
+    except Exception:
+        return world, traceback.format_exc()
+    return world, ""
+
+
+def run_many(seeds: range, *, processes: int | None = None) -> list[Failure]:
+    """All seeds, over all processors; the failures in order of their seeds."""
+    chunk = 100
+    parts = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
+    with ProcessPoolExecutor(processes or os.cpu_count()) as pool:
+        return [failure for failures in pool.map(_run_part, parts) for failure in failures]
+
+
+def _run_part(seeds: range) -> list[Failure]:
+    return list(failures_of(seeds))
+
+
+def failures_of(seeds: Iterable[int], make_member: MakeMember = RingMember) -> Iterator[Failure]:
+    for seed in seeds:
+        failure = run_seed(seed, make_member)
+        if failure is not None:
+            yield failure
+
+
+def commit() -> str:
+    """The commit that is checked out, with a mark if files differ from it."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"],
+            cwd=HERE,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown (no git)"
+    return done.stdout.strip()

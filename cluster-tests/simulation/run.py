@@ -1,0 +1,44 @@
+"""Simulates rings, many seeds at once, or one again with its story.
+
+python cluster-tests/simulation/run.py --seeds 0:10000
+python cluster-tests/simulation/run.py --replay 4711
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from ringsim.runs import replay, run_many
+
+STORIES_MAX = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", default="0:1000", help="first:end, default %(default)s")
+    parser.add_argument("--processes", type=int, help="default: one for each processor")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="this one, with all its events")
+    arguments = parser.parse_args()
+    if arguments.replay is not None:
+        world, error = replay(arguments.replay)
+        assert world.trace is not None
+        print(world.scenario, *world.trace, sep="\n")
+        print(f"trace {world.trace_hash()}, {world.steps} steps", error or "all is well", sep="\n")
+        return 1 if error else 0
+    first, _, end = arguments.seeds.partition(":")
+    seeds = range(int(first), int(end))
+    began = time.perf_counter()
+    failures = run_many(seeds, processes=arguments.processes)
+    took = time.perf_counter() - began
+    for failure in failures[:STORIES_MAX]:
+        print(failure.story(), end="\n\n")
+    for failure in failures[:50]:
+        print(f"seed {failure.seed}: {failure.reason[:200]}")
+    print(f"{len(seeds)} seeds in {took:.1f} s, {len(failures)} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
