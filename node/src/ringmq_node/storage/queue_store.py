@@ -35,7 +35,13 @@ from ringmq_node.storage.errors import CorruptError, CorruptionReport
 from ringmq_node.storage.index import DataFile, Entry, live_count, memory_bytes
 from ringmq_node.storage.journal import JournalWriter, Piece
 from ringmq_node.storage.limits import Counters, StoreLimits
-from ringmq_node.storage.records import FLAG_TRANSIENT, RECORD_HEADER_BYTES, Kind, new_marker
+from ringmq_node.storage.records import (
+    END_PAYLOAD,
+    FLAG_TRANSIENT,
+    RECORD_HEADER_BYTES,
+    Kind,
+    new_marker,
+)
 from ringmq_node.storage.recovery import Recovered
 from ringmq_node.storage.segments import (
     SEGMENT_POSITIONS,
@@ -363,8 +369,10 @@ class QueueStore:
     def end(self) -> None:
         """Logs that all before was synced, so that damage to it is never taken for a torn tail."""
         if self._journal.entries:
+            state = self.state
+            payload = END_PAYLOAD.pack(state.next_position)
             self._journal.append(
-                Kind.END, b"", flags=0, number=self.state.last_number, epoch=self.state.epoch
+                Kind.END, payload, flags=0, number=state.last_number, epoch=state.epoch
             )
 
     def forget_all(self) -> None:

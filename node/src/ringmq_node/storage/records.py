@@ -61,6 +61,8 @@ FILE_HEADER: Final = struct.Struct("<8sHHIQII")
 RECORD_PREFIX: Final = struct.Struct("<II")
 RECORD_REST: Final = struct.Struct("<IIBBHQQQ")
 RECORD_HEADER_BYTES: Final = RECORD_PREFIX.size + RECORD_REST.size
+# Of an end record: the next position.
+END_PAYLOAD: Final = struct.Struct("<Q")
 PAYLOAD_BYTES_MAX: Final = 0xFFFF_FFFF
 
 FLAG_TRANSIENT: Final = 1
@@ -245,7 +247,9 @@ def _read_file_header(
     data = window.get(0, FILE_HEADER.size)
     if len(data) == FILE_HEADER.size:
         found, version, _, marker, number, crc, _ = FILE_HEADER.unpack(data)
-        if crc == zlib.crc32(data[:24]) and found == magic:
+        if crc == zlib.crc32(data[:24]):
+            if found != magic:
+                return 0, None
             if version != VERSION:
                 raise UnsupportedFormatError(
                     f"{name} has format version {version}; this RingMQ reads version {VERSION}"

@@ -42,6 +42,8 @@ from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.index import DataFile, Entry, RunIndex, live_count
 from ringmq_node.storage.journal import CURRENT_NAME, NEW_SUFFIX
 from ringmq_node.storage.records import (
+    END_PAYLOAD,
+    FILE_HEADER,
     FLAG_TRANSIENT,
     JOURNAL_MAGIC,
     SEGMENT_MAGIC,
@@ -82,6 +84,9 @@ class Recovered:
 @dataclass(frozen=True, slots=True)
 class _Record:
     """What a journal record says; all None for kinds that say it in their header."""
+
+    # Of an end record.
+    next_position: int | None = None
 
     checkpoint: Checkpoint | None = None
     op: Op | None = None
@@ -172,9 +177,12 @@ class _Recovery:
                     record.op.first_position if isinstance(record.op, Publish) else header.number
                 )
                 self._add_body(file, header, first, generation, record.sizes)
-        if not loaded and found.records:
-            # Ops without the checkpoint that they build on.
+        if not loaded:
+            # It was whole once (see `journal`), so it is not the first write that was cut short.
             self._damaged = True
+            size = names[name] - FILE_HEADER.size
+            what = "no readable checkpoint"
+            self._corruptions.append(CorruptionReport(str(path), FILE_HEADER.size, size, what))
         return file
 
     def _load(self, loaded: Checkpoint) -> None:
@@ -202,20 +210,27 @@ class _Recovery:
             state.last_number = follows
         if header.kind in (Kind.OP, Kind.EPOCH) and header.epoch > state.epoch:
             state.begin_epoch(header.epoch)
+        if record.next_position is not None and record.next_position > state.next_position:
+            self._lost_positions(state, record.next_position)
         op = record.op
         if op is None or follows < state.last_number:
             return
         if isinstance(op, Publish) and op.first_position != state.next_position:
-            self._damaged = True
             if op.first_position < state.next_position:
+                self._damaged = True
                 state.last_number = header.number
                 return
-            if not self._guessed:
-                state.live.add(state.next_position, op.first_position - 1)
-            state.next_position = op.first_position
+            self._lost_positions(state, op.first_position)
         if isinstance(op, Remove) and self._guessed:
             self._removed.update(op.ranges)
         state.apply(header.number, op)
+
+    def _lost_positions(self, state: QueueState, next_position: int) -> None:
+        """Publishes were lost of what is below `next_position`."""
+        self._damaged = True
+        if not self._guessed:
+            state.live.add(state.next_position, next_position - 1)
+        state.next_position = next_position
 
     # -- segments
 
@@ -367,6 +382,12 @@ class _Recovery:
 def _visit_journal(header: Header, payload: bytes) -> _Record:
     if header.kind == Kind.CHECKPOINT:
         return _Record(checkpoint=checkpoint.decode(payload))
+    if header.kind == Kind.ENTRY:
+        raise ValueError("record of a segment in a journal")
+    if header.kind == Kind.END:
+        if len(payload) != END_PAYLOAD.size:
+            raise ValueError(f"end record with {len(payload)} bytes")
+        return _Record(next_position=END_PAYLOAD.unpack(payload)[0])
     block, op = body_of(header.kind, payload)
     if block is None:
         return _Record(op=op)
@@ -375,7 +396,7 @@ def _visit_journal(header: Header, payload: bytes) -> _Record:
 
 def _visit_segment(header: Header, payload: bytes) -> array[int]:
     block, _ = body_of(header.kind, payload)
-    if block is None:
+    if block is None or header.kind != Kind.ENTRY:
         raise ValueError(f"record of kind {header.kind} in a segment")
     return block.body_sizes()
 

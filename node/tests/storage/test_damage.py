@@ -1,0 +1,292 @@
+"""Files that were cut, torn or changed: recovery always ends, and never makes a message up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from node.tests.storage.simulated_disk import SimulatedDisk
+from node.tests.storage.workload import (
+    QUEUE,
+    Picture,
+    Workload,
+    bodies,
+    open_store,
+    run_store,
+)
+
+from ringmq_node.storage import QueueStore
+from ringmq_node.storage.records import (
+    FILE_HEADER,
+    JOURNAL_MAGIC,
+    RECORD_HEADER_BYTES,
+    SEGMENT_MAGIC,
+    Header,
+    Kind,
+    scan,
+)
+
+
+class Aftermath:
+    """A queue's files after a workload with flushes and deleted segments; and what was in it."""
+
+    def __init__(self, *, seed: int, steps: int, clean: bool) -> None:
+        disk = SimulatedDisk()
+        store = open_store(disk)
+        self.load = Workload(store.open_queue(QUEUE), random.Random(seed))
+        self.crashed = disk
+
+        async def work() -> None:
+            for step in range(steps):
+                self.load.random_op()
+                if step % 3 == 0:
+                    await store.sync()
+            # The journal that is left has ops of several rounds.
+            for size in (3, 1, 5):
+                self.load.publish(size)
+                await store.sync()
+            self.load.remove((0, self.load.queue.state.live.first))
+            await store.sync()
+            if not clean:
+                self.crashed = disk.copy()
+
+        run_store(store, work)
+        self.disk = disk if clean else self.crashed
+        statistics = store.statistics()
+        assert statistics.segments_deleted > 0
+        assert statistics.segments_now > 0
+        self.files = [path for path in self.disk.files() if path.suffix in (".jif", ".idx")]
+        self.last = self.load.pictures[-1]
+
+    def headers(self, path: Path) -> list[Header]:
+        content = bytes(self.disk.content(path))
+        magic = JOURNAL_MAGIC if path.suffix == ".jif" else SEGMENT_MAGIC
+        found = scan(
+            str(path), magic, len(content), lambda at, n: content[at : at + n], lambda h, _: h
+        )
+        assert not found.corruptions
+        assert not found.torn_bytes
+        return [header for header, _ in found.records]
+
+    def recover(self, disk: SimulatedDisk) -> QueueStore:
+        """Opens what is left, and checks what holds after any damage."""
+        queue = open_store(disk).open_queue(QUEUE)
+        queue.check()
+        found = bodies(queue)
+        for position, body in found.items():
+            assert body == self.load.bodies[0, position], position
+        expected = queue.state.live.copy()
+        expected.subtract(queue.missing)
+        assert len(found) == len(expected)
+        if not queue.damaged:
+            # Some moment of the past, whole but for what is missing.
+            found_picture = Picture.of(queue.state, queue.missing, 0)
+            assert any(found_picture.agrees_with(picture) for picture in self.load.pictures)
+        return queue
+
+
+@cache
+def aftermath(*, clean: bool) -> Aftermath:
+    return Aftermath(seed=1, steps=120, clean=clean)
+
+
+def cuts(made: Aftermath, path: Path) -> Iterator[int]:
+    """Every record's boundary, and places in between."""
+    yield from (0, 1, FILE_HEADER.size - 1)
+    for header in made.headers(path):
+        yield header.offset
+        yield header.offset + 1
+        yield header.offset + RECORD_HEADER_BYTES
+        yield (header.offset + header.end) // 2
+        yield header.end - 1
+
+
+def test_undamaged_files_come_back_whole() -> None:
+    for clean in (True, False):
+        made = aftermath(clean=clean)
+        queue = made.recover(made.disk.copy())
+        assert Picture.of(queue.state, queue.missing, 0) == made.last
+        assert (queue.corruptions, queue.torn_bytes, queue.incomplete) == ([], 0, False)
+
+
+@pytest.mark.parametrize("tail", [b"", bytes(100), b"\xff" * 100], ids=["cut", "zeros", "ones"])
+def test_journal_torn_anywhere_keeps_all_ops_before(tail: bytes) -> None:
+    made = aftermath(clean=False)
+    path = next(path for path in made.files if path.name == "journal.jif")
+    headers = made.headers(path)
+    assert len(headers) > 5
+    for size in cuts(made, path):
+        disk = made.disk.copy()
+        content = disk.content(path)
+        whole = bytes(content)
+        content[size:] = tail
+        length = len(content)
+        # Not by `size`: what is cut off may have ended in the same bytes.
+        kept = [header for header in headers if content[: header.end] == whole[: header.end]]
+        queue = made.recover(disk)
+        if any(header.kind == Kind.CHECKPOINT for header in kept):
+            assert queue.state.last_number == kept[-1].number, size
+            assert not queue.damaged
+            assert not queue.corruptions
+            assert queue.torn_bytes == length - kept[-1].end
+        else:
+            # It was whole once, so this is no torn tail.
+            assert queue.damaged
+            assert queue.corruptions
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tail", [b"", bytes(100)], ids=["cut", "zeros"])
+def test_segment_torn_anywhere_is_missed_where_it_was_live(tail: bytes) -> None:
+    made = aftermath(clean=False)
+    for path in made.files:
+        if path.suffix != ".idx":
+            continue
+        headers = made.headers(path)
+        for size in cuts(made, path):
+            disk = made.disk.copy()
+            disk.content(path)[size:] = tail
+            queue = made.recover(disk)
+            assert Picture.of(queue.state, queue.missing, 0).agrees_with(made.last)
+            if all(header.end <= size for header in headers):
+                assert not queue.missing
+
+
+def test_removed_files_are_missed_where_they_were_live() -> None:
+    made = aftermath(clean=True)
+    for path in made.files:
+        disk = made.disk.copy()
+        disk.remove(path)
+        queue = made.recover(disk)
+        if path.suffix == ".idx":
+            assert Picture.of(queue.state, queue.missing, 0).agrees_with(made.last)
+        else:
+            assert queue.damaged
+
+
+def flip(made: Aftermath, path: Path, at: int) -> QueueStore:
+    disk = made.disk.copy()
+    disk.content(path)[at] ^= 0x40
+    return made.recover(disk)
+
+
+def places(header: Header) -> list[int]:
+    """In each field of a record's header, and in its payload."""
+    fields = [0, 4, 8, 12, 16, 17, 20, 28, 36]
+    inside = [RECORD_HEADER_BYTES, RECORD_HEADER_BYTES + header.length - 1]
+    return [header.offset + at for at in (*fields, *(inside if header.length else []))]
+
+
+@pytest.mark.slow
+def test_flipped_bit_after_a_clean_stop_is_reported_and_costs_one_record() -> None:
+    made = aftermath(clean=True)
+    for path in made.files:
+        headers = made.headers(path)
+        for header in headers:
+            for at in places(header):
+                queue = flip(made, path, at)
+                story = f"{path.name}, record {header}, byte {at}"
+                if header is headers[-1]:
+                    # The end record of the journal, or the last sync of a segment.
+                    assert Picture.of(queue.state, queue.missing, 0).agrees_with(made.last), story
+                    continue
+                if path.suffix == ".jif":
+                    assert queue.corruptions or queue.torn_bytes, story
+                    assert queue.damaged == (header.kind == Kind.OP), story
+                # No live message is forgotten. (One may come back: its remove was hit.)
+                live = queue.state.live
+                assert all(live.contains_all(*pair) for pair in made.last.live), story
+
+
+def test_flipped_bit_in_the_file_header_loses_nothing() -> None:
+    made = aftermath(clean=True)
+    for path in made.files:
+        for at in range(24):
+            queue = flip(made, path, at)
+            assert len(queue.corruptions) == 1
+            assert "file header" in str(queue.corruptions[0])
+            assert Picture.of(queue.state, queue.missing, 0) == made.last
+
+
+def test_one_of_two_checkpoints_is_enough() -> None:
+    made = aftermath(clean=True)
+    path = next(path for path in made.files if path.name == "journal.jif")
+    first, second = made.headers(path)[:2]
+    for header in (first, second):
+        queue = flip(made, path, header.offset + RECORD_HEADER_BYTES)
+        assert len(queue.corruptions) == 1
+        assert str(path) in str(queue.corruptions[0])
+        assert queue.corruptions[0].offset == header.offset
+        assert Picture.of(queue.state, queue.missing, 0) == made.last
+
+
+def test_damage_is_remembered_over_the_next_restart() -> None:
+    made = aftermath(clean=True)
+    path = next(path for path in made.files if path.name == "journal.jif")
+    op = next(header for header in made.headers(path) if header.kind == Kind.OP)
+    disk = made.disk.copy()
+    disk.content(path)[op.offset + RECORD_HEADER_BYTES] ^= 1
+    first = made.recover(disk)
+    assert first.damaged
+    assert first.incomplete
+    again = made.recover(disk)
+    assert again.damaged
+    assert again.state.digest() == first.state.digest()
+    assert again.missing == first.missing
+
+
+@st.composite
+def damages(draw: st.DrawFn) -> list[tuple[int, str, float, int, int]]:
+    """(file, what, where as a fraction, length, value), a few of them."""
+    one = st.tuples(
+        st.integers(0, 10),
+        st.sampled_from(["set", "zeros", "cut", "insert", "delete", "repeat", "swap"]),
+        st.floats(0, 1),
+        st.integers(1, 3000),
+        st.integers(0, 255),
+    )
+    return draw(st.lists(one, min_size=1, max_size=4))
+
+
+def damage(made: Aftermath, disk: SimulatedDisk, what: tuple[int, str, float, int, int]) -> None:
+    file, kind, fraction, length, value = what
+    content = disk.content(made.files[file % len(made.files)])
+    at = int(fraction * len(content))
+    piece = bytes(content[at : at + length])
+    match kind:
+        case "set":
+            content[at : at + 1] = bytes([value])
+        case "zeros":
+            content[at : at + length] = bytes(len(piece))
+        case "cut":
+            del content[at:]
+        case "insert":
+            content[at:at] = bytes([value]) * length
+        case "delete":
+            del content[at : at + length]
+        case "repeat":
+            content[at:at] = piece
+        case "swap":
+            other = disk.content(made.files[(file + 1) % len(made.files)])
+            content[at : at + length] = other[at : at + length]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(damages(), st.booleans())
+def test_any_damage_ends_in_a_queue_that_makes_nothing_up(
+    what: list[tuple[int, str, float, int, int]], clean: bool
+) -> None:
+    made = aftermath(clean=clean)
+    disk = made.disk.copy()
+    for one in what:
+        damage(made, disk, one)
+    first = made.recover(disk)
+    again = made.recover(disk)
+    assert again.state.digest() == first.state.digest()
+    assert again.missing == first.missing
+    assert again.damaged == first.damaged
