@@ -100,6 +100,21 @@ def status_of(reason: common.Reason.ValueType, retry_ms: int = 0, **facts: str) 
     )
 
 
+class Stream:
+    """A servicer's context on which several tasks may write: gRPC takes one write at a time."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._lock = asyncio.Lock()
+        self.read = context.read
+        self.abort = context.abort
+        self.abort_with_status = context.abort_with_status
+
+    async def write(self, response: object) -> None:
+        async with self._lock:
+            await self._context.write(response)
+
+
 class FakeNode(BrokerServicer, AdminServicer):
     """One node on a loopback port. `async with FakeNode(cluster) as node`."""
 
@@ -244,6 +259,7 @@ class FakeNode(BrokerServicer, AdminServicer):
         self, request_iterator: Any, context: Any
     ) -> None:
         del request_iterator
+        context = Stream(context)
         first = await context.read()
         queue = await self._opened(first.open.queue, context, broker.PublishResponse)
         if queue is None:
@@ -338,6 +354,7 @@ class FakeNode(BrokerServicer, AdminServicer):
         self, request_iterator: Any, context: Any
     ) -> None:
         del request_iterator
+        context = Stream(context)
         first = await context.read()
         queue = await self._opened(first.open.queue, context, broker.ConsumeResponse)
         if queue is None:
@@ -380,6 +397,8 @@ class FakeNode(BrokerServicer, AdminServicer):
                     )
                 )
                 return
+            # Before looking: what changes during the write below is seen.
+            queue.changed.clear()
             deliveries = []
             while queue.ready and len(held) < prefetch:
                 position = queue.ready.first
@@ -391,7 +410,6 @@ class FakeNode(BrokerServicer, AdminServicer):
                 await context.write(
                     broker.ConsumeResponse(deliveries=broker.Deliveries(deliveries=deliveries))
                 )
-            queue.changed.clear()
             await queue.changed.wait()
 
     async def _settle(

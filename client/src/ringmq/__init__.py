@@ -58,6 +58,7 @@ from ringmq.model import (
     Replica,
 )
 from ringmq.publisher import Publisher
+from ringmq.sync import connect_sync
 
 __all__ = [
     "AccessDeniedError",
@@ -100,4 +101,5 @@ __all__ = [
     "UnknownDeliveryError",
     "WindowFullError",
     "connect",
+    "connect_sync",
 ]

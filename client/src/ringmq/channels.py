@@ -186,6 +186,8 @@ class Channels:
         retrying = AsyncRetrying(
             stop=stop, wait=wait_s, retry=retry_if_exception(again), reraise=True
         )
+        # What a node said is worth more to the caller than that another one is away.
+        said: RingMQError | None = None
         async for trial in retrying:
             with trial:
                 address = self._order[0]
@@ -196,9 +198,12 @@ class Channels:
                     answer = await attempt(self.node(address), timeout_s)
                 except grpc.aio.AioRpcError as failure:
                     error = from_call(failure, address)
-                    if again(error):
-                        self._failed(address)
-                    raise error from failure
+                    if not again(error):
+                        raise error from failure
+                    self._failed(address)
+                    if error.reason:
+                        said = error
+                    raise said or error from failure
                 except NotConnectedError:
                     self._failed(address)
                     raise

@@ -23,7 +23,7 @@ import grpc.aio
 from tenacity import AsyncRetrying, retry_if_exception
 
 from ringmq.channels import Node, Route, is_retryable, retry_wait_s
-from ringmq.errors import RetryableError, RingMQError, UnavailableError
+from ringmq.errors import ProtocolError, RetryableError, RingMQError, UnavailableError
 from ringmq.status import from_call
 from ringmq.v1.broker_pb2 import ConsumeRequest, ConsumeResponse, PublishRequest, PublishResponse
 
@@ -39,6 +39,15 @@ REDIRECTS_MAX = 3
 
 Request = TypeVar("Request", PublishRequest, ConsumeRequest)
 Response = TypeVar("Response", PublishResponse, ConsumeResponse)
+
+
+def may_reopen(error: BaseException) -> bool:
+    """Whether the stream may be opened again after `error`.
+
+    More than `is_retryable`: grpc.aio turns the status of a call into a bare INTERNAL
+    when the break is first noticed by a write. What the node meant, the next Open tells.
+    """
+    return is_retryable(error) or (isinstance(error, ProtocolError) and not error.reason)
 
 
 class EndedError(RetryableError):
@@ -139,7 +148,7 @@ class Keeper(Generic[Request, Response]):
             # A new one after each progress, so that the backoff begins anew.
             retrying = AsyncRetrying(
                 wait=retry_wait_s,
-                retry=retry_if_exception(lambda e: is_retryable(e) and not self._stopping),
+                retry=retry_if_exception(lambda e: may_reopen(e) and not self._stopping),
                 sleep=self._sleep,
                 reraise=True,
             )
@@ -173,7 +182,7 @@ class Keeper(Generic[Request, Response]):
         pause_s = self._owner.ended(trouble)
         if self._stopping:
             return
-        if trouble is not None and not is_retryable(trouble):
+        if trouble is not None and not may_reopen(trouble):
             raise trouble
         if self._progress:
             self._redirects = 0

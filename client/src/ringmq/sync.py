@@ -1,0 +1,321 @@
+"""The client without asyncio, for scripts: `ringmq.connect_sync`.
+
+    with ringmq.connect_sync("127.0.0.1:7801") as client:
+        with client.publisher("orders") as publisher:
+            publisher.publish(b"hello")
+        with client.consumer("orders") as consumer:
+            for batch in consumer:
+                consumer.ack(batch)
+
+The same names, arguments, results and errors as in `ringmq.client`; each call waits.
+All clients of a process share one event loop in one daemon thread, which gRPC asks
+for; so don't use this beside an asyncio client in the same process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from ringmq.client import DEADLINE_S, RECEIVE_BYTES_MAX, WINDOW_BYTES, Client, connect
+from ringmq.consumer import Consumer
+from ringmq.model import Batch, ClusterStatus, Location, Message, Promotion, Properties, QueueInfo
+from ringmq.publisher import Publisher
+
+R = TypeVar("R")
+
+_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def _the_loop() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="ringmq-sync", daemon=True).start()
+        return _loop
+
+
+def _run(work: Coroutine[object, object, R]) -> R:
+    """Runs `work` on the loop and waits for it; an interrupt here cancels it there."""
+    future = asyncio.run_coroutine_threadsafe(work, _the_loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def connect_sync(
+    seeds: str | Iterable[str],
+    *,
+    deadline_s: float = DEADLINE_S,
+    receive_bytes_max: int = RECEIVE_BYTES_MAX,
+) -> SyncClient:
+    """A connected client; see `ringmq.connect`. A context manager, or call `close`."""
+
+    async def work() -> Client:
+        return await connect(seeds, deadline_s=deadline_s, receive_bytes_max=receive_bytes_max)
+
+    return SyncClient(_run(work()))
+
+
+class SyncClient:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __enter__(self) -> SyncClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        _run(self._client.close())
+
+    def declare_queue(
+        self,
+        name: str,
+        replicas: int = 0,
+        min_insync: int = 0,
+        *,
+        deadline_s: float | None = None,
+    ) -> QueueInfo:
+        return _run(self._client.declare_queue(name, replicas, min_insync, deadline_s=deadline_s))
+
+    def delete_queue(
+        self,
+        name: str,
+        *,
+        if_empty: bool = False,
+        if_unused: bool = False,
+        deadline_s: float | None = None,
+    ) -> int:
+        return _run(
+            self._client.delete_queue(
+                name, if_empty=if_empty, if_unused=if_unused, deadline_s=deadline_s
+            )
+        )
+
+    def purge_queue(self, name: str, *, deadline_s: float | None = None) -> int:
+        return _run(self._client.purge_queue(name, deadline_s=deadline_s))
+
+    def queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
+        return _run(self._client.queue(name, deadline_s=deadline_s))
+
+    def queues(self, prefix: str = "", *, deadline_s: float | None = None) -> list[QueueInfo]:
+        return _run(self._client.queues(prefix, deadline_s=deadline_s))
+
+    def locate_queue(self, name: str, *, deadline_s: float | None = None) -> Location:
+        return _run(self._client.locate_queue(name, deadline_s=deadline_s))
+
+    def get_messages(
+        self,
+        queue: str,
+        messages_max: int = 100,
+        *,
+        bytes_max: int = 0,
+        remove: bool = False,
+        deadline_s: float | None = None,
+    ) -> Batch:
+        return _run(
+            self._client.get_messages(
+                queue, messages_max, bytes_max=bytes_max, remove=remove, deadline_s=deadline_s
+            )
+        )
+
+    def cluster_status(self, *, deadline_s: float | None = None) -> ClusterStatus:
+        return _run(self._client.cluster_status(deadline_s=deadline_s))
+
+    def promote_mirror(
+        self, queue: str, node: str, *, deadline_s: float | None = None
+    ) -> Promotion:
+        return _run(self._client.promote_mirror(queue, node, deadline_s=deadline_s))
+
+    def publisher(
+        self,
+        queue: str,
+        *,
+        window_messages: int = 1000,
+        window_bytes: int = WINDOW_BYTES,
+        producer_id: bytes | None = None,
+        deadline_s: float | None = None,
+    ) -> SyncPublisher:
+        """An open publisher; a context manager, or call `close`."""
+
+        async def work() -> Publisher:
+            publisher = self._client.publisher(
+                queue,
+                window_messages=window_messages,
+                window_bytes=window_bytes,
+                producer_id=producer_id,
+                deadline_s=deadline_s,
+            )
+            await publisher.open()
+            return publisher
+
+        return SyncPublisher(_run(work()))
+
+    def consumer(
+        self,
+        queue: str,
+        *,
+        prefetch: int = 1000,
+        prefetch_bytes: int = 0,
+        consumer_tag: str = "",
+        deadline_s: float | None = None,
+    ) -> SyncConsumer:
+        """An open consumer; a context manager, or call `close`."""
+
+        async def work() -> Consumer:
+            consumer = self._client.consumer(
+                queue,
+                prefetch=prefetch,
+                prefetch_bytes=prefetch_bytes,
+                consumer_tag=consumer_tag,
+                deadline_s=deadline_s,
+            )
+            await consumer.open()
+            return consumer
+
+        return SyncConsumer(_run(work()))
+
+
+class SyncPublisher:
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+
+    def __enter__(self) -> SyncPublisher:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close(flush=error is None)
+
+    def close(self, *, flush: bool = True) -> None:
+        _run(self._publisher.close(flush=flush))
+
+    def publish(
+        self,
+        body: bytes,
+        properties: Properties | None = None,
+        *,
+        transient: bool = False,
+        deadline_s: float | None = None,
+    ) -> None:
+        _run(self._publisher.publish(body, properties, transient=transient, deadline_s=deadline_s))
+
+    def publish_batch(
+        self,
+        bodies: Iterable[bytes],
+        properties: Properties | Sequence[Properties] | None = None,
+        *,
+        transient: bool = False,
+        deadline_s: float | None = None,
+    ) -> None:
+        # The caller's iterable runs in the caller's thread.
+        listed = list(bodies)
+        _run(
+            self._publisher.publish_batch(
+                listed, properties, transient=transient, deadline_s=deadline_s
+            )
+        )
+
+    def submit(
+        self,
+        body: bytes,
+        properties: Properties | None = None,
+        *,
+        transient: bool = False,
+        deadline_s: float | None = None,
+    ) -> concurrent.futures.Future[None]:
+        """Waits for room in the window only; the future is done when the message is confirmed."""
+        confirm: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def done(future: asyncio.Future[None]) -> None:
+            if future.cancelled():
+                confirm.cancel()
+            elif (failure := future.exception()) is not None:
+                confirm.set_exception(failure)
+            else:
+                confirm.set_result(None)
+
+        async def work() -> None:
+            future = await self._publisher.submit(
+                body, properties, transient=transient, deadline_s=deadline_s
+            )
+            future.add_done_callback(done)
+
+        _run(work())
+        return confirm
+
+    def flush(self) -> None:
+        _run(self._publisher.flush())
+
+    @property
+    def producer_id(self) -> bytes:
+        return self._publisher.producer_id
+
+    @property
+    def last_sequence(self) -> int:
+        return self._publisher.last_sequence
+
+
+class SyncConsumer:
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __enter__(self) -> SyncConsumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        _run(self._consumer.close())
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        batch = self.next_batch()
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def next_batch(self, timeout_s: float | None = None) -> Batch | None:
+        return _run(self._consumer.next_batch(timeout_s))
+
+    def ack(
+        self, what: Batch | Message | int, last: int | None = None, *, wait: bool = False
+    ) -> bool:
+        return _run(self._consumer.ack(what, last, wait=wait))
+
+    def nack(
+        self,
+        what: Batch | Message | int,
+        last: int | None = None,
+        *,
+        requeue: bool = True,
+        wait: bool = False,
+    ) -> bool:
+        return _run(self._consumer.nack(what, last, requeue=requeue, wait=wait))

@@ -1,0 +1,59 @@
+"""The facade without asyncio. One loop per process is gRPC's wish, so it has a process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+    import ringmq
+    from fake_broker import FakeNode
+    from ringmq import sync
+
+    node = FakeNode()
+    sync._run(node.__aenter__())
+    with ringmq.connect_sync(node.address) as client:
+        client.declare_queue("q")
+        with client.publisher("q") as publisher:
+            publisher.publish(b"one")
+            publisher.publish_batch(b"%d" % n for n in range(1000))
+            futures = [publisher.submit(b"s") for _ in range(10)]
+            publisher.flush()
+            assert all(future.done() and future.exception() is None for future in futures)
+            try:
+                publisher.publish(b"x" * 2_000_000)
+            except ringmq.MessageTooLargeError as error:
+                print(error)
+        count = 0
+        with client.consumer("q", prefetch=100) as consumer:
+            for batch in consumer:
+                count += len(batch)
+                assert consumer.ack(batch, wait=True)
+                if count == 1011:
+                    break
+            assert consumer.next_batch(0.01) is None
+        assert client.queue("q").messages_ready == 0
+        assert [info.queue for info in client.queues()] == ["q"]
+        assert client.cluster_status().registry_available
+        assert client.delete_queue("q") == 0
+        print("consumed", count)
+    sync._run(node.die())
+"""
+
+
+@pytest.mark.slow
+def test_a_script_publishes_and_consumes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", textwrap.dedent(SCRIPT)],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "consumed 1011"
