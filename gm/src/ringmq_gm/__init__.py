@@ -14,9 +14,10 @@ from ringmq_gm.errors import (
 )
 from ringmq_gm.events import Role
 from ringmq_gm.frames import Mark
-from ringmq_gm.group import Group, ring_key
+from ringmq_gm.group import Group
 from ringmq_gm.nodes import NodeRecord, next_incarnation
 from ringmq_gm.options import GroupOptions
+from ringmq_gm.registry_views import ring_key
 from ringmq_gm.rings import Application, Ring
 from ringmq_gm.views import Member, MemberId, View, first_view
 

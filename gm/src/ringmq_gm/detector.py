@@ -1,0 +1,160 @@
+"""Which nodes can be reached, from what the links have seen. Pure.
+
+Each node with which a link is wanted is in one of three states:
+
+    DIALLING  the link is being opened, for the first time or again; nobody is told
+    UP        it is open; silence for `ring_timeout_s` (and up to a quarter more) ends that
+    DOWN      the rings have been told; dialling goes on until it is UP
+
+From DIALLING to DOWN: the dial failed (the process is gone: its machine refuses at
+once), or took longer than `redial_s`. So a broken link alone suspects nobody, and a
+killed process is found out as fast as its machine answers; only a machine that
+doesn't answer, or a process that only pretends to live, costs the whole time-out.
+
+Anything from the node counts as hearing of it, on either of the two streams. A
+stream from the node that breaks is no sign by itself: our own to it breaks too, if
+the node has died.
+
+Who was itself stopped for a while has heard nothing in that time, from anybody. So a
+tick that comes late by an eighth of the time-out begins all silences anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class Chance(Protocol):
+    """The one method of `random.Random` that is used: jitter."""
+
+    def random(self) -> float: ...
+
+
+class Contact(Enum):
+    DIALLING = "dialling"
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """Tell the rings: a link to this node has been opened, for the first time or again."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """Tell the rings: this node can't be reached."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """The link to this node is open, but nothing comes: break it off. `Down` follows."""
+
+    node: str
+
+
+Finding = Up | Down | Silent
+
+
+@dataclass(slots=True)
+class _Watched:
+    contact: Contact
+    # UP: when it was heard last. DIALLING: since when.
+    since: float
+    # How long `since` may be ago before it is DOWN.
+    patience_s: float
+
+
+class Detector:
+    """See the module. `now` is any clock that rises, in seconds."""
+
+    def __init__(self, *, ring_timeout_s: float, redial_s: float, chance: Chance) -> None:
+        self._ring_timeout_s = ring_timeout_s
+        self._redial_s = redial_s
+        self._chance = chance
+        self._watched: dict[str, _Watched] = {}
+        # When the next tick was last said to be due.
+        self._due: float | None = None
+
+    def contact(self, node: str) -> Contact | None:
+        """None: no link with it is wanted."""
+        watched = self._watched.get(node)
+        return watched.contact if watched is not None else None
+
+    def down(self) -> list[str]:
+        """The nodes that the rings have been told are down."""
+        return [node for node, w in self._watched.items() if w.contact is Contact.DOWN]
+
+    # --- what is told ---
+
+    def wanted(self, node: str, now: float) -> None:
+        """A link is wanted from now on, and dialled. The first dial has the whole time-out."""
+        if node not in self._watched:
+            self._watched[node] = _Watched(Contact.DIALLING, now, self._ring_timeout_s)
+
+    def unwanted(self, node: str) -> None:
+        self._watched.pop(node, None)
+
+    def opened(self, node: str, now: float) -> list[Finding]:
+        watched = self._watched.get(node)
+        if watched is None:
+            return []
+        watched.contact = Contact.UP
+        watched.since = now
+        watched.patience_s = self._ring_timeout_s * (1 + self._chance.random() / 4)
+        return [Up(node)]
+
+    def broke(self, node: str, now: float) -> None:
+        """The link has broken, and is dialled again."""
+        watched = self._watched.get(node)
+        if watched is not None and watched.contact is Contact.UP:
+            watched.contact = Contact.DIALLING
+            watched.since = now
+            watched.patience_s = self._redial_s
+
+    def dial_failed(self, node: str) -> list[Finding]:
+        watched = self._watched.get(node)
+        if watched is None or watched.contact is not Contact.DIALLING:
+            return []
+        watched.contact = Contact.DOWN
+        return [Down(node)]
+
+    def heard(self, node: str, now: float) -> None:
+        """Something has come from the node, on whichever stream."""
+        watched = self._watched.get(node)
+        if watched is not None and watched.contact is Contact.UP:
+            watched.since = now
+
+    # --- time ---
+
+    def next_deadline(self) -> float | None:
+        """When to `tick`; earlier does no harm, and what was heard since moves it."""
+        self._due = min(
+            (w.since + w.patience_s for w in self._watched.values() if w.contact is not _DOWN),
+            default=None,
+        )
+        return self._due
+
+    def tick(self, now: float) -> list[Finding]:
+        if self._due is not None and now > self._due + self._ring_timeout_s / 8:
+            for watched in self._watched.values():
+                watched.since = now
+            return []
+        findings: list[Finding] = []
+        for node, watched in self._watched.items():
+            if watched.contact is _DOWN or now < watched.since + watched.patience_s:
+                continue
+            if watched.contact is Contact.UP:
+                findings.append(Silent(node))
+            watched.contact = Contact.DOWN
+            findings.append(Down(node))
+        return findings
+
+
+_DOWN = Contact.DOWN

@@ -1,0 +1,81 @@
+"""One timer of the event loop for the deadlines of many rings.
+
+Deadlines move with nearly every step and are seldom reached, so a ring is looked
+at again at the earliest deadline that it ever gave, and re-armed then: a step
+whose deadline is later than that costs one comparison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from ringmq_gm.events import Tick
+from ringmq_gm.rings import Ring
+
+
+class Alarm:
+    """Calls `action` at the earliest of the moments that it was set to, once."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+        self._handle: asyncio.TimerHandle | None = None
+
+    def set_by(self, at: float) -> None:
+        """`at` is on the loop's clock."""
+        if self._handle is not None:
+            if self._handle.when() <= at:
+                return
+            self._handle.cancel()
+        self._handle = asyncio.get_running_loop().call_at(at, self._fire)
+
+    def cancel(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _fire(self) -> None:
+        self._handle = None
+        self._action()
+
+
+class RingTimers:
+    """Sends each ring its `Tick` when it is due."""
+
+    def __init__(self) -> None:
+        self._alarm = Alarm(self._due)
+        self._heap: list[tuple[float, int, Ring]] = []
+        self._order = count()
+
+    def rearm(self, ring: Ring) -> None:
+        """The ring's deadline may have changed."""
+        deadline = ring.next_deadline()
+        if deadline is None or (ring.armed_at is not None and ring.armed_at <= deadline):
+            return
+        ring.armed_at = deadline
+        heapq.heappush(self._heap, (deadline, next(self._order), ring))
+        self._alarm.set_by(deadline)
+
+    def cancel(self) -> None:
+        self._alarm.cancel()
+        self._heap.clear()
+
+    def _due(self) -> None:
+        now = asyncio.get_running_loop().time()
+        rings = []
+        while self._heap and self._heap[0][0] <= now:
+            at, _, ring = heapq.heappop(self._heap)
+            # Else it has been armed for earlier since, and this entry is left over.
+            if ring.armed_at == at:
+                ring.armed_at = None
+                rings.append(ring)
+        for ring in rings:
+            deadline = ring.next_deadline()
+            if deadline is not None and deadline <= now:
+                ring.step(Tick())
+            else:
+                self.rearm(ring)
+        if self._heap:
+            self._alarm.set_by(self._heap[0][0])
