@@ -37,7 +37,7 @@ from collections.abc import Mapping
 
 
 class RingMQError(Exception):
-    """The root. `failed`, on an error of `publish_batch`, says which bodies (index ranges)."""
+    """The root. `failed`, on an error of a publish, says which bodies (index ranges)."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class RingMQError(Exception):
         self.reason = reason
         self.metadata: dict[str, str] = dict(metadata or {})
         self.retry_after_s = retry_after_s
-        #: Of the bodies given to one `publish_batch`, those not confirmed:
-        #: (first, last) indexes, both included. Empty for every other call.
+        #: Of the bodies given to one publish call, those not confirmed: (first, last)
+        #: indexes, both included. Empty for every other call.
         self.failed: tuple[tuple[int, int], ...] = ()
 
     def copy(self) -> RingMQError:
