@@ -132,7 +132,8 @@ class SimulatedDisk:
     def power_cut(self, kept: Kept, rng: random.Random) -> SimulatedDisk:
         """What is found after the power has come back."""
         after = SimulatedDisk()
-        after.root = _survivor(self.root, kept, rng)
+        with self._lock:
+            after.root = _survivor(self.root, kept, rng)
         return after
 
     def files(self) -> Iterator[Path]:

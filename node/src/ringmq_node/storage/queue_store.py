@@ -102,8 +102,7 @@ class FlushJob:
 
     queue: QueueStore
     items: list[FlushItem] = field(default_factory=list)
-    removals: list[Path] = field(default_factory=list)
-    segments_removed: int = 0
+    removals: list[DataFile] = field(default_factory=list)
 
 
 class QueueStore:
@@ -129,6 +128,9 @@ class QueueStore:
         # Journals on their way into segments, oldest first; how far the first one is.
         self._sealed: deque[DataFile] = deque(found.sealed)
         self._cursor = 0
+        # Journals before that, whose successor is not durable yet; files that are being removed.
+        self._sealing: list[DataFile] = []
+        self._leaving: list[DataFile] = []
         # Rounds that this queue took part in, begun and done. What is appended now is
         # durable when `_commits` has reached `_gate()`.
         self._takes = self._commits = 0
@@ -254,7 +256,7 @@ class QueueStore:
             for low, high in state.live.intersection(entry.first, entry.last):
                 self.missing.remove(low, high)
                 self.live_bytes += entry.bytes_of(low, high)
-        self._journal.rotate(self._checkpoint(generation, self._journal.file))
+        self._rotate()
         self._host.mark_dirty(self)
 
     def fill(self, first_position: int, block: Block, transient: bool) -> None:
@@ -302,6 +304,7 @@ class QueueStore:
             counters.files_synced += 1
             if piece.seals is not None:
                 self._sealed.append(piece.seals)
+                self._sealing = [file for file in self._sealing if file is not piece.seals]
                 counters.sealed += 1
                 self._host.mark_flushable(self)
         for entry in job.entries:
@@ -339,11 +342,12 @@ class QueueStore:
                 self._spent = self._gate()
             if self._commits < self._spent:
                 break
-            job.removals.append(file.path)
+            job.removals.append(file)
             self._sealed.popleft()
             self._cursor = 0
             self._spent = None
         self._plan_removals(job)
+        self._leaving = job.removals
         return job if job.items or job.removals else None
 
     def flushed(self, job: FlushJob, placed: list[Placed]) -> None:
@@ -364,7 +368,8 @@ class QueueStore:
                 self._emptied[item.segment.number] = self._gate()
         counters = self._host.counters
         counters.segment_bytes += sum(place.length for place in placed)
-        counters.segments_deleted += job.segments_removed
+        counters.segments_deleted += sum(file.path.suffix == ".idx" for file in self._leaving)
+        self._leaving = []
 
     def end(self) -> None:
         """Logs that all before was synced, so that damage to it is never taken for a torn tail."""
@@ -402,8 +407,10 @@ class QueueStore:
 
     def _checkpoint(self, generation: int, current: DataFile | None) -> Checkpoint:
         """The state as it is, for the journal `generation`, which comes after `current`."""
-        # A cut says nothing once no file has bodies from before it.
-        files = [*self._sealed, *self._segments.values(), *([current] if current else [])]
+        # A cut says nothing once no file has bodies from before it, nor can come back with them.
+        files = [*self._sealed, *self._sealing, *self._segments.values(), *self._leaving]
+        if current is not None:
+            files.append(current)
         oldest = min((file.oldest_generation for file in files), default=generation)
         self._cuts = tuple(cut for cut in self._cuts if cut.generation > oldest)
         return Checkpoint(generation, self.state, self._cuts, self.damaged)
@@ -457,7 +464,13 @@ class QueueStore:
             journal.entries > limits.journal_entries_max
             or journal.size_bytes > limits.journal_bytes_max
         ):
-            journal.rotate(self._checkpoint(journal.file.number + 1, journal.file))
+            self._rotate()
+
+    def _rotate(self) -> None:
+        """The next journal begins with the state as it is now."""
+        current = self._journal.file
+        start = self._checkpoint(current.number + 1, current)
+        self._sealing.append(self._journal.rotate(start))
 
     def _live_parts(self, first: int, last: int) -> Iterator[tuple[Entry, int, int, bool]]:
         """Live positions of `first..last`, cut where entry or `redelivered` changes."""
@@ -512,8 +525,7 @@ class QueueStore:
                 del self._emptied[number]
             elif self._commits >= gate:
                 del self._emptied[number]
-                job.removals.append(self._segments.pop(number).path)
-                job.segments_removed += 1
+                job.removals.append(self._segments.pop(number))
 
     def _plan_entry(self, entry: Entry, job: FlushJob) -> None:
         for first, last in parts_of(entry, self.state.live):

@@ -87,6 +87,7 @@ class Store:
         self._flushable: dict[QueueStore, None] = {}
         self._flushing: tuple[Task[list[Placed]], FlushJob] | None = None
         self._gone = 0
+        self._closed = False
 
     @classmethod
     def open(
@@ -182,9 +183,10 @@ class Store:
     # -- the group commit
 
     async def run(self) -> None:
-        """Commits and flushes until `close`, or until cancelled."""
+        """Commits and flushes until `close`, or until cancelled. A failure doesn't end it."""
         assert self._loop is None, "the store is running already"
-        self.check_writable()
+        if self._closed:
+            return
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
         try:
@@ -211,8 +213,9 @@ class Store:
 
         After a failure it only closes the files.
         """
-        if isinstance(self.failure, StoreClosedError):
+        if self._closed:
             return
+        self._closed = True
         try:
             self._drain()
         finally:
@@ -428,6 +431,8 @@ def _commit(disk: Disk, jobs: list[CommitJob]) -> None:
 def _flush(disk: Disk, job: FlushJob) -> list[Placed]:
     """Runs in the flush thread."""
     placed = write_items(disk, job.items)
-    for path in job.removals:
-        disk.remove(path)
+    for file in job.removals:
+        disk.remove(file.path)
+    if job.removals:
+        disk.sync(job.queue.directory)
     return placed

@@ -1,0 +1,55 @@
+"""Writes to a store as fast as it can and says what is durable, until it is killed.
+
+Op 2n+1 publishes 20 messages, op 2n+2 removes the first 10 of them. Bodies begin with their
+position. Goes on where an earlier run was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.ops import Op, Publish, Remove
+from ringmq_node.storage import QueueStore, Store, StoreError, StoreLimits
+
+LIMITS = StoreLimits(cache_bytes_max=200_000, journal_entries_max=2_000, journal_bytes_max=400_000)
+BODY_BYTES = 200
+
+
+def next_op(queue: QueueStore) -> Op:
+    state = queue.state
+    if state.last_number % 2:
+        first = state.next_position - 20
+        return Remove(((first, first + 9),))
+    first = state.next_position
+    return Publish(
+        first, Block.of([b"%d:".ljust(BODY_BYTES) % at for at in range(first, first + 20)])
+    )
+
+
+async def main(directory: Path) -> None:
+    store = Store.open(directory, cluster_id="c", node="n1", limits=LIMITS)
+    queue = store.open_queue("q")
+    failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
+
+    def say(queue: QueueStore) -> None:
+        print("durable", queue.durable_number, flush=True)
+
+    store.on_durable = say
+    store.on_failed = failed.set_result
+    running = asyncio.create_task(store.run())
+    while not failed.done():
+        op = next_op(queue)
+        queue.append(queue.state.last_number + 1, op, ops.encode(op))
+        # Some ops share a round, and some are alone.
+        await asyncio.sleep(0 if queue.state.last_number % 7 else 0.0002)
+    print("failed", type(failed.result()).__name__, flush=True)
+    store.close()
+    await running
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

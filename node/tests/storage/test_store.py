@@ -1,0 +1,418 @@
+"""One data directory: whose it is, what a failed disk does to it, and the group commit."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from node.tests.storage.simulated_disk import SimulatedDisk
+from node.tests.storage.test_queue_store import append, publish
+from node.tests.storage.workload import QUEUE, ROOT, bodies, open_store, run_store
+
+from ringmq_node.queue.ops import Remove
+from ringmq_node.storage import (
+    CorruptError,
+    DirectoryInUseError,
+    DiskFullError,
+    ForeignDirectoryError,
+    QueueStore,
+    Store,
+    StoreClosedError,
+    StoreError,
+    StoreFailedError,
+    StoreLimits,
+    UnsupportedFormatError,
+)
+from ringmq_node.storage.directory import folder_name
+
+CHILD = Path(__file__).with_name("killed_child.py")
+
+
+def open_real(directory: Path, *, cluster_id: str = "c", node: str = "n1") -> Store:
+    return Store.open(directory, cluster_id=cluster_id, node=node)
+
+
+# -- whose directory
+
+
+def test_directory_that_is_open_is_refused_with_the_process_that_has_it(tmp_path: Path) -> None:
+    store = open_real(tmp_path)
+    with pytest.raises(DirectoryInUseError, match=str(os.getpid())):
+        open_real(tmp_path)
+    store.close()
+    open_real(tmp_path).close()
+
+
+def test_directory_open_in_another_process_is_refused(tmp_path: Path) -> None:
+    child = start_child(tmp_path)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        with pytest.raises(DirectoryInUseError, match=str(child.pid)):
+            open_real(tmp_path)
+    finally:
+        child.kill()
+        child.wait(10)
+        assert child.stdout is not None
+        child.stdout.close()
+
+
+@pytest.mark.parametrize(("cluster_id", "node"), [("other", "n1"), ("c", "n2")])
+def test_directory_of_another_is_refused(tmp_path: Path, cluster_id: str, node: str) -> None:
+    open_real(tmp_path).close()
+    with pytest.raises(ForeignDirectoryError, match="belongs to node 'n1' of cluster 'c'"):
+        open_real(tmp_path, cluster_id=cluster_id, node=node)
+    # A refusal leaves nothing locked.
+    open_real(tmp_path).close()
+
+
+def test_directory_with_queues_and_nothing_to_say_whose_is_refused(tmp_path: Path) -> None:
+    store = open_real(tmp_path)
+    store.open_queue(QUEUE)
+    store.close()
+    (tmp_path / "store.meta").unlink()
+    with pytest.raises(ForeignDirectoryError, match="whose"):
+        open_real(tmp_path)
+
+
+def test_damaged_meta_is_refused(tmp_path: Path) -> None:
+    open_real(tmp_path).close()
+    (tmp_path / "store.meta").write_bytes(b"RINGMQ-M" + bytes(20))
+    with pytest.raises(CorruptError, match=r"store\.meta"):
+        open_real(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["store.meta", "queue.name", "journal.jif"])
+def test_other_format_version_is_refused_with_both_versions(name: str) -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    store.open_queue(QUEUE)
+    store.close()
+    path = next(path for path in disk.files() if path.name == name)
+    content = disk.content(path)
+    content[8] = 9
+    fix_header_checksum(content)
+    with pytest.raises(UnsupportedFormatError, match="version 9; this RingMQ reads version 1"):
+        open_store(disk).open_queue(QUEUE)
+
+
+def fix_header_checksum(content: bytearray) -> None:
+    import zlib
+
+    if bytes(content[:8]) in (b"RINGMQ-M", b"RINGMQ-N"):
+        crc = zlib.crc32(content[18:], zlib.crc32(content[:14]))
+        content[14:18] = crc.to_bytes(4, "little")
+    else:
+        content[24:28] = zlib.crc32(content[:24]).to_bytes(4, "little")
+
+
+# -- queues
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "/", "..", "ü" * 127, "x" * 255, "a\0b", "a/b\\c", " ", "\n"], ids=repr
+)
+def test_any_name_is_a_queue(tmp_path: Path, name: str) -> None:
+    store = open_real(tmp_path)
+    queue = store.open_queue(name)
+    publish(queue, [b"x"])
+    store.close()
+    store = open_real(tmp_path)
+    assert store.queue_names() == [name]
+    assert bodies(store.open_queue(name)) == {0: b"x"}
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "ü" * 128], ids=len)
+def test_name_out_of_bounds_is_refused(tmp_path: Path, name: str) -> None:
+    store = open_real(tmp_path)
+    with pytest.raises(ValueError, match="1 to 255"):
+        store.open_queue(name)
+    assert store.queue_names() == []
+    store.close()
+
+
+def test_open_queue_gives_the_same_object_twice(tmp_path: Path) -> None:
+    store = open_real(tmp_path)
+    assert store.open_queue("a") is store.open_queue("a")
+    store.close()
+
+
+def test_deleted_queue_is_gone_and_its_name_is_free(tmp_path: Path) -> None:
+    store = open_real(tmp_path)
+
+    async def work() -> None:
+        queue = store.open_queue("a")
+        for _ in range(50):
+            publish(queue, [b"x" * 1000] * 10)
+        # With a round on its way, and more gathered behind it.
+        await asyncio.sleep(0)
+        publish(queue, [b"y"])
+        store.delete_queue("a")
+        assert store.queue_names() == []
+        assert store.statistics().cache_bytes_now == 0
+        fresh = store.open_queue("a")
+        assert fresh.state.next_position == 0
+        publish(fresh, [b"new"])
+        await store.sync()
+
+    run_store(store, work)
+    store = open_real(tmp_path)
+    assert bodies(store.open_queue("a")) == {0: b"new"}
+    assert [path.name for path in (tmp_path / "queues").iterdir()] == [folder_name("a")]
+    store.close()
+
+
+@pytest.mark.parametrize("kept", ["nothing", "everything"])
+def test_power_cut_within_a_delete_leaves_all_of_the_queue_or_nothing(kept: str) -> None:
+    import random
+
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    queue = store.open_queue(QUEUE)
+    publish(queue, [b"x"])
+    store.close()
+    before = len(disk.log)
+    store = open_store(disk)
+    opened = len(disk.log)
+    store.delete_queue(QUEUE)
+    assert opened > before
+    replayed = SimulatedDisk()
+    for writes, call in enumerate(disk.log):
+        if writes >= opened:
+            left = replayed.power_cut(kept, random.Random(1))  # type: ignore[arg-type]
+            after = open_store(left)
+            if after.queue_names():
+                assert bodies(after.open_queue(QUEUE)) == {0: b"x"}
+        replayed.do(call)
+    assert open_store(replayed.power_cut("nothing", random.Random(1))).queue_names() == []
+
+
+def test_queue_whose_name_is_lost_is_reported_and_left_alone() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    publish(store.open_queue(QUEUE), [b"x"])
+    store.close()
+    name = next(path for path in disk.files() if path.name == "queue.name")
+    disk.content(name)[20] ^= 1
+    store = open_store(disk)
+    assert store.queue_names() == []
+    assert [report.what for report in store.corruptions] == ["the queue's name is lost"]
+    assert (name.parent / "journal.jif") in [*disk.files()]
+
+
+# -- group commit
+
+
+def test_one_round_is_for_all_dirty_queues() -> None:
+    store = open_store(SimulatedDisk())
+    queues = [store.open_queue(f"q{i}") for i in range(20)]
+    durable: list[QueueStore] = []
+    store.on_durable = durable.append
+
+    async def work() -> None:
+        before = store.statistics().rounds
+        for queue in queues:
+            publish(queue, [b"a"])
+            publish(queue, [b"b"])
+        await store.sync()
+        assert store.statistics().rounds == before + 1
+        await asyncio.sleep(0)
+        assert sorted(queue.queue for queue in durable) == sorted(q.queue for q in queues)
+        assert all(queue.durable_number == 2 for queue in queues)
+
+    run_store(store, work)
+
+
+def test_what_comes_during_a_round_is_in_the_next() -> None:
+    store = open_store(SimulatedDisk())
+    queue = store.open_queue(QUEUE)
+    numbers: list[int] = []
+    store.on_durable = lambda queue: numbers.append(queue.durable_number)
+
+    async def work() -> None:
+        publish(queue, [b"a"])
+        await asyncio.sleep(0)
+        publish(queue, [b"b"])
+        assert queue.durable_number == 0
+        await store.sync()
+        await asyncio.sleep(0)
+        assert numbers[-1] == queue.durable_number == 2
+
+    run_store(store, work)
+
+
+def test_sync_with_nothing_appended_returns_at_once() -> None:
+    store = open_store(SimulatedDisk())
+    store.open_queue(QUEUE)
+
+    async def work() -> None:
+        rounds = store.statistics().rounds
+        await store.sync()
+        assert store.statistics().rounds == rounds
+
+    run_store(store, work)
+
+
+def test_close_makes_durable_what_no_round_has_taken() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    publish(store.open_queue(QUEUE), [b"x"])
+    store.close()
+    store.close()
+    import random
+
+    left = disk.power_cut("nothing", random.Random(1))
+    assert bodies(open_store(left).open_queue(QUEUE)) == {0: b"x"}
+
+
+def test_closed_store_takes_nothing_more() -> None:
+    store = open_store(SimulatedDisk())
+    queue = store.open_queue(QUEUE)
+    store.close()
+    with pytest.raises(StoreClosedError):
+        publish(queue, [b"x"])
+    with pytest.raises(StoreClosedError):
+        store.open_queue("other")
+
+
+# -- a disk that fails
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(errno.ENOSPC, DiskFullError), (errno.EDQUOT, DiskFullError), (errno.EIO, StoreFailedError)],
+)
+@pytest.mark.parametrize("what", ["write", "sync"])
+def test_failed_disk_closes_the_store_for_writes_and_loses_nothing_durable(
+    what: str, code: int, expected: type[StoreError]
+) -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, StoreLimits(cache_bytes_max=0))
+    queue = store.open_queue(QUEUE)
+    failures: list[StoreError] = []
+    store.on_failed = failures.append
+
+    async def work() -> None:
+        publish(queue, [b"durable"] * 3)
+        await store.sync()
+        disk.failure = code
+        if what == "write":
+            disk.writes_left = 0
+        else:
+            disk.syncs_left = 0
+        publish(queue, [b"not any more"] * 3)
+        with pytest.raises(expected):
+            await store.sync()
+        assert [type(failure) for failure in failures] == [expected]
+        assert queue.durable_number == 1
+        # Also when there is room again: what is on the disk is not known.
+        disk.writes_left = disk.syncs_left = None
+        number = queue.state.last_number
+        with pytest.raises(expected):
+            append(queue, Remove(((0, 0),)))
+        assert queue.state.last_number == number
+        with pytest.raises(expected):
+            await store.sync()
+        assert len(failures) == 1
+        assert store.statistics().failed_now
+        runs = queue.read(0, 5, bytes_max=1000, messages_max=10)
+        assert [body for run in runs for body in run.block.bodies()][:3] == [b"durable"] * 3
+
+    run_store(store, work)
+    found = bodies(open_store(disk.copy()).open_queue(QUEUE))
+    assert [found[at] for at in range(3)] == [b"durable"] * 3
+
+
+def test_failed_flush_closes_the_store_as_well() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, StoreLimits(journal_entries_max=5))
+    queue = store.open_queue(QUEUE)
+    failed = asyncio.Event()
+    store.on_failed = lambda _: failed.set()
+
+    async def work() -> None:
+        publish(queue, [b"x"] * 10)
+        # The round's two writes are allowed, the segment's is not.
+        disk.writes_left = 2
+        async with asyncio.timeout(10):
+            await failed.wait()
+        assert isinstance(store.failure, DiskFullError)
+
+    run_store(store, work)
+    assert len(bodies(open_store(disk.copy()).open_queue(QUEUE))) == 10
+
+
+@pytest.mark.slow
+def test_real_file_size_limit_is_a_full_disk(tmp_path: Path) -> None:
+    child = start_child(tmp_path, file_bytes_max=2_000_000)
+    output, _ = child.communicate(timeout=30)
+    lines = output.decode().split("\n")
+    assert "failed DiskFullError" in lines
+    durable = max(int(line.split()[1]) for line in lines if line.startswith("durable"))
+    check_child_survived(tmp_path, durable)
+
+
+# -- a process that is killed
+
+
+def start_child(directory: Path, *, file_bytes_max: int = 0) -> subprocess.Popen[bytes]:
+    def limit() -> None:
+        if file_bytes_max:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
+
+    return subprocess.Popen(
+        [sys.executable, str(CHILD), str(directory)], stdout=subprocess.PIPE, preexec_fn=limit
+    )
+
+
+def check_child_survived(directory: Path, durable: int) -> None:
+    """See `killed_child`: op n publishes 20 messages, and removes 10 of them later."""
+    store = open_real(directory)
+    queue = store.open_queue("q")
+    queue.check()
+    assert not queue.corruptions
+    assert not queue.incomplete
+    assert queue.state.last_number >= durable
+    found = bodies(queue)
+    assert all(body.startswith(b"%d:" % at) for at, body in found.items())
+    assert len(found) == len(queue.state.live)
+    # Published in pairs of ops: of the last pair only the first may be there.
+    published = (queue.state.last_number + 1) // 2 * 20
+    assert queue.state.next_position == published
+    assert all((at in found) == (at % 20 >= 10) for at in range(published - 20))
+    store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounds", [1, 5, 40, 150, 400])
+def test_what_was_durable_survives_kill_9_in_the_middle_of_writing(
+    tmp_path: Path, rounds: int
+) -> None:
+    durable = 0
+    for _ in range(2):
+        child = start_child(tmp_path)
+        assert child.stdout is not None
+        for _ in range(rounds):
+            line = child.stdout.readline().decode().split()
+            durable = int(line[1])
+        os.kill(child.pid, signal.SIGKILL)
+        rest = child.stdout.read().decode().split("\n")
+        child.wait(10)
+        child.stdout.close()
+        for text in rest[:-1]:
+            durable = int(text.split()[1])
+        check_child_survived(tmp_path, durable)
+
+
+def test_root_is_where_the_simulated_queues_are() -> None:
+    disk = SimulatedDisk()
+    open_store(disk).open_queue(QUEUE)
+    assert ROOT / "queues" / folder_name(QUEUE) / "journal.jif" in [*disk.files()]
