@@ -1,0 +1,110 @@
+"""`ringmq cluster ...`: node processes on this machine, and what any cluster is like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+import ringmq
+from ringmq import ClusterStatus
+from ringmq_node.cli.local import BASE_PORT, NODES_MAX, LocalCluster, default_directory
+from ringmq_node.cli.options import client_options, json_option, run
+from ringmq_node.cli.output import emit_json, emit_table, status_json
+
+_data_option = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The cluster's directory. Default: $XDG_STATE_HOME/ringmq/cluster.",
+)
+
+
+@click.group()
+def cluster() -> None:
+    """A cluster of local processes; the state of any cluster."""
+
+
+@cluster.command()
+@click.option("--nodes", type=click.IntRange(1, NODES_MAX), default=3, show_default=True)
+@_data_option
+@click.option(
+    "--base-port",
+    type=click.IntRange(0, 65535 - NODES_MAX),
+    help=f"The first node's port, the next has one more. 0: free ones.  [default: {BASE_PORT}]",
+)
+@click.option("--registry", default="", help="etcd://... Default: a SQLite file in the directory.")
+@json_option
+def up(nodes: int, data: Path | None, base_port: int | None, registry: str, as_json: bool) -> None:
+    """Start node processes that stay, and wait until all see each other.
+
+    Nodes of the same directory that run already are left alone.
+    """
+    local = LocalCluster.create(
+        data or default_directory(), nodes=nodes, base_port=base_port, registry=registry
+    )
+    started = [member.node for member in local.members if local.process(member.node) is None]
+    for node in started:
+        local.start(node)
+    try:
+        run(local.wait_ready())
+    except BaseException:
+        # All or nothing, but not those that ran before.
+        local.stop_nodes(started)
+        raise
+    rows = [
+        {"node": member.node, "address": member.address, "pid": process.pid if process else 0}
+        for member in local.members
+        for process in [local.process(member.node)]
+    ]
+    if as_json:
+        emit_json({"nodes": rows, "data": str(local.directory), "registry": local.registry})
+        return
+    emit_table(("node", "address", "pid"), (tuple(row.values()) for row in rows))
+    click.echo(f"data in {local.directory}; `ringmq cluster down` ends it")
+
+
+@cluster.command()
+@_data_option
+@json_option
+def down(data: Path | None, as_json: bool) -> None:
+    """End the node processes that `cluster up` started. Data stays."""
+    local = LocalCluster.open(data or default_directory())
+    stopped, killed = local.stop()
+    if as_json:
+        emit_json({"stopped": stopped, "killed": killed, "data": str(local.directory)})
+        return
+    click.echo(f"{len(stopped)} nodes ended" + (f", {len(killed)} killed" if killed else ""))
+
+
+@cluster.command()
+@_data_option
+@client_options
+def status(data: Path | None, seeds: str, timeout: float, as_json: bool) -> None:
+    """The nodes, as one of them sees them. With --data, those of a local cluster."""
+    if data is not None:
+        seeds = LocalCluster.open(data).seeds
+
+    async def work() -> ClusterStatus:
+        async with ringmq.connect(seeds, deadline_s=timeout) as client:
+            return await client.cluster_status()
+
+    found = run(work())
+    if as_json:
+        emit_json(status_json(found))
+        return
+    emit_table(
+        ("node", "address", "state", "masters", "mirrors", "version"),
+        (
+            (
+                each.node,
+                each.address,
+                each.state.name.lower(),
+                each.masters,
+                each.mirrors,
+                each.version,
+            )
+            for each in found.nodes
+        ),
+    )
+    registry = "available" if found.registry_available else "not available"
+    click.echo(f"cluster {found.cluster_id}, {found.queues} queues, registry {registry}")

@@ -1,0 +1,101 @@
+"""`ringmq node start`: one node in this process, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ringmq_node.cli.options import json_option
+from ringmq_node.cli.output import emit_json
+from ringmq_node.config import ConfigError, NodeConfig, load_config
+
+if TYPE_CHECKING:
+    from ringmq_node.node import Node
+
+_HELP = {
+    "node": "This node's name, unique in the cluster.",
+    "registry": "sqlite:///path/to/file or etcd://host:port,host:port/prefix.",
+    "data": "The directory for queues; of this node alone.",
+    "listen": "HOST:PORT to serve on; port 0 takes a free one.",
+    "advertise": "HOST:PORT under which others find it; default: as listened to.",
+    "cluster": "The cluster's name.",
+    "message_bytes_max": "The largest message.",
+    "ring_timeout_s": "Silence after which a neighbour in the ring is dead.",
+    "slow_timeout_s": "How long a mirror may hold up a full window.",
+    "lease_s": "The lease in the registry.",
+    "heartbeat_s": "On clients' streams.",
+    "cache_bytes_max": "Bodies kept in memory, beside on disk.",
+    "ring_bytes_max": "Unstable bytes of one ring, past which publishers wait.",
+    "drain_s": "How long a stopping node hands its masters over.",
+    "reflection": "Serve gRPC reflection.",
+    "log_level": "debug, info, warning or error.",
+}
+_TYPES: dict[str, click.ParamType[Any]] = {
+    "int": click.INT,
+    "float": click.FLOAT,
+    "str": click.STRING,
+}
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """An option for each field of `NodeConfig`; None where it isn't given."""
+    for field in reversed(fields(NodeConfig)):
+        flag = field.name.replace("_", "-")
+        help_text = _HELP[field.name]
+        if field.default is not MISSING and field.default != "":
+            help_text += f"  [default: {str(field.default).lower()}]"
+        if field.type == "bool":
+            option = click.option(f"--{flag}/--no-{flag}", field.name, default=None, help=help_text)
+        else:
+            option = click.option(
+                f"--{flag}", field.name, type=_TYPES[str(field.type)], help=help_text
+            )
+        command = option(command)
+    return command
+
+
+@click.group()
+def node() -> None:
+    """A single node."""
+
+
+@node.command()
+@_setting_options
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A TOML file with the same settings, `-` in names as `_`.",
+)
+@json_option
+def start(config_file: Path | None, as_json: bool, **flags: Any) -> None:
+    """Serve until SIGTERM or Ctrl-C, then hand the masters over.
+
+    Flags count over the environment (RINGMQ_NODE, RINGMQ_RING_TIMEOUT_S, ...) over
+    the file. Needed: --node, --registry, --data. Logs go to stderr.
+    """
+    config = load_config(flags, file=config_file)
+    if config.log_level not in LOG_LEVELS:
+        raise ConfigError(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+    logging.basicConfig(
+        level=config.log_level.upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+    )
+    # Not before: it takes the server's imports, which no other command needs.
+    from ringmq_node.node import run_node
+
+    def announce(served: Node) -> None:
+        if as_json:
+            emit_json({"node": config.node, "address": served.address, "state": "ready"})
+        else:
+            # Scripts wait for this line: it must not stay in a buffer.
+            click.echo(f"ringmq node {config.node} ready at {served.address}")
+
+    asyncio.run(run_node(config, ready=announce))

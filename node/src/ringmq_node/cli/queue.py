@@ -1,0 +1,177 @@
+"""`ringmq queue ...` and `ringmq promote`."""
+
+from __future__ import annotations
+
+import click
+
+import ringmq
+from ringmq import QueueInfo
+from ringmq_node.cli.options import client_options, run
+from ringmq_node.cli.output import emit_facts, emit_json, emit_table, queue_json, ring_text
+
+
+@click.group()
+def queue() -> None:
+    """Declare, look at, empty and delete queues."""
+
+
+@queue.command()
+@click.argument("name")
+@click.option(
+    "--replicas",
+    type=click.IntRange(0),
+    default=0,
+    help="The master included. Default: as many as there are nodes, at most 3.",
+)
+@click.option(
+    "--min-insync",
+    type=click.IntRange(0),
+    default=0,
+    help="Replicas that must have a message on disk before it is confirmed. Default: a majority.",
+)
+@client_options
+def declare(
+    name: str, replicas: int, min_insync: int, seeds: str, timeout: float, as_json: bool
+) -> None:
+    """Create the queue NAME, unless it is there with the same arguments."""
+
+    async def work() -> QueueInfo:
+        async with ringmq.connect(seeds, deadline_s=timeout) as client:
+            return await client.declare_queue(name, replicas, min_insync)
+
+    info = run(work())
+    if as_json:
+        emit_json(queue_json(info))
+    else:
+        click.echo(f"queue {info.queue}: {info.state.name.lower()}, ring {ring_text(info)}")
+
+
+@queue.command("list")
+@click.argument("prefix", default="")
+@client_options
+def list_queues(prefix: str, seeds: str, timeout: float, as_json: bool) -> None:
+    """All queues, or those whose names begin with PREFIX."""
+
+    async def work() -> list[QueueInfo]:
+        async with ringmq.connect(seeds, deadline_s=timeout) as client:
+            return await client.queues(prefix)
+
+    found = run(work())
+    if as_json:
+        emit_json([queue_json(info) for info in found])
+        return
+    emit_table(
+        ("queue", "state", "ring", "epoch", "ready", "unacked", "bytes", "consumers"),
+        (
+            (
+                info.queue,
+                info.state.name.lower(),
+                ring_text(info),
+                info.epoch,
+                info.messages_ready,
+                info.messages_unacknowledged,
+                info.bytes_ready + info.bytes_unacknowledged,
+                info.consumers,
+            )
+            for info in found
+        ),
+    )
+
+
+@queue.command()
+@click.argument("name")
+@client_options
+def show(name: str, seeds: str, timeout: float, as_json: bool) -> None:
+    """Everything about the queue NAME."""
+
+    async def work() -> QueueInfo:
+        async with ringmq.connect(seeds, deadline_s=timeout) as client:
+            return await client.queue(name)
+
+    info = run(work())
+    facts = queue_json(info)
+    if as_json:
+        emit_json(facts)
+        return
+    del facts["ring"]
+    emit_facts(facts)
+    emit_table(
+        ("replica", "role", "synchronised", "received", "persisted"),
+        (
+            (
+                replica.node,
+                "mirror" if index else "master",
+                "yes" if replica.synchronised else "no",
+                replica.received,
+                replica.persisted,
+            )
+            for index, replica in enumerate(info.ring)
+        ),
+    )
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--if-empty", is_flag=True, help="Refuse if there are messages.")
+@click.option("--if-unused", is_flag=True, help="Refuse if there are consumers.")
+@client_options
+def delete(
+    name: str, if_empty: bool, if_unused: bool, seeds: str, timeout: float, as_json: bool
+) -> None:
+    """Delete the queue NAME and its messages."""
+
+    async def work() -> int:
+        async with ringmq.connect(seeds, deadline_s=timeout) as client:
+            return await client.delete_queue(name, if_empty=if_empty, if_unused=if_unused)
+
+    messages = run(work())
+    if as_json:
+        emit_json({"queue": name, "messages": messages})
+    else:
+        click.echo(f"queue {name}: deleted, with {messages} messages")
+
+
+@queue.command()
+@click.argument("name")
+@client_options
+def purge(name: str, seeds: str, timeout: float, as_json: bool) -> None:
+    """Remove the ready messages of the queue NAME."""
+
+    async def work() -> int:
+        async with ringmq.connect(seeds, deadline_s=timeout) as client:
+            return await client.purge_queue(name)
+
+    messages = run(work())
+    if as_json:
+        emit_json({"queue": name, "messages": messages})
+    else:
+        click.echo(f"queue {name}: {messages} messages removed")
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.argument("node")
+@client_options
+def promote(name: str, node: str, seeds: str, timeout: float, as_json: bool) -> None:
+    """Make NODE's mirror the master of QUEUE: nothing is lost or enqueued twice."""
+
+    async def work() -> ringmq.Promotion:
+        async with ringmq.connect(seeds, deadline_s=timeout) as client:
+            return await client.promote_mirror(name, node)
+
+    done = run(work())
+    if as_json:
+        emit_json(
+            {
+                "queue": name,
+                "old_master": done.old_master,
+                "new_master": done.new_master,
+                "epoch": done.epoch,
+                "took_ms": done.took_ms,
+            }
+        )
+    else:
+        click.echo(
+            f"queue {name}: {done.old_master} -> {done.new_master}, "
+            f"epoch {done.epoch}, {done.took_ms} ms"
+        )

@@ -1,0 +1,1 @@
+"""The main job: a cluster, a load, a murder, and the count of what was lost."""
