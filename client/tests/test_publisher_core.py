@@ -112,6 +112,20 @@ def test_after_a_break_the_same_messages_have_the_same_sequences() -> None:
     assert outcome(core) == dict.fromkeys(range(4))
 
 
+def test_a_confirm_of_the_middle_of_a_batch_leaves_its_ends() -> None:
+    core = core_of(window_messages=40)
+    open_core(core)
+    submit(core, *(b"%d" % number for number in range(5)))
+    assert [(f.first, f.last) for f in drain(core)] == [(1, 5)]
+    core.confirmed(2, 3)
+    core.confirmed(0, 1)
+    core.check()
+    assert core.outstanding_messages == 2
+    assert outcome(core) == {}
+    core.confirmed(3, 9)
+    assert outcome(core) == {0: None}
+
+
 def test_a_retryable_refusal_ends_the_stream_and_all_that_follows_is_sent_again() -> None:
     core = core_of(window_messages=4)
     identity = open_core(core)

@@ -1,0 +1,32 @@
+"""`RangeSet` against a plain set."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringmq.ranges import RangeSet
+
+pairs = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda p: (p[0], p[0] + p[1]))
+
+
+@given(st.lists(st.tuples(st.booleans(), pairs), max_size=30), pairs)
+def test_it_is_a_set_of_numbers(
+    steps: list[tuple[bool, tuple[int, int]]], probe: tuple[int, int]
+) -> None:
+    ranges, model = RangeSet(), set[int]()
+    for is_add, (first, last) in steps:
+        numbers = set(range(first, last + 1))
+        if is_add:
+            ranges.add(first, last)
+            model |= numbers
+        else:
+            assert ranges.remove(first, last) == len(model & numbers)
+            model -= numbers
+        ranges.check()
+    assert {n for a, b in ranges for n in range(a, b + 1)} == model
+    assert len(ranges) == len(model)
+    wanted = set(range(probe[0], probe[1] + 1))
+    assert ranges.contains_all(*probe) == (wanted <= model)
+    inside = ranges.intersection(*probe)
+    assert {n for a, b in inside for n in range(a, b + 1)} == wanted & model
