@@ -150,7 +150,7 @@ class Directory:
         known = [
             view
             for view in (
-                self._node.group.views.get(record.id),
+                self._node.group.view(record.id),
                 replica.ring.view if replica is not None else None,
             )
             if view is not None
@@ -184,7 +184,7 @@ class Directory:
         """How many masters and mirrors each node has, by the views that this one knows."""
         masters: Counter[str] = Counter()
         mirrors: Counter[str] = Counter()
-        for view in self._node.group.views.values():
+        for view in self._node.group.views().values():
             masters[view.master.node] += 1
             mirrors.update(member.id.node for member in view.members[1:])
         return masters, mirrors

@@ -2,6 +2,13 @@
 
 Holds back the ops that come before the state has been installed; after that ops go
 straight to the queue, and their removals shorten what is missing.
+
+The state comes beside the ring and may be ahead of it. It is installed only once
+the ring has delivered the op that it ends with, in the same epoch. Else:
+1. the master numbers 8 and 9, and answers with its state after 9,
+2. it dies before anybody has got 8 from it,
+3. the next master gives 8 and 9 to other messages, and this replica would pass over
+   them as old (`test_state_of_a_master_that_died_with_it_is_not_installed`).
 """
 
 from __future__ import annotations
@@ -10,7 +17,9 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import cast
 
 from ringmq_node.catchup import FETCH_RANGES_MAX, keep_below
 from ringmq_node.errors import BrokerError
@@ -19,14 +28,19 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.ranges import Range
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import QueueStore
+from ringmq_node.storage import QueueStore, StoreFailedError
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.2
+# How long the ring may take to deliver what the state has already.
+DELIVERY_DEADLINE_S = 5.0
+# Ops that wait for the state. Past it the oldest go, and a newer state is wanted.
+HELD_BACK_BYTES_MAX = 64 * 1024 * 1024
 
 FetchState = Callable[[int], Awaitable[QueueState]]
 FetchMessages = Callable[[Sequence[Range]], AsyncIterator[tuple[int, Block, bool]]]
+Messages = AsyncGenerator[tuple[int, Block, bool], None]
 
 
 class SourceError(Exception):
@@ -47,9 +61,14 @@ class Joining:
         self.cancelled = False
         self._store = store
         self._sync = sync
+        # The last op that isn't held back, and its epoch; of the one that was the last
+        # before the joining nobody has to be asked.
         self._number = number
+        self._epoch: int | None = None
         self._apply = apply
         self._held_back: deque[tuple[int, int, bytes]] = deque()
+        self._held_back_bytes = 0
+        self._arrived = asyncio.Event()
         self._installed = False
 
     def holds_back(self, number: int, epoch: int, payload: bytes) -> bool:
@@ -57,6 +76,11 @@ class Joining:
         if self._installed:
             return False
         self._held_back.append((number, epoch, payload))
+        self._held_back_bytes += len(payload)
+        while self._held_back_bytes > HELD_BACK_BYTES_MAX and len(self._held_back) > 1:
+            self._number, self._epoch, dropped = self._held_back.popleft()
+            self._held_back_bytes -= len(dropped)
+        self._arrived.set()
         return True
 
     async def run(self, fetch_state: FetchState, fetch_messages: FetchMessages) -> None:
@@ -64,7 +88,9 @@ class Joining:
         while not self.cancelled:
             try:
                 if not self._installed:
-                    self._install(await fetch_state(self._number))
+                    state = await fetch_state(self._number)
+                    await self._wait_delivered(state)
+                    self._install(state)
                 while self._store.missing and not self.cancelled:
                     await self._fetch_some(fetch_messages)
                 if not self.cancelled:
@@ -73,6 +99,29 @@ class Joining:
             except (SourceError, BrokerError) as error:
                 logger.info("catching up: %s; trying again", error)
                 await asyncio.sleep(RETRY_S * (0.5 + random.random()))
+            except StoreFailedError:
+                # The store has told the node, which leaves its rings.
+                self.cancelled = True
+
+    async def _wait_delivered(self, state: QueueState) -> None:
+        """Until the ring has delivered what `state` ends with; `SourceError` if it is not that."""
+        number = state.last_number
+        try:
+            async with asyncio.timeout(DELIVERY_DEADLINE_S):
+                while self._number + len(self._held_back) < number and not self.cancelled:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            raise SourceError(f"the state is of op {number}, which does not come") from None
+        if self.cancelled:
+            return
+        if number < self._number:
+            raise SourceError(f"the state is of op {number}, wanted is {self._number} or later")
+        epoch = self._epoch
+        if number > self._number:
+            epoch = self._held_back[number - self._number - 1][1]
+        if epoch is not None and epoch != state.epoch:
+            raise SourceError(f"op {number} is of epoch {epoch}, in the state of {state.epoch}")
 
     def _install(self, state: QueueState) -> None:
         if self.cancelled:
@@ -90,16 +139,19 @@ class Joining:
                 if isinstance(op, Publish):
                     self._store.fill(op.first_position, op.block, op.transient)
         self._held_back.clear()
+        self._held_back_bytes = 0
 
     async def _fetch_some(self, fetch_messages: FetchMessages) -> None:
         wanted = [
             pair for pair, _ in zip(self._store.missing, range(FETCH_RANGES_MAX), strict=False)
         ]
         before = len(self._store.missing)
-        async for first_position, block, transient in fetch_messages(wanted):
-            if self.cancelled:
-                return
-            self._store.fill(first_position, block, transient)
+        # Whoever stops half way ends the call, too.
+        async with aclosing(cast(Messages, fetch_messages(wanted))) as messages:
+            async for first_position, block, transient in messages:
+                if self.cancelled:
+                    return
+                self._store.fill(first_position, block, transient)
         if len(self._store.missing) == before:
             # They have been acknowledged there, and the acks are on their way here.
             await asyncio.sleep(RETRY_S)

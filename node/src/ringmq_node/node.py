@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2
-from grpc_health.v1._async import HealthServicer
+from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
@@ -80,7 +79,7 @@ class Node:
         self.store: Store
         self.group: Group
         self._fetcher = Fetcher(self)
-        self._health = HealthServicer()
+        self._health = health.aio.HealthServicer()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fatal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._by_store: dict[QueueStore, Replica] = {}

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
-from ringmq_gm import MemberId, Ring, Role, View
+from ringmq_gm import MemberId, Ring, RingClosedError, Role, View
 from ringmq_node.errors import BrokerError
 from ringmq_node.joining import Joining
 from ringmq_node.queue import ops
@@ -145,7 +145,6 @@ class Replica:
         if role is Role.MASTER:
             if not self._was_master:
                 self._was_master = True
-                self._watermarks = (0, 0)
                 self._host.spawn(self._take_over(view.epoch), f"take over {self.record.name}")
         else:
             self._step_down()
@@ -155,6 +154,7 @@ class Replica:
 
     def start_catch_up(self, number: int, source: MemberId) -> None:
         self._stop_joining()
+        self._watermarks = (0, 0)
         self._joining = Joining(self.store, number, apply=self.apply, sync=self._host.sync_store)
         self._host.spawn(self._catch_up(self._joining), f"catch up {self.record.name}")
 
@@ -165,7 +165,10 @@ class Replica:
 
     async def _take_over(self, epoch: int) -> None:
         """Everything that is live may have been delivered by the one before."""
-        await self.ring.wait_writable()
+        try:
+            await self.ring.wait_writable()
+        except RingClosedError:
+            return
         if self.ring.role is not Role.MASTER or self.master is not None:
             return
         live = self.store.state.live

@@ -39,7 +39,8 @@ def open_registry(url: str) -> Registry:
     if parts.scheme == "sqlite":
         if parts.netloc or not path.strip("/") or path.endswith("/") or "\0" in path:
             raise AddressError(f"registry URL {url!r} names no file; expected {_FORMS}")
-        return SqliteRegistry(Path(path))
+        # Four slashes, as other tools write an absolute path, mean the same as three.
+        return SqliteRegistry(Path("/" + path.lstrip("/")))
     if parts.scheme == "etcd":
         endpoints = [_endpoint(text, url) for text in parts.netloc.split(",")]
         prefix = path.strip("/") or ETCD_PREFIX

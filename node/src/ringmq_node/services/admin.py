@@ -110,7 +110,7 @@ class AdminService:
             min_insync=record.min_insync,
             state=broker.QUEUE_STATE_DOWN,
         )
-        view = self._node.group.views.get(record.id)
+        view = self._node.group.view(record.id)
         if view is not None:
             info.epoch = view.epoch
             for member in view.members:

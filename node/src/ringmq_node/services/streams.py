@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import grpc
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_gm import RingClosedError
 from ringmq_node.errors import BrokerError
 from ringmq_node.queue.ops import PRODUCER_ID_BYTES_MAX
 from ringmq_node.queue.ranges import Range
@@ -59,7 +61,8 @@ class Stream:
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()
+                with suppress(RingClosedError):  # the client has been told by then
+                    task.result()
         finally:
             self.closed()
             for task in tasks:
@@ -72,9 +75,9 @@ class Stream:
             if data is grpc.aio.EOF:
                 return
             self._heard = True
-            waits = self.received(data)
-            if waits:
+            while self.replica.ring.refusal() == "full":
                 await self.replica.ring.wait_writable()
+            self.received(data)
 
     async def _keep_alive(self) -> None:
         silent = 0
@@ -95,8 +98,8 @@ class Stream:
         self.outbox.close()
 
     @abstractmethod
-    def received(self, data: bytes) -> bool:
-        """Takes one request; returns whether to wait for the ring before the next."""
+    def received(self, data: bytes) -> None:
+        """Takes one request."""
 
     @abstractmethod
     def closed(self) -> None: ...
@@ -136,14 +139,13 @@ class PublishStream(Stream):
         )
         self.outbox.put(broker.PublishResponse(opened=opened))
 
-    def received(self, data: bytes) -> bool:
+    def received(self, data: bytes) -> None:
         request = parse(broker.PublishRequest, data)
         match request.WhichOneof("request"):
             case "batch":
                 self._batch(request.batch)
-                return self.replica.ring.refusal() == "full"
             case "heartbeat":
-                return False
+                pass
             case _:
                 raise BrokerError(
                     common.REASON_BAD_REQUEST, "after Open come batches", field="request"
@@ -243,7 +245,7 @@ class ConsumeStream(Stream):
         self.outbox.put(broker.ConsumeResponse(opened=opened))
         begin()
 
-    def received(self, data: bytes) -> bool:
+    def received(self, data: bytes) -> None:
         request = parse(broker.ConsumeRequest, data)
         match request.WhichOneof("request"):
             case "settle":
@@ -253,14 +255,12 @@ class ConsumeStream(Stream):
                     removed=[_range(pair) for pair in (*settle.ack, *settle.discard)],
                     requeued=[_range(pair) for pair in settle.requeue],
                 )
-                return False
             case "cancel":
                 self.replica.cancel_consumer(self._number)
                 cancelled = broker.ConsumeCancelled()
                 self.outbox.put(broker.ConsumeResponse(cancelled=cancelled))
-                return False
             case "heartbeat":
-                return False
+                pass
             case _:
                 raise BrokerError(
                     common.REASON_BAD_REQUEST, "after Open come acks", field="request"
