@@ -46,7 +46,7 @@ from ringmq_gm.registry.base import Registry
 from ringmq_gm.registry_views import RegistryViews
 from ringmq_gm.rings import Application, Ring
 from ringmq_gm.timers import Alarm, RingTimers
-from ringmq_gm.views import MemberId
+from ringmq_gm.views import MemberId, View
 
 # Rings of which a Hello came before they were opened here.
 EARLY_HELLOS_MAX = 10_000
@@ -154,6 +154,14 @@ class Group:
         """The nodes that hold a lease, by name, this one included; as last heard while the
         registry is away."""
         return dict(self._directory.records)
+
+    def view(self, ring: str) -> View | None:
+        """The newest view of a ring that the registry has shown, hosted here or not."""
+        return self._views.view(ring)
+
+    def views(self) -> dict[str, View]:
+        """`view` of every ring of the cluster, by name."""
+        return self._views.views()
 
     def rings(self) -> dict[str, Ring]:
         """The rings that are open here, by name."""

@@ -275,9 +275,9 @@ class _OutgoingSession:
         self._wake_writer()
 
     def _wake_writer(self) -> None:
-        if self._wake is not None:
+        # Done already: it was woken, or its session is ending and has cancelled it.
+        if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
-            self._wake = None
 
     async def _write(self) -> str | None:
         while True:
@@ -463,9 +463,9 @@ class _IncomingSession:
 
     def _give_credit(self) -> None:
         self._credit_due = True
-        if self._wake is not None:
+        # Done already: it was woken, or its session is ending and has cancelled it.
+        if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
-            self._wake = None
 
     async def _credit(self) -> str | None:
         while True:

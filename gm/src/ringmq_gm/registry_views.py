@@ -127,6 +127,16 @@ class RegistryViews:
         self._proposals.append((ring, proposal))
         self._proposal_waits.set()
 
+    def view(self, ring: str) -> View | None:
+        """The newest view that the registry has shown, whether the ring is hosted here or not."""
+        known = self._known.get(ring)
+        return None if known is None or known.value is None else View.decode(known.value)
+
+    def views(self) -> dict[str, View]:
+        """`view` of every ring of the cluster, by name."""
+        found = {ring: self.view(ring) for ring in self._known}
+        return {ring: view for ring, view in found.items() if view is not None}
+
     # --- learning ---
 
     async def _watch(self) -> None:

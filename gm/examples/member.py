@@ -1,0 +1,57 @@
+"""One of three processes that talk in one order. Run it as `member.py anna`, `ben` and `carl`."""
+
+import asyncio
+import sys
+
+import grpc.aio
+
+import ringmq_gm as gm
+from ringmq_gm.registry.base import Guard, Put
+from ringmq_gm.registry.url import open_registry
+
+
+class Chat:
+    ring: gm.Ring
+
+    def deliver(self, number: int, epoch: int, payload: bytes) -> None:
+        print("delivered", number, payload.decode(), flush=True)
+        self.ring.persisted(number)  # Others write it to disk before they say so.
+
+    def watermarks(self, received: int, persisted: int) -> None:
+        print("confirmed", persisted, flush=True)
+
+    def role_changed(self, role: gm.Role, view: gm.View) -> None:
+        print(role.value, view.epoch, flush=True)
+
+    def start_catch_up(self, number: int, source: gm.MemberId) -> None:
+        self.ring.caught_up(number)  # Who joins a talk doesn't need what was said before.
+
+    def ring_deleted(self) -> None:
+        print("deleted", flush=True)
+
+
+async def talk(name: str, registry_url: str) -> None:
+    registry = open_registry(registry_url)
+    server = grpc.aio.server()
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    incarnation = await gm.next_incarnation(registry, name)
+    group = gm.Group(registry, node=name, incarnation=incarnation, address=address)
+    group.add_to(server)
+    await server.start()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(group.run())
+        while len(group.nodes()) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        ids = sorted(record.member_id for record in group.nodes().values())
+        view = gm.first_view(ids, min_insync=2).encode()
+        await registry.commit([Guard(gm.ring_key("chat"), 0)], [Put(gm.ring_key("chat"), view)])
+        chat = Chat()
+        ring = chat.ring = group.open("chat", chat, gm.LogEnd())
+        while True:
+            await asyncio.sleep(0.05)
+            if ring.view is not None:
+                ring.submit(f"hello from {name}".encode())  # By way of the master.
+
+
+if __name__ == "__main__":
+    asyncio.run(talk(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "sqlite:///tmp/chat.db"))
