@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from node.tests.storage.simulated_disk import SimulatedDisk
+from node.tests.storage.test_queue_store import publish
 from node.tests.storage.workload import (
     QUEUE,
     Picture,
@@ -20,7 +21,7 @@ from node.tests.storage.workload import (
     run_store,
 )
 
-from ringmq_node.storage import QueueStore
+from ringmq_node.storage import QueueStore, StoreLimits
 from ringmq_node.storage.records import (
     FILE_HEADER,
     JOURNAL_MAGIC,
@@ -223,6 +224,36 @@ def test_one_of_two_checkpoints_is_enough() -> None:
         assert str(path) in str(queue.corruptions[0])
         assert queue.corruptions[0].offset == header.offset
         assert Picture.of(queue.state, queue.missing, 0) == made.last
+
+
+def test_record_inside_a_body_is_no_record() -> None:
+    """A journal published as a message is not read as one, also when its own record is hit."""
+    disk = SimulatedDisk()
+    store = open_store(disk, StoreLimits())
+    queue = store.open_queue(QUEUE)
+    path = queue.directory / "journal.jif"
+
+    async def work() -> None:
+        publish(queue, [b"first"])
+        await store.sync()
+        publish(queue, [bytes(disk.content(path))])
+        await store.sync()
+        publish(queue, [b"last"])
+        await store.sync()
+
+    run_store(store, work)
+    content = disk.content(path)
+    # The second message's record: its header's checksum.
+    at = content.index(b"RINGMQ-J", 8)
+    record = content.rindex(content[12:16], 0, at)
+    content[record + 4] ^= 1
+    queue = open_store(disk, StoreLimits()).open_queue(QUEUE)
+    assert [(report.offset, report.what) for report in queue.corruptions] == [
+        (record, "no valid record header")
+    ]
+    assert queue.damaged
+    assert [*queue.missing] == [(1, 1)]
+    assert bodies(queue) == {0: b"first", 2: b"last"}
 
 
 def test_damage_is_remembered_over_the_next_restart() -> None:

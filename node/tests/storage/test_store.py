@@ -158,6 +158,8 @@ def test_deleted_queue_is_gone_and_its_name_is_free(tmp_path: Path) -> None:
         store.delete_queue("a")
         assert store.queue_names() == []
         assert store.statistics().cache_bytes_now == 0
+        with pytest.raises(StoreClosedError, match="'a' was deleted"):
+            publish(queue, [b"z"])
         fresh = store.open_queue("a")
         assert fresh.state.next_position == 0
         publish(fresh, [b"new"])

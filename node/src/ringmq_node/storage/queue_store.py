@@ -31,7 +31,7 @@ from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import checkpoint
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.errors import CorruptError, CorruptionReport
+from ringmq_node.storage.errors import CorruptError, CorruptionReport, StoreClosedError
 from ringmq_node.storage.index import DataFile, Entry, live_count, memory_bytes
 from ringmq_node.storage.journal import JournalWriter, Piece
 from ringmq_node.storage.limits import Counters, StoreLimits
@@ -51,6 +51,9 @@ from ringmq_node.storage.segments import (
     read_block,
     segment_name,
 )
+
+# Bodies in one step of a flush: what is planned for them on the loop takes about a millisecond.
+_ITEMS_MAX = 200
 
 
 class Host(Protocol):
@@ -122,6 +125,7 @@ class QueueStore:
         self.corruptions: list[CorruptionReport] = found.corruptions
         self.torn_bytes = found.torn_bytes
         self._host = host
+        self._deleted = False
         self._index = found.index
         self._segments = found.segments
         self._cuts = found.cuts
@@ -160,7 +164,7 @@ class QueueStore:
 
     def begin_epoch(self, epoch: int) -> None:
         """The ops from here on are of `epoch`."""
-        self._host.check_writable()
+        self._check_writable()
         self.state.begin_epoch(epoch)
         self._journal.append(
             Kind.EPOCH, b"", flags=0, number=self.state.last_number + 1, epoch=epoch
@@ -172,7 +176,7 @@ class QueueStore:
 
         Returns the positions that have ceased to be live.
         """
-        self._host.check_writable()
+        self._check_writable()
         state = self.state
         gone = state.apply(number, op)
         journal = self._journal
@@ -234,7 +238,7 @@ class QueueStore:
         `state`; all others are dropped. What is live and not here is `missing`. After a
         power cut it is the old state or the new one. `state` belongs to the store from now on.
         """
-        self._host.check_writable()
+        self._check_writable()
         generation = self._journal.file.number + 1
         self.state = state
         self.damaged = False
@@ -261,7 +265,7 @@ class QueueStore:
 
     def fill(self, first_position: int, block: Block, transient: bool) -> None:
         """Bodies for missing positions. Parts that aren't missing are passed over."""
-        self._host.check_writable()
+        self._check_writable()
         last_position = first_position + block.count - 1
         for first, last in self.missing.intersection(first_position, last_position):
             start = first - first_position
@@ -329,7 +333,7 @@ class QueueStore:
         budget = self._host.limits.flush_piece_bytes_max
         while self._sealed:
             file = self._sealed[0]
-            while self._cursor < len(file.entries) and budget > 0:
+            while self._cursor < len(file.entries) and budget > 0 and len(job.items) < _ITEMS_MAX:
                 entry = file.entries[self._cursor]
                 self._cursor += 1
                 if entry.live and entry.file is file:
@@ -380,8 +384,9 @@ class QueueStore:
                 Kind.END, payload, flags=0, number=state.last_number, epoch=state.epoch
             )
 
-    def forget_all(self) -> None:
-        """Gives back the memory of a queue that is deleted."""
+    def delete(self) -> None:
+        """The queue is deleted: gives back its memory, and takes nothing more."""
+        self._deleted = True
         for entry in self._index.clear():
             if entry.block is not None:
                 self._host.counters.cache_bytes -= memory_bytes(entry.block)
@@ -404,6 +409,11 @@ class QueueStore:
         assert all(entry.durable or entry.block is not None for entry in self._index)
 
     # -- inside
+
+    def _check_writable(self) -> None:
+        self._host.check_writable()
+        if self._deleted:
+            raise StoreClosedError(f"queue {self.queue!r} was deleted")
 
     def _checkpoint(self, generation: int, current: DataFile | None) -> Checkpoint:
         """The state as it is, for the journal `generation`, which comes after `current`."""

@@ -167,18 +167,16 @@ class Store:
             self._dirty.pop(opened, None)
             self._flushable.pop(opened, None)
             self._wait_for(opened)
-            opened.forget_all()
+            opened.delete()
         del self._folders[queue]
         self._gone += 1
         gone = folder.with_name(f"{folder.name}.{self._gone}{folders.GONE_SUFFIX}")
         try:
-            # Left there by a crash, under the same number.
-            folders.remove_folder(self.disk, gone)
             self.disk.rename(folder, gone)
             self.disk.sync(gone.parent)
-            folders.remove_folder(self.disk, gone)
         except OSError as error:
             raise self._fail(error) from error
+        self._remove_later(gone)
 
     # -- the group commit
 
@@ -353,11 +351,9 @@ class Store:
                 continue
             # Behind the others, for its next piece.
             self._flushable[queue] = None
-            if self._flusher is None:
-                self._flusher = Worker("ringmq-flush")
             task = Task(partial(_flush, self.disk, job))
             self._flushing = (task, job)
-            self._flusher.submit(task, self._loop, partial(self._flush_done, task))
+            self._flush_worker().submit(task, self._loop, partial(self._flush_done, task))
             return
 
     def _flush_done(self, task: Task[list[Placed]]) -> None:
@@ -365,6 +361,23 @@ class Store:
             return
         self._finish_flush()
         self._begin_flush()
+
+    def _remove_later(self, folder: Path) -> None:
+        """Large files take a while to remove. What a crash leaves is removed at the next start."""
+        if self._loop is None:
+            folders.remove_folder(self.disk, folder)
+            return
+        task = Task(partial(folders.remove_folder, self.disk, folder))
+        self._flush_worker().submit(task, self._loop, partial(self._removed, task))
+
+    def _removed(self, task: Task[None]) -> None:
+        if task.error is not None:
+            self._fail(task.error)
+
+    def _flush_worker(self) -> Worker:
+        if self._flusher is None:
+            self._flusher = Worker("ringmq-flush")
+        return self._flusher
 
     def _finish_flush(self) -> None:
         assert self._flushing is not None

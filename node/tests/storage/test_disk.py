@@ -1,0 +1,130 @@
+"""The real disk: what the engine takes for granted of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ringmq_node.storage import disk as disk_module
+from ringmq_node.storage.disk import FileDisk
+
+
+@pytest.fixture
+def disk() -> Iterator[FileDisk]:
+    made = FileDisk()
+    yield made
+    made.close()
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("count", [1, 3, disk_module.IOV_MAX, disk_module.IOV_MAX * 2 + 7])
+def test_buffers_are_written_one_after_another(
+    disk: FileDisk, tmp_path: Path, count: int, sync: bool
+) -> None:
+    buffers = [b"%d;" % i for i in range(count)]
+    path = tmp_path / "new" / "folder" / "file"
+    disk.write(path, 0, [b"head"])
+    disk.write(path, 4, buffers, sync=sync)
+    whole = b"head" + b"".join(buffers)
+    assert path.read_bytes() == whole
+    assert disk.read(path, 0, 1 << 20) == whole
+    assert disk.read(path, 4, 2) == b"0;"
+    assert disk.read(path, len(whole), 5) == b""
+
+
+@pytest.mark.parametrize("taken", [1, 3, 7])
+def test_short_writes_are_gone_on_with(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    real = os.pwrite
+
+    def short(fd: int, buffers: list[bytes], offset: int, flags: int = 0) -> int:
+        return real(fd, b"".join(buffers)[:taken], offset)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[:taken], at))
+    for sync in (True, False):
+        path = tmp_path / f"file-{sync}"
+        disk.write(path, 0, [b"abcd", b"efgh", b"ij"], sync=sync)
+        assert path.read_bytes() == b"abcdefghij"
+
+
+def test_only_so_many_files_stay_open(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_module, "HANDLES_MAX", 4)
+    before = open_files()
+    for i in range(20):
+        disk.write(tmp_path / str(i), 0, [b"%d" % i])
+    assert open_files() <= before + 4
+    assert all(disk.read(tmp_path / str(i), 0, 9) == b"%d" % i for i in range(20))
+    disk.close()
+    assert open_files() == before
+
+
+def test_renamed_file_is_found_under_its_new_name_only(disk: FileDisk, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    disk.write(old, 0, [b"first"])
+    disk.write(new, 0, [b"replaced"])
+    disk.rename(old, new)
+    assert disk.read(new, 0, 10) == b"first"
+    with pytest.raises(FileNotFoundError):
+        disk.read(old, 0, 10)
+    disk.write(old, 0, [b"second"])
+    assert disk.read(new, 0, 10) == b"first"
+    assert disk.list(tmp_path) == {"old": 6, "new": 5}
+
+
+def test_files_in_a_renamed_folder_are_found_there(disk: FileDisk, tmp_path: Path) -> None:
+    disk.write(tmp_path / "a" / "file", 0, [b"x"])
+    disk.rename(tmp_path / "a", tmp_path / "b")
+    disk.write(tmp_path / "a" / "file", 0, [b"other"])
+    assert disk.read(tmp_path / "b" / "file", 0, 9) == b"x"
+
+
+def test_removing_what_is_not_there_is_no_error(disk: FileDisk, tmp_path: Path) -> None:
+    disk.remove(tmp_path / "nothing")
+    assert disk.list(tmp_path / "nothing") == {}
+    disk.write(tmp_path / "folder" / "file", 0, [b"x"])
+    disk.remove(tmp_path / "folder" / "file")
+    disk.remove(tmp_path / "folder")
+    assert disk.list(tmp_path) == {}
+
+
+def test_file_in_use_by_a_thread_is_not_closed_under_it(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    disk.write(path, 0, [b"x"])
+    inside, go_on = threading.Event(), threading.Event()
+    real = os.fdatasync
+
+    def slow(descriptor: int) -> None:
+        inside.set()
+        assert go_on.wait(10)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    errors: list[BaseException] = []
+
+    def sync() -> None:
+        try:
+            disk.sync(path)
+        except OSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=sync)
+    thread.start()
+    assert inside.wait(10)
+    disk.remove(path)
+    go_on.set()
+    thread.join(10)
+    assert errors == []
