@@ -11,6 +11,7 @@ import sys
 import time
 
 from ringsim.runs import replay, run_many
+from ringsim.story import shortened
 
 STORIES_MAX = 3
 
@@ -24,7 +25,7 @@ def main() -> int:
     if arguments.replay is not None:
         world, error = replay(arguments.replay)
         assert world.trace is not None
-        print(world.scenario, *world.trace, sep="\n")
+        print(world.scenario, *map(shortened, world.trace), sep="\n")
         print(f"trace {world.trace_hash()}, {world.steps} steps", error or "all is well", sep="\n")
         return 1 if error else 0
     first, _, end = arguments.seeds.partition(":")

@@ -46,6 +46,8 @@ class Application:
         self.tail: list[Entry] = []
         # Rises with each catch-up, so that the answers to an earlier one are told apart.
         self.catch_up_count = 0
+        # Rises when the log is replaced: a sync that began before is of the old one.
+        self.log_count = 0
         self.writing = False
 
     def deliver(self, number: int, epoch: int, payload: bytes) -> None:
@@ -68,6 +70,8 @@ class Application:
     def start_catch_up(self, number: int) -> int:
         self.disk.whole = False
         self.catching_up = True
+        self.log_count += 1
+        self.writing = False
         self.tail_from = number
         self.tail = []
         self.catch_up_count += 1
@@ -76,6 +80,11 @@ class Application:
     def abandon_catch_up(self) -> None:
         """Out of the ring: the answer to come is of no use."""
         self.catch_up_count += 1
+
+    def has_delivered(self, state: list[Entry]) -> bool:
+        """Whether the last op of this state has come around the ring to me."""
+        behind = len(state) - self.tail_from
+        return behind <= 0 or (behind <= len(self.tail) and self.tail[behind - 1] == state[-1])
 
     def take_state(self, state: list[Entry]) -> None:
         """The upstream's log as of its last op: mine is that, and what was delivered since."""

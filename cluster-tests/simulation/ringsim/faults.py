@@ -148,6 +148,19 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How long things take at most, in seconds, when nothing is wrong. Each run draws its
+    own: what one pace hides another shows."""
+
+    frame_s: float = 0.003
+    sync_s: float = 0.006
+    fetch_s: float = 0.05
+    watch_s: float = 0.1
+    # A joiner fetches its state from the master, else from the member upstream.
+    fetch_from_master: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """One run: who is there, what is asked of the ring, what goes wrong."""
 
@@ -157,6 +170,7 @@ class Scenario:
     min_insync: int
     publishes: tuple[Publish, ...]
     faults: tuple[Fault, ...]
+    pace: Pace = Pace()
 
 
 NODES = ("a", "b", "c", "d", "e")
@@ -180,7 +194,14 @@ def scenario_of(rng: random.Random) -> Scenario:
         faults.append(_fault(rng, nodes, at))
         # Half of them meet what the one before has set going, some come in the midst of it.
         at += rng.choice((0.001, 0.02, 0.3, 0.7)) * rng.random() * 2
-    return Scenario(nodes, first_count, min_insync, publishes, tuple(faults))
+    pace = Pace(
+        frame_s=rng.choice((0.003, 0.003, 0.05)),
+        sync_s=rng.choice((0.006, 0.006, 0.1, 0.5)),
+        fetch_s=rng.choice((0.01, 0.05, 0.5)),
+        watch_s=rng.choice((0.005, 0.1, 0.4)),
+        fetch_from_master=rng.random() < 0.5,
+    )
+    return Scenario(nodes, first_count, min_insync, publishes, tuple(faults), pace)
 
 
 def _fault(rng: random.Random, nodes: tuple[str, ...], at: float) -> Fault:

@@ -18,7 +18,6 @@ from ringmq_gm.views import MemberId
 if TYPE_CHECKING:
     from ringsim.world import World
 
-DELAY_S = 0.003
 # A silent peer is given up after this.
 RING_TIMEOUT_S = 0.4
 REDIAL_S = 0.1
@@ -50,6 +49,7 @@ class Network:
         self._world = world
         self._clock = world.clock
         self._rng = world.rng
+        self._delay_s = world.scenario.pace.frame_s
         self._links: dict[tuple[str, str], Link] = {}
         for index, one in enumerate(names):
             for two in names[index + 1 :]:
@@ -64,7 +64,7 @@ class Network:
         link = self._links[source, target]
         if not link.is_open or not link.up[source]:
             return
-        delay = DELAY_S * self._rng.random() + link.extra_delay_s
+        delay = self._delay_s * self._rng.random() + link.extra_delay_s
         when = max(self._clock.now + delay, link.last_arrival[target], link.up_at[target])
         link.last_arrival[target] = when
         self._clock.at(when, self._arrive, link, link.session, target, sender, frame)
@@ -128,7 +128,7 @@ class Network:
             return
         link.is_open = True
         for end in link.ends:
-            link.up_at[end] = max(self._clock.now, link.cut[end]) + DELAY_S * self._rng.random()
+            link.up_at[end] = max(self._clock.now, link.cut[end]) + self._delay_s * self._rng.random()
             self._clock.at(link.up_at[end], self._tell_up, link, session, end)
 
     def _tell_up(self, link: Link, session: int, end: str) -> None:

@@ -92,7 +92,7 @@ class VirtualRegistry:
 
     def tell_view(self, name: str, *, quickly: bool = False) -> None:
         """A node's watch, or its read, shows the view as it is when this is called."""
-        lag = DELAY_S if quickly else self._rng.choice((DELAY_S, 0.1))
+        lag = DELAY_S if quickly else self._world.scenario.pace.watch_s
         if self.reaches(name):
             self._clock.after(lag * self._rng.random(), self._view_seen, name, self.view)
 

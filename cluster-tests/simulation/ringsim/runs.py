@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ringmq_gm.member import RingMember
 from ringsim.faults import Scenario, scenario_of
+from ringsim.story import shortened
 from ringsim.world import MakeMember, World
 
 HERE = Path(__file__).resolve().parent.parent
@@ -28,7 +29,7 @@ class Failure:
         """What happened, and how to see it again."""
         world, error = replay(self.seed, make_member)
         assert world.trace is not None
-        lines = "\n".join(world.trace[-STORY_LINES:])
+        lines = "\n".join(map(shortened, world.trace[-STORY_LINES:]))
         return (
             f"seed {self.seed} at commit {commit()}: {self.reason}\n"
             f"replay: python cluster-tests/simulation/run.py --replay {self.seed}\n"

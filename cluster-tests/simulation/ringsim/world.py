@@ -35,7 +35,7 @@ from ringmq_gm.events import (
     Watermarks,
 )
 from ringmq_gm.member import RingMember
-from ringmq_gm.views import MemberId, View, first_view
+from ringmq_gm.views import MemberId, first_view
 from ringsim.application import Application, BrokenInvariantError, Disk, Entry
 from ringsim.clock import Clock
 from ringsim.faults import (
@@ -60,8 +60,6 @@ from ringsim.oracle import Oracle
 from ringsim.registry import VirtualRegistry
 
 RING = "r"
-SYNC_S = 0.006
-FETCH_S = 0.05
 # Once everything is mended, the ring has so long to become whole.
 SETTLE_S = 40.0
 
@@ -306,7 +304,7 @@ class World:
             case StartCatchUp(number):
                 self.oracle.catch_up_started(node)
                 count = node.app.start_catch_up(number)
-                self.clock.after(FETCH_S * self.rng.random(), self._fetch, node, member, count)
+                self.clock.after(self.scenario.pace.fetch_s * self.rng.random(), self._fetch, node, member, count)
             case Propose(current_epoch, view):
                 self.registry.propose(node, current_epoch, view)
             case RefreshView():
@@ -322,54 +320,74 @@ class World:
         if app.writing or app.catching_up:
             return
         app.writing = True
-        delay = SYNC_S * self.rng.random() + node.sync_delay_s
-        self.clock.after(delay, self._written, node, app, app.catch_up_count, len(app.log))
+        delay = self.scenario.pace.sync_s * self.rng.random() + node.sync_delay_s
+        self.clock.after(delay, self._written, node, app, app.log_count, len(app.log))
 
-    def _written(self, node: Node, app: Application, catch_up_count: int, count: int) -> None:
-        if node.app is not app or node.member is None:
+    def _written(self, node: Node, app: Application, log_count: int, count: int) -> None:
+        if node.app is not app or node.member is None or app.log_count != log_count:
             return
         app.writing = False
-        if catch_up_count == app.catch_up_count or not app.catching_up:
-            if not app.catching_up and count <= len(app.log):
-                app.sync(count)
-                self.give(node.name, Persisted(count))
-            if node.app is app and count < len(app.log):
-                self._write(node)
+        app.sync(count)
+        self.give(node.name, Persisted(count))
+        if node.app is app and count < len(app.log):
+            self._write(node)
 
     def _fetch(self, node: Node, member: RingMember, catch_up_count: int) -> None:
-        """Asks the member upstream for its state. It answers only in the same epoch, and
-        if it has a state itself."""
+        """Asks the master, or the member upstream, for its state. It answers only in the same
+        epoch, and if it has a state itself."""
         app = node.app
         if node.member is not member or app.catch_up_count != catch_up_count:
             return
-        state = None if node.paused else self._state_upstream(node, member)
+        state = None if node.paused else self._state_of_source(node, member)
         if state is None:
-            self.clock.after(FETCH_S, self._fetch, node, member, catch_up_count)
+            self._again(self._fetch, node, member, catch_up_count)
             return
-        delay = FETCH_S * self.rng.random() + node.sync_delay_s
-        self.clock.after(delay, self._fetched, node, member, catch_up_count, state)
+        assert member.view is not None
+        epoch = member.view.epoch
+        delay = self.scenario.pace.fetch_s * self.rng.random() + node.sync_delay_s
+        self.clock.after(delay, self._fetched, node, member, catch_up_count, state, epoch)
 
-    def _state_upstream(self, node: Node, member: RingMember) -> list[Entry] | None:
+    def _again(self, call: Callable[..., None], *args: object) -> None:
+        self.clock.after(self.scenario.pace.fetch_s, call, *args)
+
+    def _state_of_source(self, node: Node, member: RingMember) -> list[Entry] | None:
         assert member.view is not None
         index = member.view.index_of(member.me)
         if not index:
             return None
-        upstream = self.nodes[member.view.ids[index - 1].node]
-        source = upstream.member
-        if source is None or not upstream.is_running or upstream.app.catching_up:
+        source_id = member.view.ids[0 if self.scenario.pace.fetch_from_master else index - 1]
+        source = self.nodes[source_id.node]
+        if source.member is None or not source.is_running or source.app.catching_up:
             return None
-        if source.view != member.view or not self.network.can_reach(node.name, upstream.name):
+        if source.me != source_id:
+            return None  # Another life of that node: not a member of this view.
+        if source.member.view != member.view or not self.network.can_reach(node.name, source.name):
             return None
-        return list(upstream.app.log)
+        return list(source.app.log)
 
     def _fetched(
-        self, node: Node, member: RingMember, catch_up_count: int, state: list[Entry]
+        self,
+        node: Node,
+        member: RingMember,
+        catch_up_count: int,
+        state: list[Entry],
+        epoch: int,
     ) -> None:
         app = node.app
         if node.member is not member or app.catch_up_count != catch_up_count:
             return
         if node.paused:
-            self.clock.after(FETCH_S, self._fetched, node, member, catch_up_count, state)
+            self._again(self._fetched, node, member, catch_up_count, state, epoch)
+            return
+        if self.scenario.pace.fetch_from_master and not app.has_delivered(state):
+            # The master may be ahead of the members between us, who would take over from
+            # it: its state is of use once its last op has come this far too. In another
+            # view it may never come.
+            assert member.view is not None
+            if member.view.epoch == epoch:
+                self._again(self._fetched, node, member, catch_up_count, state, epoch)
+            else:
+                self._fetch(node, member, catch_up_count)
             return
         app.take_state(state)
         app.sync(len(app.log))

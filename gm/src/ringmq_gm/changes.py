@@ -17,7 +17,10 @@ confirm rule; both are needed so that the ring stays where it can be used.
 
 Who is dead: a node to which the link is down, or which has been seen in a later
 life. A joiner trusts its own links less (it may sit behind a broken one), and
-counts only leases that have run out and earlier lives.
+counts only earlier lives, and those who don't answer and whose lease has run out.
+
+A ring whose synchronised members have all been restarted begins again from their
+disks, if none of the old lives answers; the one with the most proposes it.
 """
 
 from __future__ import annotations
@@ -134,6 +137,11 @@ class ViewChanger:
         self._become(Stage.IDLE)
         self.unresolved = []
 
+    def hold_off(self, now: float) -> None:
+        """Have been put out of the ring: whoever did it can't reach me, or I am slow. To come
+        back at once would be an endless to and fro."""
+        self._wait(now)
+
     def situation_changed(self) -> None:
         """A link or a lease is not as it was: no reason to go on waiting."""
         if self.stage is Stage.WAITING:
@@ -162,15 +170,15 @@ class ViewChanger:
             return []
         if not wanted:
             return []
-        lapsed = self.known.lapsed_of(view)
-        joined = view.with_joiner(self._me, lapsed)
-        if joined is not None:
-            targets = tuple(m.node for m in joined.ids if m != self._me)
-            return self._probe(Kind.JOIN, targets, view, log, now)
         if may_restart and self._may_restart(view):
             targets = tuple(m.node for m in view.synced if m.node != self._me.node)
             return self._probe(Kind.RESTART, targets, view, log, now)
-        return []
+        earlier = {m for m in view.ids if self.known.is_superseded(m)}
+        joined = view.with_joiner(self._me, earlier)
+        if joined is None:
+            return []
+        targets = tuple(m.node for m in joined.ids if m != self._me)
+        return self._probe(Kind.JOIN, targets, view, log, now)
 
     def propose_unprobed(self, view: View) -> list[Effect]:
         """For a change by the master that drops nobody."""
@@ -247,24 +255,30 @@ class ViewChanger:
 
     def _conclude(self, view: View, log: LogEnd, now: float) -> list[Effect]:
         reached = {self._me, *(member_id for member_id, _ in self._replies.values())}
-        proposal = self._proposal(view, log)
         lapsed = self.known.lapsed_of(view)
+        proposal = self._proposal(view, log, reached, lapsed)
         if proposal is None or not proposal.may_follow(view, reached=reached, lapsed=lapsed):
             self._wait(now)
             return []
         return self._propose(proposal)
 
-    def _proposal(self, view: View, log: LogEnd) -> View | None:
-        match self._kind:
-            case Kind.DROP:
-                return view.without({m for m in view.ids if self.known.is_dead(m)})
-            case Kind.JOIN:
-                return view.with_joiner(self._me, self.known.lapsed_of(view))
-            case Kind.RESTART:
-                return self._restarted(view, log)
+    def _proposal(
+        self, view: View, log: LogEnd, reached: set[MemberId], lapsed: set[MemberId]
+    ) -> View | None:
+        if self._kind is Kind.DROP:
+            return view.without({m for m in view.ids if self.known.is_dead(m)})
+        if self._kind is Kind.RESTART and not any(m in reached for m in view.ids):
+            return self._restarted(view, log)
+        # A member that has merely lost its lease is still one: 1. the registry is away until
+        # all leases have run out, 2. two nodes join, each without the other, for ever.
+        return view.with_joiner(self._me, lapsed - reached)
 
     def _restarted(self, view: View, log: LogEnd) -> View | None:
-        """Mine to propose only if nobody who answered has more than I."""
+        """Mine to propose only if nobody who answered has more than I.
+
+        And only if no life answered that is in the view: it may take ops between its answer
+        and the new view, and would bring them in.
+        """
         if not self._may_restart(view):
             return None
         order = [member_id.node for member_id in view.synced]
@@ -272,7 +286,8 @@ class ViewChanger:
         best = max(logs, key=lambda m: (logs[m], -order.index(m.node)))
         if best != self._me:
             return None
-        equals = [m for m in logs if logs[m] == log]
+        # An empty log is also what one says whose log is damaged.
+        equals = [m for m in logs if logs[m] == log] if log != LogEnd() else []
         return view.restarted(self._me, sorted(equals, key=lambda m: order.index(m.node)))
 
     def _propose(self, proposal: View) -> list[Effect]:

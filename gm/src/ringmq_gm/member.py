@@ -23,23 +23,27 @@ The master sends `stable` with whatever goes next; up to there all drop their
 copies. This is the ack that returns to the origin (compare RabbitMQ's gm.erl,
 whose acks drop "as many as" and not "up to").
 
-Why a vector of marks and not two minima: the master then knows how far each
-mirror is, can leave out a joiner until it asks for it to count, and count it from
-then on, in one and the same watermark.
-
 A link that has been opened anew, or a new view, begins with a handshake: Hello
 downstream, Resume with the last number upstream, and then what comes after, from
 the cache. A member that dies is left out; its upstream shakes hands with the
-next one. That is all that re-forwarding is.
+next one. That is all that re-forwarding is. In a new epoch the handshakes go
+around the ring, from the master on: whoever has been greeted knows that all
+before it, and the master, are in the epoch and will take its frames.
+
+The parts: `place` is what a member knows within one epoch, and the rule of what
+may be confirmed; `cache` is what it can send again; `changes` brings about new
+views; `handover` is the planned change of the master.
 
 Invariants (`check`): the cache holds exactly the ops from `stable` + 1 to
-`last`; marks never fall within an epoch; `persisted` <= `last`; confirmed <=
-`last`; only the member that comes first in the view originates.
+`last`; marks never fall within an epoch; confirmed <= `last`; only the member
+that comes first in the view originates, and only one in the view has a place.
+
+docs/ring.md tells the whole protocol, with what the links, the application and the
+registry have to keep for all this to hold.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
 
 from ringmq_gm.cache import CachedOp, OpCache
@@ -72,6 +76,7 @@ from ringmq_gm.events import (
     Watermarks,
 )
 from ringmq_gm.frames import (
+    Frame,
     Hello,
     Mark,
     MarksFrame,
@@ -82,59 +87,18 @@ from ringmq_gm.frames import (
     Stale,
     Submit,
 )
+from ringmq_gm.handover import Handover, is_drained, refusal_of
+from ringmq_gm.place import Place, Progress
 from ringmq_gm.views import MemberId, View
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 
 
-@dataclass(slots=True)
-class Position:
-    """What holds for one epoch: where I am in the ring, and what has been shaken hands on."""
-
-    index: int
-    count: int
-    upstream: MemberId | None
-    downstream: MemberId | None
-    # The number after which my upstream sends; None before its Hello.
-    hello: Hello | None = None
-    # My downstream has said where to resume.
-    downstream_ready: bool = False
-    # A mirror: the marks of those before me. The master: those of all others.
-    marks: tuple[Mark, ...] | None = None
-    # The lowest persisted and received of the marks that I sent last.
-    sent_floor: tuple[int, int] = (-1, -1)
-    # Marks are to be sent whatever they say: the one before may have been lost.
-    marks_due: bool = True
-    stable_sent: int = 0
-    # The last op that I had when I entered: an earlier master may have confirmed it.
-    entered_at: int = 0
-    # Where the last gap was: it is asked for once.
-    gap_at: int = -1
-
-
-@dataclass(slots=True)
-class Promotion:
-    """A hand-over that is draining the ring."""
-
-    target: MemberId
-    deadline: float
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far this member is. Only ever rises while it is in the ring."""
-
-    last: int = 0
-    last_epoch: int = 0
-    persisted: int = 0
-    complete: bool = True
-    # The last op that somebody waits for to be received, not persisted.
-    urgent: int = 0
-    confirmed: tuple[int, int] = (0, 0)
-
-
 class RingMember:
-    """See the module. Create it with what the application has on disk (`log`)."""
+    """See the module. Create it with what the application has on disk (`log`).
+
+    With a damaged log (`log_is_whole` false) it may join, but not begin a ring again.
+    """
 
     def __init__(
         self,
@@ -155,15 +119,16 @@ class RingMember:
         self.cache = OpCache(log.number)
         self._timing = timing or Timing()
         self._cache_bytes_max = cache_bytes_max
-        # With a damaged log I may join, but not begin a ring again from it.
         self._log_is_whole = log_is_whole
         self._changer = ViewChanger(me, ring, self._timing, chance)
-        self._position = Position(0, 1, None, None)
-        # A Hello of an epoch that I haven't heard of yet.
+        # None outside the ring.
+        self._place: Place | None = None
+        # A Hello of an epoch that I haven't heard of yet; the one of the highest epoch.
         self._early_hello: tuple[MemberId, Hello] | None = None
-        self._promotion: Promotion | None = None
+        self._handover: Handover | None = None
         self._stable_due: float | None = None
         self._wanted = False
+        self._is_deleted = False
         # Just joined: where I begin is said by the first Hello.
         self._starts_here = False
 
@@ -173,7 +138,7 @@ class RingMember:
         """Why a Multicast can't be taken now: "not master", "draining" or "full"; or None."""
         if self.role is not Role.MASTER:
             return "not master"
-        if self._promotion is not None:
+        if self._handover is not None:
             return "draining"
         if self.cache.size_bytes >= self._cache_bytes_max:
             return "full"
@@ -184,18 +149,23 @@ class RingMember:
         """Whether enough members are synchronised for anything to be confirmed."""
         return self.view is not None and len(self.view.synced) >= self.view.min_insync
 
+    @property
+    def awaits_start(self) -> bool:
+        """Has just joined, and not yet been told after which op it begins."""
+        return self._starts_here
+
     def marks(self) -> dict[MemberId, Mark]:
         """How far each member is, as far as this one knows."""
-        if self.view is None or self.role is Role.OUTSIDE:
+        if self._place is None:
             return {}
-        known = {self.me: self._own_mark()}
-        known.update(zip(self.view.ids[1:], self._position.marks or (), strict=False))
+        known = {self.me: self.progress.mark()}
+        known.update(zip(self._place.view.ids[1:], self._place.others or (), strict=False))
         return known
 
     def next_deadline(self) -> float | None:
         """When to send a Tick, at the latest."""
-        promotion = self._promotion.deadline if self._promotion else None
-        due = (self._changer.next_deadline(), self._stable_due, promotion)
+        handover = self._handover.deadline if self._handover else None
+        due = (self._changer.next_deadline(), self._stable_due, handover)
         return min((at for at in due if at is not None), default=None)
 
     def check(self) -> None:
@@ -203,16 +173,20 @@ class RingMember:
         self.cache.check()
         progress = self.progress
         assert self.cache.stable + len(self.cache) == progress.last
-        assert progress.persisted <= progress.last
         assert max(progress.confirmed) <= progress.last
-        if self.role is Role.MASTER:
-            assert self.view is not None
-            assert self.view.master == self.me
+        assert (self._place is None) == (self.role is Role.OUTSIDE)
+        if self._place is not None:
+            assert self._place.view is self.view
+            assert (self._place.index == 0) == (self.role is Role.MASTER)
+            assert progress.complete or self.role is Role.JOINER
+        assert self._handover is None or self.role is Role.MASTER
 
     # --- the one entrance ---
 
     def step(self, event: Event, *, now: float) -> list[Effect]:
         """Takes one event; returns what is to be done, in order."""
+        if self._is_deleted:
+            return []
         effects = self._handle(event, now)
         effects += self._seek_change(now)
         return effects
@@ -255,13 +229,12 @@ class RingMember:
 
     def _multicast(self, payload: bytes, urgent: bool) -> list[Effect]:
         assert self.refusal() is None, self.refusal()
-        assert self.view is not None
-        return (
-            self._accept(CachedOp(self.view.epoch, self.progress.last + 1, urgent, payload))
-            + self._confirm()
-        )
+        place = self._place
+        assert place is not None
+        op = CachedOp(place.view.epoch, self.progress.last + 1, urgent, payload)
+        return self._accept(place, op) + self._confirm(place)
 
-    def _accept(self, op: CachedOp) -> list[Effect]:
+    def _accept(self, place: Place, op: CachedOp) -> list[Effect]:
         """Takes the next op: keep it, pass it on, then deliver it."""
         assert op.number == self.progress.last + 1, (op.number, self.progress.last)
         self.cache.append(op)
@@ -269,22 +242,19 @@ class RingMember:
         self.progress.last_epoch = op.epoch
         if op.urgent:
             self.progress.urgent = op.number
-        effects = self._forward(op)
+        effects = self._forward(place, op)
         effects.append(Deliver(op.number, op.epoch, op.payload))
         return effects
 
-    def _forward(self, op: CachedOp) -> list[Effect]:
-        position = self._position
-        if position.downstream is None or not position.downstream_ready:
+    def _forward(self, place: Place, op: CachedOp) -> list[Effect]:
+        if place.downstream is None or not place.downstream_ready:
             return []
-        assert self.view is not None
-        marks = self._marks_downstream() or ()
-        position.stable_sent = self.cache.stable
-        if marks:
-            self._marks_sent(marks)
+        marks = place.to_send(self.progress.mark()) or ()
+        place.marks_sent(marks)
+        place.stable_sent = self.cache.stable
         frame = OpFrame(
             self.ring,
-            self.view.epoch,
+            place.view.epoch,
             self.cache.stable,
             op.epoch,
             op.number,
@@ -292,183 +262,124 @@ class RingMember:
             marks,
             op.payload,
         )
-        return [Send(position.downstream.node, frame)]
+        return [Send(place.downstream.node, frame)]
 
-    def _op_received(self, sender: MemberId, frame: OpFrame, now: float) -> list[Effect]:
-        position = self._position
-        if sender != position.upstream or position.hello is None:
+    def _op_received(self, place: Place, sender: MemberId, frame: OpFrame) -> list[Effect]:
+        if sender != place.upstream or place.hello is None:
             return []
         if frame.number > self.progress.last + 1:
             # Something between was lost: ask for it again.
-            if position.gap_at == self.progress.last:
+            if place.gap_at == self.progress.last:
                 return []
-            position.gap_at = self.progress.last
-            return [Send(sender.node, self._resume())]
-        self._take_marks(frame.marks)
+            place.gap_at = self.progress.last
+            return [Send(sender.node, self._resume(place))]
+        place.take(frame.marks)
+        self.cache.trim(self._trim_to(frame.stable))
         effects: list[Effect] = []
         if frame.number == self.progress.last + 1:
-            effects += self._accept(
-                CachedOp(frame.op_epoch, frame.number, frame.urgent, frame.payload)
-            )
-        self.cache.trim(self._trim_to(frame.stable))
-        return effects + self._send_marks()
+            op = CachedOp(frame.op_epoch, frame.number, frame.urgent, frame.payload)
+            effects += self._accept(place, op)
+        return effects + self._pass_on(place)
 
-    def _marks_received(self, sender: MemberId, frame: MarksFrame, now: float) -> list[Effect]:
-        position = self._position
+    def _marks_received(
+        self, place: Place, sender: MemberId, frame: MarksFrame, now: float
+    ) -> list[Effect]:
         if self.role is Role.MASTER:
-            assert self.view is not None
-            if sender == self.view.ids[-1] and len(frame.marks) == position.count - 1:
-                self._take_marks(frame.marks)
-                return self._advance(now)
+            if sender != place.view.ids[-1]:
+                return []
+            place.take(frame.marks)
+            return self._advance(place, now)
+        if sender != place.upstream or place.hello is None:
             return []
-        if sender != position.upstream or position.hello is None:
-            return []
-        self._take_marks(frame.marks)
+        place.take(frame.marks)
         self.cache.trim(self._trim_to(frame.stable))
-        effects = self._send_marks()
-        if not effects and position.stable_sent < self.cache.stable:
-            effects = self._send_stable()
-        return effects
+        return self._pass_on(place)
 
     def _trim_to(self, stable: int) -> int:
         """How far copies may be dropped when the ring says that it is stable up to `stable`."""
         return min(stable, self.progress.last)
 
-    def _take_marks(self, marks: tuple[Mark, ...]) -> None:
-        position = self._position
-        if self.role is Role.MASTER or len(marks) == position.index - 1:
-            position.marks = marks
-
     def _persisted(self, number: int, now: float) -> list[Effect]:
         progress = self.progress
-        if number <= progress.persisted or not progress.complete:
+        if number <= progress.on_disk or not progress.complete:
             return []
-        progress.persisted = min(number, progress.last)
-        return self._advance(now) if self.role is Role.MASTER else self._send_marks()
+        progress.on_disk = number
+        place = self._place
+        if place is None:
+            return []
+        return self._advance(place, now) if place.index == 0 else self._send_marks(place)
 
     def _caught_up(self, persisted: int) -> list[Effect]:
-        if self.role is not Role.JOINER or self._starts_here:
+        place = self._place
+        if place is None or self.role is not Role.JOINER or self._starts_here:
             return []  # of a joining that has been overtaken
         self.progress.complete = True
-        self.progress.persisted = min(persisted, self.progress.last)
-        return self._send_marks(due=True)
+        self.progress.on_disk = persisted
+        return self._send_marks(place, due=True)
 
     # --- marks and watermarks ---
 
-    def _own_mark(self) -> Mark:
-        progress = self.progress
-        return Mark(progress.last, progress.persisted, progress.complete)
-
-    def _marks_downstream(self) -> tuple[Mark, ...] | None:
-        """The marks of members 1 to me; None while those before me haven't told theirs."""
-        if self._position.index == 0:
-            return ()
-        if self._position.index == 1:
-            return (self._own_mark(),)
-        before = self._position.marks
-        return None if before is None else (*before, self._own_mark())
-
-    def _floor(self, marks: tuple[Mark, ...]) -> tuple[int, int]:
-        """The lowest persisted and received among those that the master may wait for."""
-        assert self.view is not None
-        counted = [
-            mark
-            for mark, member in zip(marks, self.view.members[1:], strict=False)
-            if member.synced or mark.complete
-        ]
-        if not counted:
-            return marks[-1].persisted, marks[-1].received
-        return min(m.persisted for m in counted), min(m.received for m in counted)
-
-    def _marks_sent(self, marks: tuple[Mark, ...]) -> None:
-        self._position.sent_floor = self._floor(marks)
-        self._position.marks_due = False
-
-    def _send_marks(self, *, due: bool = False) -> list[Effect]:
-        """Sends the marks on if that tells the master anything that it may wait for.
-
-        A mark that says "received" only is worth a frame if somebody waits for just
-        that; else it goes with the next one that says "persisted".
-        """
-        position = self._position
-        position.marks_due |= due
-        if self.role in (Role.MASTER, Role.OUTSIDE) or position.hello is None:
+    def _send_marks(self, place: Place, *, due: bool = False) -> list[Effect]:
+        """Sends the marks on, the last member to the master, if they tell anything new."""
+        place.marks_due |= due
+        target = place.downstream
+        if place.index == 0 or not place.is_greeted:
             return []
-        marks = self._marks_downstream()
-        if marks is None:
+        if target is not None and not place.downstream_ready:
             return []
-        assert self.view is not None
-        persisted, received = self._floor(marks)
-        old_persisted, old_received = position.sent_floor
-        waited_for = received > old_received and old_received < self.progress.urgent
-        if not (position.marks_due or persisted > old_persisted or waited_for):
+        marks = place.to_send(self.progress.mark())
+        if marks is None or place.news_in(marks, self.progress.urgent) is None:
             return []
-        target = position.downstream
-        if target is not None and not position.downstream_ready:
-            return []
-        self._marks_sent(marks)
-        frame = MarksFrame(self.ring, self.view.epoch, self.cache.stable, marks)
+        place.marks_sent(marks)
+        frame = MarksFrame(self.ring, place.view.epoch, self.cache.stable, marks)
         if target is None:
-            return [Send(self.view.master.node, frame)]
-        position.stable_sent = self.cache.stable
+            return [Send(place.view.master.node, frame)]
+        place.stable_sent = self.cache.stable
         return [Send(target.node, frame)]
 
-    def _send_stable(self) -> list[Effect]:
-        """Passes `stable` on when nothing else goes downstream."""
-        position = self._position
-        if position.downstream is None or not position.downstream_ready:
+    def _pass_on(self, place: Place) -> list[Effect]:
+        """Sends downstream what news there is: marks, or only how far the ring is stable."""
+        effects = self._send_marks(place)
+        if place.stable_sent < self.cache.stable:
+            effects += self._send_stable(place)
+        return effects
+
+    def _send_stable(self, place: Place) -> list[Effect]:
+        if place.downstream is None or not place.downstream_ready:
             return []
-        assert self.view is not None
-        position.stable_sent = self.cache.stable
-        marks = self._marks_downstream() or ()
-        frame = MarksFrame(self.ring, self.view.epoch, self.cache.stable, marks)
-        return [Send(position.downstream.node, frame)]
+        place.stable_sent = self.cache.stable
+        marks = place.to_send(self.progress.mark()) or ()
+        frame = MarksFrame(self.ring, place.view.epoch, self.cache.stable, marks)
+        return [Send(place.downstream.node, frame)]
 
-    def _advance(self, now: float) -> list[Effect]:
+    def _advance(self, place: Place, now: float) -> list[Effect]:
         """The master: marks have changed."""
-        marks = self._position.marks
-        if marks is not None:
-            stable = min(mark.received for mark in marks)
+        stable = place.stable(self.progress.last)
+        if stable is not None:
             self.cache.trim(self._trim_to(stable))
-        elif self._position.count == 1:
-            self.cache.trim(self._trim_to(self.progress.last))
-        if self._position.stable_sent < self.cache.stable and self._stable_due is None:
+        if place.stable_sent < self.cache.stable and self._stable_due is None:
             self._stable_due = now + self._timing.stable_delay_s
-        return self._confirm()
+        return self._confirm(place)
 
-    def _confirm(self) -> list[Effect]:
+    def _confirm(self, place: Place) -> list[Effect]:
         """New watermarks, if those who have to hold an op before it is confirmed do."""
-        assert self.view is not None
-        counted = self._counted_marks()
+        counted = place.counted(self.progress.mark(), self._changer.unresolved)
         if counted is None or not self.has_quorum:
             return []
         progress = self.progress
         received = max(min(mark.received for mark in counted), progress.confirmed[0])
-        persisted = max(min(mark.persisted for mark in counted), progress.confirmed[1])
+        persisted = max(self._persisted_by_all(counted), progress.confirmed[1])
         if (received, persisted) == progress.confirmed:
             return []
         progress.confirmed = (received, persisted)
         return [Watermarks(received, persisted)]
 
-    def _counted_marks(self) -> list[Mark] | None:
-        """Of every member that is synchronised, or may have become so without my knowing yet."""
-        assert self.view is not None
-        wanted = set(self.view.synced)
-        for proposed in self._changer.unresolved:
-            wanted.update(proposed.synced)
-        counted = [self._own_mark()]
-        others = [m for m in self.view.ids[1:] if m in wanted]
-        if not others:
-            return counted
-        marks = self._position.marks
-        if marks is None:
-            return None
-        by_id = dict(zip(self.view.ids[1:], marks, strict=True))
-        return counted + [by_id[member_id] for member_id in others]
+    def _persisted_by_all(self, counted: list[Mark]) -> int:
+        return min(mark.persisted for mark in counted)
 
     # --- frames ---
 
-    def _received(self, sender: MemberId, frame: object, now: float) -> list[Effect]:
+    def _received(self, sender: MemberId, frame: Frame, now: float) -> list[Effect]:
         self._changer.known.saw(sender)
         match frame:
             case Ping():
@@ -482,10 +393,8 @@ class RingMember:
             case Stale():
                 mine = self.view.epoch if self.view else 0
                 return [RefreshView()] if frame.epoch > mine else []
-            case Hello() | Resume() | OpFrame() | MarksFrame() | Submit():
-                return self._ring_frame(sender, frame, now)
             case _:
-                raise AssertionError(f"no such frame: {frame!r}")
+                return self._ring_frame(sender, frame, now)
 
     def _ring_frame(
         self,
@@ -499,19 +408,20 @@ class RingMember:
             return [Send(sender.node, Stale(self.ring, mine))]
         if frame.epoch > mine:
             if isinstance(frame, Hello):
-                self._early_hello = (sender, frame)
+                self._keep_early(sender, frame)
             return [RefreshView()]
-        if self.role is Role.OUTSIDE:
+        place = self._place
+        if place is None:
             return []
         match frame:
             case OpFrame():
-                return self._op_received(sender, frame, now)
+                return self._op_received(place, sender, frame)
             case MarksFrame():
-                return self._marks_received(sender, frame, now)
+                return self._marks_received(place, sender, frame, now)
             case Hello():
-                return self._hello_received(sender, frame)
+                return self._hello_received(place, sender, frame)
             case Resume():
-                return self._resume_received(sender, frame)
+                return self._resume_received(place, sender, frame)
             case Submit():
                 if self.refusal() is None:
                     return self._multicast(frame.payload, frame.urgent)
@@ -522,47 +432,54 @@ class RingMember:
 
     # --- handshakes ---
 
-    def _hello(self) -> list[Effect]:
-        position = self._position
-        if position.downstream is None:
-            return []
-        assert self.view is not None
-        if self.role is Role.JOINER and position.hello is None:
-            return []  # I don't know yet where I begin.
-        hello = Hello(self.ring, self.view.epoch, self.progress.last, self.cache.stable)
-        return [Send(position.downstream.node, hello)]
+    def _hello(self, place: Place) -> list[Effect]:
+        """Greets my downstream, once I have been greeted myself.
 
-    def _hello_received(self, sender: MemberId, hello: Hello) -> list[Effect]:
-        position = self._position
-        if sender != position.upstream:
+        Else its marks could reach a master that hasn't entered the epoch, be dropped there,
+        and never be sent again.
+        """
+        if place.downstream is None or not place.is_greeted:
             return []
-        first = position.hello is None
-        position.hello = hello
+        place.stable_sent = self.cache.stable
+        hello = Hello(self.ring, place.view.epoch, self.progress.last, self.cache.stable)
+        return [Send(place.downstream.node, hello)]
+
+    def _keep_early(self, sender: MemberId, hello: Hello) -> None:
+        """It isn't sent again; one of an older epoch that comes later must not displace it."""
+        if self._early_hello is None or hello.epoch >= self._early_hello[1].epoch:
+            self._early_hello = (sender, hello)
+
+    def _hello_received(self, place: Place, sender: MemberId, hello: Hello) -> list[Effect]:
+        if sender != place.upstream:
+            return []
+        is_first = place.hello is None
+        place.hello = hello
         effects: list[Effect] = []
-        if self.role is Role.JOINER and self._starts_here:
+        if self._starts_here:
             self._starts_here = False
             self.progress = Progress(hello.last, complete=False)
             self.cache.reset(hello.last)
             effects.append(StartCatchUp(hello.last))
-            effects += self._hello()
-        elif first and self.role is Role.JOINER:
-            effects += self._hello()
-        effects.append(Send(sender.node, self._resume()))
-        return effects + self._send_marks(due=True)
+        else:
+            self.cache.trim(self._trim_to(hello.stable))
+        effects.append(Send(sender.node, self._resume(place)))
+        if is_first:
+            effects += self._hello(place)
+        place.marks_due = True
+        return effects + self._pass_on(place)
 
-    def _resume(self) -> Resume:
-        assert self.view is not None
-        return Resume(self.ring, self.view.epoch, self.progress.last)
+    def _resume(self, place: Place) -> Resume:
+        return Resume(self.ring, place.view.epoch, self.progress.last)
 
-    def _resume_received(self, sender: MemberId, resume: Resume) -> list[Effect]:
-        position = self._position
-        if sender != position.downstream:
+    def _resume_received(self, place: Place, sender: MemberId, resume: Resume) -> list[Effect]:
+        if sender != place.downstream:
             return []
-        position.downstream_ready = True
+        place.downstream_ready = True
+        place.marks_due = True
         effects: list[Effect] = []
         for op in self._ops_to_resend(resume.last):
-            effects += self._forward(op)
-        return effects + self._send_marks(due=True)
+            effects += self._forward(place, op)
+        return effects + self._pass_on(place)
 
     def _ops_to_resend(self, last: int) -> list[CachedOp]:
         """What my downstream lacks.
@@ -579,55 +496,58 @@ class RingMember:
         if view is None:
             if self.view is None:
                 return []
-            self.role = Role.OUTSIDE
-            self._wanted = False
-            return [RingDeleted()]
+            return self._deleted()
         if self.view is not None and view.epoch <= self.view.epoch:
             return []
         return self._enter(view, now)
 
+    def _deleted(self) -> list[Effect]:
+        self._is_deleted = True
+        self._leave()
+        self._changer.view_entered()
+        ended: list[Effect] = [PromotionEnded("the ring is deleted")] if self._handover else []
+        self._handover = None
+        return [*ended, RingDeleted()]
+
+    def _leave(self) -> None:
+        self.role = Role.OUTSIDE
+        self.cache.reset(self.progress.last)
+        self._place = None
+        self._stable_due = None
+        self._starts_here = False
+
     def _enter(self, view: View, now: float) -> list[Effect]:
         """Everything that belongs to being in a view begins here."""
-        old_role = self.role
+        was_outside = self.role is Role.OUTSIDE
         self.view = view
         self._changer.view_entered()
         self._stable_due = None
         index = view.index_of(self.me)
-        ended = self._promotion_overtaken(view)
+        ended = self._handover_overtaken(view)
         if index is None:
-            self.role = Role.OUTSIDE
-            self.cache.reset(self.progress.last)
-            self._position = Position(0, 1, None, None)
+            self._leave()
+            if not was_outside:
+                self._changer.hold_off(now)
             return [*ended, RoleChanged(self.role, view)]
-        count = len(view.members)
-        self._position = Position(
-            index,
-            count,
-            upstream=view.ids[index - 1] if index > 0 else None,
-            downstream=view.ids[index + 1] if index + 1 < count else None,
-            stable_sent=self.cache.stable,
-            entered_at=self.progress.last,
-        )
-        self._take_role(view, index, joined=old_role is Role.OUTSIDE)
-        effects: list[Effect] = [*ended, RoleChanged(self.role, view), *self._hello()]
+        place = Place(view, index, entered_at=self.progress.last)
+        self._place = place
+        self._take_role(view, index, joined=was_outside)
+        effects: list[Effect] = [*ended, RoleChanged(self.role, view), *self._hello(place)]
         if self.role is Role.MASTER:
-            effects += self._advance(now)
-        if self._early_hello is not None:
-            sender, hello = self._early_hello
-            if hello.epoch == view.epoch:
-                effects += self._hello_received(sender, hello)
+            effects += self._advance(place, now)
+        if self._early_hello is not None and self._early_hello[1].epoch == view.epoch:
+            effects += self._hello_received(place, *self._early_hello)
         return effects
 
     def _take_role(self, view: View, index: int, *, joined: bool) -> None:
+        is_synced = view.members[index].synced
         if joined:
-            self._starts_here = not view.members[index].synced
-            self.progress.complete = view.members[index].synced
+            self._starts_here = not is_synced
+            self.progress.complete = is_synced
         if index == 0:
             self.role = Role.MASTER
-        elif view.members[index].synced:
-            self.role = Role.MIRROR
         else:
-            self.role = Role.JOINER
+            self.role = Role.MIRROR if is_synced else Role.JOINER
 
     def _proposal_ended(self, view: View, outcome: Outcome, now: float) -> list[Effect]:
         if outcome is Outcome.WON:
@@ -635,19 +555,22 @@ class RingMember:
         return self._changer.ended(view, outcome, now)
 
     def _link_up(self, node: str) -> list[Effect]:
+        """What was sent before may be lost: greet, ask and tell again."""
         self._changer.known.down.discard(node)
         self._changer.situation_changed()
         if self.view is None:
             return []
         effects = self._changer.link_up(node, self.view)
-        position = self._position
-        if position.downstream is not None and position.downstream.node == node:
-            position.downstream_ready = False
-            effects += self._hello()
-        if position.upstream is not None and position.upstream.node == node and position.hello:
-            effects.append(Send(node, self._resume()))
-        if position.downstream is None and self.view.master.node == node:
-            effects += self._send_marks(due=True)
+        place = self._place
+        if place is None:
+            return effects
+        if place.downstream is not None and place.downstream.node == node:
+            place.downstream_ready = False
+            effects += self._hello(place)
+        if place.upstream is not None and place.upstream.node == node and place.hello:
+            effects.append(Send(node, self._resume(place)))
+        if place.downstream is None and place.view.master.node == node:
+            effects += self._send_marks(place, due=True)
         return effects
 
     def _leases_learned(self, alive: frozenset[MemberId]) -> list[Effect]:
@@ -661,11 +584,10 @@ class RingMember:
 
     def _peer_stalled(self, node: str) -> list[Effect]:
         """A slow downstream is put out of the ring, but never below `min_insync`."""
-        position = self._position
-        slow = position.downstream
-        if self.view is None or slow is None or slow.node != node:
+        place = self._place
+        if place is None or place.downstream is None or place.downstream.node != node:
             return []
-        proposal = self.view.without({slow})
+        proposal = place.view.without({place.downstream})
         if (
             proposal is None
             or self._changer.stage is not Stage.IDLE
@@ -693,68 +615,42 @@ class RingMember:
             may_restart=self._log_is_whole,
             now=now,
         )
-        if effects or self.role is not Role.MASTER or self._changer.stage is not Stage.IDLE:
+        place = self._place
+        if effects or place is None or place.index != 0 or self._changer.stage is not Stage.IDLE:
             return effects
-        if self._promotion is not None:
-            if self._is_drained(self._promotion.target):
-                return self._changer.propose_unprobed(view.with_master(self._promotion.target))
+        if self._handover is not None:
+            if is_drained(self.marks(), view, self._handover.target, self.progress.last):
+                return self._changer.propose_unprobed(view.with_master(self._handover.target))
             return []
-        caught_up = self._joiner_to_count()
+        caught_up = place.joiner_to_count(max(self.progress.confirmed))
         return self._changer.propose_unprobed(view.with_synced(caught_up)) if caught_up else []
 
-    def _joiner_to_count(self) -> MemberId | None:
-        """A joiner that lacks nothing, and has on disk all that has been confirmed so far,
-        by me or, for all I know, by the master before me."""
-        assert self.view is not None
-        marks = self._position.marks or ()
-        confirmed = max(*self.progress.confirmed, self._position.entered_at)
-        for member, mark in zip(self.view.members[1:], marks, strict=False):
-            if (
-                not member.synced
-                and mark.complete
-                and mark.persisted >= max(self.progress.confirmed)
-            ):
-                return member.id
-        return None
-
     def _promotion_asked(self, target: MemberId, now: float) -> list[Effect]:
-        reason = self._promotion_refusal(target)
+        if self._place is None or self.role is not Role.MASTER:
+            return [PromotionEnded("not master")]
+        if self._handover is not None:
+            return [PromotionEnded("another promotion is under way")]
+        reason = refusal_of(self._place.view, target)
         if reason:
             return [PromotionEnded(reason)]
-        self._promotion = Promotion(target, now + self._timing.drain_s)
+        self._handover = Handover(target, now + self._timing.drain_s)
         return []
 
-    def _promotion_refusal(self, target: MemberId) -> str:
-        if self.role is not Role.MASTER:
-            return "not master"
-        assert self.view is not None
-        if self._promotion is not None:
-            return "another promotion is under way"
-        if target == self.me:
-            return "already master"
-        index = self.view.index_of(target)
-        if index is None:
-            return "not a member"
-        return "" if self.view.members[index].synced else "not synchronised"
-
-    def _is_drained(self, target: MemberId) -> bool:
-        """Everybody has received everything, and the new master has it on disk."""
-        last = self.progress.last
-        marks = self.marks()
-        return (
-            len(marks) == self._position.count
-            and all(mark.received == last for mark in marks.values())
-            and marks[target].persisted == last
-            and self.progress.persisted == last
-        )
-
-    def _promotion_overtaken(self, view: View) -> list[Effect]:
+    def _handover_overtaken(self, view: View) -> list[Effect]:
         """A new view while a promotion drains: it is what was wanted, or ends it."""
-        promotion, self._promotion = self._promotion, None
-        if promotion is None:
+        handover, self._handover = self._handover, None
+        if handover is None:
             return []
-        reason = "" if view.master == promotion.target else "the ring has changed meanwhile"
+        reason = "" if view.master == handover.target else "the ring has changed meanwhile"
         return [PromotionEnded(reason)]
+
+    def _call_off_handover(self, handover: Handover, now: float) -> list[Effect]:
+        """Not if the registry has been asked, and may yet do it: see `handover`."""
+        if any(proposed.master != self.me for proposed in self._changer.unresolved):
+            handover.deadline = now + self._timing.drain_s
+            return []
+        self._handover = None
+        return [PromotionEnded("the ring did not drain in time")]
 
     # --- time ---
 
@@ -762,15 +658,11 @@ class RingMember:
         effects: list[Effect] = []
         if self._stable_due is not None and now >= self._stable_due:
             self._stable_due = None
-            if self._position.stable_sent < self.cache.stable:
-                effects += self._send_stable()
-        if self._promotion is not None and now >= self._promotion.deadline:
-            if self._changer.stage is Stage.PROPOSING:
-                # Too late to call it off: the registry decides.
-                self._promotion.deadline = now + self._timing.drain_s
-            else:
-                self._promotion = None
-                effects.append(PromotionEnded("the ring did not drain in time"))
+            place = self._place
+            if place is not None and place.stable_sent < self.cache.stable:
+                effects += self._send_stable(place)
+        if self._handover is not None and now >= self._handover.deadline:
+            effects += self._call_off_handover(self._handover, now)
         if self.view is not None:
             effects += self._changer.tick(self.view, self._log_end(), now)
         return effects
