@@ -228,6 +228,25 @@ def test_memory_is_bounded_and_bodies_come_back_from_the_disk() -> None:
     run_store(store, work)
 
 
+def test_memory_of_what_was_consumed_is_given_back_before_the_journal_is_sealed() -> None:
+    store = open_store(SimulatedDisk(), StoreLimits())
+    queue = store.open_queue(QUEUE)
+
+    async def work() -> None:
+        for _ in range(3):
+            for _ in range(3_000):
+                first = queue.state.next_position
+                publish(queue, [b"x"])
+                append(queue, Remove(((first, first),)))
+            await store.sync()
+
+    run_store(store, work)
+    journal = queue._journal.file
+    assert store.statistics().journals_sealed == 0
+    assert len(journal.entries) <= 1_001
+    assert len(queue._index._entries) <= 100
+
+
 def test_block_read_in_small_pieces_is_read_from_disk_once() -> None:
     store = open_store(SimulatedDisk(), StoreLimits(cache_bytes_max=0))
     queue = store.open_queue(QUEUE)

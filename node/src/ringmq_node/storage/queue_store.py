@@ -54,6 +54,8 @@ from ringmq_node.storage.segments import (
 
 # Bodies in one step of a flush: what is planned for them on the loop takes about a millisecond.
 _ITEMS_MAX = 200
+# Dead entries that a journal's list may have beside as many as it has living ones.
+_DEAD_MAX = 1000
 
 
 class Host(Protocol):
@@ -443,6 +445,9 @@ class QueueStore:
             block=block,
         )
         self._index.add(entry)
+        if len(file.entries) > 2 * file.references + _DEAD_MAX:
+            # Else a queue that is consumed at once would hold a journal's worth of dead entries.
+            file.entries = [old for old in file.entries if old.live]
         file.entries.append(entry)
         self._unsynced.append(entry)
         self._journal.entries += block.count

@@ -158,7 +158,9 @@ class Store:
     def delete_queue(self, queue: str) -> None:
         """Removes a queue and all its messages; when this returns it doesn't come back.
 
-        Blocks for two syncs, and for what is being written to the queue just now.
+        Raises `KeyError` for a queue that isn't there, and `StoreFailedError`.
+
+        Blocks for a sync, and for what is being written to the queue just now.
         """
         self.check_writable()
         folder = self._folders[queue]
@@ -209,6 +211,7 @@ class Store:
     def close(self) -> None:
         """Makes everything durable and closes the files. Blocks; may be called twice.
 
+        `on_durable` is not called any more: `sync` first, if someone wants to be told.
         After a failure it only closes the files.
         """
         if self._closed:
