@@ -160,7 +160,9 @@ class Node:
             return self._server.add_insecure_port(self.config.listen)
         except RuntimeError as error:
             self.store.close()
-            raise StartError(f"can't listen at {self.config.listen}: {error}") from error
+            raise StartError(
+                f"can't listen at {self.config.listen}: the port is taken, or the host not ours"
+            ) from error
 
     def _add_services(self) -> None:
         handlers = (

@@ -77,18 +77,23 @@ def demo(
     if data is not None and data.exists():
         raise click.UsageError(f"{data} is there already")
     directory = data or Path(tempfile.mkdtemp(prefix="ringmq-demo-"))
-    with make_view() as view:
-        demo_run = Demo(Settings(directory, nodes, count, lines, deadline), view)
-        failure = _carry_through(demo_run)
-    state = demo_run.state
-    (emit_json if as_json else emit_facts)(state.report())
+    settings = Settings(directory, nodes, count, lines, deadline)
+    wanted = keep
+    try:
+        with make_view() as view:
+            demo_run = Demo(settings, view)
+            failure = _carry_through(demo_run)
+        state = demo_run.state
+        (emit_json if as_json else emit_facts)(state.report())
+        # To find out why.
+        wanted = keep or bool(failure) or state.broken
+    finally:
+        if wanted:
+            print(f"ringmq: the nodes' data and logs are in {directory}", file=sys.stderr)
+        else:
+            shutil.rmtree(directory)
     if failure:
         fail(failure)
-    if keep or failure or state.broken:
-        print(f"ringmq: the nodes' data and logs are in {directory}", file=sys.stderr)
-    else:
-        shutil.rmtree(directory)
-    if failure:
         sys.exit(EXIT_FAILED)
     if state.broken:
         sys.exit(EXIT_BROKEN)

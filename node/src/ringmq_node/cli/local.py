@@ -79,6 +79,8 @@ class LocalCluster:
         self.directory = directory
         self.registry = registry
         self.members = members
+        # Of the nodes started here: where in the log that process begins.
+        self._log_starts: dict[str, int] = {}
 
     @classmethod
     def create(
@@ -174,7 +176,9 @@ class LocalCluster:
         }
         for name, value in settings.items():
             words += [f"--{name}", value]
-        process = processes.spawn(words, self.log(node))
+        log = self.log(node)
+        self._log_starts[node] = log.stat().st_size if log.exists() else 0
+        process = processes.spawn(words, log)
         processes.write_pid_file(self._pid_file(node), process)
         return process
 
@@ -226,11 +230,20 @@ class LocalCluster:
             else:
                 up = {each.node for each in status.nodes if each.state is NodeState.RUNNING}
                 missing = [each.node for each in self.members if each.node not in up]
-                if not missing and status.node == member.node:
+                # What answers may be somebody else's node on the same port: ours has
+                # to have said that it is the one.
+                if not missing and status.node == member.node and self._said_ready(member.node):
                     return None
-                last = f"it doesn't see {', '.join(missing)}"
+                last = f"it doesn't see {', '.join(missing)}" if missing else "it isn't ready"
             await asyncio.sleep(_POLL_S)
         return f"{member.node} isn't ready in time: {last} (log: {self.log(member.node)})"
+
+    def _said_ready(self, node: str) -> bool:
+        if node not in self._log_starts:
+            return True  # it ran before
+        with self.log(node).open("rb") as log:
+            log.seek(self._log_starts[node])
+            return f"ringmq node {node} ready at ".encode() in log.read()
 
     def last_words(self, node: str) -> str:
         """The last line of its log."""

@@ -108,7 +108,8 @@ class State:
             "published": tally.published,
             "confirmed": self.confirmed,
             "consumed": len(tally.delivered),
-            "lost": tally.lost,
+            # Before everything has been consumed, nobody can know.
+            "lost": None if seconds is None else tally.lost,
             "duplicated": tally.duplicated,
             "reordered": tally.reordered,
             "redelivered": tally.redelivered,

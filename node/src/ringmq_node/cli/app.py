@@ -1,0 +1,64 @@
+"""The commands, and what their errors become: one line on stderr and an exit code.
+
+Exit codes: 0 done; 1 failed, one line on stderr says why; 2 wrong usage; 3 a
+guarantee that the command checks is broken (lost, duplicated, reordered or damaged
+messages in `demo` and `bench`); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from ringmq.errors import BadRequestError, RingMQError
+from ringmq_node.cli.bench import bench
+from ringmq_node.cli.cluster import cluster
+from ringmq_node.cli.demo import demo
+from ringmq_node.cli.local import ClusterError
+from ringmq_node.cli.messages import consume, publish
+from ringmq_node.cli.node import node
+from ringmq_node.cli.output import fail
+from ringmq_node.cli.queue import promote, queue
+from ringmq_node.config import ConfigError
+from ringmq_node.errors import StartError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="ringmq", message="ringmq %(version)s")
+def commands() -> None:
+    """RingMQ: a message-queue cluster whose queues are mirrored around a ring."""
+
+
+for _command in (node, cluster, queue, promote, publish, consume, bench, demo):
+    commands.add_command(_command)
+
+
+def invoke(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line (default: this process's); returns the exit code."""
+    try:
+        code = commands.main(arguments, prog_name="ringmq", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as help_wanted:
+        help_wanted.show()
+        return EXIT_USAGE
+    except click.UsageError as error:
+        where = f" (see `{error.ctx.command_path} --help`)" if error.ctx is not None else ""
+        fail(error.format_message() + where)
+        return EXIT_USAGE
+    except click.ClickException as error:
+        fail(error.format_message())
+        return error.exit_code
+    except (ConfigError, BadRequestError) as error:
+        fail(str(error))
+        return EXIT_USAGE
+    except (RingMQError, ClusterError, StartError, OSError) as error:
+        fail(str(error))
+        return EXIT_FAILED
+    except (click.Abort, KeyboardInterrupt):
+        fail("interrupted")
+        return EXIT_INTERRUPTED
