@@ -130,11 +130,13 @@ class Group:
                 tasks.create_task(self._directory.run(), name="directory")
                 tasks.create_task(self._views.run(), name="views")
                 tasks.create_task(self._beat(), name="heartbeats")
+                tasks.create_task(self._look_after_links(), name="links")
                 tasks.create_task(self._raise_failure(), name="failure of a ring")
                 for node in +self._shared:
                     self._want_link(node)
         except BaseExceptionGroup as group:
-            raise _only(group) from None
+            error = _only(group)
+            raise error from error.__cause__
         finally:
             self.running = False
             self._tasks = None
@@ -166,6 +168,10 @@ class Group:
     def rings(self) -> dict[str, Ring]:
         """The rings that are open here, by name."""
         return dict(self._rings)
+
+    def linked_nodes(self) -> list[str]:
+        """The nodes to which a link is open."""
+        return sorted(node for node, (link, _) in self._links.items() if link.is_open)
 
     def open(
         self, ring: str, application: Application, log: LogEnd, *, log_is_whole: bool = True
@@ -357,11 +363,16 @@ class Group:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self.options.heartbeat_s)
-            now = self.now()
             self._incoming.beat()
+            for link, _ in self._links.values():
+                link.beat()
+
+    async def _look_after_links(self) -> None:
+        while True:
+            await asyncio.sleep(min(self.options.slow_timeout_s, self.options.link_idle_s) / 8)
+            now = self.now()
             self._close_idle_links(now)
             for node, (link, _) in list(self._links.items()):
-                link.beat()
                 if link.stalled(now):
                     self._tell_all(PeerStalled(node))
 

@@ -18,11 +18,12 @@ has in its cache (whose payloads these are, not copies):
 * A frame of a newer epoch replaces all of its ring (they would be refused).
 * An op replaces those with its number and above: the core sends again from there.
 
-A frame over `part_bytes` travels in parts, and frames of other rings, and
-heartbeats, go in between. Its own ring waits behind it.
+A frame over `part_bytes` travels in parts, one frame at a time; messages of the
+other rings go in between, turn and turn about. Its own ring waits behind it.
 
-Invariants (`check`): op numbers rise within a lane; one is heavy if and only if a
-body waits in it, or is on its way in parts; sizes are the sums of what waits.
+Invariants (`check`): a ring has one lane, which is light (no body waits in it),
+heavy (one does), or behind the frame that is on its way in parts; op numbers rise
+within a lane; sizes are the sums of what waits.
 """
 
 from __future__ import annotations
@@ -48,12 +49,16 @@ from ringmq_gm.wire import LAST_PART, PART, WHOLE, frames_message
 TURN_BYTES = 64 * 1024
 
 
+# The frames that keep their order within a ring.
+Ordered = Hello | OpFrame | MarksFrame | Submit
+
+
 @dataclass(slots=True)
 class Lane:
     """What waits of one ring, in order; `marks` come after the rest."""
 
     epoch: int
-    frames: deque[Hello | OpFrame | MarksFrame | Submit] = field(default_factory=deque)
+    frames: deque[Ordered] = field(default_factory=deque)
     marks: MarksFrame | None = None
     # The highest op among `frames`; 0 if there is none.
     last_number: int = 0
@@ -69,9 +74,12 @@ class Outbox:
         self._part_bytes = part_bytes
         self._control: dict[tuple[str, type], Frame] = {}
         self._light: dict[str, Lane] = {}
+        # In the order of their turns.
         self._heavy: dict[str, Lane] = {}
         self._parts: deque[bytes] = deque()
-        self._parts_ring = ""
+        # The one ring whose frame the parts are.
+        self._behind: dict[str, Lane] = {}
+        self._part_has_turn = False
 
     def __bool__(self) -> bool:
         return bool(self._control or self._light or self._heavy or self._parts)
@@ -82,31 +90,17 @@ class Outbox:
 
     def waiting_bytes(self, ring: str) -> int:
         """The payloads of this ring's ops and submits that wait."""
-        lane = self._heavy.get(ring)
+        lane = self._heavy.get(ring) or self._behind.get(ring)
         return lane.body_bytes if lane is not None else 0
 
     # --- in ---
 
     def put(self, frame: Frame) -> None:
         match frame:
-            case OpFrame():
+            case OpFrame() | MarksFrame() | Hello() | Submit():
                 lane = self._lane(frame)
                 if lane is not None:
-                    self._put_op(lane, frame)
-            case MarksFrame():
-                lane = self._lane(frame)
-                if lane is not None:
-                    lane.marks = frame
-            case Hello():
-                lane = self._lane(frame)
-                if lane is not None:
-                    self._flush_marks(lane)
-                    lane.frames.append(frame)
-            case Submit():
-                lane = self._lane(frame)
-                if lane is not None:
-                    self._flush_marks(lane)
-                    self._put_body(lane, frame)
+                    self._put_in_order(lane, frame)
             case Ping() | Pong() | Stale() | Resume():
                 self._control[frame.ring, type(frame)] = frame
 
@@ -115,63 +109,57 @@ class Outbox:
         for key in [key for key in self._control if key[0] == ring]:
             del self._control[key]
         self._light.pop(ring, None)
-        lane = self._heavy.get(ring)
-        if lane is not None:
-            # Made again, the ring begins with a low epoch.
-            self._clear(lane, 0)
-            self._settle(ring, lane)
+        self._heavy.pop(ring, None)
+        if ring in self._behind:
+            # Made again, it begins with a low epoch.
+            self._behind[ring] = Lane(0)
 
-    def _lane(self, frame: Hello | OpFrame | MarksFrame | Submit) -> Lane | None:
+    def _lane(self, frame: Ordered) -> Lane | None:
         """The lane for this frame; None if what waits there is of a newer epoch."""
         ring = frame.ring
-        lane = self._light.get(ring) or self._heavy.get(ring)
-        if lane is None:
+        lane = self._light.get(ring) or self._heavy.get(ring) or self._behind.get(ring)
+        if lane is not None and lane.epoch > frame.epoch:
+            return None
+        if lane is None or lane.epoch < frame.epoch:
             lane = Lane(frame.epoch)
-            (self._heavy if ring == self._parts_ring else self._light)[ring] = lane
-        elif lane.epoch != frame.epoch:
-            if lane.epoch > frame.epoch:
-                return None
-            self._clear(lane, frame.epoch)
-            if ring in self._heavy and ring != self._parts_ring:
-                self._light[ring] = self._heavy.pop(ring)
+            if ring in self._behind:
+                self._behind[ring] = lane
+            else:
+                self._heavy.pop(ring, None)
+                self._light[ring] = lane
         return lane
 
-    def _clear(self, lane: Lane, epoch: int) -> None:
-        lane.epoch = epoch
-        lane.frames.clear()
-        lane.marks = None
-        lane.last_number = lane.bodies = lane.body_bytes = 0
-
-    def _flush_marks(self, lane: Lane) -> None:
+    def _put_in_order(self, lane: Lane, frame: Ordered) -> None:
+        match frame:
+            case MarksFrame():
+                lane.marks = frame
+                return
+            case OpFrame():
+                if lane.marks is not None and len(frame.marks) >= len(lane.marks.marks):
+                    lane.marks = None
+                if frame.number <= lane.last_number:
+                    self._drop_from(lane, frame.number)
+                lane.last_number = frame.number
         if lane.marks is not None:
             lane.frames.append(lane.marks)
             lane.marks = None
-
-    def _put_op(self, lane: Lane, op: OpFrame) -> None:
-        if lane.marks is not None and len(op.marks) < len(lane.marks.marks):
-            self._flush_marks(lane)
-        lane.marks = None
-        if op.number <= lane.last_number:
-            self._drop_from(lane, op.number)
-        lane.last_number = op.number
-        self._put_body(lane, op)
+        lane.frames.append(frame)
+        if isinstance(frame, OpFrame | Submit):
+            lane.bodies += 1
+            lane.body_bytes += len(frame.payload)
+            if frame.ring in self._light:
+                self._heavy[frame.ring] = self._light.pop(frame.ring)
 
     def _drop_from(self, lane: Lane, number: int) -> None:
         """The core sends ops again, from `number` on: what waits of them goes."""
-        frames = lane.frames
         lane.frames = deque(
-            frame for frame in frames if not (isinstance(frame, OpFrame) and frame.number >= number)
+            frame
+            for frame in lane.frames
+            if not (isinstance(frame, OpFrame) and frame.number >= number)
         )
         waiting = [frame for frame in lane.frames if isinstance(frame, OpFrame | Submit)]
         lane.bodies = len(waiting)
         lane.body_bytes = sum(len(frame.payload) for frame in waiting)
-
-    def _put_body(self, lane: Lane, frame: OpFrame | Submit) -> None:
-        lane.frames.append(frame)
-        lane.bodies += 1
-        lane.body_bytes += len(frame.payload)
-        if frame.ring in self._light:
-            self._heavy[frame.ring] = self._light.pop(frame.ring)
 
     # --- out ---
 
@@ -183,82 +171,91 @@ class Outbox:
             pieces += encode(frame)
         self._control.clear()
         for lane in self._light.values():
-            for frame in lane.frames:
-                pieces += encode(frame)
-            if lane.marks is not None:
-                pieces += encode(lane.marks)
+            self._take_light(lane, pieces)
         self._light.clear()
-        if bodies and not self._parts:
+        if bodies and not (self._parts and self._part_has_turn):
             self._take_bodies(pieces)
         if pieces:
+            self._part_has_turn = True
             return frames_message(WHOLE, pieces)
         if bodies and self._parts:
+            self._part_has_turn = False
             return self._take_part()
         return None
 
+    def _take_light(self, lane: Lane, pieces: list[bytes]) -> None:
+        for frame in lane.frames:
+            pieces += encode(frame)
+        if lane.marks is not None:
+            pieces += encode(lane.marks)
+
     def _take_bodies(self, pieces: list[bytes]) -> None:
+        """Adds bodies of each ring in turn, until the message is full."""
         size = sum(map(len, pieces))
-        while self._heavy and size < self._message_bytes:
+        passed = 0
+        while size < self._message_bytes and passed < len(self._heavy):
             ring = next(iter(self._heavy))
-            lane = self._heavy[ring]
-            turn = 0
-            while lane.frames and turn < TURN_BYTES:
-                encoded = encode(lane.frames[0])
-                length = sum(map(len, encoded))
-                if length > self._part_bytes:
-                    if not pieces:
-                        self._drop_first(lane)
-                        self._split(ring, encoded)
-                    return
-                self._drop_first(lane)
+            lane = self._heavy.pop(ring)
+            taken = self._take_turn(ring, lane, pieces)
+            size += taken
+            # A ring whose next frame is large waits until no other one is in parts.
+            passed = 0 if taken else passed + 1
+            if ring not in self._behind:
+                self._place(ring, lane)
+
+    def _take_turn(self, ring: str, lane: Lane, pieces: list[bytes]) -> int:
+        """Adds up to `TURN_BYTES` from this lane; returns the bytes added."""
+        taken = 0
+        while lane.frames and taken < TURN_BYTES:
+            frame = lane.frames[0]
+            encoded = encode(frame)
+            length = sum(map(len, encoded))
+            if length > self._part_bytes:
+                if self._parts:
+                    break
+                self._split(encoded)
+                self._behind[ring] = lane
+            else:
                 pieces += encoded
-                turn += length
-            size += turn
-            if not lane.frames and lane.marks is not None:
-                pieces += encode(lane.marks)
-            # To the end of the line, if anything is left.
-            del self._heavy[ring]
-            if lane.frames:
-                (self._heavy if lane.bodies else self._light)[ring] = lane
+                taken += length
+            lane.frames.popleft()
+            if isinstance(frame, OpFrame | Submit):
+                lane.bodies -= 1
+                lane.body_bytes -= len(frame.payload)
+            if self._behind.get(ring) is lane:
+                break
+        return taken
 
-    def _drop_first(self, lane: Lane) -> None:
-        frame = lane.frames.popleft()
-        if isinstance(frame, OpFrame | Submit):
-            lane.bodies -= 1
-            lane.body_bytes -= len(frame.payload)
-
-    def _split(self, ring: str, encoded: list[bytes]) -> None:
+    def _split(self, encoded: list[bytes]) -> None:
         whole = b"".join(encoded)
         step = self._part_bytes
         self._parts.extend(whole[at : at + step] for at in range(0, len(whole), step))
-        self._parts_ring = ring
 
     def _take_part(self) -> bytes:
         part = self._parts.popleft()
         if self._parts:
             return frames_message(PART, [part])
-        ring, self._parts_ring = self._parts_ring, ""
-        if ring in self._heavy:
-            self._settle(ring, self._heavy[ring])
+        ring, lane = self._behind.popitem()
+        self._place(ring, lane)
         return frames_message(LAST_PART, [part])
 
-    def _settle(self, ring: str, lane: Lane) -> None:
-        """Puts a heavy lane that may have lost its last body where it belongs now."""
-        if lane.bodies or ring == self._parts_ring:
-            return
-        del self._heavy[ring]
-        if lane.frames or lane.marks is not None:
+    def _place(self, ring: str, lane: Lane) -> None:
+        """Puts a lane where what is left in it belongs, at the end of the line."""
+        if lane.bodies:
+            self._heavy[ring] = lane
+        elif lane.frames or lane.marks is not None:
             self._light[ring] = lane
 
     def check(self) -> None:
         """The invariants, for tests."""
-        assert not set(self._light) & set(self._heavy)
-        assert bool(self._parts) == bool(self._parts_ring)
-        for ring, lane in [*self._light.items(), *self._heavy.items()]:
+        assert bool(self._parts) == bool(self._behind)
+        assert len(self._behind) <= 1
+        lanes = [*self._light.items(), *self._heavy.items(), *self._behind.items()]
+        assert len({ring for ring, _ in lanes}) == len(lanes)
+        for ring, lane in lanes:
             waiting = [frame for frame in lane.frames if isinstance(frame, OpFrame | Submit)]
             assert lane.bodies == len(waiting)
             assert lane.body_bytes == sum(len(frame.payload) for frame in waiting)
-            heavy = bool(waiting) or ring == self._parts_ring
-            assert heavy == (ring in self._heavy), (ring, heavy)
+            assert ring in self._behind or bool(waiting) == (ring in self._heavy)
             numbers = [frame.number for frame in waiting if isinstance(frame, OpFrame)]
             assert numbers == sorted(set(numbers))

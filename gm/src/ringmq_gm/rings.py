@@ -10,8 +10,9 @@ returns. So `multicast` has delivered when it returns, and `watermarks` for an o
 may come before `multicast` has returned its number (in a ring of one).
 
 An exception out of the core or the application ends this member for good (its
-state can't be trusted): it is logged, `Group.run` raises `RingFailedError`, and
-so does every call on the ring from then on.
+state can't be trusted): it is logged, `Group.run` raises `RingFailedError`, and so
+do `multicast`, `submit`, `promote` and `wait_writable` from then on. What only tells
+the ring something (`persisted`, `caught_up`, `want`) is ignored by one that has ended.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from tcp_proxy import TcpProxy
 
 from ringmq_gm import (
     FullError,
-    Group,
     GroupOptions,
     NotMasterError,
     PromotionError,
@@ -24,9 +23,10 @@ from ringmq_gm import (
     SupersededError,
     Timing,
     View,
+    first_view,
     ring_key,
 )
-from ringmq_gm.registry.base import Delete, Guard, Operation, Session
+from ringmq_gm.registry.base import Delete, Guard, Operation, Put, Session
 from ringmq_gm.registry.sqlite import SqliteRegistry
 
 # As in use, but for a failure detector that doesn't make the tests wait.
@@ -114,5 +114,278 @@ def test_the_next_member_takes_over_when_the_master_refuses_connections(tmp_path
             await until(lambda: apps["b"].confirmed[1] == 101)
             assert prefix_of(apps["a"].payloads, apps["b"].payloads)
             assert apps["c"].ops == apps["b"].ops
+
+    asyncio.run(main())
+
+
+def test_a_node_that_comes_back_joins_and_catches_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc", FAST) as cluster:
+            rings = await cluster.create_ring("r", "abc")
+            apps = cluster.apps["r"]
+            for index in range(50):
+                rings["a"].multicast(b"%d" % index)
+            await until(lambda: apps["a"].confirmed[1] == 50)
+            await cluster.nodes["a"].stop()
+            await until(lambda: rings["b"].role is Role.MASTER)
+            for index in range(50):
+                rings["b"].multicast(b"more %d" % index)
+            await cluster.start("a")
+            back = cluster.open("r", "a")
+            back.want(True)
+            await until(lambda: synced(rings["b"].view) == ["b", "c", "a"])
+            rings["b"].multicast(b"last")
+            await until(lambda: apps["b"].confirmed[1] == 101)
+            assert len(apps["a"].catch_ups) == 1
+            assert apps["a"].ops == apps["b"].ops == apps["c"].ops
+
+    asyncio.run(main())
+
+
+def test_every_member_may_submit(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc") as cluster:
+            rings = await cluster.create_ring("r", "abc")
+            apps = cluster.apps["r"]
+            # All links are up once a first op has come around.
+            rings["a"].multicast(b"first")
+            await until(lambda: apps["a"].confirmed[1] == 1)
+            for node in "bca":
+                rings[node].submit(node.encode(), urgent=True)
+            await until(lambda: apps["a"].confirmed[1] == 4)
+            assert sorted(apps["c"].payloads) == [b"a", b"b", b"c", b"first"]
+            assert apps["b"].ops == apps["c"].ops
+            with pytest.raises(NotMasterError):
+                rings["b"].multicast(b"x")
+
+    asyncio.run(main())
+
+
+def test_a_slow_receiver_holds_the_master_back_and_is_then_put_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        options = GroupOptions(
+            # Long: what is held counts as slow, not as dead.
+            ring_timeout_s=20,
+            slow_timeout_s=1.0,
+            window_bytes=128 * 1024,
+            cache_bytes_max=1024 * 1024,
+        )
+        async with proxied(tmp_path, "abc", options) as (cluster, proxies):
+            rings = await cluster.create_ring("r", "abc")
+            apps = cluster.apps["r"]
+            rings["a"].multicast(b"first")
+            await until(lambda: apps["a"].confirmed[1] == 1)
+            proxies["b"].hold()
+            with pytest.raises(FullError):
+                for _ in range(200):
+                    rings["a"].multicast(bytes(64 * 1024))
+            sent = rings["a"].last_number
+            assert sent < 20
+            waiting = asyncio.create_task(rings["a"].wait_writable())
+            await until(lambda: synced(rings["a"].view) == ["a", "c"])
+            await asyncio.wait_for(waiting, 5)
+            rings["a"].multicast(b"goes on")
+            await until(lambda: apps["a"].confirmed[1] == sent + 1)
+            assert apps["c"].ops == apps["a"].ops
+            proxies["b"].release()
+
+    asyncio.run(main())
+
+
+def test_what_is_held_and_released_arrives_once_and_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with proxied(tmp_path, "abc", GroupOptions(window_bytes=64 * 1024)) as (
+            cluster,
+            proxies,
+        ):
+            rings = await cluster.create_ring("r", "abc")
+            apps = cluster.apps["r"]
+            rings["a"].multicast(b"first")
+            await until(lambda: apps["a"].confirmed[1] == 1)
+            for proxy in proxies.values():
+                proxy.hold()
+            for index in range(100):
+                rings["a"].multicast(b"%d" % index + bytes(20_000))
+            await asyncio.sleep(0.3)
+            assert len(apps["c"].ops) == 1
+            for proxy in proxies.values():
+                proxy.release()
+            await until(lambda: apps["a"].confirmed[1] == 101)
+            assert apps["a"].ops == apps["b"].ops == apps["c"].ops
+            assert rings["a"].view is not None
+            assert rings["a"].view.epoch == 1
+
+    asyncio.run(main())
+
+
+def test_a_large_op_travels_in_parts_and_others_pass_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc") as cluster:
+            large = await cluster.create_ring("large", "abc")
+            small = await cluster.create_ring("small", "abc")
+            small["a"].multicast(b"first")
+            large["a"].multicast(b"first")
+            await until(lambda: cluster.apps["small"]["a"].confirmed[1] == 1)
+            await until(lambda: cluster.apps["large"]["a"].confirmed[1] == 1)
+            body = bytes(range(256)) * (40 * 4096)
+            large["a"].multicast(body)
+            large["a"].multicast(b"behind")
+            small["a"].multicast(b"beside")
+            await until(lambda: len(cluster.apps["small"]["c"].ops) == 2)
+            # A plain number: pytest would print all of the bytes.
+            large_ops = len(cluster.apps["large"]["c"].ops)
+            assert large_ops == 1
+            await until(lambda: cluster.apps["large"]["a"].confirmed[1] == 3)
+            same = cluster.apps["large"]["c"].payloads == [b"first", body, b"behind"]
+            assert same
+
+    asyncio.run(main())
+
+
+def test_promotion_hands_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc") as cluster:
+            rings = await cluster.create_ring("r", "abc")
+            apps = cluster.apps["r"]
+            for index in range(100):
+                rings["a"].multicast(b"%d" % index)
+            await rings["a"].promote(cluster.nodes["c"].group.me)
+            await until(lambda: rings["c"].role is Role.MASTER)
+            rings["c"].multicast(b"after")
+            await until(lambda: apps["c"].confirmed[1] == 101)
+            assert apps["a"].ops == apps["b"].ops == apps["c"].ops
+            with pytest.raises(PromotionError, match="not master"):
+                await rings["a"].promote(cluster.nodes["b"].group.me)
+            with pytest.raises(PromotionError, match="already master"):
+                await rings["c"].promote(cluster.nodes["c"].group.me)
+
+    asyncio.run(main())
+
+
+def test_a_deleted_ring_ends_at_every_member(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc") as cluster:
+            rings = await cluster.create_ring("r", "abc")
+            apps = cluster.apps["r"]
+            rings["a"].multicast(b"x")
+            await until(lambda: apps["a"].confirmed[1] == 1)
+            await cluster.nodes["a"].registry.commit([], [Delete(ring_key("r"))])
+            await until(lambda: all(app.deleted for app in apps.values()))
+            with pytest.raises(RingClosedError):
+                rings["a"].multicast(b"y")
+            # Made again, it begins from nothing.
+            apps.clear()
+            again = await cluster.create_ring("r", "abc")
+            assert again["a"].multicast(b"new") == 1
+            await until(lambda: apps["a"].confirmed[1] == 1)
+
+    asyncio.run(main())
+
+
+def test_a_member_that_opens_the_ring_last_still_gets_its_hello(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "ab") as cluster:
+            # The links are up, and stay so: nothing but a kept Hello can begin ring "late".
+            await cluster.create_ring("first", "ab")
+            members = [cluster.nodes[node].group.me for node in "ab"]
+            registry = cluster.nodes["a"].registry
+            put = Put(ring_key("late"), first_view(members, 2).encode())
+            await registry.commit([Guard(ring_key("late"), 0)], [put])
+            ring = cluster.open("late", "a")
+            await until(lambda: ring.role is Role.MASTER)
+            ring.multicast(b"x")
+            await asyncio.sleep(0.1)
+            cluster.open("late", "b")
+            await until(lambda: cluster.apps["late"]["a"].confirmed[1] == 1)
+
+    asyncio.run(main())
+
+
+class FailingApplication(ListApplication):
+    def deliver(self, number: int, epoch: int, payload: bytes) -> None:
+        raise RuntimeError("the disk is gone")
+
+
+def test_an_exception_in_the_application_ends_the_ring_and_the_group(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc") as cluster:
+            rings = await cluster.create_ring("r", "ab")
+            apps = cluster.apps["r"]
+            await cluster.nodes["b"].group.close_ring("r")
+            cluster.open("r", "b", FailingApplication())
+            rings["a"].multicast(b"x")
+            task = cluster.nodes["b"].task
+            with pytest.raises(RingFailedError) as failure:
+                await asyncio.wait_for(task, 10)
+            assert isinstance(failure.value.__cause__, RuntimeError)
+            ring = apps["b"].ring
+            assert ring is not None
+            with pytest.raises(RingFailedError):
+                ring.persisted(1)
+                ring.multicast(b"y")
+            await cluster.nodes["b"].server.stop(0)
+            await cluster.nodes.pop("b").registry.close()
+
+    asyncio.run(main())
+
+
+def test_a_node_that_was_started_twice_stops_its_earlier_life(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "a") as cluster:
+            first = cluster.nodes["a"]
+            await cluster.start("a")
+            with pytest.raises(SupersededError, match="incarnation 2 has registered"):
+                await asyncio.wait_for(first.task, 10)
+            await first.server.stop(0)
+            await first.registry.close()
+            assert cluster.nodes["a"].group.nodes()["a"].incarnation == 2
+
+    asyncio.run(main())
+
+
+class CountingRegistry(SqliteRegistry):
+    commits = 0
+
+    async def commit(
+        self,
+        guards: Sequence[Guard],
+        operations: Sequence[Operation],
+        *,
+        session: Session | None = None,
+    ) -> int | None:
+        CountingRegistry.commits += 1
+        return await super().commit(guards, operations, session=session)
+
+
+def test_a_death_costs_a_few_commits_for_all_rings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc", FAST) as cluster:
+            rings = [await cluster.create_ring(f"r{index}", "abc") for index in range(40)]
+            for ring in rings:
+                ring["a"].multicast(b"x")
+            confirmed = [cluster.apps[f"r{index}"]["a"] for index in range(40)]
+            await until(lambda: all(app.confirmed[1] == 1 for app in confirmed))
+            CountingRegistry.commits = 0
+            await cluster.nodes["a"].stop()
+            await until(lambda: all(ring["b"].role is Role.MASTER for ring in rings))
+            # Both b and c propose for each ring: 80 proposals.
+            assert CountingRegistry.commits <= 12
+
+    monkeypatch.setattr("group_harness.SqliteRegistry", CountingRegistry)
+    asyncio.run(main())
+
+
+def test_links_that_nobody_needs_are_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        options = GroupOptions(link_idle_s=0.3, ring_timeout_s=0.4)
+        async with local_cluster(tmp_path, "ab", options) as cluster:
+            rings = await cluster.create_ring("r", "ab")
+            rings["a"].multicast(b"x")
+            await until(lambda: cluster.apps["r"]["a"].confirmed[1] == 1)
+            assert cluster.nodes["a"].group.linked_nodes() == ["b"]
+            await cluster.nodes["a"].group.close_ring("r")
+            await until(lambda: cluster.nodes["a"].group.linked_nodes() == [])
 
     asyncio.run(main())

@@ -1,0 +1,109 @@
+"""The failure detector: when a node is down, and when that is not said."""
+
+from __future__ import annotations
+
+from ringmq_gm.detector import Contact, Detector, Down, Silent, Up
+
+TIMEOUT_S = 2.0
+REDIAL_S = 0.2
+
+
+class Middle:
+    """Chance without chance: half of the jitter."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+def detector() -> Detector:
+    made = Detector(ring_timeout_s=TIMEOUT_S, redial_s=REDIAL_S, chance=Middle())
+    made.wanted("b", 0.0)
+    return made
+
+
+def up() -> Detector:
+    made = detector()
+    assert made.opened("b", 0.0) == [Up("b")]
+    return made
+
+
+def tick_when_due(watch: Detector) -> tuple[float, list[object]]:
+    due = watch.next_deadline()
+    assert due is not None
+    return due, list(watch.tick(due))
+
+
+def test_silence_for_the_time_out_and_its_jitter_is_down() -> None:
+    assert tick_when_due(up()) == (TIMEOUT_S * 1.125, [Silent("b"), Down("b")])
+
+
+def test_whatever_is_heard_begins_the_silence_anew() -> None:
+    watch = up()
+    watch.heard("b", 1.9)
+    assert watch.tick(2.3) == []
+    assert tick_when_due(watch) == (1.9 + TIMEOUT_S * 1.125, [Silent("b"), Down("b")])
+
+
+def test_a_broken_link_that_is_mended_in_time_is_not_down() -> None:
+    watch = up()
+    watch.broke("b", 5.0)
+    assert watch.opened("b", 5.1) == [Up("b")]
+    assert watch.tick(5.3) == []
+    assert watch.contact("b") is Contact.UP
+
+
+def test_a_broken_link_whose_redial_fails_is_down_at_once() -> None:
+    watch = up()
+    watch.broke("b", 5.0)
+    assert watch.dial_failed("b") == [Down("b")]
+    assert watch.dial_failed("b") == []
+    assert watch.down() == ["b"]
+
+
+def test_a_broken_link_whose_redial_hangs_is_down_soon() -> None:
+    watch = up()
+    watch.broke("b", 5.0)
+    assert tick_when_due(watch) == (5.0 + REDIAL_S, [Down("b")])
+
+
+def test_a_node_that_was_never_reached_is_down_when_its_dial_fails_or_hangs() -> None:
+    assert detector().dial_failed("b") == [Down("b")]
+    assert tick_when_due(detector()) == (TIMEOUT_S, [Down("b")])
+
+
+def test_a_node_that_is_down_is_so_until_its_link_opens() -> None:
+    watch = detector()
+    watch.dial_failed("b")
+    watch.heard("b", 3.0)
+    assert watch.next_deadline() is None
+    assert watch.tick(100.0) == []
+    assert watch.opened("b", 101.0) == [Up("b")]
+    assert watch.down() == []
+
+
+def test_a_session_that_breaks_after_its_node_was_found_silent_says_nothing_more() -> None:
+    watch = up()
+    tick_when_due(watch)
+    watch.broke("b", 3.0)
+    assert watch.contact("b") is Contact.DOWN
+    assert watch.next_deadline() is None
+
+
+def test_who_was_stopped_itself_suspects_nobody_for_it() -> None:
+    watch = up()
+    watch.wanted("c", 0.0)
+    watch.opened("c", 0.0)
+    due = watch.next_deadline()
+    assert due is not None
+    assert watch.tick(due + 60.0) == []
+    watch.heard("b", due + 60.1)
+    assert tick_when_due(watch) == (due + 60.0 + TIMEOUT_S * 1.125, [Silent("c"), Down("c")])
+
+
+def test_a_node_with_which_no_link_is_wanted_is_neither_up_nor_down() -> None:
+    watch = up()
+    watch.unwanted("b")
+    assert watch.contact("b") is None
+    assert watch.next_deadline() is None
+    assert watch.opened("b", 1.0) == []
+    assert watch.dial_failed("b") == []

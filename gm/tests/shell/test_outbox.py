@@ -1,0 +1,215 @@
+"""The outbox: what may overtake what, what is left out, and how much waits."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringmq_gm import wire
+from ringmq_gm.frames import (
+    Frame,
+    Hello,
+    Mark,
+    MarksFrame,
+    OpFrame,
+    Ping,
+    Pong,
+    Resume,
+    Stale,
+    Submit,
+    decode,
+)
+from ringmq_gm.outbox import Outbox
+
+PART_BYTES = 4096
+
+
+def op(number: int, *, ring: str = "r", epoch: int = 1, size: int = 10, mark: int = 0) -> OpFrame:
+    return OpFrame(ring, epoch, 0, epoch, number, False, (Mark(mark, mark),), bytes(size))
+
+
+def marks(received: int, *, ring: str = "r", epoch: int = 1) -> MarksFrame:
+    return MarksFrame(ring, epoch, 0, (Mark(received, received),))
+
+
+def outbox(message_bytes: int = 1024) -> Outbox:
+    return Outbox(message_bytes=message_bytes, part_bytes=PART_BYTES)
+
+
+class Receiver:
+    """Takes messages as the other end does."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self._parts: list[bytes] = []
+
+    def take(self, data: bytes) -> None:
+        kind, body = wire.read_frames(data)
+        if kind != wire.WHOLE:
+            assert len(body) <= PART_BYTES
+            self._parts.append(body)
+            if kind == wire.PART:
+                return
+            body, self._parts = b"".join(self._parts), []
+        self.frames += decode(body)
+
+
+def drained(box: Outbox, *, bodies: bool = True) -> list[Frame]:
+    receiver = Receiver()
+    while (data := box.take(bodies=bodies)) is not None:
+        box.check()
+        receiver.take(data)
+    return receiver.frames
+
+
+def put(box: Outbox, *frames: Frame) -> Outbox:
+    for frame in frames:
+        box.put(frame)
+        box.check()
+    return box
+
+
+def test_ops_and_marks_of_a_ring_keep_their_order() -> None:
+    assert drained(put(outbox(), op(1), op(2), marks(2))) == [op(1), op(2), marks(2)]
+
+
+def test_marks_that_wait_are_replaced_by_newer_ones_and_by_an_op_with_marks() -> None:
+    assert drained(put(outbox(), op(1), marks(1), marks(2))) == [op(1), marks(2)]
+    assert drained(put(outbox(), op(1), marks(1), op(2, mark=1))) == [op(1), op(2, mark=1)]
+
+
+def test_marks_stay_before_an_op_without_marks() -> None:
+    bare = OpFrame("r", 1, 0, 1, 2, False, (), b"x")
+    assert drained(put(outbox(), op(1), marks(1), bare)) == [op(1), marks(1), bare]
+
+
+def test_marks_of_another_ring_go_before_bodies() -> None:
+    waiting = put(outbox(), op(1), marks(7, ring="other"))
+    assert drained(waiting) == [marks(7, ring="other"), op(1)]
+
+
+def test_control_goes_first_and_only_its_newest() -> None:
+    control = [Ping("r", 1, 2), Pong("r", 1, 3, 0, 0), Stale("r", 4), Resume("r", 1, 9)]
+    waiting = put(outbox(), op(1), Ping("r", 1, 1), *control)
+    assert drained(waiting) == [*control, op(1)]
+
+
+def test_without_bodies_what_stands_behind_a_body_waits() -> None:
+    waiting = put(outbox(), op(1), marks(1), Hello("other", 1, 0, 0), Ping("r", 1, 1))
+    assert drained(waiting, bodies=False) == [Ping("r", 1, 1), Hello("other", 1, 0, 0)]
+    assert waiting.has_bodies
+    assert drained(waiting) == [op(1), marks(1)]
+
+
+def test_a_newer_epoch_replaces_what_waits_of_its_ring() -> None:
+    waiting = put(outbox(), op(1), op(2), op(1, ring="other"), Hello("r", 2, 2, 0))
+    assert drained(waiting) == [Hello("r", 2, 2, 0), op(1, ring="other")]
+    assert not waiting.has_bodies
+
+
+def test_an_older_epoch_is_left_out() -> None:
+    assert drained(put(outbox(), op(5, epoch=2), op(4, epoch=1))) == [op(5, epoch=2)]
+
+
+def test_ops_sent_again_replace_themselves() -> None:
+    waiting = put(outbox(), op(1), op(2), op(3), op(2, mark=1), op(3, mark=1))
+    assert waiting.waiting_bytes("r") == 30
+    assert drained(waiting) == [op(1), op(2, mark=1), op(3, mark=1)]
+
+
+def test_rings_take_turns() -> None:
+    size = 30_000
+    waiting = outbox(message_bytes=200_000)
+    waiting = Outbox(message_bytes=200_000, part_bytes=1 << 20)
+    put(waiting, *(op(n, size=size) for n in range(1, 9)))
+    put(waiting, *(op(n, ring="other", size=size) for n in range(1, 3)))
+    order = [(frame.ring, frame.number) for frame in drained(waiting) if isinstance(frame, OpFrame)]
+    # A turn is 64 KiB: three of these.
+    expected = [("r", n) for n in (1, 2, 3)] + [("other", 1), ("other", 2)]
+    assert order == expected + [("r", n) for n in range(4, 9)]
+
+
+def test_others_pass_a_frame_that_goes_in_parts_and_its_own_ring_does_not() -> None:
+    large = op(1, size=5 * PART_BYTES)
+    waiting = put(outbox(), large, marks(1), op(1, ring="other"), marks(9, ring="third"))
+    assert drained(waiting) == [marks(9, ring="third"), op(1, ring="other"), large, marks(1)]
+
+
+def test_two_large_frames_do_not_mix() -> None:
+    large = [op(1, size=3 * PART_BYTES), op(1, ring="other", size=3 * PART_BYTES)]
+    assert drained(put(outbox(), *large, op(2), op(2, ring="third"))) == [
+        op(2, ring="third"),
+        large[0],
+        op(2),
+        large[1],
+    ]
+
+
+def test_a_ring_that_is_forgotten_is_not_sent() -> None:
+    waiting = put(outbox(), op(1), Resume("r", 1, 0), op(1, ring="other"))
+    waiting.forget("r")
+    waiting.check()
+    assert drained(waiting) == [op(1, ring="other")]
+
+
+def test_a_ring_forgotten_while_in_parts_may_begin_again_with_a_low_epoch() -> None:
+    waiting = put(outbox(), op(1, epoch=7, size=2 * PART_BYTES), op(2, epoch=7))
+    receiver = Receiver()
+    data = waiting.take(bodies=True)
+    assert data is not None
+    receiver.take(data)
+    waiting.forget("r")
+    put(waiting, Hello("r", 1, 0, 0))
+    while (data := waiting.take(bodies=True)) is not None:
+        receiver.take(data)
+        waiting.check()
+    assert [type(frame) for frame in receiver.frames] == [OpFrame, Hello]
+
+
+RINGS = st.sampled_from(["r", "s", "t"])
+FRAMES = st.one_of(
+    st.builds(
+        op,
+        st.integers(1, 20),
+        ring=RINGS,
+        epoch=st.integers(1, 2),
+        size=st.sampled_from([1, 900, 9000]),
+    ),
+    st.builds(marks, st.integers(0, 20), ring=RINGS, epoch=st.integers(1, 2)),
+    st.builds(Hello, RINGS, st.integers(1, 2), st.integers(0, 9), st.just(0)),
+    st.builds(Submit, RINGS, st.integers(1, 2), st.booleans(), st.binary(max_size=50)),
+    st.builds(Ping, RINGS, st.just(1), st.integers(0, 9)),
+)
+
+
+@given(st.lists(st.one_of(FRAMES, st.booleans())))
+def test_whatever_comes_the_newest_arrives_and_order_is_kept(steps: list[Frame | bool]) -> None:
+    """A bool is a `take`, with or without bodies.
+
+    Of each ring, what arrives is a part of what was put, in that order; of its newest
+    epoch, each op's last sending arrives, and the last marks unless an op came after.
+    """
+    box = outbox()
+    receiver = Receiver()
+    given: list[Frame] = []
+    for step in steps:
+        if isinstance(step, bool):
+            data = box.take(bodies=step)
+            if data is not None:
+                receiver.take(data)
+        else:
+            given.append(step)
+            box.put(step)
+        box.check()
+    while (data := box.take(bodies=True)) is not None:
+        receiver.take(data)
+        box.check()
+    assert not box
+    for ring in ("r", "s", "t"):
+        ordered = [f for f in given if f.ring == ring and not isinstance(f, Ping)]
+        arrived = [f for f in receiver.frames if f.ring == ring and not isinstance(f, Ping)]
+        rest = iter(ordered)
+        assert all(any(frame is put_ or frame == put_ for put_ in rest) for frame in arrived)
+        if not ordered:
+            continue
+        assert ordered[-1] == arrived[-1] or ordered[-1].epoch < max(f.epoch for f in ordered)
