@@ -42,8 +42,7 @@ class Point:
 class ClientReport:
     """What a publisher saw. Latencies are from hand-over to confirm, nearest rank.
 
-    `client_cpu_s` is user and system time of the publisher over the timed part,
-    or of its whole process where it doesn't say (ours: a Python that also imports).
+    `client_cpu_s` is user and system time of the publisher over the timed part.
     """
 
     seconds: float

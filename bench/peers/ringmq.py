@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import procs
 from bench.measure import BenchError, ClientReport, Point
 
 NODES = 3
@@ -38,7 +37,9 @@ class RingPeer:
             raise BenchError(
                 f"{_COMMAND.name} isn't installed beside this Python; `make bench` does that"
             )
-        started = _run("cluster", "up", "--nodes", str(NODES), "--data", str(self._directory))
+        # Free ports: the user's own cluster may have the usual ones.
+        flags = ("--nodes", str(NODES), "--base-port", "0", "--data", str(self._directory))
+        started = _run("cluster", "up", *flags)
         nodes = started["nodes"]
         if len(nodes) != NODES:
             raise BenchError(f"ringmq: {len(nodes)} of {NODES} nodes started")
@@ -72,16 +73,14 @@ class RingPeer:
             "--window": point.window,
         }
         flat = [str(word) for pair in arguments.items() for word in pair]
-        cpu_before = procs.own_cpu_s()
         report = self._control("bench", "publish", *flat, timeout_s=_PUBLISH_TIMEOUT_S)
-        client_cpu_s = procs.own_cpu_s() - cpu_before
         latencies = report["confirm_ms"]
         return ClientReport(
             seconds=report["seconds"],
             rate_per_s=report["rate_per_s"],
-            acked=report["count"],
-            nacked=0,
-            client_cpu_s=report.get("client_cpu_s", client_cpu_s),
+            acked=report["confirmed"],
+            nacked=report["nacked"],
+            client_cpu_s=report["client_cpu_s"],
             p50_ms=latencies["p50"],
             p95_ms=latencies["p95"],
             p99_ms=latencies["p99"],
@@ -90,7 +89,7 @@ class RingPeer:
 
     def remove(self, queue: str) -> None:
         shown = self._control("queue", "show", queue)
-        synced = [member for member in shown["ring"] if member["synced"]]
+        synced = [member for member in shown["ring"] if member["synchronised"]]
         if len(synced) != NODES:
             raise BenchError(f"ringmq: {queue} is synchronised on {len(synced)} of {NODES} nodes")
         self._control("queue", "delete", queue)
