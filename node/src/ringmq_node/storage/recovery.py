@@ -332,8 +332,15 @@ class _Recovery:
             last = body.last if limit is None else min(body.last, limit - 1)
             if last < body.first:
                 continue
+            elsewhere = covered.intersection(body.first, last)
+            if last == body.last and not elsewhere and state.live.contains_all(body.first, last):
+                # All of it is wanted, as nearly always.
+                body.live = body.count
+                entries.append(body)
+                covered.add(body.first, last)
+                continue
             fresh = RangeSet(state.live.intersection(body.first, last))
-            fresh.subtract(covered.intersection(body.first, last))
+            fresh.subtract(elsewhere)
             if not fresh:
                 continue
             # Dead positions within are carried along, those that another entry has are not.
