@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -138,6 +137,6 @@ def _bench(
     if done.failure:
         fail(done.failure)
     if done.broken:
-        sys.exit(EXIT_BROKEN)
+        raise click.exceptions.Exit(EXIT_BROKEN)
     if done.failure:
-        sys.exit(EXIT_FAILED)
+        raise click.exceptions.Exit(EXIT_FAILED)

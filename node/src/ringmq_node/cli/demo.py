@@ -94,9 +94,9 @@ def demo(
             shutil.rmtree(directory)
     if failure:
         fail(failure)
-        sys.exit(EXIT_FAILED)
+        raise click.exceptions.Exit(EXIT_FAILED)
     if state.broken:
-        sys.exit(EXIT_BROKEN)
+        raise click.exceptions.Exit(EXIT_BROKEN)
 
 
 def _carry_through(demo_run: Demo) -> str:

@@ -17,8 +17,9 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from ringmq import Publisher, RequestError, RingMQError
+from ringmq import RequestError, RingMQError
 from ringmq_node.cli.tally import Tally
 
 LANES = 4
@@ -68,6 +69,12 @@ def lane_sizes(window: int, batch: int = 0) -> list[int]:
     return [window // lanes + (lane < window % lanes) for lane in range(lanes)]
 
 
+class BatchPublisher(Protocol):
+    """What is wanted of a `ringmq.Publisher`."""
+
+    async def publish_batch(self, bodies: Sequence[bytes], /) -> None: ...
+
+
 @dataclass(slots=True)
 class Load:
     """One queue's messages: what to publish, and how it went.
@@ -89,7 +96,7 @@ class Load:
     failed: int = 0
     failure: RingMQError | None = None
 
-    async def publish(self, publisher: Publisher, *, window: int, batch: int = 0) -> None:
+    async def publish(self, publisher: BatchPublisher, *, window: int, batch: int = 0) -> None:
         """Publishes it all. A failure ends it, and is kept in `failure`; one that says
         that the request itself is wrong is raised."""
         async with asyncio.TaskGroup() as lanes:
@@ -98,7 +105,7 @@ class Load:
         if isinstance(self.failure, RequestError):
             raise self.failure
 
-    async def _lane(self, publisher: Publisher, size: int) -> None:
+    async def _lane(self, publisher: BatchPublisher, size: int) -> None:
         while self.failure is None and not self.stop():
             if self.gate is not None:
                 await self.gate(self.tally.published)

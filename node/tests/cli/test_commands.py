@@ -1,0 +1,103 @@
+"""The commands, one after the other, against a node that they start and end themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ringmq_node.cli.app import invoke
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Run]:
+    """Runs a command with --json; returns what it printed, by lines if there are several."""
+
+    def run_json(*words: object, code: int = 0) -> Any:
+        got = invoke([*map(str, words), "--json"])
+        out, err = capsysbinary.readouterr()
+        assert got == code, err
+        lines = [json.loads(line) for line in out.splitlines()]
+        return lines[0] if len(lines) == 1 else lines
+
+    data = tmp_path / "cluster"
+    up = run_json("cluster", "up", "--nodes", 1, "--base-port", 0, "--data", data)
+    try:
+        monkeypatch.setenv("RINGMQ_SEEDS", up["nodes"][0]["address"])
+        yield run_json
+    finally:
+        assert run_json("cluster", "down", "--data", data)["killed"] == []
+
+
+@pytest.mark.slow
+def test_commands(run: Run, tmp_path: Path) -> None:
+    """One test, as a node takes a second to start."""
+    status = run("cluster", "status")
+    assert [(each["node"], each["state"]) for each in status["nodes"]] == [("node1", "running")]
+
+    # Queues.
+    assert run("queue", "declare", "q")["replicas_wanted"] == 1
+    run("queue", "declare", "q2")
+    assert [each["queue"] for each in run("queue", "list")] == ["q", "q2"]
+    assert run("queue", "list", "nothing") == []
+    shown = run("queue", "show", "q")
+    assert [(each["node"], each["synchronised"]) for each in shown["ring"]] == [("node1", True)]
+    run("queue", "show", "none", code=1)
+    run("promote", "q", "nobody", code=1)
+
+    # Lines in, lines out.
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"one\n\nthree \xff\nfour")
+    sent = run("publish", "q", "--file", lines)
+    assert (sent["published"], sent["confirmed"]) == (4, 4)
+    looked = run("consume", "q", "--requeue", "--count", 2)
+    assert [each["body"] for each in looked] == ["one", ""]
+    taken = run("consume", "q", "--count", 3)
+    assert taken[0] == {"position": 0, "redelivered": True, "body": "one"}
+    assert taken[2]["body_base64"] == "dGhyZWUg/w=="
+    assert run("consume", "q") == {"position": 3, "redelivered": False, "body": "four"}
+    assert run("consume", "q") == []
+    assert run("publish", "q", "--count", 2500, "--size", 10)["confirmed"] == 2500
+    assert run("queue", "purge", "q")["messages"] == 2500
+
+    # The bench, on queues of its own and on one that is there.
+    both = run("bench", "both", "--count", 2001, "--queues", 2, "--size", 64, "--window", 100)
+    assert (both["count"], both["confirmed"], both["consumed"]) == (2001, 2001, 2001)
+    assert [both[name] for name in ("lost", "duplicated", "reordered", "unexpected")] == [0] * 4
+    assert both["confirm_ms"]["p50"] > 0 < both["end_to_end_ms"]["max"]
+    small = run("bench", "both", "--count", 500, "--size", 3)
+    assert (small["consumed"], small["lost"], small["end_to_end_ms"]) == (500, None, None)
+    published = run("bench", "publish", "--queue", "q", "--count", 300, "--window", 1)
+    assert (published["confirmed"], published["nacked"]) == (300, 0)
+    run("bench", "both", "--queue", "q", code=1)  # it isn't empty
+    consumed = run("bench", "consume", "--queue", "q")
+    assert (consumed["consumed"], consumed["lost"]) == (300, None)
+    assert run("bench", "consume", "--count", 1000)["lost"] == 0
+    assert run("bench", "publish", "--seconds", 0.2)["count"] > 0
+    assert [each["queue"] for each in run("queue", "list")] == ["q", "q2"]
+
+    assert run("queue", "delete", "q2")["messages"] == 0
+
+
+@pytest.mark.slow
+def test_the_demo_loses_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = invoke(["demo", "--count", "20000", "--data", str(tmp_path / "demo"), "--json"])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    report = json.loads(out)
+    assert (report["published"], report["confirmed"], report["consumed"]) == (20000,) * 3
+    broken = ("lost", "duplicated", "reordered", "unexpected")
+    assert {name: report[name] for name in broken} == dict.fromkeys(broken, 0)
+    assert report["killed"] is not None
+    assert report["failover_ms"] > 0
+    assert report["resynchronised"]
+    assert report["digests_equal"]
+    assert not (tmp_path / "demo").exists()
+    assert "is killed" in err

@@ -1,0 +1,86 @@
+"""Processes are started, found again by pid and start time, and ended; no others are touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from ringmq_node.cli import processes
+from ringmq_node.cli.local import ClusterError, LocalCluster
+
+SLEEP = ["-c", "import time; print('up', flush=True); time.sleep(60)"]
+DEAF = [
+    "-c",
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "print('up', flush=True); time.sleep(60)",
+]
+
+
+def start(arguments: list[str], log: Path) -> processes.Process:
+    process = processes.spawn(arguments, log)
+    deadline = time.monotonic() + 20
+    while not (log.exists() and log.read_text()):
+        assert time.monotonic() < deadline, "it doesn't start"
+        time.sleep(0.01)
+    return process
+
+
+def test_a_process_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    process = start(SLEEP, tmp_path / "log")
+    assert process.alive
+    assert os.getsid(process.pid) == process.pid
+    assert processes.stop([process], timeout_s=20) == []
+    assert not process.alive
+
+
+def test_one_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    process = start(DEAF, tmp_path / "log")
+    assert processes.stop([process], timeout_s=0.1) == [process]
+    assert not process.alive
+
+
+def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
+    process = start(SLEEP, tmp_path / "log")
+    path = tmp_path / "pid"
+    try:
+        processes.write_pid_file(path, process)
+        assert processes.read_pid_file(path) == process
+        other = processes.Process(process.pid, "1")
+        processes.write_pid_file(path, other)
+        assert processes.read_pid_file(path) is None
+        other.send(signal.SIGKILL)
+        assert process.alive
+        path.write_text("{")
+        assert processes.read_pid_file(path) is None
+    finally:
+        processes.stop([process], timeout_s=20)
+
+
+def test_a_cluster_is_known_by_its_directory(tmp_path: Path) -> None:
+    made = LocalCluster.create(tmp_path / "a b", nodes=3)
+    again = LocalCluster.create(tmp_path / "a b", nodes=3)
+    opened = LocalCluster.open(tmp_path / "a b")
+    assert made.members == again.members == opened.members
+    assert made.seeds == "127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803"
+    assert made.registry == f"sqlite://{tmp_path}/a%20b/registry.db"
+    moved = LocalCluster.create(tmp_path / "a b", nodes=3, base_port=9000)
+    assert moved.seeds == "127.0.0.1:9000,127.0.0.1:9001,127.0.0.1:9002"
+    with pytest.raises(ClusterError, match="a cluster of 3 nodes"):
+        LocalCluster.create(tmp_path / "a b", nodes=4)
+    assert made.stop() == ([], [])
+
+
+def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="no cluster"):
+        LocalCluster.open(tmp_path)
+    (tmp_path / "cluster.json").write_text(json.dumps({"format": 2}))
+    with pytest.raises(ClusterError, match="format 2"):
+        LocalCluster.open(tmp_path)
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(ClusterError, match="damaged"):
+        LocalCluster.open(tmp_path)

@@ -1,0 +1,78 @@
+"""Wrong usage: exit code 2 and one line on stderr that says what to mend."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import click
+import pytest
+
+from ringmq_node.cli.app import commands, invoke
+from ringmq_node.cli.node import node
+from ringmq_node.config import NodeConfig
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("RINGMQ_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["publish"], "Missing argument 'QUEUE'"),
+        (["publish", "q", "--size", "5"], "--size goes with --count"),
+        (["consume", "q", "--follow", "--requeue"], "exclude each other"),
+        (["queue", "list", "--seeds", "nowhere"], "'nowhere' is not host:port"),
+        (["bench", "both", "--queue", "a", "--queue", "a"], "the same --queue twice"),
+        (["nonsense"], "No such command"),
+        (["node", "start", "--node", "a", "--registry", "sqlite:///r"], "data: missing"),
+        (["node", "start", "--log-level", "loud"], "node: missing"),
+        (["demo", "--count", "1"], "1000"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("ringmq: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_directory_without_a_cluster_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["cluster", "down"]) == 1
+    assert "holds no cluster" in capsys.readouterr().err
+
+
+def test_nobody_there_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["queue", "list", "-s", "127.0.0.1:1", "--timeout", "0.2"]) == 1
+    assert capsys.readouterr().err.startswith("ringmq: 127.0.0.1:1")
+
+
+def test_each_setting_of_a_node_has_a_flag() -> None:
+    flags = {parameter.name for parameter in node.commands["start"].params}
+    assert {field.name for field in fields(NodeConfig)} <= flags
+
+
+def test_all_that_prints_has_json() -> None:
+    def leaves(command: click.Command, path: str) -> list[tuple[str, click.Command]]:
+        if isinstance(command, click.Group):
+            return [
+                leaf
+                for name, each in command.commands.items()
+                for leaf in leaves(each, f"{path} {name}")
+            ]
+        return [(path, command)]
+
+    found = leaves(commands, "ringmq")
+    assert len(found) >= 16
+    without = [
+        path for path, command in found if "as_json" not in {each.name for each in command.params}
+    ]
+    assert without == []
