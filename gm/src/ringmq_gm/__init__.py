@@ -11,6 +11,7 @@ from ringmq_gm.errors import (
     RingClosedError,
     RingFailedError,
     SupersededError,
+    TooLargeError,
 )
 from ringmq_gm.events import Role
 from ringmq_gm.frames import Mark
@@ -42,6 +43,7 @@ __all__ = [
     "Role",
     "SupersededError",
     "Timing",
+    "TooLargeError",
     "View",
     "first_view",
     "next_incarnation",

@@ -5,6 +5,7 @@ GroupError
 |   +-- NotMasterError    ask the master (`Ring.view.master`), or `Ring.submit`
 |   +-- DrainingError     a hand-over is under way: ask the next master in a moment
 |   `-- FullError         wait (`Ring.wait_writable`), then try again
++-- TooLargeError         no frame may be so large (`GroupOptions.payload_bytes_max`)
 +-- PromotionError        the hand-over was refused or called off; `reason` says why
 +-- RingClosedError       the ring was closed, deleted, or its group has ended
 +-- RingFailedError       the ring's core or its application has raised: a bug, report it
@@ -32,6 +33,10 @@ class DrainingError(RefusedError):
 
 class FullError(RefusedError):
     """More bytes than allowed are not yet held by every member."""
+
+
+class TooLargeError(GroupError, ValueError):
+    """The payload doesn't fit into a frame that the other members take."""
 
 
 class PromotionError(GroupError):

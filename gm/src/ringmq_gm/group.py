@@ -193,7 +193,13 @@ class Group:
             timing=self.options.timing,
             cache_bytes_max=self.options.cache_bytes_max,
         )
-        handle = Ring(member, application, self, submit_bytes_max=self.options.submit_bytes_max)
+        handle = Ring(
+            member,
+            application,
+            self,
+            payload_bytes_max=self.options.payload_bytes_max,
+            submit_bytes_max=self.options.submit_bytes_max,
+        )
         self._rings[ring] = handle
         asyncio.get_running_loop().call_soon(self._introduce, handle)
         return handle

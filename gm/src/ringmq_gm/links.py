@@ -23,6 +23,7 @@ what is produced while a write is under way goes out with the next.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
@@ -171,10 +172,9 @@ class OutgoingLink:
 
     async def _pause(self, pause_s: float) -> None:
         self._kicked.clear()
-        try:
-            await asyncio.wait_for(self._kicked.wait(), pause_s)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._kicked.wait()
 
     async def _dial(self) -> _OutgoingSession:
         address = self._owner.address_of(self.node)

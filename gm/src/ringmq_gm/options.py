@@ -32,13 +32,18 @@ class GroupOptions:
     message_bytes: int = 256 * 1024
     # A larger frame travels in parts of this size. Below gRPC's default limit of 4 MiB.
     part_bytes: int = 1024 * 1024
-    # The largest frame that is accepted.
-    frame_bytes_max: int = 256 * 1024 * 1024
+    # The largest op. The same on all nodes, or one may send what another refuses.
+    payload_bytes_max: int = 256 * 1024 * 1024
     # Per ring: ops that are not yet with every member. Beyond it multicast is refused.
     cache_bytes_max: int = CACHE_BYTES_MAX
     # Per ring: what may wait to be handed to the master by `Ring.submit`.
     submit_bytes_max: int = 8 * 1024 * 1024
     timing: Timing = field(default_factory=Timing)
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The largest frame that is taken: a payload, the ring's name, and 64 Ki of marks."""
+        return self.payload_bytes_max + 2 * 1024 * 1024
 
     @property
     def heartbeat_s(self) -> float:

@@ -28,7 +28,7 @@ within a lane; sizes are the sums of what waits.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from ringmq_gm.frames import (
@@ -72,10 +72,11 @@ class Outbox:
     def __init__(self, *, message_bytes: int, part_bytes: int) -> None:
         self._message_bytes = message_bytes
         self._part_bytes = part_bytes
-        self._control: dict[tuple[str, type], Frame] = {}
-        self._light: dict[str, Lane] = {}
+        # Ordered, as a plain dict is slow to give its first item again and again.
+        self._control: OrderedDict[tuple[str, type], Frame] = OrderedDict()
+        self._light: OrderedDict[str, Lane] = OrderedDict()
         # In the order of their turns.
-        self._heavy: dict[str, Lane] = {}
+        self._heavy: OrderedDict[str, Lane] = OrderedDict()
         self._parts: deque[bytes] = deque()
         # The one ring whose frame the parts are.
         self._behind: dict[str, Lane] = {}
@@ -167,14 +168,9 @@ class Outbox:
         """The next message; None if there is nothing that may go. Without `bodies`, only
         frames go that have no body before them."""
         pieces: list[bytes] = []
-        for frame in self._control.values():
-            pieces += encode(frame)
-        self._control.clear()
-        for lane in self._light.values():
-            self._take_light(lane, pieces)
-        self._light.clear()
+        size = self._take_control(pieces)
         if bodies and not (self._parts and self._part_has_turn):
-            self._take_bodies(pieces)
+            self._take_bodies(pieces, size)
         if pieces:
             self._part_has_turn = True
             return frames_message(WHOLE, pieces)
@@ -183,19 +179,25 @@ class Outbox:
             return self._take_part()
         return None
 
-    def _take_light(self, lane: Lane, pieces: list[bytes]) -> None:
-        for frame in lane.frames:
-            pieces += encode(frame)
-        if lane.marks is not None:
-            pieces += encode(lane.marks)
+    def _take_control(self, pieces: list[bytes]) -> int:
+        """Adds what has no body before it, until the message is full; returns its size."""
+        size = 0
+        while self._control and size < self._message_bytes:
+            _, frame = self._control.popitem(last=False)
+            size += _add(pieces, frame)
+        while self._light and size < self._message_bytes:
+            _, lane = self._light.popitem(last=False)
+            for frame in lane.frames:
+                size += _add(pieces, frame)
+            if lane.marks is not None:
+                size += _add(pieces, lane.marks)
+        return size
 
-    def _take_bodies(self, pieces: list[bytes]) -> None:
+    def _take_bodies(self, pieces: list[bytes], size: int) -> None:
         """Adds bodies of each ring in turn, until the message is full."""
-        size = sum(map(len, pieces))
         passed = 0
         while size < self._message_bytes and passed < len(self._heavy):
-            ring = next(iter(self._heavy))
-            lane = self._heavy.pop(ring)
+            ring, lane = self._heavy.popitem(last=False)
             taken = self._take_turn(ring, lane, pieces)
             size += taken
             # A ring whose next frame is large waits until no other one is in parts.
@@ -259,3 +261,9 @@ class Outbox:
             assert ring in self._behind or bool(waiting) == (ring in self._heavy)
             numbers = [frame.number for frame in waiting if isinstance(frame, OpFrame)]
             assert numbers == sorted(set(numbers))
+
+
+def _add(pieces: list[bytes], frame: Frame) -> int:
+    encoded = encode(frame)
+    pieces += encoded
+    return sum(map(len, encoded))

@@ -30,6 +30,7 @@ from ringmq_gm.errors import (
     RefusedError,
     RingClosedError,
     RingFailedError,
+    TooLargeError,
 )
 from ringmq_gm.events import (
     CaughtUp,
@@ -134,6 +135,7 @@ class Ring:
         application: Application,
         shell: Shell,
         *,
+        payload_bytes_max: int,
         submit_bytes_max: int,
     ) -> None:
         self.name = member.ring
@@ -143,6 +145,7 @@ class Ring:
         self._member = member
         self._application = application
         self._shell = shell
+        self._payload_bytes_max = payload_bytes_max
         self._submit_bytes_max = submit_bytes_max
         self._effects: deque[Effect] = deque()
         self._promotions: list[tuple[MemberId, asyncio.Future[str]]] = []
@@ -193,9 +196,11 @@ class Ring:
         """Sends `payload` to all members; returns its number, having delivered it here.
 
         `urgent`: somebody waits for it to be received everywhere, not for it to be on
-        disk. Raises `NotMasterError`, `DrainingError` or `FullError`; then nothing was done.
+        disk. Raises `NotMasterError`, `DrainingError`, `FullError` or `TooLargeError`; then
+        nothing was done.
         """
         self._ensure_open()
+        self._ensure_size(payload)
         reason = self._member.refusal()
         if reason is not None:
             raise _REFUSALS[reason](f"ring {self.name!r} at {self.me}: {reason}")
@@ -209,9 +214,10 @@ class Ring:
 
         Nothing tells whether it did, but that it is delivered. Raises as `multicast` on
         the master; elsewhere `NotMasterError` if no master is known, `FullError` if more
-        than `submit_bytes_max` wait to be sent.
+        than `submit_bytes_max` wait to be sent, `TooLargeError`.
         """
         self._ensure_open()
+        self._ensure_size(payload)
         view = self.view
         if self.role is Role.MASTER:
             self.multicast(payload, urgent=urgent)
@@ -311,6 +317,13 @@ class Ring:
             raise self._failure
         if self._closed:
             raise RingClosedError(f"ring {self.name!r} at {self.me} was closed")
+
+    def _ensure_size(self, payload: bytes) -> None:
+        if len(payload) > self._payload_bytes_max:
+            raise TooLargeError(
+                f"ring {self.name!r}: op of {len(payload)} bytes,"
+                f" at most {self._payload_bytes_max} are allowed"
+            )
 
     def _fail(self, error: Exception) -> None:
         if self._closed:

@@ -22,6 +22,7 @@ from ringmq_gm import (
     Role,
     SupersededError,
     Timing,
+    TooLargeError,
     View,
     first_view,
     ring_key,
@@ -144,7 +145,7 @@ def test_a_node_that_comes_back_joins_and_catches_up(tmp_path: Path) -> None:
 
 def test_every_member_may_submit(tmp_path: Path) -> None:
     async def main() -> None:
-        async with local_cluster(tmp_path, "abc") as cluster:
+        async with local_cluster(tmp_path, "abc", GroupOptions(payload_bytes_max=1000)) as cluster:
             rings = await cluster.create_ring("r", "abc")
             apps = cluster.apps["r"]
             # All links are up once a first op has come around.
@@ -157,6 +158,8 @@ def test_every_member_may_submit(tmp_path: Path) -> None:
             assert apps["b"].ops == apps["c"].ops
             with pytest.raises(NotMasterError):
                 rings["b"].multicast(b"x")
+            with pytest.raises(TooLargeError):
+                rings["a"].multicast(bytes(1001))
 
     asyncio.run(main())
 
@@ -176,9 +179,10 @@ def test_a_slow_receiver_holds_the_master_back_and_is_then_put_out(tmp_path: Pat
             rings["a"].multicast(b"first")
             await until(lambda: apps["a"].confirmed[1] == 1)
             proxies["b"].hold()
+            while rings["a"].refusal() is None:
+                rings["a"].multicast(bytes(64 * 1024))
             with pytest.raises(FullError):
-                for _ in range(200):
-                    rings["a"].multicast(bytes(64 * 1024))
+                rings["a"].multicast(b"x")
             sent = rings["a"].last_number
             assert sent < 20
             waiting = asyncio.create_task(rings["a"].wait_writable())
@@ -320,8 +324,8 @@ def test_an_exception_in_the_application_ends_the_ring_and_the_group(tmp_path: P
             assert isinstance(failure.value.__cause__, RuntimeError)
             ring = apps["b"].ring
             assert ring is not None
+            ring.persisted(1)
             with pytest.raises(RingFailedError):
-                ring.persisted(1)
                 ring.multicast(b"y")
             await cluster.nodes["b"].server.stop(0)
             await cluster.nodes.pop("b").registry.close()

@@ -89,7 +89,12 @@ def test_marks_of_another_ring_go_before_bodies() -> None:
 
 
 def test_control_goes_first_and_only_its_newest() -> None:
-    control = [Ping("r", 1, 2), Pong("r", 1, 3, 0, 0), Stale("r", 4), Resume("r", 1, 9)]
+    control: list[Frame] = [
+        Ping("r", 1, 2),
+        Pong("r", 1, 3, 0, 0),
+        Stale("r", 4),
+        Resume("r", 1, 9),
+    ]
     waiting = put(outbox(), op(1), Ping("r", 1, 1), *control)
     assert drained(waiting) == [*control, op(1)]
 
@@ -119,7 +124,6 @@ def test_ops_sent_again_replace_themselves() -> None:
 
 def test_rings_take_turns() -> None:
     size = 30_000
-    waiting = outbox(message_bytes=200_000)
     waiting = Outbox(message_bytes=200_000, part_bytes=1 << 20)
     put(waiting, *(op(n, size=size) for n in range(1, 9)))
     put(waiting, *(op(n, ring="other", size=size) for n in range(1, 3)))

@@ -27,7 +27,7 @@ def test_a_message_is_the_protobuf_one(data: bytes, padding: int) -> None:
     st.builds(
         Opening,
         st.builds(MemberId, st.text("aé–", max_size=9), st.integers(0, 2**64 - 1)),
-        st.text(),
+        st.text("aé–", max_size=9),
         st.integers(0, 2**64 - 1),
         st.integers(0, 2**64 - 1),
     )
