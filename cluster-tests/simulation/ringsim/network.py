@@ -128,7 +128,9 @@ class Network:
             return
         link.is_open = True
         for end in link.ends:
-            link.up_at[end] = max(self._clock.now, link.cut[end]) + self._delay_s * self._rng.random()
+            link.up_at[end] = (
+                max(self._clock.now, link.cut[end]) + self._delay_s * self._rng.random()
+            )
             self._clock.at(link.up_at[end], self._tell_up, link, session, end)
 
     def _tell_up(self, link: Link, session: int, end: str) -> None:

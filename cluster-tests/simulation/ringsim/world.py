@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import blake2b
 
 from ringmq_gm.events import (
@@ -24,7 +23,6 @@ from ringmq_gm.events import (
     PromotionAsked,
     PromotionEnded,
     Propose,
-    Received,
     RefreshView,
     RingDeleted,
     Role,
@@ -304,7 +302,9 @@ class World:
             case StartCatchUp(number):
                 self.oracle.catch_up_started(node)
                 count = node.app.start_catch_up(number)
-                self.clock.after(self.scenario.pace.fetch_s * self.rng.random(), self._fetch, node, member, count)
+                self.clock.after(
+                    self.scenario.pace.fetch_s * self.rng.random(), self._fetch, node, member, count
+                )
             case Propose(current_epoch, view):
                 self.registry.propose(node, current_epoch, view)
             case RefreshView():

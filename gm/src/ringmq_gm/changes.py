@@ -109,6 +109,15 @@ class Known:
         return {member_id for member_id in view.ids if self.is_lapsed(member_id)}
 
 
+@dataclass(slots=True)
+class Probe:
+    """One round of asking who is there; `replies` by node."""
+
+    kind: Kind
+    targets: tuple[str, ...]
+    replies: dict[str, tuple[MemberId, LogEnd]] = field(default_factory=dict)
+
+
 class ViewChanger:
     """Pure; its owner passes events on, and asks `next_deadline`."""
 
@@ -123,10 +132,9 @@ class ViewChanger:
         self._ring = ring
         self._timing = timing
         self._chance = chance
-        self._kind = Kind.DROP
         self._nonce = 0
-        self._targets: tuple[str, ...] = ()
-        self._replies: dict[str, tuple[MemberId, LogEnd]] = {}
+        # While PROBING.
+        self._probed: Probe | None = None
         self._deadline: float | None = None
 
     def next_deadline(self) -> float | None:
@@ -202,10 +210,8 @@ class ViewChanger:
         self, kind: Kind, targets: tuple[str, ...], view: View, log: LogEnd, now: float
     ) -> list[Effect]:
         self._become(Stage.PROBING)
-        self._kind = kind
         self._nonce += 1
-        self._targets = targets
-        self._replies = {}
+        self._probed = Probe(kind, targets)
         timing = self._timing
         self._deadline = now + (timing.restart_grace_s if kind is Kind.RESTART else timing.probe_s)
         if not targets:
@@ -219,18 +225,20 @@ class ViewChanger:
 
     def link_up(self, node: str, view: View) -> list[Effect]:
         """A probe that went to a node before its link was up goes again."""
-        if self.stage is Stage.PROBING and node in self._targets and node not in self._replies:
+        probe = self._probed
+        if probe is not None and node in probe.targets and node not in probe.replies:
             return [Send(node, self._ping(view))]
         return []
 
     def pong(
         self, sender: MemberId, frame: Pong, view: View, log: LogEnd, now: float
     ) -> list[Effect]:
-        if self.stage is not Stage.PROBING or frame.nonce != self._nonce:
+        probe = self._probed
+        if probe is None or frame.nonce != self._nonce:
             return []
-        if sender.node in self._targets:
-            self._replies[sender.node] = (sender, LogEnd(frame.log_epoch, frame.log_number))
-        if len(self._replies) < len(self._targets):
+        if sender.node in probe.targets:
+            probe.replies[sender.node] = (sender, LogEnd(frame.log_epoch, frame.log_number))
+        if len(probe.replies) < len(probe.targets):
             return []
         return self._conclude(view, log, now)
 
@@ -254,26 +262,33 @@ class ViewChanger:
     # --- concluding ---
 
     def _conclude(self, view: View, log: LogEnd, now: float) -> list[Effect]:
-        reached = {self._me, *(member_id for member_id, _ in self._replies.values())}
+        probe = self._probed
+        assert probe is not None
+        reached = {self._me, *(member_id for member_id, _ in probe.replies.values())}
         lapsed = self.known.lapsed_of(view)
-        proposal = self._proposal(view, log, reached, lapsed)
+        proposal = self._proposal(probe, view, log, reached, lapsed)
         if proposal is None or not proposal.may_follow(view, reached=reached, lapsed=lapsed):
             self._wait(now)
             return []
         return self._propose(proposal)
 
     def _proposal(
-        self, view: View, log: LogEnd, reached: set[MemberId], lapsed: set[MemberId]
+        self,
+        probe: Probe,
+        view: View,
+        log: LogEnd,
+        reached: set[MemberId],
+        lapsed: set[MemberId],
     ) -> View | None:
-        if self._kind is Kind.DROP:
+        if probe.kind is Kind.DROP:
             return view.without({m for m in view.ids if self.known.is_dead(m)})
-        if self._kind is Kind.RESTART and not any(m in reached for m in view.ids):
-            return self._restarted(view, log)
+        if probe.kind is Kind.RESTART and not any(m in reached for m in view.ids):
+            return self._restarted(probe, view, log)
         # A member that has merely lost its lease is still one: 1. the registry is away until
         # all leases have run out, 2. two nodes join, each without the other, for ever.
         return view.with_joiner(self._me, lapsed - reached)
 
-    def _restarted(self, view: View, log: LogEnd) -> View | None:
+    def _restarted(self, probe: Probe, view: View, log: LogEnd) -> View | None:
         """Mine to propose only if nobody who answered has more than I.
 
         And only if no life answered that is in the view: it may take ops between its answer
@@ -282,7 +297,7 @@ class ViewChanger:
         if not self._may_restart(view):
             return None
         order = [member_id.node for member_id in view.synced]
-        logs = {self._me: log, **dict(self._replies.values())}
+        logs = {self._me: log, **dict(probe.replies.values())}
         best = max(logs, key=lambda m: (logs[m], -order.index(m.node)))
         if best != self._me:
             return None
@@ -301,4 +316,5 @@ class ViewChanger:
 
     def _become(self, stage: Stage) -> None:
         self.stage = stage
+        self._probed = None
         self._deadline = None

@@ -265,7 +265,7 @@ class RingMember:
         return [Send(place.downstream.node, frame)]
 
     def _op_received(self, place: Place, sender: MemberId, frame: OpFrame) -> list[Effect]:
-        if sender != place.upstream or place.hello is None:
+        if sender != place.upstream or not place.is_greeted:
             return []
         if frame.number > self.progress.last + 1:
             # Something between was lost: ask for it again.
@@ -289,7 +289,7 @@ class RingMember:
                 return []
             place.take(frame.marks)
             return self._advance(place, now)
-        if sender != place.upstream or place.hello is None:
+        if sender != place.upstream or not place.is_greeted:
             return []
         place.take(frame.marks)
         self.cache.trim(self._trim_to(frame.stable))
@@ -449,11 +449,15 @@ class RingMember:
         if self._early_hello is None or hello.epoch >= self._early_hello[1].epoch:
             self._early_hello = (sender, hello)
 
+    def _early_after(self, epoch: int) -> tuple[MemberId, Hello] | None:
+        early = self._early_hello
+        return early if early is not None and early[1].epoch > epoch else None
+
     def _hello_received(self, place: Place, sender: MemberId, hello: Hello) -> list[Effect]:
         if sender != place.upstream:
             return []
-        is_first = place.hello is None
-        place.hello = hello
+        is_first = not place.is_greeted
+        place.is_greeted = True
         effects: list[Effect] = []
         if self._starts_here:
             self._starts_here = False
@@ -535,8 +539,9 @@ class RingMember:
         effects: list[Effect] = [*ended, RoleChanged(self.role, view), *self._hello(place)]
         if self.role is Role.MASTER:
             effects += self._advance(place, now)
-        if self._early_hello is not None and self._early_hello[1].epoch == view.epoch:
-            effects += self._hello_received(place, *self._early_hello)
+        early, self._early_hello = self._early_hello, self._early_after(view.epoch)
+        if early is not None and early[1].epoch == view.epoch:
+            effects += self._hello_received(place, *early)
         return effects
 
     def _take_role(self, view: View, index: int, *, joined: bool) -> None:
@@ -567,7 +572,7 @@ class RingMember:
         if place.downstream is not None and place.downstream.node == node:
             place.downstream_ready = False
             effects += self._hello(place)
-        if place.upstream is not None and place.upstream.node == node and place.hello:
+        if place.upstream is not None and place.upstream.node == node and place.is_greeted:
             effects.append(Send(node, self._resume(place)))
         if place.downstream is None and place.view.master.node == node:
             effects += self._send_marks(place, due=True)

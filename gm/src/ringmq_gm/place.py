@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringmq_gm.frames import Hello, Mark
+from ringmq_gm.frames import Mark
 from ringmq_gm.views import MemberId, View
 
 
@@ -63,8 +63,8 @@ class Place:
     entered_at: int
     upstream: MemberId | None = field(init=False)
     downstream: MemberId | None = field(init=False)
-    # From my upstream; None before it came. The master needs none.
-    hello: Hello | None = None
+    # My upstream has said Hello. The master, who has none, begins.
+    is_greeted: bool = field(init=False)
     # My downstream has said where to resume.
     downstream_ready: bool = False
     # A mirror: the marks of those between the master and me. The master: of all others.
@@ -80,11 +80,7 @@ class Place:
         ids = self.view.ids
         self.upstream = ids[self.index - 1] if self.index > 0 else None
         self.downstream = ids[self.index + 1] if self.index + 1 < len(ids) else None
-
-    @property
-    def is_greeted(self) -> bool:
-        """Whether the handshakes of this epoch, which begin at the master, have come this far."""
-        return self.index == 0 or self.hello is not None
+        self.is_greeted = self.index == 0
 
     # --- marks ---
 
