@@ -141,7 +141,7 @@ class Node:
             slow_timeout_s=config.slow_timeout_s,
             lease_ttl_s=config.lease_s,
             cache_bytes_max=config.ring_bytes_max,
-            frame_bytes_max=2 * config.message_bytes_max + REQUEST_OVERHEAD_BYTES,
+            payload_bytes_max=2 * config.message_bytes_max + REQUEST_OVERHEAD_BYTES,
         )
 
     def _open_store(self) -> Store:
