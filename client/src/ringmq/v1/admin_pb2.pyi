@@ -198,3 +198,83 @@ class PromoteMirrorResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "new_master", b"new_master", "old_master", b"old_master", "took_ms", b"took_ms"]) -> None: ...
 
 Global___PromoteMirrorResponse: typing_extensions.TypeAlias = PromoteMirrorResponse
+
+@typing.final
+class GetReplicaRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["queue", b"queue"]) -> None: ...
+
+Global___GetReplicaRequest: typing_extensions.TypeAlias = GetReplicaRequest
+
+@typing.final
+class Replica(google.protobuf.message.Message):
+    """Replicas with the same `last_number` have the same `digest` (guarantee G5)."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    SYNCHRONISED_FIELD_NUMBER: builtins.int
+    MASTER_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    LAST_NUMBER_FIELD_NUMBER: builtins.int
+    NEXT_POSITION_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
+    MESSAGES_MISSING_FIELD_NUMBER: builtins.int
+    DIGEST_FIELD_NUMBER: builtins.int
+    node: builtins.str
+    incarnation: builtins.int
+    synchronised: builtins.bool
+    """In the newest view that this node knows."""
+    master: builtins.bool
+    epoch: builtins.int
+    last_number: builtins.int
+    """The last op that has been applied here."""
+    next_position: builtins.int
+    messages: builtins.int
+    """Messages in the queue, ready or not; and those whose bodies are still being fetched."""
+    messages_missing: builtins.int
+    digest: builtins.str
+    """Hexadecimal."""
+    def __init__(
+        self,
+        *,
+        node: builtins.str = ...,
+        incarnation: builtins.int = ...,
+        synchronised: builtins.bool = ...,
+        master: builtins.bool = ...,
+        epoch: builtins.int = ...,
+        last_number: builtins.int = ...,
+        next_position: builtins.int = ...,
+        messages: builtins.int = ...,
+        messages_missing: builtins.int = ...,
+        digest: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "epoch", b"epoch", "incarnation", b"incarnation", "last_number", b"last_number", "master", b"master", "messages", b"messages", "messages_missing", b"messages_missing", "next_position", b"next_position", "node", b"node", "synchronised", b"synchronised"]) -> None: ...
+
+Global___Replica: typing_extensions.TypeAlias = Replica
+
+@typing.final
+class GetReplicaResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: builtins.int
+    @property
+    def replica(self) -> Global___Replica: ...
+    def __init__(
+        self,
+        *,
+        replica: Global___Replica | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["replica", b"replica"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["replica", b"replica"]) -> None: ...
+
+Global___GetReplicaResponse: typing_extensions.TypeAlias = GetReplicaResponse

@@ -73,7 +73,23 @@ _AdminPromoteMirrorType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType]):
+_AdminGetReplicaType = typing_extensions.TypeVar(
+    '_AdminGetReplicaType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.GetReplicaRequest,
+        ringmq.v1.admin_pb2.GetReplicaResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.GetReplicaRequest,
+        ringmq.v1.admin_pb2.GetReplicaResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.GetReplicaRequest,
+        ringmq.v1.admin_pb2.GetReplicaResponse,
+    ],
+)
+
+class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminGetReplicaType]):
     @typing.overload
     def __init__(self: AdminStub[
         grpc.UnaryUnaryMultiCallable[
@@ -87,6 +103,10 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.PromoteMirrorRequest,
             ringmq.v1.admin_pb2.PromoteMirrorResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.GetReplicaRequest,
+            ringmq.v1.admin_pb2.GetReplicaResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -104,6 +124,10 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
             ringmq.v1.admin_pb2.PromoteMirrorRequest,
             ringmq.v1.admin_pb2.PromoteMirrorResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.GetReplicaRequest,
+            ringmq.v1.admin_pb2.GetReplicaResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetClusterStatus: _AdminGetClusterStatusType
@@ -115,6 +139,9 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
     and stays in the ring. Nothing is lost or enqueued twice. Answers when the
     new master serves.
     """
+
+    GetReplica: _AdminGetReplicaType
+    """What the node that is asked holds of a queue itself; never relayed."""
 
 AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -128,6 +155,10 @@ AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.PromoteMirrorRequest,
         ringmq.v1.admin_pb2.PromoteMirrorResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.GetReplicaRequest,
+        ringmq.v1.admin_pb2.GetReplicaResponse,
     ],
 ]
 
@@ -156,5 +187,13 @@ class AdminServicer(metaclass=abc.ABCMeta):
         and stays in the ring. Nothing is lost or enqueued twice. Answers when the
         new master serves.
         """
+
+    @abc.abstractmethod
+    def GetReplica(
+        self,
+        request: ringmq.v1.admin_pb2.GetReplicaRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.GetReplicaResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetReplicaResponse]]:
+        """What the node that is asked holds of a queue itself; never relayed."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

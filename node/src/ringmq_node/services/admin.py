@@ -44,6 +44,7 @@ class AdminService:
                 "GetClusterStatus": self._status,
                 "ListQueues": self._list_queues,
                 "PromoteMirror": self._promote,
+                "GetReplica": self._get_replica,
             },
             streams={},
         )
@@ -120,6 +121,27 @@ class AdminService:
                     synchronised=member.synced,
                 )
         return info
+
+    async def _get_replica(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin.GetReplicaRequest, data)
+        node = self._node
+        replica = node.directory.replica_of(request.queue)
+        state = replica.store.state
+        view = node.directory.view_of(request.queue)
+        synced = node.me in view.synced
+        found = admin.Replica(
+            node=node.me.node,
+            incarnation=node.me.incarnation,
+            synchronised=synced,
+            master=view.master == node.me,
+            epoch=view.epoch,
+            last_number=state.last_number,
+            next_position=state.next_position,
+            messages=len(state.live),
+            messages_missing=len(replica.store.missing),
+            digest=state.digest(),
+        )
+        return admin.GetReplicaResponse(replica=found).SerializeToString()
 
     async def _promote(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.PromoteMirrorRequest, data)
