@@ -6,15 +6,16 @@ disk at every synchronised member (a transient one: received). If it were
 delivered earlier and the master died, the publisher's retry would enqueue it
 again at another position, and a consumer would see it twice without a sign.
 
-Every visible live message is either ready or outstanding with one consumer.
+Every live message is in one place: ready, outstanding with one consumer, to be
+removed, or to be requeued; the last two until the op that says so is applied.
 Acks leave as one op at a time: while a `Remove` is on its way around the ring,
 the next acks gather.
 
 Invariants (`check`):
-* ready and the consumers' outstanding sets are disjoint, and together with what is
-  being removed they are the live messages;
+* these places are disjoint, and together they are the live messages;
 * a consumer has no more outstanding than its prefetch, but for one message that
-  is larger than its bytes.
+  is larger than its bytes and alone;
+* what is outstanding is visible.
 
 The caller carries out the effects in order; a `Multicast` comes back through
 `applied` before its effect is done.
@@ -35,7 +36,7 @@ from ringmq_node.queue.state import QueueState
 # What one consumer is given at a time, so that several take turns.
 TURN_MESSAGES_MAX = 1000
 TURN_BYTES_MAX = 512 * 1024
-# Ranges in one Remove or Requeue op.
+# Ranges in one Remove or Requeue op, so that one op is never above 160 kB.
 OP_RANGES_MAX = 10_000
 
 
@@ -62,11 +63,13 @@ class Run(Protocol):
 class Messages(Protocol):
     """The bodies, wherever they are."""
 
-    def read(
-        self, first: int, last: int, *, bytes_max: int, messages_max: int
-    ) -> Sequence[Run]: ...
+    def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> Sequence[Run]:
+        """Live messages of `first..last` from the first on; at least one, however large."""
+        ...
 
-    def bytes_in(self, first: int, last: int) -> int: ...
+    def bytes_in(self, first: int, last: int) -> int:
+        """Bytes of the bodies of the live messages of `first..last`."""
+        ...
 
 
 # --- effects ---
@@ -97,7 +100,8 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Tell a consumer that these positions will not come again."""
+    """Tell a consumer that these positions will not come again. To `take` and `purge` it
+    is said once, of all of theirs."""
 
     consumer: int
     positions: tuple[Range, ...]
@@ -118,12 +122,21 @@ class Consumer:
     cancelled: bool = False
 
     @property
-    def has_room(self) -> bool:
-        return (
-            not self.cancelled
-            and len(self.outstanding) < self.prefetch_messages
-            and (not self.outstanding or self.outstanding_bytes < self.prefetch_bytes)
-        )
+    def room_messages(self) -> int:
+        return 0 if self.cancelled else self.prefetch_messages - len(self.outstanding)
+
+    @property
+    def room_bytes(self) -> int | None:
+        """None: any size, because it has nothing."""
+        return self.prefetch_bytes - self.outstanding_bytes if self.outstanding else None
+
+
+@dataclass(slots=True)
+class Removal:
+    """What a `take` or a `purge` removes, and how much of it isn't safe yet."""
+
+    ranges: tuple[Range, ...]
+    messages_left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +177,11 @@ class QueueMaster:
         # Acks by consumer: those that gather, those in the op that is being handed over,
         # and those on their way with the number of their op.
         self._gathered: dict[int, list[Range]] = {}
+        self._removals: dict[int, Removal] = {}
         self._in_hand: dict[int, list[Range]] = {}
         self._removing: deque[tuple[int, dict[int, list[Range]]]] = deque()
+        # In Requeue ops that have not been applied.
+        self._requeuing = RangeSet()
         if state.next_position:
             self._hidden.append(PendingVisible(state.last_number, state.next_position, False))
             if state.live:
@@ -216,9 +232,11 @@ class QueueMaster:
         removed: Sequence[Range],
         requeued: Sequence[Range],
     ) -> list[Effect]:
-        """Acknowledges (or discards) and requeues; all of it, or, with an error, nothing."""
-        consumer = self.consumers[consumer_id]
-        self._check_outstanding(consumer, [*removed, *requeued])
+        """Acknowledges (or discards) and requeues; all of it, or nothing and
+        `UnknownDeliveryError`."""
+        consumer = self._check_outstanding(consumer_id, [*removed, *requeued])
+        if consumer is None:
+            return []
         for first, last in (*removed, *requeued):
             size = self._messages.bytes_in(first, last)
             consumer.outstanding.remove(first, last)
@@ -228,16 +246,25 @@ class QueueMaster:
             self._gathered.setdefault(consumer_id, []).extend(removed)
         effects = self._requeue(tuple(requeued))
         effects += self._flush_removes()
-        return effects + self._dispatch()
+        # What goes back comes before what is behind it: `applied` dispatches then.
+        return effects if requeued else effects + self._dispatch()
 
-    def _check_outstanding(self, consumer: Consumer, ranges: Iterable[Range]) -> None:
+    def _check_outstanding(self, consumer_id: int, ranges: Sequence[Range]) -> Consumer | None:
+        """The consumer, who has all of these, each once; None if there are none."""
+        consumer = self.consumers.get(consumer_id)
         seen = RangeSet()
         for first, last in ranges:
-            if not consumer.outstanding.contains_all(first, last) or seen.intersection(first, last):
+            if (
+                consumer is None
+                or not consumer.outstanding.contains_all(first, last)
+                or seen.intersection(first, last)
+            ):
                 raise UnknownDeliveryError(first, last)
             seen.add(first, last)
+        return consumer if ranges else None
 
     def _requeue(self, ranges: tuple[Range, ...]) -> list[Effect]:
+        self._requeuing.update(ranges)
         return [
             Multicast(Requeue(ranges[at : at + OP_RANGES_MAX]))
             for at in range(0, len(ranges), OP_RANGES_MAX)
@@ -245,39 +272,49 @@ class QueueMaster:
 
     # --- without a subscription ---
 
-    def take(self, consumer: int, messages_max: int, bytes_max: int) -> list[Run]:
-        """Removes the first ready messages for `consumer`, who isn't a subscriber; a Remove
-        op follows with `flush`, and `Settled` says when they may be handed out."""
-        runs = self._take(messages_max, bytes_max)
-        self._gathered.setdefault(consumer, []).extend(_range_of(run) for run in runs)
+    def take(self, taker: int, messages_max: int, bytes_max: int) -> list[Run]:
+        """Removes the first ready messages for `taker`, who isn't a consumer; a Remove op
+        follows with `flush`, and `Settled` says when they may be handed out. At least one
+        message if there is any, however large; if there is none, nothing follows."""
+        runs = self._take(messages_max, bytes_max, None)
+        if runs:
+            self._remove_for(taker, [_range_of(run) for run in runs])
         return runs
 
     def flush(self) -> list[Effect]:
         return self._flush_removes()
 
     def peek(self, messages_max: int, bytes_max: int) -> list[Run]:
-        """The first ready messages, which stay where they are."""
+        """The first ready messages, which stay where they are; at least one, however large."""
         runs: list[Run] = []
         for first, last in self._ready_visible():
-            if messages_max <= 0 or (runs and bytes_max <= 0):
-                break
-            for run in self._messages.read(
-                first, last, bytes_max=bytes_max, messages_max=messages_max
-            ):
-                runs.append(run)
-                messages_max -= run.block.count
-                bytes_max -= run.block.body_bytes()
+            while first <= last:
+                too_large = runs and self._messages.bytes_in(first, first) > bytes_max
+                if messages_max <= 0 or too_large:
+                    return runs
+                part = self._messages.read(
+                    first, last, bytes_max=bytes_max, messages_max=messages_max
+                )
+                assert part, f"ready positions {first} to {last} have no bodies"
+                for run in part:
+                    messages_max -= run.block.count
+                    bytes_max -= run.block.body_bytes()
+                first = _range_of(part[-1])[1] + 1
+                runs += part
         return runs
 
-    def purge(self, consumer: int) -> tuple[int, list[Effect]]:
-        """Removes what is ready; `Settled` for `consumer` says when that is safe."""
-        ranges = list(self.ready)
+    def purge(self, taker: int) -> tuple[int, list[Effect]]:
+        """Removes what is ready, visible or not; `Settled` for `taker` says when that is safe."""
         count = len(self.ready)
-        if ranges:
-            self._gathered.setdefault(consumer, []).extend(ranges)
+        if count:
+            self._remove_for(taker, [*self.ready])
             self.ready.clear()
             self.ready_bytes = 0
         return count, self._flush_removes()
+
+    def _remove_for(self, taker: int, ranges: list[Range]) -> None:
+        self._removals[taker] = Removal(tuple(ranges), _messages_in(ranges))
+        self._gathered[taker] = ranges
 
     # --- the ring ---
 
@@ -293,10 +330,9 @@ class QueueMaster:
                 return []
             case Requeue(ranges):
                 for first, last in ranges:
-                    for part in self.state.live.intersection(first, last):
-                        if not self.ready.contains_all(*part):
-                            self.ready.add(*part)
-                            self.ready_bytes += self._messages.bytes_in(*part)
+                    self._requeuing.remove(first, last)
+                    self.ready.add(first, last)
+                    self.ready_bytes += self._messages.bytes_in(first, last)
                 return self._dispatch()
 
     def removal_sent(self, number: int) -> None:
@@ -311,8 +347,7 @@ class QueueMaster:
         effects = self._confirms()
         while self._removing and self._removing[0][0] <= persisted:
             for consumer, ranges in self._removing.popleft()[1].items():
-                self.acknowledged_total += sum(last - first + 1 for first, last in ranges)
-                effects.append(Settled(consumer, tuple(ranges)))
+                effects += self._settled(consumer, ranges)
         while self._hidden:
             head = self._hidden[0]
             if head.number > (received if head.transient else persisted):
@@ -321,6 +356,18 @@ class QueueMaster:
             self._hidden.popleft()
         effects += self._flush_removes()
         return effects + self._dispatch()
+
+    def _settled(self, consumer: int, ranges: list[Range]) -> list[Effect]:
+        count = _messages_in(ranges)
+        self.acknowledged_total += count
+        removal = self._removals.get(consumer)
+        if removal is None:
+            return [Settled(consumer, tuple(ranges))]
+        removal.messages_left -= count
+        if removal.messages_left:
+            return []
+        del self._removals[consumer]
+        return [Settled(consumer, removal.ranges)]
 
     def _confirms(self) -> list[Effect]:
         ranges: dict[int, list[Range]] = {}
@@ -343,7 +390,16 @@ class QueueMaster:
             return []
         if self._removing and self._removing[-1][0] > self._received:
             return []
-        self._in_hand, self._gathered = self._gathered, {}
+        room = OP_RANGES_MAX
+        for consumer, ranges in [*self._gathered.items()]:
+            if room <= 0:
+                break
+            self._in_hand[consumer] = ranges[:room]
+            if len(ranges) <= room:
+                del self._gathered[consumer]
+            else:
+                del ranges[:room]
+            room -= len(self._in_hand[consumer])
         merged = RangeSet(pair for ranges in self._in_hand.values() for pair in ranges)
         return [Multicast(Remove(tuple(merged)))]
 
@@ -354,28 +410,30 @@ class QueueMaster:
             return []
         return self.ready.intersection(0, self.visible_below - 1)
 
-    def _take(self, messages_max: int, bytes_max: int) -> list[Run]:
-        """Takes runs off the front of what is ready and visible; at least one message."""
+    def _take(self, messages_max: int, bytes_max: int, first_bytes_max: int | None) -> list[Run]:
+        """Takes runs off the front of what is ready and visible.
+
+        The first message may have `first_bytes_max` (None: any size), whatever `bytes_max`.
+        """
         taken: list[Run] = []
-        while messages_max > 0 and (bytes_max > 0 or not taken):
-            if not self.ready or self.ready.first >= self.visible_below:
-                break
+        limit = first_bytes_max
+        while messages_max > 0 and self.ready and self.ready.first < self.visible_below:
             first = self.ready.first
-            last = next(iter(self.ready))[1]
+            if limit is not None and self._messages.bytes_in(first, first) > limit:
+                break
+            last = min(next(iter(self.ready))[1], self.visible_below - 1)
             runs = self._messages.read(
-                first,
-                min(last, self.visible_below - 1),
-                bytes_max=max(bytes_max, 1),
-                messages_max=messages_max,
+                first, last, bytes_max=max(bytes_max, 0), messages_max=messages_max
             )
             assert runs, f"ready positions {first} to {last} have no bodies"
             for run in runs:
-                size = run.block.body_bytes()
                 self.ready.remove(*_range_of(run))
+                size = run.block.body_bytes()
                 self.ready_bytes -= size
-                messages_max -= run.block.count
                 bytes_max -= size
-                taken.append(run)
+                messages_max -= run.block.count
+            taken += runs
+            limit = bytes_max
         return taken
 
     def _dispatch(self) -> list[Effect]:
@@ -385,15 +443,16 @@ class QueueMaster:
         while idle < len(self._turn) and self.ready and self.ready.first < self.visible_below:
             consumer = self.consumers[self._turn[0]]
             self._turn.rotate(-1)
-            if not consumer.has_room:
-                idle += 1
+            idle += 1
+            room = consumer.room_bytes
+            runs = self._take(
+                min(consumer.room_messages, TURN_MESSAGES_MAX),
+                min(consumer.prefetch_bytes if room is None else room, TURN_BYTES_MAX),
+                room,
+            )
+            if not runs:
                 continue
             idle = 0
-            messages = min(
-                consumer.prefetch_messages - len(consumer.outstanding), TURN_MESSAGES_MAX
-            )
-            size = min(consumer.prefetch_bytes - consumer.outstanding_bytes, TURN_BYTES_MAX)
-            runs = self._take(messages, size)
             for run in runs:
                 consumer.outstanding.add(*_range_of(run))
                 given = run.block.body_bytes()
@@ -407,17 +466,36 @@ class QueueMaster:
         return sum(len(consumer.outstanding) for consumer in self.consumers.values())
 
     def check(self) -> None:
+        """Asserts the invariants at the top. Costs a look at every message."""
         self.ready.check()
-        seen = self.ready.copy()
-        for consumer in self.consumers.values():
-            for first, last in consumer.outstanding:
+        seen = RangeSet()
+        places: list[Iterable[Range]] = [self.ready, self._requeuing]
+        places += [consumer.outstanding for consumer in self.consumers.values()]
+        places += [*self._gathered.values(), *self._in_hand.values()]
+        for place in places:
+            for first, last in place:
                 assert not seen.intersection(first, last), "a message is in two places"
                 seen.add(first, last)
-            assert len(consumer.outstanding) <= consumer.prefetch_messages
-        for first, last in seen:
-            assert self.state.live.contains_all(first, last), (first, last)
+        assert seen == self.state.live
+        assert self.ready_bytes == self._bytes_of(self.ready)
+        outstanding_bytes = 0
+        for consumer in self.consumers.values():
+            count, size = len(consumer.outstanding), consumer.outstanding_bytes
+            assert size == self._bytes_of(consumer.outstanding)
+            assert count <= consumer.prefetch_messages
+            assert count <= 1 or size <= consumer.prefetch_bytes
+            assert not count or consumer.outstanding.last < self.visible_below
+            outstanding_bytes += size
+        assert self.unacknowledged_bytes == outstanding_bytes
         assert sorted(self._turn) == sorted(self.consumers)
+
+    def _bytes_of(self, ranges: RangeSet) -> int:
+        return sum(self._messages.bytes_in(first, last) for first, last in ranges)
 
 
 def _range_of(run: Run) -> Range:
     return run.first_position, run.first_position + run.block.count - 1
+
+
+def _messages_in(ranges: Iterable[Range]) -> int:
+    return sum(last - first + 1 for first, last in ranges)

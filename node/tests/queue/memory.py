@@ -1,0 +1,54 @@
+"""A queue's bodies in memory, as `QueueMaster` wants them: as plain as possible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.ops import Op, Publish
+from ringmq_node.queue.state import QueueState
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message, as a run of one."""
+
+    first_position: int
+    block: Block
+    redelivered: bool
+
+
+class MemoryQueue:
+    """The state, and every body that was ever published, by position."""
+
+    def __init__(self) -> None:
+        self.state = QueueState()
+        self.bodies: dict[int, bytes] = {}
+        # The most that one `read` gives, beside what is asked for.
+        self.read_messages_max = 1000
+
+    def append(self, op: Op) -> int:
+        """Applies the next op; returns its number."""
+        number = self.state.last_number + 1
+        self.state.apply(number, op)
+        if isinstance(op, Publish):
+            self.bodies.update(enumerate(op.block.bodies(), op.first_position))
+        return number
+
+    def _live(self, first: int, last: int) -> list[int]:
+        parts = self.state.live.intersection(first, last)
+        return [position for low, high in parts for position in range(low, high + 1)]
+
+    def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Message]:
+        runs: list[Message] = []
+        for position in self._live(first, last)[: min(messages_max, self.read_messages_max)]:
+            body = self.bodies[position]
+            if runs and len(body) > bytes_max:
+                break
+            bytes_max -= len(body)
+            redelivered = position in self.state.redelivered
+            runs.append(Message(position, Block.of([body]), redelivered))
+        return runs
+
+    def bytes_in(self, first: int, last: int) -> int:
+        return sum(len(self.bodies[position]) for position in self._live(first, last))

@@ -1,0 +1,530 @@
+"""What the master of a queue does, scenario by scenario, and replicas beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from node.tests.queue.memory import MemoryQueue
+
+from ringmq_node.queue import master as master_module
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.master import (
+    Confirm,
+    Deliver,
+    Effect,
+    Multicast,
+    QueueMaster,
+    Run,
+    Settled,
+    UnknownDeliveryError,
+)
+from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.ranges import Range
+from ringmq_node.queue.state import QueueState
+
+MANY = 10_000
+
+
+class Scene:
+    """A master, three replicas of its state, and what its publishers and consumers hear."""
+
+    def __init__(self, queue: MemoryQueue | None = None) -> None:
+        self.queue = queue or MemoryQueue()
+        self.log: list[Op] = []
+        self.mirrors = [QueueState(), QueueState()]
+        self.master = QueueMaster(self.queue.state, self.queue)
+        self.refusing = False
+        self.held: list[Op] = []
+        # By consumer, in order: (position, redelivered).
+        self.got: dict[int, list[tuple[int, bool]]] = {}
+        self.confirmed: list[tuple[int, tuple[Range, ...]]] = []
+        self.settled: list[tuple[int, tuple[Range, ...]]] = []
+
+    def send(self, op: Op) -> int:
+        number = self.queue.append(op)
+        self.log.append(op)
+        for mirror in self.mirrors:
+            mirror.apply(number, ops.decode(ops.encode(op)))
+        return number
+
+    def do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Multicast(op):
+                    self.held.append(op)
+                    self.send_held()
+                case Deliver(consumer, runs):
+                    self.got.setdefault(consumer, []).extend(spread(runs))
+                case Confirm(publisher, sequences):
+                    self.confirmed.append((publisher, sequences))
+                case Settled(consumer, positions):
+                    self.settled.append((consumer, positions))
+
+    def send_held(self) -> None:
+        while self.held and not self.refusing:
+            op = self.held.pop(0)
+            number = self.send(op)
+            if isinstance(op, Remove):
+                self.master.removal_sent(number)
+            self.do(self.master.applied(number, op))
+
+    def publish(
+        self, count: int = 1, *, size: int = 1, transient: bool = False, publisher: int = 1
+    ) -> int:
+        position = self.queue.state.next_position
+        block = Block.of([b"x" * size] * count)
+        op = Publish(position, block, transient, b"p", position + 1)
+        number = self.send(op)
+        self.master.published(number, op, publisher)
+        self.do(self.master.applied(number, op, block.body_bytes()))
+        return number
+
+    def marks(self, received: int, persisted: int) -> None:
+        self.do(self.master.watermarks(received, persisted))
+
+    def all_safe(self) -> None:
+        """Until nothing more happens by itself."""
+        for _ in range(4):
+            self.marks(self.queue.state.last_number, self.queue.state.last_number)
+
+    def consume(self, consumer: int, messages: int = MANY, size: int = MANY) -> None:
+        self.do(self.master.consumer_opened(consumer, messages, size))
+
+    def ack(self, consumer: int, *ranges: Range) -> None:
+        self.do(self.master.settle(consumer, removed=ranges, requeued=()))
+
+    def requeue(self, consumer: int, *ranges: Range) -> None:
+        self.do(self.master.settle(consumer, removed=(), requeued=ranges))
+
+    def positions(self, consumer: int) -> list[int]:
+        return [position for position, _ in self.got.get(consumer, [])]
+
+    def removes(self) -> list[tuple[Range, ...]]:
+        return [op.ranges for op in self.log if isinstance(op, Remove)]
+
+    def check(self) -> None:
+        self.master.check()
+        digests = {state.digest() for state in (self.queue.state, *self.mirrors)}
+        assert len(digests) == 1
+
+
+def spread(runs: Sequence[Run]) -> list[tuple[int, bool]]:
+    return [
+        (position, run.redelivered)
+        for run in runs
+        for position in range(run.first_position, run.first_position + run.block.count)
+    ]
+
+
+# --- visible, confirmed ---
+
+
+def test_message_is_delivered_when_its_publish_is_confirmed_and_not_before() -> None:
+    scene = Scene()
+    scene.consume(7)
+    number = scene.publish(3)
+    scene.marks(number, number - 1)
+    assert scene.got == {}
+    assert scene.confirmed == []
+    scene.marks(number, number)
+    assert scene.positions(7) == [0, 1, 2]
+    assert scene.confirmed == [(1, ((1, 3),))]
+    scene.check()
+
+
+def test_transient_message_is_safe_when_received_but_does_not_overtake() -> None:
+    scene = Scene()
+    scene.consume(7)
+    scene.publish(1, transient=True)
+    scene.marks(1, 0)
+    assert scene.positions(7) == [0]
+    scene.publish(1)
+    scene.publish(1, transient=True)
+    scene.marks(3, 1)
+    # Its publisher may know; a consumer sees it in its place.
+    assert scene.confirmed == [(1, ((1, 1),)), (1, ((3, 3),))]
+    assert scene.positions(7) == [0]
+    scene.marks(3, 3)
+    assert scene.positions(7) == [0, 1, 2]
+
+
+def test_confirms_of_publishers_are_ranges_of_their_own() -> None:
+    scene = Scene()
+    for publisher in (1, 2, 1, 1):
+        scene.publish(2, publisher=publisher)
+    scene.marks(4, 3)
+    assert scene.confirmed == [(1, ((1, 2), (5, 6))), (2, ((3, 4),))]
+    scene.marks(4, 4)
+    assert scene.confirmed[2:] == [(1, ((7, 8),))]
+
+
+def test_repeat_is_confirmed_with_what_was_enqueued_last() -> None:
+    scene = Scene()
+    scene.publish(3)
+    scene.do(scene.master.repeated(2, 1, 3, transient=False))
+    assert scene.confirmed == []
+    scene.marks(1, 1)
+    assert scene.confirmed == [(1, ((1, 3),)), (2, ((1, 3),))]
+    scene.do(scene.master.repeated(3, 2, 2, transient=False))
+    assert scene.confirmed[2:] == [(3, ((2, 2),))]
+
+
+# --- prefetch ---
+
+
+def test_one_message_passes_prefetch_whatever_its_size() -> None:
+    scene = Scene()
+    scene.publish(1, size=500)
+    scene.publish(1, size=500)
+    scene.all_safe()
+    scene.consume(7, size=100)
+    assert scene.positions(7) == [0]
+    scene.ack(7, (0, 0))
+    assert scene.positions(7) == [0, 1]
+    scene.check()
+
+
+def test_large_message_waits_until_it_fits_or_is_alone() -> None:
+    """Else a consumer with 60 of its 100 bytes would be given a message of a megabyte."""
+    scene = Scene()
+    scene.publish(2, size=30)
+    scene.publish(1, size=50)
+    scene.all_safe()
+    scene.consume(7, size=100)
+    assert scene.positions(7) == [0, 1]
+    scene.check()
+    scene.ack(7, (0, 0))
+    assert scene.positions(7) == [0, 1, 2]
+    scene.check()
+
+
+def test_large_message_in_another_range_waits_too() -> None:
+    scene = Scene()
+    scene.publish(2, size=30)
+    scene.publish(1, size=10)
+    scene.publish(1, size=500)
+    scene.all_safe()
+    scene.consume(8, messages=3)
+    scene.do(scene.master.settle(8, removed=((2, 2),), requeued=((0, 1),)))
+    scene.master.consumer_cancelled(8)
+    scene.do(scene.master.consumer_closed(8))
+    # Ready are 0 and 1, and, behind a gap, the large one.
+    scene.consume(7, size=100)
+    assert scene.positions(7) == [0, 1]
+    scene.check()
+
+
+def test_other_consumer_takes_what_does_not_fit_the_first() -> None:
+    scene = Scene()
+    scene.publish(1, size=60)
+    scene.publish(1, size=60)
+    scene.all_safe()
+    scene.consume(7, size=100)
+    scene.consume(8, size=100)
+    assert (scene.positions(7), scene.positions(8)) == ([0], [1])
+
+
+def test_message_larger_than_a_turn_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_module, "TURN_BYTES_MAX", 10)
+    scene = Scene()
+    scene.publish(1, size=5)
+    scene.publish(1, size=50)
+    scene.all_safe()
+    scene.consume(7)
+    assert scene.positions(7) == [0, 1]
+
+
+def test_empty_messages_count_as_messages() -> None:
+    scene = Scene()
+    scene.publish(5, size=0)
+    scene.all_safe()
+    scene.consume(7, messages=3, size=1)
+    assert scene.positions(7) == [0, 1, 2]
+
+
+# --- acks ---
+
+
+def test_acks_gather_while_a_remove_is_on_its_way() -> None:
+    scene = Scene()
+    scene.publish(10)
+    scene.all_safe()
+    scene.consume(7)
+    scene.ack(7, (0, 1))
+    for position in (2, 3, 4, 6):
+        scene.ack(7, (position, position))
+    assert scene.removes() == [((0, 1),)]
+    scene.check()
+    scene.marks(2, 1)
+    # Received is enough for the next to go; safe it is when it is on disk.
+    assert scene.removes() == [((0, 1),), ((2, 4), (6, 6))]
+    assert scene.settled == []
+    scene.marks(3, 2)
+    assert scene.settled == [(7, ((0, 1),))]
+    scene.marks(3, 3)
+    assert scene.settled[1:] == [(7, ((2, 2), (3, 3), (4, 4), (6, 6)))]
+
+
+def test_acks_of_many_ranges_leave_in_several_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One op is bounded, whatever gathers: as one it could be above what a ring takes."""
+    monkeypatch.setattr(master_module, "OP_RANGES_MAX", 3)
+    scene = Scene()
+    scene.publish(20)
+    scene.all_safe()
+    scene.consume(7)
+    scene.ack(7, *((position, position) for position in range(0, 20, 2)))
+    scene.all_safe()
+    assert [len(ranges) for ranges in scene.removes()] == [3, 3, 3, 1]
+    settled = [pair for _, ranges in scene.settled for pair in ranges]
+    assert settled == [(position, position) for position in range(0, 20, 2)]
+    scene.check()
+
+
+def test_ack_of_unknown_position_is_refused_as_a_whole() -> None:
+    scene = Scene()
+    scene.publish(6)
+    scene.all_safe()
+    scene.consume(7, messages=4)
+    for removed, requeued in (
+        ([(0, 0), (4, 4)], []),
+        ([(0, 0), (3, 4)], []),
+        ([(0, 0), (0, 0)], []),
+        ([(0, 1)], [(1, 2)]),
+        ([(0, 1)], [(9, 9)]),
+    ):
+        with pytest.raises(UnknownDeliveryError) as caught:
+            scene.master.settle(7, removed=removed, requeued=requeued)
+        assert (caught.value.first, caught.value.last) == [*removed, *requeued][-1]
+    assert scene.master.unacknowledged == 4
+    assert scene.removes() == []
+    scene.ack(7, (0, 3))
+    scene.check()
+
+
+def test_ack_of_a_consumer_who_is_gone_is_refused() -> None:
+    scene = Scene()
+    scene.publish(2)
+    scene.all_safe()
+    scene.consume(7)
+    scene.do(scene.master.consumer_closed(7))
+    with pytest.raises(UnknownDeliveryError):
+        scene.ack(7, (0, 0))
+
+
+def test_acks_of_a_consumer_who_closes_then_still_count() -> None:
+    scene = Scene()
+    scene.publish(4)
+    scene.all_safe()
+    scene.consume(7)
+    scene.ack(7, (0, 0))
+    scene.ack(7, (1, 1))
+    scene.do(scene.master.consumer_closed(7))
+    scene.all_safe()
+    assert [*scene.queue.state.live] == [(2, 3)]
+    assert [*scene.queue.state.redelivered] == [(2, 3)]
+    scene.check()
+
+
+# --- requeue ---
+
+
+def test_consumer_closes_and_its_messages_are_back_in_place() -> None:
+    scene = Scene()
+    scene.publish(6)
+    scene.all_safe()
+    scene.consume(7, messages=4)
+    scene.ack(7, (1, 1))
+    scene.do(scene.master.consumer_closed(7))
+    scene.consume(8)
+    assert scene.got[8] == [(0, True), (2, True), (3, True), (4, True), (5, False)]
+    scene.check()
+
+
+def test_requeued_message_comes_before_what_is_behind_it() -> None:
+    scene = Scene()
+    scene.publish(5)
+    scene.all_safe()
+    scene.consume(7, messages=1)
+    scene.requeue(7, (0, 0))
+    assert scene.got[7] == [(0, False), (0, True)]
+    scene.ack(7, (0, 0))
+    assert scene.positions(7) == [0, 0, 1]
+
+
+def test_what_is_requeued_waits_while_the_ring_refuses() -> None:
+    """Another consumer must not get it before every replica knows that it may be a repeat."""
+    scene = Scene()
+    scene.publish(3)
+    scene.all_safe()
+    scene.consume(7)
+    scene.refusing = True
+    scene.do(scene.master.consumer_closed(7))
+    scene.consume(8)
+    scene.publish(1)
+    scene.all_safe()
+    assert scene.positions(8) == [3]
+    scene.check()
+    scene.refusing = False
+    scene.send_held()
+    assert scene.got[8] == [(3, False), (0, True), (1, True), (2, True)]
+    scene.check()
+
+
+def test_many_requeues_leave_in_several_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_module, "OP_RANGES_MAX", 2)
+    scene = Scene()
+    scene.publish(10)
+    scene.all_safe()
+    scene.consume(7)
+    scene.ack(7, *((position, position) for position in range(1, 10, 2)))
+    scene.do(scene.master.consumer_closed(7))
+    assert [len(op.ranges) for op in scene.log if isinstance(op, Requeue)] == [2, 2, 1]
+    scene.consume(8)
+    assert scene.positions(8) == [0, 2, 4, 6, 8]
+
+
+# --- several consumers ---
+
+
+def test_two_consumers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(master_module, "TURN_MESSAGES_MAX", 2)
+    scene = Scene()
+    scene.consume(7)
+    scene.consume(8)
+    scene.publish(8)
+    scene.all_safe()
+    assert scene.positions(7) == [0, 1, 4, 5]
+    assert scene.positions(8) == [2, 3, 6, 7]
+    # And over several publishes.
+    for _ in range(2):
+        scene.publish(1)
+        scene.all_safe()
+    assert {scene.positions(7)[-1], scene.positions(8)[-1]} == {8, 9}
+
+
+def test_cancelled_consumer_keeps_what_it_has() -> None:
+    scene = Scene()
+    scene.publish(3)
+    scene.all_safe()
+    scene.consume(7, messages=2)
+    scene.master.consumer_cancelled(7)
+    scene.ack(7, (0, 0))
+    assert scene.positions(7) == [0, 1]
+    scene.consume(8)
+    assert scene.positions(8) == [2]
+    scene.ack(7, (1, 1))
+    scene.all_safe()
+    assert [*scene.queue.state.live] == [(2, 2)]
+
+
+# --- without a subscription ---
+
+
+def test_taking_from_an_empty_queue_asks_nothing_of_the_ring() -> None:
+    scene = Scene()
+    assert scene.master.take(9, 10, 1000) == []
+    assert scene.master.flush() == []
+    assert scene.master.purge(10) == (0, [])
+    scene.publish(1)
+    scene.all_safe()
+    assert scene.removes() == []
+
+
+def test_purge_of_many_ranges_is_settled_when_the_last_is_safe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(master_module, "OP_RANGES_MAX", 2)
+    scene = Scene()
+    scene.publish(10)
+    scene.all_safe()
+    scene.consume(7)
+    odd = [(position, position) for position in range(1, 10, 2)]
+    scene.master.consumer_cancelled(7)
+    scene.requeue(7, *odd)
+    count, effects = scene.master.purge(9)
+    assert count == 5
+    scene.do(effects)
+    for sent in (1, 2, 3):
+        assert len(scene.removes()) == sent
+        assert scene.settled == []
+        last = scene.queue.state.last_number
+        scene.marks(last, last)
+    assert scene.settled == [(9, tuple(odd))]
+    scene.check()
+
+
+def test_purge_removes_what_is_not_visible_yet_and_it_is_confirmed() -> None:
+    scene = Scene()
+    scene.publish(3)
+    count, effects = scene.master.purge(9)
+    assert count == 3
+    scene.do(effects)
+    scene.consume(7)
+    scene.all_safe()
+    assert scene.got == {}
+    assert scene.confirmed == [(1, ((1, 3),))]
+    assert scene.settled == [(9, ((0, 2),))]
+
+
+def test_peek_stops_where_its_bytes_end() -> None:
+    """It used to go on in the next range, past what did not fit."""
+    scene = Scene()
+    scene.publish(3, size=40)
+    scene.publish(1, size=1)
+    scene.publish(1, size=5)
+    scene.all_safe()
+    scene.consume(7)
+    scene.master.consumer_cancelled(7)
+    scene.requeue(7, (0, 2), (4, 4))
+    assert [p for p, _ in spread(scene.master.peek(10, 100))] == [0, 1]
+    assert [p for p, _ in spread(scene.master.peek(10, 1000))] == [0, 1, 2, 4]
+    assert [p for p, _ in spread(scene.master.peek(10, 1))] == [0]
+    scene.queue.read_messages_max = 1
+    assert [p for p, _ in spread(scene.master.peek(3, 1000))] == [0, 1, 2]
+
+
+# --- replicas and take-over ---
+
+
+def test_new_master_delivers_the_unacknowledged_again_and_says_so() -> None:
+    scene = Scene()
+    scene.publish(10)
+    scene.all_safe()
+    scene.consume(7, messages=6)
+    scene.ack(7, (0, 1), (4, 4))
+    scene.all_safe()
+    scene.publish(2)
+    scene.check()
+    mirror = MemoryQueue()
+    mirror.state = scene.mirrors[0]
+    mirror.bodies = scene.queue.bodies
+    live = mirror.state.live
+    mirror.append(Requeue(((live.first, live.last),)))
+    after = Scene(mirror)
+    after.consume(8)
+    assert after.got == {}
+    after.all_safe()
+    assert after.positions(8) == [2, 3, 5, 6, 7, 8, 9, 10, 11]
+    assert all(redelivered for _, redelivered in after.got[8])
+    # What comes new says nothing of the sort.
+    after.mirrors = []
+    after.publish(1)
+    after.all_safe()
+    assert after.got[8][-1] == (12, False)
+    after.master.check()
+
+
+def test_new_master_of_an_empty_queue_confirms_a_repeat_at_its_first_watermark() -> None:
+    scene = Scene()
+    scene.publish(2)
+    scene.all_safe()
+    scene.consume(7)
+    scene.ack(7, (0, 1))
+    scene.all_safe()
+    after = Scene(scene.queue)
+    after.do(after.master.repeated(1, 1, 2, transient=False))
+    assert after.confirmed == []
+    after.all_safe()
+    assert after.confirmed == [(1, ((1, 2),))]

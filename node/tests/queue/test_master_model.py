@@ -1,0 +1,512 @@
+"""`QueueMaster` against dicts and sets: whatever happens in whatever order.
+
+The oracle: every message that is alive at the end can be drained; each was delivered only
+when it was visible, first in order of positions, and again only with `redelivered`; each
+publish is confirmed once, and only when it is safe; so is each ack settled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from node.tests.queue.memory import MemoryQueue
+from node.tests.storage.simulated_disk import SimulatedDisk
+
+from ringmq_node.queue import master as master_module
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.master import (
+    Confirm,
+    Deliver,
+    Effect,
+    Messages,
+    Multicast,
+    QueueMaster,
+    Run,
+    Settled,
+    UnknownDeliveryError,
+)
+from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.ranges import Range, RangeSet
+from ringmq_node.queue.state import QueueState
+from ringmq_node.storage import Store
+
+# Small, so that a short run meets them.
+BOUNDS = {"TURN_MESSAGES_MAX": 4, "TURN_BYTES_MAX": 60, "OP_RANGES_MAX": 2}
+SIZES = st.sampled_from([0, 1, 5, 30, 200])
+PREFETCH_MESSAGES = st.sampled_from([1, 2, 5, 100])
+PREFETCH_BYTES = st.sampled_from([1, 10, 100, 10_000])
+LIMIT_MESSAGES = st.sampled_from([0, 1, 3, 1000])
+LIMIT_BYTES = st.sampled_from([0, 1, 40, 10_000])
+PLACES = st.lists(st.integers(0, 40), min_size=1, max_size=6)
+
+
+class Queue(Messages, Protocol):
+    @property
+    def state(self) -> QueueState: ...
+    def append(self, op: Op) -> int: ...
+
+
+class StoreQueue:
+    """A real `QueueStore`, of which nothing gets to its disk."""
+
+    def __init__(self) -> None:
+        self._store = Store.open(Path("/data"), cluster_id="c", node="n", disk=SimulatedDisk())
+        self._queue = self._store.open_queue("q")
+        self.read = self._queue.read
+        self.bytes_in = self._queue.bytes_in
+
+    @property
+    def state(self) -> QueueState:
+        return self._queue.state
+
+    def append(self, op: Op) -> int:
+        number = self.state.last_number + 1
+        self._queue.append(number, op, ops.encode(op))
+        return number
+
+
+def positions_of(ranges: object) -> list[int]:
+    return [n for first, last in ranges for n in range(first, last + 1)]  # type: ignore[attr-defined]
+
+
+def ranges_of(positions: Sequence[int]) -> list[Range]:
+    return [*RangeSet((position, position) for position in positions)]
+
+
+@dataclass
+class Client:
+    """A consumer as it sees itself."""
+
+    prefetch_messages: int
+    prefetch_bytes: int
+    has: dict[int, bytes] = field(default_factory=dict)
+    cancelled: bool = False
+
+    def takes(self, body: bytes) -> bool:
+        size = sum(map(len, self.has.values()))
+        fits = not self.has or size + len(body) <= self.prefetch_bytes
+        return fits and len(self.has) < self.prefetch_messages and not self.cancelled
+
+
+@dataclass(frozen=True)
+class Waiting:
+    number: int
+    transient: bool
+
+
+class MasterMachine(RuleBasedStateMachine):
+    """Plays the replica's part, keeps a model, and checks each effect against it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        for name, value in BOUNDS.items():
+            self.patch.setattr(master_module, name, value)
+        self.queue = self.make_queue()
+        self.ids = 0
+        self.bodies: dict[int, bytes] = {}
+        self.redelivered: set[int] = set()
+        self.given: Counter[int] = Counter()
+        self.first_given_max = -1
+        self.sequences: dict[bytes, int] = {b"a": 0, b"b": 0}
+        self.begin_mastership()
+
+    def make_queue(self) -> Queue:
+        return MemoryQueue()
+
+    def begin_mastership(self) -> None:
+        self.master = QueueMaster(self.queue.state, self.queue)
+        self.received = self.persisted = 0
+        self.ring_open = True
+        self.held: list[Op] = []
+        self.ready = set(self.bodies)
+        self.clients: dict[int, Client] = {}
+        # Positions by who wants them removed: not yet in an op, and in one.
+        self.gathered: dict[int, set[int]] = {}
+        self.removing: list[tuple[int, int, set[int]]] = []
+        # What `take` and `purge` wait for.
+        self.takers: dict[int, set[int]] = {}
+        # Publishes in order, which become visible in order: (number, transient, end).
+        end = self.queue.state.next_position
+        self.hidden = [(self.queue.state.last_number, False, end)] if end else []
+        self.visible_below = 0
+        # What publishers wait for, by (publisher, sequence).
+        self.pending: dict[tuple[int, int], list[Waiting]] = {}
+
+    # --- the replica's part ---
+
+    def do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Multicast(op):
+                    self.held.append(op)
+                    self.send_held()
+                case Deliver(consumer, runs):
+                    self.delivered(consumer, runs)
+                case Confirm(publisher, sequences):
+                    self.confirmed(publisher, positions_of(sequences))
+                case Settled(consumer, ranges):
+                    self.settled(consumer, ranges)
+
+    def send_held(self) -> None:
+        while self.held and self.ring_open:
+            op = self.held.pop(0)
+            number = self.queue.append(op)
+            assert isinstance(op, Remove | Requeue)
+            assert 0 < len(op.ranges) <= BOUNDS["OP_RANGES_MAX"]
+            if isinstance(op, Remove):
+                self.removal_applied(number, set(positions_of(op.ranges)))
+                self.master.removal_sent(number)
+            else:
+                self.redelivered.update(positions_of(op.ranges))
+                self.ready.update(positions_of(op.ranges))
+            self.do(self.master.applied(number, op))
+
+    def removal_applied(self, number: int, positions: set[int]) -> None:
+        for owner, wanted in [*self.gathered.items()]:
+            part = wanted & positions
+            if part:
+                self.removing.append((number, owner, part))
+                positions -= part
+                wanted -= part
+            if not wanted:
+                del self.gathered[owner]
+            for position in part:
+                del self.bodies[position]
+        assert not positions, "removed what nobody asked for"
+
+    def delivered(self, consumer: int, runs: Sequence[Run]) -> None:
+        client = self.clients[consumer]
+        assert runs
+        assert not client.cancelled
+        for position, body, redelivered in spread(runs):
+            assert client.takes(body), (client, position)
+            self.look(position, body, redelivered)
+            self.ready.remove(position)
+            client.has[position] = body
+            if not self.given[position]:
+                assert position > self.first_given_max
+                self.first_given_max = position
+            assert redelivered or not self.given[position]
+            self.given[position] += 1
+
+    def look(self, position: int, body: bytes, redelivered: bool) -> None:
+        assert position in self.ready
+        assert position < self.visible_below
+        assert body == self.bodies[position]
+        assert redelivered == (position in self.redelivered)
+
+    def confirmed(self, publisher: int, sequences: list[int]) -> None:
+        for sequence in sequences:
+            waiting = self.pending[publisher, sequence]
+            due = [entry for entry in waiting if self.is_safe(entry)]
+            assert due, "confirmed twice, or too early"
+            waiting.remove(due[0])
+
+    def is_safe(self, entry: Waiting) -> bool:
+        return entry.number <= (self.received if entry.transient else self.persisted)
+
+    def settled(self, owner: int, ranges: tuple[Range, ...]) -> None:
+        positions = set(positions_of(ranges))
+        assert positions
+        if owner in self.takers:
+            assert positions == self.takers.pop(owner), "told before all is safe"
+        for entry in [*self.removing]:
+            number, by, part = entry
+            if by == owner and part & positions:
+                assert number <= self.persisted
+                assert part <= positions
+                positions -= part
+                self.removing.remove(entry)
+        assert not positions, "settled twice, or what was never removed"
+
+    def want_removed(self, owner: int, positions: Sequence[int]) -> None:
+        if positions:
+            self.gathered.setdefault(owner, set()).update(positions)
+
+    def next_id(self) -> int:
+        self.ids += 1
+        return self.ids
+
+    # --- publishers ---
+
+    @precondition(lambda self: self.ring_open)
+    @rule(
+        sizes=st.lists(SIZES, min_size=1, max_size=6),
+        transient=st.booleans(),
+        producer=st.sampled_from([b"", b"a", b"b"]),
+        again=st.integers(0, 5),
+        publisher=st.sampled_from([-1, -2]),
+    )
+    def publish(
+        self, sizes: list[int], transient: bool, producer: bytes, again: int, publisher: int
+    ) -> None:
+        """As `Replica.publish` does it: what was enqueued before is cut off."""
+        known = self.sequences.get(producer, 0)
+        first = max(1, known + 1 - again)
+        last = first + len(sizes) - 1
+        if first <= known:
+            end = min(known, last)
+            self.expect(publisher, first, end, self.queue.state.last_number, transient)
+            self.do(self.master.repeated(publisher, first, end, transient=transient))
+            sizes = sizes[end - first + 1 :]
+            first = end + 1
+        if not sizes:
+            return
+        position = self.queue.state.next_position
+        bodies = [bytes([at % 256]) * size for at, size in enumerate(sizes, position)]
+        op = Publish(position, Block.of(bodies), transient, producer, first)
+        number = self.queue.append(op)
+        if producer:
+            self.sequences[producer] = last
+        self.expect(publisher, first, last, number, transient)
+        self.bodies.update(enumerate(bodies, position))
+        self.ready.update(range(position, position + len(bodies)))
+        self.hidden.append((number, transient, position + len(bodies)))
+        self.master.published(number, op, publisher)
+        self.do(self.master.applied(number, op, op.block.body_bytes()))
+
+    def expect(self, publisher: int, first: int, last: int, number: int, transient: bool) -> None:
+        for sequence in range(first, last + 1):
+            self.pending.setdefault((publisher, sequence), []).append(Waiting(number, transient))
+
+    # --- consumers ---
+
+    @precondition(lambda self: len(self.clients) < 4)
+    @rule(messages=PREFETCH_MESSAGES, size=PREFETCH_BYTES)
+    def open_consumer(self, messages: int, size: int) -> None:
+        number = self.next_id()
+        self.clients[number] = Client(messages, size)
+        self.do(self.master.consumer_opened(number, messages, size))
+
+    def pick(self, which: int) -> int:
+        return sorted(self.clients)[which % len(self.clients)]
+
+    @precondition(lambda self: self.clients)
+    @rule(which=st.integers(0, 3))
+    def close_consumer(self, which: int) -> None:
+        number = self.pick(which)
+        del self.clients[number]
+        self.do(self.master.consumer_closed(number))
+
+    @precondition(lambda self: self.clients)
+    @rule(which=st.integers(0, 3))
+    def cancel_consumer(self, which: int) -> None:
+        number = self.pick(which)
+        self.clients[number].cancelled = True
+        self.master.consumer_cancelled(number)
+
+    @precondition(lambda self: any(client.has for client in self.clients.values()))
+    @rule(which=st.integers(0, 3), acked=PLACES, requeued=st.one_of(st.just([]), PLACES))
+    def settle(self, which: int, acked: list[int], requeued: list[int]) -> None:
+        number = self.pick(which)
+        client = self.clients[number]
+        has = sorted(client.has)
+        removed = sorted({has[place] for place in acked if place < len(has)})
+        back = sorted({has[place] for place in requeued if place < len(has)} - set(removed))
+        for position in (*removed, *back):
+            del client.has[position]
+        self.want_removed(number, removed)
+        self.do(self.master.settle(number, removed=ranges_of(removed), requeued=ranges_of(back)))
+
+    @precondition(lambda self: any(client.has for client in self.clients.values()))
+    @rule(which=st.integers(0, 3))
+    def settle_all(self, which: int) -> None:
+        number = self.pick(which)
+        removed = sorted(self.clients[number].has)
+        self.clients[number].has.clear()
+        self.want_removed(number, removed)
+        self.do(self.master.settle(number, removed=ranges_of(removed), requeued=()))
+
+    @rule(which=st.integers(0, 3), position=st.integers(0, 60), twice=st.booleans())
+    def settle_what_it_has_not(self, which: int, position: int, twice: bool) -> None:
+        """Refused as a whole: nothing has changed."""
+        number = self.pick(which) if self.clients else 999
+        has = self.clients[number].has if self.clients else {}
+        mine = ranges_of(sorted(has)[:2])
+        if twice and mine:
+            wrong = mine[0]
+        elif position not in has:
+            wrong = (position, position + 1)
+        else:
+            return
+        before = self.picture()
+        with pytest.raises(UnknownDeliveryError):
+            self.master.settle(number, removed=[*mine, wrong], requeued=())
+        with pytest.raises(UnknownDeliveryError):
+            self.master.settle(number, removed=mine, requeued=[wrong])
+        assert self.picture() == before
+
+    def picture(self) -> object:
+        master = self.master
+        has = {n: ([*c.outstanding], c.outstanding_bytes) for n, c in master.consumers.items()}
+        return [*master.ready], master.ready_bytes, master.unacknowledged_bytes, has
+
+    # --- without a subscription ---
+
+    def visible(self) -> list[int]:
+        return sorted(position for position in self.ready if position < self.visible_below)
+
+    def prefix(self, messages_max: int, bytes_max: int) -> list[int]:
+        """The first of what is ready and visible, within these limits; at least one if any."""
+        found: list[int] = []
+        for position in self.visible()[:messages_max]:
+            bytes_max -= len(self.bodies[position])
+            if found and bytes_max < 0:
+                break
+            found.append(position)
+        return found
+
+    @rule(messages_max=LIMIT_MESSAGES, bytes_max=LIMIT_BYTES)
+    def take(self, messages_max: int, bytes_max: int) -> None:
+        taker = self.next_id()
+        expected = self.prefix(messages_max, bytes_max)
+        runs = self.master.take(taker, messages_max, bytes_max)
+        for position, body, redelivered in spread(runs):
+            self.look(position, body, redelivered)
+        assert [position for position, _, _ in spread(runs)] == expected
+        self.ready -= set(expected)
+        self.want_removed(taker, expected)
+        if expected:
+            self.takers[taker] = set(expected)
+        self.do(self.master.flush())
+
+    @rule(messages_max=LIMIT_MESSAGES, bytes_max=LIMIT_BYTES)
+    def peek(self, messages_max: int, bytes_max: int) -> None:
+        seen = spread(self.master.peek(messages_max, bytes_max))
+        for position, body, redelivered in seen:
+            self.look(position, body, redelivered)
+        assert [position for position, _, _ in seen] == self.prefix(messages_max, bytes_max)
+
+    @rule()
+    def purge(self) -> None:
+        taker = self.next_id()
+        count, effects = self.master.purge(taker)
+        assert count == len(self.ready)
+        self.want_removed(taker, sorted(self.ready))
+        if self.ready:
+            self.takers[taker] = set(self.ready)
+        self.ready.clear()
+        self.do(effects)
+
+    # --- the ring ---
+
+    @rule(received=st.integers(0, 6), behind=st.integers(0, 6))
+    def watermarks(self, received: int, behind: int) -> None:
+        last = self.queue.state.last_number
+        self.marks(
+            max(self.received, last - received), max(self.persisted, last - received - behind)
+        )
+
+    @rule()
+    def all_is_safe(self) -> None:
+        self.marks(self.queue.state.last_number, self.queue.state.last_number)
+
+    def marks(self, received: int, persisted: int) -> None:
+        self.received, self.persisted = received, persisted
+        while self.hidden and self.is_safe(Waiting(self.hidden[0][0], self.hidden[0][1])):
+            self.visible_below = self.hidden.pop(0)[2]
+        self.do(self.master.watermarks(received, persisted))
+        self.send_held()
+
+    @rule(is_open=st.booleans())
+    def ring_opens_or_refuses(self, is_open: bool) -> None:
+        self.ring_open = is_open
+        self.send_held()
+
+    @rule()
+    def take_over(self) -> None:
+        """Another master goes on with the state; all that is live may have been delivered."""
+        state = self.queue.state
+        if state.live:
+            self.queue.append(Requeue(((state.live.first, state.live.last),)))
+            self.redelivered |= set(self.bodies)
+        self.begin_mastership()
+
+    # --- what always holds ---
+
+    @invariant()
+    def same(self) -> None:
+        master = self.master
+        master.check()
+        assert set(positions_of(self.queue.state.live)) == set(self.bodies)
+        assert set(positions_of(master.ready)) == self.ready
+        assert master.ready_bytes == sum(len(self.bodies[p]) for p in self.ready)
+        assert master.visible_below == self.visible_below
+        assert master.unacknowledged == sum(len(c.has) for c in self.clients.values())
+        assert master.unacknowledged_bytes == sum(
+            len(body) for client in self.clients.values() for body in client.has.values()
+        )
+
+    @invariant()
+    def everybody_was_told(self) -> None:
+        for waiting in self.pending.values():
+            assert not any(map(self.is_safe, waiting))
+        for number, owner, _ in self.removing:
+            assert number > self.persisted or owner in self.takers
+
+    @invariant()
+    def nobody_waits_for_what_is_there(self) -> None:
+        visible = self.visible()
+        if visible and not self.held:
+            body = self.bodies[visible[0]]
+            assert not any(client.takes(body) for client in self.clients.values())
+
+    def teardown(self) -> None:
+        try:
+            self.drain()
+        finally:
+            self.patch.undo()
+
+    def drain(self) -> None:
+        """Nothing is lost: whatever is alive now can be had, in order, and then it is gone."""
+        alive = set(self.bodies) - {p for wanted in self.gathered.values() for p in wanted}
+        self.ring_opens_or_refuses(True)
+        for number in [*self.clients]:
+            del self.clients[number]
+            self.do(self.master.consumer_closed(number))
+        self.open_consumer(7, 10_000)
+        number = max(self.clients)
+        got: list[int] = []
+        for _ in range(2 * len(alive) + 20):
+            self.all_is_safe()
+            got += sorted(self.clients[number].has)
+            self.settle_all(0)
+        self.all_is_safe()
+        self.same()
+        self.everybody_was_told()
+        assert got == sorted(alive)
+        assert not self.bodies
+        assert not self.removing
+        assert not self.takers
+        assert not any(self.pending.values())
+
+
+def spread(runs: Sequence[Run]) -> list[tuple[int, bytes, bool]]:
+    return [
+        (position, body, run.redelivered)
+        for run in runs
+        for position, body in enumerate(run.block.bodies(), run.first_position)
+    ]
+
+
+class StoreMachine(MasterMachine):
+    """The same over the real storage's index."""
+
+    def make_queue(self) -> Queue:
+        return StoreQueue()
+
+
+MasterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestMaster = MasterMachine.TestCase
+TestMasterOverStore = StoreMachine.TestCase
