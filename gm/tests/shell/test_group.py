@@ -393,3 +393,32 @@ def test_links_that_nobody_needs_are_closed(tmp_path: Path) -> None:
             await until(lambda: cluster.nodes["a"].group.linked_nodes() == [])
 
     asyncio.run(main())
+
+
+def test_a_ring_works_while_the_registry_is_away_and_changes_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        options = GroupOptions(lease_ttl_s=0.5, ring_timeout_s=0.5, timing=FAST.timing)
+        async with local_cluster(tmp_path, "abc", options) as cluster:
+            rings = await cluster.create_ring("r", "abc")
+            apps = cluster.apps["r"]
+            groups = [node.group for node in cluster.nodes.values()]
+            assert all(group.registry_available for group in groups)
+            registry = tmp_path / "registry.db"
+            registry.rename(tmp_path / "away.db")
+            await until(lambda: not any(group.registry_available for group in groups))
+            for index in range(100):
+                rings["a"].multicast(b"%d" % index)
+            await until(lambda: apps["a"].confirmed[1] == 100)
+            await cluster.nodes["a"].stop()
+            await until(lambda: cluster.nodes["b"].group.linked_nodes() == ["c"])
+            assert rings["b"].role is Role.MIRROR
+            (tmp_path / "away.db").rename(registry)
+            await until(lambda: rings["b"].role is Role.MASTER)
+            await until(lambda: all(group.registry_available for group in groups[1:]))
+            rings["b"].multicast(b"after")
+            await until(lambda: apps["b"].confirmed[1] == 101)
+            assert apps["c"].ops == apps["b"].ops
+
+    asyncio.run(main())

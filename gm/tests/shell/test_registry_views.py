@@ -1,0 +1,234 @@
+"""The views in the registry: what rings are told, and how proposals end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from group_harness import until
+
+from ringmq_gm import MemberId, View, first_view, ring_key
+from ringmq_gm.events import Event, Outcome, ProposalEnded, Propose, ViewLearned
+from ringmq_gm.registry.base import (
+    Delete,
+    Guard,
+    Operation,
+    OutcomeUnknownError,
+    Put,
+    RegistryError,
+    Session,
+    Snapshot,
+    UnavailableError,
+)
+from ringmq_gm.registry.sqlite import SqliteRegistry
+from ringmq_gm.registry_views import RegistryViews
+
+A, B = MemberId("a", 1), MemberId("b", 1)
+FIRST = first_view([A, B], 1)
+SECOND = View(2, FIRST.members[:1], 1)
+OTHER_SECOND = View(2, FIRST.members[1:], 1)
+
+
+class FaultyRegistry(SqliteRegistry):
+    """The next call of each kind fails with what is put here; commits are counted."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.list_errors: list[RegistryError] = []
+        self.commit_errors: list[RegistryError] = []
+        self.commits = 0
+
+    async def list(self, prefix: str) -> Snapshot:
+        if self.list_errors:
+            raise self.list_errors.pop()
+        return await super().list(prefix)
+
+    async def commit(
+        self,
+        guards: Sequence[Guard],
+        operations: Sequence[Operation],
+        *,
+        session: Session | None = None,
+    ) -> int | None:
+        self.commits += 1
+        if self.commit_errors:
+            raise self.commit_errors.pop()
+        return await super().commit(guards, operations, session=session)
+
+
+class Bench:
+    """Views over a registry that may fail, beside somebody else who writes to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.registry = FaultyRegistry(path / "registry.db")
+        self.other = SqliteRegistry(path / "registry.db")
+        self.told: list[tuple[str, Event]] = []
+        self.failed: list[tuple[str, Exception]] = []
+        self.views = RegistryViews(
+            self.registry,
+            tell=lambda ring, event: self.told.append((ring, event)),
+            fail=lambda ring, error: self.failed.append((ring, error)),
+        )
+
+    async def write(self, ring: str, view: View) -> None:
+        assert await self.other.commit([], [Put(ring_key(ring), view.encode())]) is not None
+
+    async def host(self, *rings: str) -> None:
+        """Makes these rings, and waits until each was told its first view."""
+        for ring in rings:
+            await self.write(ring, FIRST)
+            self.views.introduce(ring)
+        await until(lambda: all((ring, ViewLearned(FIRST)) in self.told for ring in rings))
+        self.told.clear()
+        self.registry.commits = 0
+
+    def ended(self, outcome: Outcome) -> list[str]:
+        return [
+            ring
+            for ring, event in self.told
+            if isinstance(event, ProposalEnded) and event.outcome is outcome
+        ]
+
+
+@asynccontextmanager
+async def bench(path: Path) -> AsyncIterator[Bench]:
+    made = Bench(path)
+    running = asyncio.create_task(made.views.run())
+    await made.views.read.wait()
+    try:
+        yield made
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await made.registry.close()
+        await made.other.close()
+        assert running.cancelled(), running.exception()
+
+
+def run(tmp_path: Path, story: Callable[[Bench], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with bench(tmp_path) as made, asyncio.timeout(20):
+            await story(made)
+
+    asyncio.run(main())
+
+
+def test_proposals_of_many_rings_go_in_one_commit(tmp_path: Path) -> None:
+    async def story(bench: Bench) -> None:
+        rings = [f"r{index}" for index in range(30)]
+        await bench.host(*rings)
+        for ring in rings:
+            bench.views.propose(ring, Propose(1, SECOND))
+        await until(lambda: bench.ended(Outcome.WON) == rings)
+        assert bench.registry.commits == 1
+        entry = await bench.other.get(ring_key("r7"))
+        assert entry is not None
+        assert View.decode(entry.value) == SECOND
+
+    run(tmp_path, story)
+
+
+def test_one_who_lost_does_not_cost_the_others_their_turn(tmp_path: Path) -> None:
+    async def story(bench: Bench) -> None:
+        rings = ["p", "q", "r"]
+        await bench.host(*rings)
+        async with asyncio.timeout(5):
+            await bench.write("q", OTHER_SECOND)
+        # Perhaps before the watch has seen it: then the guard finds out.
+        for ring in rings:
+            bench.views.propose(ring, Propose(1, SECOND))
+        await until(lambda: bench.ended(Outcome.WON) == ["p", "r"])
+        assert bench.ended(Outcome.LOST) == ["q"]
+        assert ("q", ViewLearned(OTHER_SECOND)) in bench.told
+        assert bench.registry.commits <= 2
+
+    run(tmp_path, story)
+
+
+def test_a_commit_without_an_answer_is_unknown(tmp_path: Path) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.host("p")
+        bench.registry.commit_errors = [OutcomeUnknownError("cut")]
+        bench.views.propose("p", Propose(1, SECOND))
+        await until(lambda: bench.ended(Outcome.UNKNOWN) == ["p"])
+        assert not bench.views.answered
+
+    run(tmp_path, story)
+
+
+def test_a_commit_that_was_not_taken_is_lost(tmp_path: Path) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.host("p")
+        bench.registry.commit_errors = [UnavailableError("away")]
+        bench.views.propose("p", Propose(1, SECOND))
+        await until(lambda: bench.ended(Outcome.LOST) == ["p"])
+
+    run(tmp_path, story)
+
+
+def test_a_refresh_is_repeated_until_it_is_answered(tmp_path: Path) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.host("p", "q")
+        bench.registry.list_errors = [UnavailableError("away")] * 3
+        bench.views.introduce("p")  # Is told at once what is known.
+        assert bench.told == [("p", ViewLearned(FIRST))]
+        bench.views.refresh("p")
+        bench.views.refresh("q")
+        await until(lambda: not bench.registry.list_errors and bench.views.answered)
+
+    run(tmp_path, story)
+
+
+def test_a_ring_that_is_deleted_and_made_again_is_told_its_end_first(tmp_path: Path) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.host("p")
+        await bench.write("p", SECOND)
+        await until(lambda: bench.told == [("p", ViewLearned(SECOND))])
+        # In one commit, so that no watch can see the moment between.
+        await bench.write("p", FIRST)
+        await until(lambda: len(bench.told) == 2)
+        assert bench.told[1] == ("p", ViewLearned(None))
+        bench.views.forget("p")
+        bench.views.introduce("p")
+        assert bench.told[2] == ("p", ViewLearned(FIRST))
+
+    run(tmp_path, story)
+
+
+def test_a_deleted_ring_is_told_its_end_and_others_are_not(tmp_path: Path) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.host("p", "pp")
+        await bench.other.commit([], [Delete(ring_key("p"))])
+        await until(lambda: bench.told == [("p", ViewLearned(None))])
+        bench.views.refresh("pp")
+        bench.views.refresh("p")
+        await bench.write("pp", SECOND)
+        await until(lambda: bench.told[1:] == [("pp", ViewLearned(SECOND))])
+
+    run(tmp_path, story)
+
+
+def test_what_is_not_a_view_ends_its_ring(tmp_path: Path) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.host("p", "q")
+        await bench.other.commit([], [Put(ring_key("p"), b"garbage")])
+        await until(lambda: [ring for ring, _ in bench.failed] == ["p"])
+        bench.views.propose("q", Propose(1, SECOND))
+        await until(lambda: bench.ended(Outcome.WON) == ["q"])
+
+    run(tmp_path, story)
+
+
+def test_settled_means_that_no_proposal_is_left(tmp_path: Path) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.host("p", "q")
+        bench.views.propose("p", Propose(1, SECOND))
+        await bench.views.wait_settled("q")
+        await bench.views.wait_settled("p")
+        waiting = bench.registry.commits
+        await bench.other.get(ring_key("p"))
+        assert bench.registry.commits == waiting
+
+    run(tmp_path, story)
