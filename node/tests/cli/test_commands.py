@@ -62,7 +62,8 @@ def test_commands(run: Run, tmp_path: Path) -> None:
     taken = run("consume", "q", "--count", 3)
     assert taken[0] == {"position": 0, "redelivered": True, "body": "one"}
     assert taken[2]["body_base64"] == "dGhyZWUg/w=="
-    assert run("consume", "q") == {"position": 3, "redelivered": False, "body": "four"}
+    last = run("consume", "q")
+    assert (last["position"], last["body"]) == (3, "four")
     assert run("consume", "q") == []
     assert run("publish", "q", "--count", 2500, "--size", 10)["confirmed"] == 2500
     assert run("queue", "purge", "q")["messages"] == 2500
