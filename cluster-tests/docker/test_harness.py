@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 import docker
 import pytest
-from containers.cluster import Cluster, ClusterError
+from containers.cluster import Cluster
+from containers.container import ClusterError
 from containers.echo import ask, echo_nodes, sees
 from containers.engine import RUN_LABEL, labels_of, new_run_id, remove_dead_runs
 from containers.networks import REGISTRY, RING

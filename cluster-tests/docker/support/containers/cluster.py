@@ -24,15 +24,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from docker.errors import APIError
 from docker.models.containers import Container
-from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient
 
+from containers.client import Client
+from containers.container import ClusterError, MemberContainer, Output
 from containers.engine import labels_of, new_run_id, remove_run
 from containers.networks import REGISTRY, RING, FixedNetwork, create_network
 from containers.workload import DATA, ETCD, Workload, etcd_server
@@ -46,69 +48,6 @@ LOG_LINES_MAX = 80
 
 PORT_ATTEMPTS_MAX = 5
 PORT_MIN = 20_000
-
-
-class ClusterError(AssertionError):
-    """The cluster didn't get where the test wants it in time. Carries the members' last logs."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """What a command in a container printed (both streams) and how it ended."""
-
-    exit_code: int
-    text: str
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, deadline_s: float) -> None:
-    """Return once `condition()` holds; `ClusterError` naming `what` after `deadline_s` seconds."""
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"{what}: not within {deadline_s} s")
-        time.sleep(POLL_SECONDS)
-
-
-class MemberContainer(DockerContainer):
-    """A container that is on all of its networks, at fixed addresses, before it first runs.
-
-    testcontainers knows one network; the others are joined between create and start, so that the
-    process in it never sees a moment without its registry.
-    """
-
-    def __init__(self, image: str, links: Sequence[tuple[FixedNetwork, str]]) -> None:
-        super().__init__(image)
-        self.links = links
-        self.published: dict[str, tuple[str, int]] = {}
-
-    def start(self) -> Self:
-        client = self.get_docker_client()
-        (first, address), *others = self.links
-        endpoint = client.client.api.create_endpoint_config(ipv4_address=address)
-        name = first.network.name
-        assert name is not None
-        self._container = client.create(
-            self.image,
-            command=self._command,
-            environment=self.env,
-            name=self._name,
-            network=name,
-            networking_config={name: endpoint},
-            ports=self.published,
-            volumes={
-                source: {"bind": mount["bind"], "mode": mount["mode"]}
-                for source, mount in self.volumes.items()
-            },
-            **self._kwargs,
-        )
-        for network, address in others:
-            network.network.connect(self._container, ipv4_address=address)
-        client.start(self._container)
-        return self
-
-    def close(self) -> None:
-        """Let go of the connection to the engine; the container itself stays."""
-        self.get_docker_client().client.close()
 
 
 @dataclass
@@ -149,6 +88,7 @@ class Cluster:
         self._docker = DockerClient()
         self._networks: dict[str, FixedNetwork] = {}
         self._members: dict[str, Member] = {}
+        self._client_numbers = count()
         self._folder = Path(tempfile.mkdtemp(prefix="ringmq-cluster-"))
 
     # -- life ------------------------------------------------------------------------------------
@@ -315,39 +255,44 @@ class Cluster:
         result = self._members[name].container.exec(list(command))
         return Output(result.exit_code or 0, result.output.decode(errors="replace"))
 
-    def run_client(
+    def client(
         self,
         command: Sequence[str],
         *,
-        environment: Mapping[str, str] | None = None,
-        deadline_s: float = 120.0,
-    ) -> Output:
-        """Run a client in a container of its own, from the nodes' image, and return its output.
+        reach: Sequence[str] | None = None,
+        files: Mapping[Path, str] | None = None,
+    ) -> Client:
+        """A client in a container of its own, from the nodes' image; it runs when it is entered.
 
-        It is on each node's client network and on no other. The nodes' names lead there, so an
-        advertised address that a node tells it is one that it can reach, whatever became of the
-        ring. The image's entry point is not used. `ClusterError` if it takes over `deadline_s`.
+        It is on the client networks of the nodes in `reach` (default: all) and on no other, and the
+        nodes' names lead there: an advertised address that a node tells it is one that it can
+        reach, whatever became of the ring. What it sends to the other nodes goes nowhere. `files`
+        of this machine are readable in it under the given paths. The image's entry point is not
+        used.
         """
-        members = [self._members[name] for name in self.nodes]
-        own = len(self._workloads)
-        links = [(m.links[CLIENTS][0], m.links[CLIENTS][0].address(own)) for m in members]
-        client = MemberContainer(members[0].workload.image, links)
-        client.with_envs(**(environment or {})).with_command(list(command)[1:])
-        hosts = self._hosts_file({m.name: m.links[CLIENTS][1] for m in members})
-        client.with_volume_mapping(hosts, "/etc/hosts", "ro")
-        client.with_kwargs(
+        reached = [self._members[name] for name in (self.nodes if reach is None else reach)]
+        own = len(self._workloads) + next(self._client_numbers)
+        links = [(m.links[CLIENTS][0], m.links[CLIENTS][0].address(own)) for m in reached]
+        container = MemberContainer(reached[0].workload.image, links)
+        container.with_command(list(command)[1:])
+        hosts = self._hosts_file({n: self._members[n].links[CLIENTS][1] for n in self.nodes})
+        container.with_volume_mapping(hosts, "/etc/hosts", "ro")
+        for path, inside in (files or {}).items():
+            container.with_volume_mapping(path, inside, "ro")
+        container.with_kwargs(
             entrypoint=[command[0]],
             labels=labels_of(self.run_id),
             healthcheck={"test": ["NONE"]},
         )
-        client.start()
-        container = client.get_wrapped_container()
-        try:
-            wait_until(lambda: _has_exited(container), f"client {command}", deadline_s=deadline_s)
-            return Output(client.wait(), container.logs().decode(errors="replace"))
-        finally:
-            container.remove(force=True, v=True)
-            client.close()
+        return Client(container)
+
+    def run_client(self, command: Sequence[str], *, deadline_s: float = 120.0) -> Output:
+        """Run a client that reaches all nodes, and return its output.
+
+        `ClusterError` if it takes over `deadline_s`.
+        """
+        with self.client(command) as client:
+            return client.wait(deadline_s=deadline_s)
 
     def logs(self, name: str, *, lines_max: int = LOG_LINES_MAX) -> str:
         """The last lines that the member wrote, with their times."""
@@ -428,11 +373,6 @@ class Cluster:
         with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
             for _ in pool.map(act, names):
                 pass
-
-
-def _has_exited(container: Container) -> bool:
-    container.reload()
-    return container.status == "exited"
 
 
 def free_port() -> int:

@@ -35,8 +35,13 @@ class Workload:
     environment: Callable[[str], Mapping[str, str]] = lambda name: {}
 
 
-def ringmq_nodes(image: str, *, cluster_name: str = "ringmq") -> Workload:
-    """RingMQ's nodes, configured over their environment as `deploy/compose.yaml` does it."""
+def ringmq_nodes(
+    image: str, *, cluster_name: str = "ringmq", settings: Mapping[str, str] | None = None
+) -> Workload:
+    """RingMQ's nodes, configured over their environment as `deploy/compose.yaml` does it.
+
+    `settings` are further variables, the same for all.
+    """
 
     def environment(name: str) -> Mapping[str, str]:
         return {
@@ -46,6 +51,7 @@ def ringmq_nodes(image: str, *, cluster_name: str = "ringmq") -> Workload:
             "RINGMQ_ADVERTISE": f"{name}:{NODE_PORT}",
             "RINGMQ_DATA": DATA,
             "RINGMQ_CLUSTER": cluster_name,
+            **(settings or {}),
         }
 
     def why_not_ready(address: str) -> str | None:
