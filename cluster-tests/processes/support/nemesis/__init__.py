@@ -1,0 +1,18 @@
+"""Whole clusters of real processes, what is done to them, and what is judged.
+
+@scenario(deadline_s=30)
+async def test_killed_master(cluster: Cluster) -> None:
+    async with cluster.publishing("q") as load:
+        await load.confirms(500)
+        cluster.kill(await cluster.master_of("q"))
+        await load.confirms(500)
+    (await cluster.drained("q")).judge(load)
+"""
+
+from nemesis.cluster import NODES, Cluster
+from nemesis.oracle import Delivered
+from nemesis.scenario import scenario
+from nemesis.waiting import until
+from nemesis.workload import Consuming, Publishing
+
+__all__ = ["NODES", "Cluster", "Consuming", "Delivered", "Publishing", "scenario", "until"]

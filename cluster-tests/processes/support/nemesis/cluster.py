@@ -1,0 +1,284 @@
+"""Three nodes as processes on loopback, and what one does to them.
+
+Every process is ended by its own pid when the block is left, whatever state it is in;
+if it is left with an error, the ends of the nodes' logs are printed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+import grpc.aio
+from etcd_server import free_ports
+
+import ringmq
+from nemesis.oracle import Delivered
+from nemesis.waiting import until
+from nemesis.workload import Consuming, Publishing
+from ringmq.v1 import admin_pb2 as admin
+
+NODES = ("a", "b", "c")
+READY_S_MAX = 20.0
+LOG_LINES_SHOWN = 40
+# Shorter than a node's defaults, so that what depends on them fits a test.
+SETTINGS: dict[str, object] = {"ring_timeout_s": 1.5, "lease_s": 3.0, "heartbeat_s": 1.0}
+
+
+class Cluster:
+    """`async with Cluster(folder) as cluster`: all nodes are up when the block is entered."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: Sequence[str] = NODES,
+        registry: str = "",
+        **settings: object,
+    ) -> None:
+        self.folder = folder
+        self.registry = registry or f"sqlite:///{folder / 'registry.db'}"
+        self.addresses = {
+            name: f"127.0.0.1:{port}"
+            for name, port in zip(nodes, free_ports(len(nodes)), strict=True)
+        }
+        self.settings = {**SETTINGS, **settings}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    # --- life ---
+
+    async def __aenter__(self) -> Cluster:
+        try:
+            await self.start()
+        except BaseException:
+            self.close(failed=True)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(failed=error is not None)
+
+    def close(self, *, failed: bool) -> None:
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+        for process in self._processes.values():
+            process.wait(10)
+        if failed:
+            for name in self.addresses:
+                print(f"--- node {name}\n{self.log(name)}", file=sys.stderr)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(self.addresses)
+
+    @property
+    def seeds(self) -> list[str]:
+        return list(self.addresses.values())
+
+    def others(self, *names: str) -> list[str]:
+        return [name for name in self.nodes if name not in names]
+
+    def data(self, name: str) -> Path:
+        return self.folder / name
+
+    def command(self, name: str, **settings: object) -> list[str]:
+        """What starts a node; `settings` win over the cluster's."""
+        values: dict[str, object] = {
+            "node": name,
+            "registry": self.registry,
+            "data": self.data(name),
+            "listen": self.addresses[name],
+            **self.settings,
+            **settings,
+        }
+        flags = [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
+        return [sys.executable, "-m", "ringmq_node.cli", "node", "start", *flags]
+
+    def launch(self, name: str, **settings: object) -> None:
+        """Starts a node's process, and doesn't wait for it."""
+        before = self._processes.get(name)
+        assert before is None or before.poll() is not None, f"node {name} runs already"
+        with open(self._log_path(name), "ab") as log:
+            self._processes[name] = subprocess.Popen(
+                self.command(name, **settings), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+
+    async def start(self, *names: str) -> None:
+        """Starts nodes (all, if none is named) and waits until they serve."""
+        wanted = names or self.nodes
+        ready = {name: self._ready_lines(name) for name in wanted}
+        for name in wanted:
+            self.launch(name)
+        for name in wanted:
+            await self.wait_ready(name, after=ready[name])
+
+    async def wait_ready(self, name: str, *, after: int = 0, within_s: float = READY_S_MAX) -> None:
+        """Until the node has said for the `after + 1`st time that it is ready."""
+
+        def is_ready() -> bool:
+            code = self._processes[name].poll()
+            assert code is None, f"node {name} ended with {code}:\n{self.log(name)}"
+            return self._ready_lines(name) > after
+
+        await until(is_ready, f"node {name} is ready", within_s=within_s)
+
+    def _ready_lines(self, name: str) -> int:
+        path = self._log_path(name)
+        return path.read_text(errors="replace").count(" ready at ") if path.exists() else 0
+
+    def _log_path(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def log(self, name: str, lines: int = LOG_LINES_SHOWN) -> str:
+        """The end of what a node has written."""
+        path = self._log_path(name)
+        if not path.exists():
+            return ""
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+
+    # --- the nemesis ---
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL, all of them before any is waited for."""
+        for name in names:
+            self._processes[name].kill()
+        for name in names:
+            self._processes[name].wait(10)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP: its connections stay open, and nothing answers on them."""
+        self._processes[name].send_signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        self._processes[name].send_signal(signal.SIGCONT)
+
+    async def stop(self, name: str, *, within_s: float = 20.0) -> int:
+        """SIGTERM; returns the exit code."""
+        process = self._processes[name]
+        process.terminate()
+        await until(lambda: process.poll() is not None, f"{name} has stopped", within_s=within_s)
+        assert process.returncode is not None
+        return process.returncode
+
+    async def restart(self, name: str) -> None:
+        """SIGTERM, and start again."""
+        await self.stop(name)
+        await self.start(name)
+
+    def is_running(self, name: str) -> bool:
+        return self._processes[name].poll() is None
+
+    # --- asking ---
+
+    @asynccontextmanager
+    async def client(self, *names: str, **options: Any) -> AsyncIterator[ringmq.Client]:
+        """A client whose seeds are these nodes (all, if none is named)."""
+        seeds = [self.addresses[name] for name in names or self.nodes]
+        async with ringmq.connect(seeds, **options) as client:
+            yield client
+
+    async def declare(self, queue: str, **arguments: int) -> None:
+        async with self.client() as client:
+            await client.declare_queue(queue, **arguments)
+
+    async def info(self, queue: str, *names: str) -> ringmq.QueueInfo:
+        async with self.client(*names) as client:
+            return await client.queue(queue)
+
+    async def master_of(self, queue: str) -> str:
+        return (await self.info(queue)).master
+
+    async def mirrors_of(self, queue: str) -> list[str]:
+        return [replica.node for replica in (await self.info(queue)).ring[1:]]
+
+    async def wait_synchronised(
+        self, queue: str, count: int | None = None, *, within_s: float = 20.0
+    ) -> ringmq.QueueInfo:
+        """Until `count` replicas (as many as nodes) are synchronised."""
+        wanted = len(self.nodes) if count is None else count
+        last: ringmq.QueueInfo | None = None
+        async with self.client() as client:
+            deadline = time.monotonic() + within_s
+            while time.monotonic() < deadline:
+                try:
+                    last = await client.queue(queue, deadline_s=1.0)
+                except ringmq.RingMQError:
+                    last = None
+                if last is not None and sum(each.synchronised for each in last.ring) == wanted:
+                    return last
+                await asyncio.sleep(0.02)
+        raise AssertionError(f"not {wanted} synchronised within {within_s:g} s: {last}")
+
+    async def promote(self, queue: str, node: str) -> None:
+        async with self.client() as client:
+            await client.promote_mirror(queue, node)
+
+    async def replica(self, queue: str, node: str) -> admin.Replica:
+        """What a node itself holds of a queue."""
+        async with grpc.aio.insecure_channel(self.addresses[node]) as channel:
+            call: Any = channel.unary_unary(
+                "/ringmq.v1.Admin/GetReplica",
+                request_serializer=admin.GetReplicaRequest.SerializeToString,
+                response_deserializer=admin.GetReplicaResponse.FromString,
+            )
+            answer: admin.GetReplicaResponse = await call(
+                admin.GetReplicaRequest(queue=queue), timeout=5.0
+            )
+            return answer.replica
+
+    async def wait_equal(self, queue: str, *, within_s: float = 10.0) -> list[admin.Replica]:
+        """Until every node's replica has applied the same op; their digests are equal (G5)."""
+        found: list[admin.Replica] = []
+
+        async def at_the_same_op() -> bool:
+            found[:] = [await self.replica(queue, name) for name in self.nodes]
+            return len({each.last_number for each in found}) == 1
+
+        await until(at_the_same_op, f"equal replicas: {found}", within_s=within_s)
+        assert len({each.digest for each in found}) == 1, found
+        return found
+
+    # --- workload ---
+
+    def publishing(self, queue: str, *, through: Sequence[str] = (), **options: Any) -> Publishing:
+        """A publisher that runs beside the test; `through`: its seeds, all without it."""
+        return Publishing(self._seeds_of(through), queue, **options)
+
+    def consuming(self, queue: str, *, through: Sequence[str] = (), **options: Any) -> Consuming:
+        return Consuming(self._seeds_of(through), queue, **options)
+
+    def _seeds_of(self, names: Sequence[str]) -> list[str]:
+        return [self.addresses[name] for name in names] if names else self.seeds
+
+    async def drained(self, queue: str, *, within_s: float = 30.0) -> Delivered:
+        """Consumes and acks everything that is in the queue."""
+        async with self.consuming(queue, prefetch=5000) as rest, self.client() as client:
+
+            async def is_empty() -> bool:
+                info = await client.queue(queue)
+                return info.messages_ready == 0 and info.messages_unacknowledged == 0
+
+            await until(is_empty, f"queue {queue} is empty", within_s=within_s)
+        return rest.delivered
+
+    async def contents(self, queue: str, *, within_s: float = 30.0) -> Delivered:
+        """Everything that is in the queue, left there; it becomes redelivered."""
+        wanted = (await self.info(queue)).messages_ready
+        async with self.consuming(queue, prefetch=1_000_000, ack=False) as all_of_it:
+            await all_of_it.gets(wanted, within_s=within_s)
+        return all_of_it.delivered

@@ -1,0 +1,189 @@
+"""A publisher and a consumer that run beside a test while it harms the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from types import TracebackType
+
+import ringmq
+from nemesis.oracle import Delivered, body_of
+from nemesis.waiting import until
+
+_tags = count(1)
+
+BATCH_MESSAGES = 20
+BATCHES_AT_ONCE = 4
+# Keeps the load below what two cores can carry beside three nodes: what is tested here
+# is what comes out, not how fast.
+PAUSE_S = 0.004
+MESSAGE_DEADLINE_S = 40.0
+
+
+class Publishing:
+    """Publishes numbered messages until the block is left; knows which were confirmed."""
+
+    def __init__(
+        self,
+        seeds: list[str],
+        queue: str,
+        *,
+        size_bytes: int = 200,
+        deadline_s: float = MESSAGE_DEADLINE_S,
+        batch_messages: int = BATCH_MESSAGES,
+        total: int | None = None,
+    ) -> None:
+        self.tag = f"p{next(_tags)}"
+        self.attempted = 0
+        self.confirmed: set[int] = set()
+        self.errors: list[ringmq.RingMQError] = []
+        # The longest time without a confirm while some were wanted, since `watch_gaps`.
+        self.longest_gap_s = 0.0
+        self._seeds, self._queue = seeds, queue
+        self._size_bytes, self._deadline_s = size_bytes, deadline_s
+        self._batch, self._total = batch_messages, total
+        self._stopping = False
+        self._last_confirm = 0.0
+        self._room = asyncio.Semaphore(BATCHES_AT_ONCE)
+        self._task: asyncio.Task[None] | None = None
+        self._open = asyncio.Event()
+
+    async def __aenter__(self) -> Publishing:
+        self._task = asyncio.create_task(self._run(), name=f"publishing {self.tag}")
+        opened = asyncio.ensure_future(self._open.wait())
+        await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            opened.cancel()
+            self._task.result()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._task is not None
+        self._stopping = True
+        if error is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        else:
+            await self._task
+
+    async def _run(self) -> None:
+        async with (
+            ringmq.connect(self._seeds, deadline_s=self._deadline_s) as client,
+            client.publisher(self._queue) as publisher,
+        ):
+            self._open.set()
+            self.watch_gaps()
+            async with asyncio.TaskGroup() as batches:
+                while not self._stopping and self._total != self.attempted:
+                    await self._room.acquire()
+                    first = self.attempted
+                    wanted = self._batch
+                    if self._total is not None:
+                        wanted = min(wanted, self._total - first)
+                    self.attempted += wanted
+                    batches.create_task(self._publish(publisher, first, wanted))
+                    await asyncio.sleep(PAUSE_S)
+
+    async def _publish(self, publisher: ringmq.Publisher, first: int, wanted: int) -> None:
+        bodies = [body_of(self.tag, first + i, self._size_bytes) for i in range(wanted)]
+        failed: set[int] = set()
+        try:
+            await publisher.publish_batch(bodies)
+        except ringmq.RingMQError as error:
+            self.errors.append(error)
+            for low, high in error.failed:
+                failed.update(range(first + low, first + high + 1))
+        finally:
+            self._room.release()
+        got = set(range(first, first + wanted)) - failed
+        if got:
+            now = asyncio.get_running_loop().time()
+            self.longest_gap_s = max(self.longest_gap_s, now - self._last_confirm)
+            self._last_confirm = now
+            self.confirmed |= got
+
+    def watch_gaps(self) -> None:
+        """From now on `longest_gap_s` counts."""
+        self.longest_gap_s = 0.0
+        self._last_confirm = asyncio.get_running_loop().time()
+
+    async def confirms(self, messages: int, *, within_s: float = 15.0) -> None:
+        """Returns when so many more have been confirmed."""
+        wanted = len(self.confirmed) + messages
+        await until(
+            lambda: len(self.confirmed) >= wanted or self._ended(),
+            f"{messages} more confirms; errors: {self.errors[-3:]}",
+            within_s=within_s,
+        )
+
+    async def finishes(self, *, within_s: float) -> None:
+        """Returns when all of `total` have been tried."""
+        assert self._task is not None
+        done, _ = await asyncio.wait({self._task}, timeout=within_s)
+        assert done, f"{self.attempted} of {self._total} tried in {within_s:g} s"
+
+    def _ended(self) -> bool:
+        assert self._task is not None
+        if self._task.done():
+            self._task.result()
+        return False
+
+
+class Consuming:
+    """Consumes and acks until the block is left; `delivered` has what came."""
+
+    def __init__(
+        self, seeds: list[str], queue: str, *, prefetch: int = 500, ack: bool = True
+    ) -> None:
+        self.tag = f"c{next(_tags)}"
+        self.delivered = Delivered()
+        self.messages = 0
+        self._seeds, self._queue = seeds, queue
+        self._prefetch, self._ack = prefetch, ack
+        self._open = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Consuming:
+        self._task = asyncio.create_task(self._run(), name=f"consuming {self.tag}")
+        opened = asyncio.ensure_future(self._open.wait())
+        await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            opened.cancel()
+            self._task.result()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._task is not None
+        if self._task.done() and error is None:
+            self._task.result()
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        async with (
+            ringmq.connect(self._seeds) as client,
+            client.consumer(self._queue, prefetch=self._prefetch) as consumer,
+        ):
+            self._open.set()
+            async for batch in consumer:
+                self.delivered.note(self.tag, batch)
+                self.messages += len(batch)
+                if self._ack:
+                    await consumer.ack(batch)
+
+    async def gets(self, messages: int, *, within_s: float = 15.0) -> None:
+        """Returns when so many more have come, repeats included."""
+        wanted = self.messages + messages
+        await until(
+            lambda: self.messages >= wanted, f"{messages} more deliveries", within_s=within_s
+        )

@@ -1,0 +1,129 @@
+"""Members killed under load: nothing confirmed is lost, nothing is enqueued twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from nemesis import Cluster, scenario, until
+
+FAILOVER_S_MAX = 3.0
+
+
+@scenario(deadline_s=60)
+async def test_killed_master(cluster: Cluster) -> None:
+    """The nearest mirror goes on within 3 s, and the old master comes back as a mirror."""
+    async with cluster.publishing("q") as load, cluster.consuming("q") as eager:
+        await load.confirms(1000)
+        first = await cluster.master_of("q")
+        load.watch_gaps()
+        cluster.kill(first)
+        await load.confirms(1000)
+        assert load.longest_gap_s < FAILOVER_S_MAX
+        await cluster.start(first)
+        await cluster.wait_synchronised("q")
+        await load.confirms(200)
+        await eager.gets(200)
+    assert load.errors == []
+    eager.delivered.merge(await cluster.drained("q"))
+    eager.delivered.judge(load)
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=60)
+async def test_killed_mirrors(cluster: Cluster) -> None:
+    """Either mirror, one after the other: the ring closes around it and takes it back."""
+    async with cluster.publishing("q") as load:
+        master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
+        for mirror in mirrors:
+            await load.confirms(500)
+            load.watch_gaps()
+            cluster.kill(mirror)
+            await load.confirms(500)
+            assert load.longest_gap_s < FAILOVER_S_MAX
+            await cluster.start(mirror)
+            await cluster.wait_synchronised("q")
+        assert await cluster.master_of("q") == master
+    assert load.errors == []
+    (await cluster.drained("q")).judge(load)
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=60)
+async def test_two_of_three_killed(cluster: Cluster) -> None:
+    """The one that is left confirms nothing; with the others back it goes on."""
+    ring = [replica.node for replica in (await cluster.info("q")).ring]
+    async with cluster.publishing("q") as load:
+        await load.confirms(500)
+        cluster.kill(*ring[:2])
+        # What is on its way back to the publisher may still be confirmed.
+        await asyncio.sleep(0.2)
+        before = len(load.confirmed)
+        with pytest.raises(AssertionError, match="1 more confirms"):
+            await load.confirms(1, within_s=4.0)
+        assert len(load.confirmed) == before
+        await cluster.start(*ring[:2])
+        await load.confirms(500, within_s=20)
+        await cluster.wait_synchronised("q")
+    assert load.errors == []
+    (await cluster.drained("q")).judge(load)
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=60)
+async def test_killed_master_after_master(cluster: Cluster) -> None:
+    """Each new master is killed as soon as the one before has come back."""
+    async with cluster.publishing("q") as load, cluster.consuming("q") as eager:
+        for _ in range(3):
+            await load.confirms(300)
+            master = await cluster.master_of("q")
+            cluster.kill(master)
+            await load.confirms(100)
+            await cluster.start(master)
+            await cluster.wait_synchronised("q")
+    assert load.errors == []
+    eager.delivered.merge(await cluster.drained("q"))
+    eager.delivered.judge(load)
+
+
+@scenario(deadline_s=60)
+async def test_stopped_process_of_the_master(cluster: Cluster) -> None:
+    """SIGSTOP for longer than the ring's time-out: another is master. When it goes on it
+    steps down, confirms nothing of its own, and rejoins; its pending publishes come out
+    once."""
+    async with cluster.publishing("q") as load, cluster.consuming("q"):
+        await load.confirms(500)
+        master = await cluster.master_of("q")
+        cluster.pause(master)
+        await load.confirms(500, within_s=20)
+        info = await cluster.info("q", *cluster.others(master))
+        assert info.master != master
+        cluster.resume(master)
+        await cluster.wait_synchronised("q")
+        assert (await cluster.info("q")).master == info.master
+        await load.confirms(200)
+    assert load.errors == []
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=60)
+async def test_stopped_process_of_a_mirror(cluster: Cluster) -> None:
+    """It is put out, and comes back by itself when it goes on."""
+    async with cluster.publishing("q") as load:
+        await load.confirms(500)
+        mirror = (await cluster.mirrors_of("q"))[0]
+        cluster.pause(mirror)
+        load.watch_gaps()
+        await load.confirms(500, within_s=20)
+        assert load.longest_gap_s < FAILOVER_S_MAX + 1.0
+
+        async def is_out() -> bool:
+            ring = (await cluster.info("q", *cluster.others(mirror))).ring
+            return mirror not in [replica.node for replica in ring]
+
+        await until(is_out, f"{mirror} has been put out")
+        cluster.resume(mirror)
+        await cluster.wait_synchronised("q")
+    assert load.errors == []
+    (await cluster.drained("q")).judge(load)
+    await cluster.wait_equal("q")

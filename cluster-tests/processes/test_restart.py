@@ -1,0 +1,63 @@
+"""All nodes killed at once, and started again."""
+
+from __future__ import annotations
+
+from nemesis import Cluster, scenario, until
+
+SIZE_BYTES = 300
+
+
+@scenario(deadline_s=60)
+async def test_all_killed_at_once(cluster: Cluster) -> None:
+    """Every confirmed message is there, in order, and says that it may have been delivered."""
+    async with cluster.publishing("q", size_bytes=SIZE_BYTES) as load:
+        async with cluster.consuming("q", ack=False, prefetch=100) as held:
+            await held.gets(100)
+            await load.confirms(1000)
+            cluster.kill(*cluster.nodes)
+        await cluster.start()
+        await load.confirms(200, within_s=30)
+    assert load.errors == []
+    await cluster.wait_synchronised("q")
+    rest = await cluster.contents("q")
+    rest.merge(held.delivered)
+    rest.judge(load)
+    async with cluster.client() as client:
+        first = (await client.get_messages("q", 100)).redelivered
+    assert sum(last - begin + 1 for begin, last in first) == 100
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=90)
+async def test_all_killed_and_two_started(cluster: Cluster) -> None:
+    """Two are enough; the third comes back later, whichever it is."""
+    for absent_index in (0, 2):
+        async with cluster.publishing("q") as load:
+            await load.confirms(500)
+            ring = [replica.node for replica in (await cluster.info("q")).ring]
+            cluster.kill(*cluster.nodes)
+            absent = ring[absent_index]
+            await cluster.start(*cluster.others(absent))
+            await load.confirms(200, within_s=30)
+            await cluster.start(absent)
+        assert load.errors == []
+        await cluster.wait_synchronised("q")
+        (await cluster.drained("q")).judge(load)
+        await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=60)
+async def test_all_killed_again_while_they_come_back(cluster: Cluster) -> None:
+    async with cluster.publishing("q") as load:
+        await load.confirms(500)
+        for _ in range(2):
+            cluster.kill(*cluster.nodes)
+            await cluster.start()
+        cluster.kill(*cluster.nodes)
+        for name in cluster.nodes:
+            cluster.launch(name)
+        await load.confirms(200, within_s=30)
+    assert load.errors == []
+    await cluster.wait_synchronised("q")
+    (await cluster.drained("q")).judge(load)
+    await until(lambda: all(map(cluster.is_running, cluster.nodes)), "all run")
