@@ -38,10 +38,11 @@ from ringmq_gm.events import (
     Role,
 )
 from ringmq_gm.frames import Envelope, Frame, Hello
-from ringmq_gm.links import IncomingLinks, OutgoingLink
+from ringmq_gm.incoming import IncomingLinks
 from ringmq_gm.member import RingMember
 from ringmq_gm.nodes import Directory, NodeRecord
 from ringmq_gm.options import GroupOptions
+from ringmq_gm.outgoing import OutgoingLink
 from ringmq_gm.registry.base import Registry
 from ringmq_gm.registry_views import RegistryViews
 from ringmq_gm.rings import Application, Ring
