@@ -116,7 +116,6 @@ class MasterMachine(RuleBasedStateMachine):
         self.bodies: dict[int, bytes] = {}
         self.redelivered: set[int] = set()
         self.given: Counter[int] = Counter()
-        self.first_given_max = -1
         self.sequences: dict[bytes, int] = {b"a": 0, b"b": 0}
         self.begin_mastership()
 
@@ -128,6 +127,8 @@ class MasterMachine(RuleBasedStateMachine):
         self.received = self.persisted = 0
         self.ring_open = True
         self.held: list[Op] = []
+        # Of this master: what the one before took and could not remove is behind.
+        self.first_given_max = -1
         self.ready = set(self.bodies)
         self.clients: dict[int, Client] = {}
         # Positions by who wants them removed: not yet in an op, and in one.

@@ -282,7 +282,8 @@ class QueueMaster:
         return runs
 
     def flush(self) -> list[Effect]:
-        return self._flush_removes()
+        """Call after `take`. What was taken may have been too large for who waits."""
+        return self._flush_removes() + self._dispatch()
 
     def peek(self, messages_max: int, bytes_max: int) -> list[Run]:
         """The first ready messages, which stay where they are; at least one, however large."""
