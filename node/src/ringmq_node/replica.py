@@ -75,6 +75,25 @@ class Host(Protocol):
     ) -> AsyncIterator[tuple[int, Block, bool]]: ...
 
 
+class _Bodies:
+    """The store, as the master's core reads it. A body that can't be read back takes this
+    node out of its rings: the others have it."""
+
+    def __init__(self, store: QueueStore, host: Host) -> None:
+        self._store = store
+        self._host = host
+
+    def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
+        try:
+            return self._store.read(first, last, bytes_max=bytes_max, messages_max=messages_max)
+        except StoreError as error:
+            self._host.store_failed(error)
+            raise BrokerError(common.REASON_STORE_FAILED, str(error)) from error
+
+    def bytes_in(self, first: int, last: int) -> int:
+        return self._store.bytes_in(first, last)
+
+
 class Replica:
     """Created with the queue's store opened; `attach` gives it its ring."""
 
@@ -174,7 +193,7 @@ class Replica:
         live = self.store.state.live
         if live and self.ring.refusal() is None:
             self._multicast(Requeue(((live.first, live.last),)))
-        self.master = QueueMaster(self.store.state, self.store)
+        self.master = QueueMaster(self.store.state, _Bodies(self.store, self._host))
         self._carry_out(self.master.watermarks(*self._watermarks))
         self._wake()
         logger.info("queue %s: master since epoch %d", self.record.name, epoch)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from rich.progress import Progress
 
-from ringmq import Batch, Client, Consumer, Publisher
+from ringmq import Batch, Client, Consumer, Publisher, RingMQError
 from ringmq_node.cli.bodies import Bodies, times_ns
 from ringmq_node.cli.load import Latencies, Load
 from ringmq_node.cli.output import progress_bar
@@ -28,6 +28,8 @@ Kind = Literal["publish", "consume", "both"]
 # A consumer that gets nothing for this long, while there should be something, gives up.
 SILENCE_S = 30.0
 _IDLE_S = 0.2
+# What of a tally never may be.
+BROKEN = ("lost", "duplicated", "reordered", "unexpected")
 # Ended by `seconds`: more than any run publishes.
 _ENDLESS = 2**40
 
@@ -225,23 +227,28 @@ class Bench:
             self.failure = f"{subject.load.failed} not confirmed: {failure}"
 
     async def _consume(self, subject: Subject, consumer: Consumer, bar: Progress) -> None:
+        try:
+            await self._consume_all(subject, consumer, bar)
+        except RingMQError as error:
+            self.failure = self.failure or f"queue {subject.queue!r}: {error}"
+
+    async def _consume_all(self, subject: Subject, consumer: Consumer, bar: Progress) -> None:
         """Until all is there and the queue empty; or for `seconds`; or nothing comes."""
         shown = bar.add_task("consume", total=self._settings.count, note="")
         heard_at = time.perf_counter()
         timed_only = self._settings.kind == "consume" and self._settings.seconds is not None
         while not (timed_only and self._is_over()):
-            # All at once, or the last one would be late by the time that we idle.
-            finished = subject.has_all and (subject.wanted is not None or not subject.judged)
-            if finished:
+            if subject.has_all and not subject.judged:
                 return
             batch = await consumer.next_batch(timeout_s=_IDLE_S)
             if batch is not None:
                 subject.take(batch)
                 await consumer.ack(batch)
-                self._consume_s = time.perf_counter() - self._started
                 heard_at = time.perf_counter()
+                self._consume_s = heard_at - self._started
                 bar.advance(shown, len(batch))
             elif subject.has_all and await self._is_empty(subject.queue):
+                # A duplicate would have been behind the last message.
                 return
             elif not subject.publishing and time.perf_counter() - heard_at > SILENCE_S:
                 self.failure = f"queue {subject.queue!r}: nothing came for {SILENCE_S:g} s"
@@ -256,9 +263,21 @@ class Bench:
     @property
     def broken(self) -> bool:
         """Whether a guarantee was broken, as far as it can be judged."""
-        return self._settings.kind != "publish" and any(
-            subject.judged and subject.load.tally.broken for subject in self._subjects
-        )
+        return any(self._sum(name) for name in BROKEN)
+
+    @property
+    def _drained(self) -> bool:
+        """Whether all was awaited that could have come: else nobody knows what is lost."""
+        stopped_early = self._settings.kind == "consume" and self._settings.seconds is not None
+        return not self.failure and not stopped_early
+
+    def _sum(self, name: str) -> int | None:
+        """Of all tallies; None where it can't be told."""
+        if self._settings.kind == "publish" or not all(each.judged for each in self._subjects):
+            return None
+        if name == "lost" and not self._drained:
+            return None
+        return sum(getattr(each.load.tally, name) for each in self._subjects)
 
     def report(self) -> dict[str, Any]:
         """What `--json` prints; see docs/cli.md. Unknown is None."""
@@ -296,12 +315,8 @@ class Bench:
             "consume_rate_per_s": _rate(consumed, self._consume_s),
             "end_to_end_ms": Latencies.of(s.end_to_end for s in subjects).summary_ms(),
         }
-        judged = all(subject.judged for subject in subjects)
-        # Ended by the clock, there is no saying what would have come.
-        ended_early = self._settings.kind == "consume" and self._settings.seconds is not None
         for name in ("lost", "duplicated", "reordered", "redelivered", "unexpected"):
-            known = judged and not (name == "lost" and ended_early)
-            facts[name] = sum(getattr(s.load.tally, name) for s in subjects) if known else None
+            facts[name] = self._sum(name)
         return facts
 
 

@@ -166,9 +166,12 @@ def publish(
 
     try:
         run(work())
-    finally:
+    except BaseException:
         # What was confirmed is worth knowing all the more if the rest failed.
-        (emit_json if as_json else emit_facts)(sending.as_json(queue))
+        if sending.published:
+            (emit_json if as_json else emit_facts)(sending.as_json(queue))
+        raise
+    (emit_json if as_json else emit_facts)(sending.as_json(queue))
 
 
 class _Printer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import MISSING, fields
@@ -89,7 +88,7 @@ def start(config_file: Path | None, as_json: bool, **flags: Any) -> None:
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
     )
     # Not before: it takes the server's imports, which no other command needs.
-    from ringmq_node.node import run_node
+    from ringmq_node.node import serve
 
     def announce(served: Node) -> None:
         if as_json:
@@ -98,4 +97,4 @@ def start(config_file: Path | None, as_json: bool, **flags: Any) -> None:
             # Scripts wait for this line: it must not stay in a buffer.
             click.echo(f"ringmq node {config.node} ready at {served.address}")
 
-    asyncio.run(run_node(config, ready=announce))
+    serve(config, ready=announce)

@@ -1,7 +1,7 @@
 """The store of one node: one data directory, its queues, and the group commit.
 
 A sync round takes what all dirty queues have gathered, writes and syncs their journals in
-threads, and reports on the event loop what has become durable. While it is on its way
+threads (one small write on a fast disk in place: see `pace`), and reports on the event loop what has become durable. While it is on its way
 the next one gathers; it begins as soon as this one is done. Nothing waits on a timer:
 on an idle node an append is durable after one sync, on a busy one many share it.
 
@@ -36,6 +36,7 @@ from ringmq_node.storage.errors import (
 )
 from ringmq_node.storage.journal import write_pieces
 from ringmq_node.storage.limits import Counters, StoreLimits, StoreStatistics
+from ringmq_node.storage.pace import Pace
 from ringmq_node.storage.queue_store import CommitJob, FlushJob, QueueStore
 from ringmq_node.storage.recovery import recover
 from ringmq_node.storage.segments import Placed, write_items
@@ -81,6 +82,7 @@ class Store:
         self._round: Round = []
         self._round_left = 0
         self._round_scheduled = False
+        self._pace = Pace()
         self._rounds_begun = 0
         self._rounds_done = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -285,6 +287,10 @@ class Store:
         jobs = [queue.take() for queue in self._dirty]
         self._dirty.clear()
         self._rounds_begun += 1
+        size = sum(len(part) for piece in jobs[0].pieces for part in piece.buffers)
+        if self._pace.may_block(size, len(jobs), now=self._loop.time()):
+            self._sync_in_place(jobs)
+            return
         count = min(len(jobs), self.limits.sync_threads)
         while len(self._workers) < count:
             self._workers.append(Worker(f"ringmq-sync-{len(self._workers)}"))
@@ -295,6 +301,17 @@ class Store:
         ]
         for worker, (task, _) in zip(self._workers, self._round, strict=False):
             worker.submit(task, self._loop, partial(self._part_done, self._rounds_begun))
+
+    def _sync_in_place(self, jobs: list[CommitJob]) -> None:
+        """A round without threads: `pace` says when that is right."""
+        assert self._loop is not None
+        task = Task(partial(_commit, self.disk, jobs))
+        began = self._loop.time()
+        task.run()
+        ended = self._loop.time()
+        self._pace.took(ended - began, now=ended)
+        self._round = [(task, jobs)]
+        self._finish_round()
 
     def _part_done(self, number: int) -> None:
         if number != self._rounds_begun or not self._round:
