@@ -277,7 +277,7 @@ class Bench:
             return None
         if name == "lost" and not self._drained:
             return None
-        return sum(getattr(each.load.tally, name) for each in self._subjects)
+        return sum(int(getattr(each.load.tally, name)) for each in self._subjects)
 
     def report(self) -> dict[str, Any]:
         """What `--json` prints; see docs/cli.md. Unknown is None."""
