@@ -288,7 +288,7 @@ class Explorer:
         while any(state.channels):
             at = next(at for at, channel in enumerate(state.channels) if channel)
             state = self._deliver(state, at, None)
-        for index in range(case.members, n):
+        for index in range(n):
             state = self._step(state, index, MembershipWanted(True), None)
         return state
 
