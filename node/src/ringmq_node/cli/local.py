@@ -14,10 +14,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -31,6 +33,7 @@ FORMAT = 1
 HOST = "127.0.0.1"
 BASE_PORT = 7801
 NODES_MAX = 32
+FREE_PORTS = range(20000, 32768)
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
@@ -55,16 +58,16 @@ def default_directory() -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback on which nobody listens now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        # All at once, or the same one could come twice.
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    """Ports of loopback on which nobody listens now, outside the range from which systems
+    take the ports of outgoing connections: a node that is down must find its own again."""
+    found: list[int] = []
+    for port in random.sample(FREE_PORTS, len(FREE_PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise ClusterError(f"no {count} free ports in {FREE_PORTS.start}..{FREE_PORTS.stop - 1}")
 
 
 def _ports(nodes: int, base_port: int) -> list[int]:
