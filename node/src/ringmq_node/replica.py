@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
-from ringmq_gm import MemberId, Ring, RingClosedError, Role, View
+from ringmq_gm import MemberId, Ring, RingClosedError, RingFailedError, Role, View
 from ringmq_node.errors import BrokerError
 from ringmq_node.joining import Joining
 from ringmq_node.queue import ops
@@ -46,6 +46,9 @@ from ringmq_node.records import QueueRecord
 from ringmq_node.storage import QueueStore, Run, StoreError
 
 logger = logging.getLogger(__name__)
+
+# How often a master that hands over looks whether that came to nothing.
+HAND_OVER_POLL_S = 0.05
 
 
 class PublisherSession(Protocol):
@@ -111,6 +114,7 @@ class Replica:
         # Ops that the ring could not take at once.
         self._held_ops: deque[Op] = deque()
         self._sending = False
+        self._waiting_to_send = False
         # The op that this node is about to deliver to itself, decoded already.
         self._own_op: Op | None = None
         self._watermarks = (0, 0)
@@ -184,19 +188,27 @@ class Replica:
 
     async def _take_over(self, epoch: int) -> None:
         """Everything that is live may have been delivered by the one before."""
-        try:
-            await self.ring.wait_writable()
-        except RingClosedError:
-            return
-        if self.ring.role is not Role.MASTER or self.master is not None:
+        if not await self._wait_taking() or self.master is not None:
             return
         live = self.store.state.live
-        if live and self.ring.refusal() is None:
+        if live:
             self._multicast(Requeue(((live.first, live.last),)))
         self.master = QueueMaster(self.store.state, _Bodies(self.store, self._host))
         self._carry_out(self.master.watermarks(*self._watermarks))
         self._wake()
         logger.info("queue %s: master since epoch %d", self.record.name, epoch)
+
+    async def _wait_taking(self) -> bool:
+        """Until the ring takes ops; False if this is not its master any more."""
+        try:
+            while self.ring.role is Role.MASTER:
+                await self.ring.wait_writable()
+                if self.ring.refusal() is None:
+                    return True
+                await asyncio.sleep(HAND_OVER_POLL_S)
+        except (RingClosedError, RingFailedError):
+            logger.info("queue %s: its ring has ended", self.record.name)
+        return False
 
     def _step_down(self) -> None:
         self._was_master = False
@@ -254,7 +266,11 @@ class Replica:
     def _multicast(self, op: Op) -> int:
         self._own_op = op
         urgent = isinstance(op, Publish) and op.transient
-        return self.ring.multicast(ops.encode(op), urgent=urgent)
+        try:
+            return self.ring.multicast(ops.encode(op), urgent=urgent)
+        finally:
+            # If it was not taken, the next op that is delivered is another one.
+            self._own_op = None
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -293,6 +309,16 @@ class Replica:
                 self._carry_out(self.master.applied(number, op))
         finally:
             self._sending = False
+        if self._held_ops and not self._waiting_to_send:
+            self._waiting_to_send = True
+            self._host.spawn(self._send_when_taken(), f"held ops of {self.record.name}")
+
+    async def _send_when_taken(self) -> None:
+        """Nothing else may happen on this queue that would send them."""
+        taking = await self._wait_taking()
+        self._waiting_to_send = False
+        if taking:
+            self._send_held_ops()
 
     # --- what sessions ask ---
 
