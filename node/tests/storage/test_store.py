@@ -9,12 +9,13 @@ import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.test_queue_store import append, publish
-from node.tests.storage.workload import QUEUE, ROOT, bodies, open_store, run_store
+from node.tests.storage.workload import LIMITS, QUEUE, ROOT, bodies, open_store, run_store
 
 from ringmq_node.queue.ops import Remove
 from ringmq_node.storage import (
@@ -234,7 +235,7 @@ def test_one_round_is_for_all_dirty_queues() -> None:
 
 
 def test_what_comes_during_a_round_is_in_the_next() -> None:
-    store = open_store(SimulatedDisk())
+    store = open_store(SimulatedDisk(), replace(LIMITS, sync_in_place_bytes_max=0))
     queue = store.open_queue(QUEUE)
     numbers: list[int] = []
     store.on_durable = lambda queue: numbers.append(queue.durable_number)
@@ -247,6 +248,19 @@ def test_what_comes_during_a_round_is_in_the_next() -> None:
         await store.sync()
         await asyncio.sleep(0)
         assert numbers[-1] == queue.durable_number == 2
+
+    run_store(store, work)
+
+
+def test_a_small_round_on_a_fast_disk_is_done_in_place() -> None:
+    store = open_store(SimulatedDisk())
+    queue = store.open_queue(QUEUE)
+
+    async def work() -> None:
+        publish(queue, [b"a"])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert queue.durable_number == 1
 
     run_store(store, work)
 

@@ -18,6 +18,9 @@ class StoreLimits:
     flush_piece_bytes_max: int = 4 << 20
     # Files synced at the same time.
     sync_threads: int = 4
+    # A round of one queue that isn't larger is done on the loop's thread while the disk is
+    # fast (see `pace`). 0: never.
+    sync_in_place_bytes_max: int = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 class Pace:
     """Bounds: a slow disk holds the loop up once per `pause_s`, for one sync."""
 
-    bytes_max: int = 16 * 1024
+    bytes_max: int
     slow_s: float = 0.002
     pause_s: float = 1.0
     _not_before: float = 0.0
 
     def may_block(self, size_bytes: int, queues: int, *, now: float) -> bool:
         """Whether a round of this size may be done in place."""
-        return queues == 1 and size_bytes <= self.bytes_max and now >= self._not_before
+        return 0 < size_bytes <= self.bytes_max and queues == 1 and now >= self._not_before
 
     def took(self, seconds: float, *, now: float) -> None:
         """How long a sync in place has taken."""

@@ -1,9 +1,10 @@
 """The store of one node: one data directory, its queues, and the group commit.
 
 A sync round takes what all dirty queues have gathered, writes and syncs their journals in
-threads (one small write on a fast disk in place: see `pace`), and reports on the event loop what has become durable. While it is on its way
-the next one gathers; it begins as soon as this one is done. Nothing waits on a timer:
-on an idle node an append is durable after one sync, on a busy one many share it.
+threads (one small write on a fast disk in place: see `pace`), and reports on the event
+loop what has become durable. While it is on its way the next one gathers; it begins as
+soon as this one is done. Nothing waits on a timer: on an idle node an append is durable
+after one sync, on a busy one many share it.
 
 Sealed journals are emptied into segments by one more thread, a bounded piece at a time,
 each piece planned on the loop when the one before is done, so that what is acked
@@ -82,7 +83,7 @@ class Store:
         self._round: Round = []
         self._round_left = 0
         self._round_scheduled = False
-        self._pace = Pace()
+        self._pace = Pace(limits.sync_in_place_bytes_max)
         self._rounds_begun = 0
         self._rounds_done = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
