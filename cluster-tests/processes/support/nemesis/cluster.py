@@ -20,6 +20,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from etcd_server import free_ports
+from tcp_proxy import TcpProxy
 
 import ringmq
 from nemesis.oracle import Delivered
@@ -43,14 +44,16 @@ class Cluster:
         *,
         nodes: Sequence[str] = NODES,
         registry: str = "",
+        proxied: bool = False,
         **settings: object,
     ) -> None:
+        """`proxied`: nodes advertise a proxy of their own, so that all that goes to one,
+        from clients and from other nodes, can be held or cut by `proxies[name]`."""
         self.folder = folder
         self.registry = registry or f"sqlite:///{folder / 'registry.db'}"
-        self.addresses = {
-            name: f"127.0.0.1:{port}"
-            for name, port in zip(nodes, free_ports(len(nodes)), strict=True)
-        }
+        self.listens = dict(zip(nodes, free_ports(len(nodes)), strict=True))
+        self.addresses = {name: f"127.0.0.1:{port}" for name, port in self.listens.items()}
+        self.proxies: dict[str, TcpProxy] = {name: TcpProxy() for name in nodes if proxied}
         self.settings = {**SETTINGS, **settings}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -58,9 +61,13 @@ class Cluster:
 
     async def __aenter__(self) -> Cluster:
         try:
+            for name, proxy in self.proxies.items():
+                proxy.target = self.listens[name]
+                await proxy.start()
+                self.addresses[name] = f"127.0.0.1:{proxy.port}"
             await self.start()
         except BaseException:
-            self.close(failed=True)
+            await self._leave(failed=True)
             raise
         return self
 
@@ -70,9 +77,15 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(failed=error is not None)
+        await self._leave(failed=error is not None)
+
+    async def _leave(self, *, failed: bool) -> None:
+        self.close(failed=failed)
+        for proxy in self.proxies.values():
+            await proxy.close()
 
     def close(self, *, failed: bool) -> None:
+        """Ends every process, and shows the logs if the test has `failed`."""
         for process in self._processes.values():
             if process.poll() is None:
                 process.kill()
@@ -102,7 +115,8 @@ class Cluster:
             "node": name,
             "registry": self.registry,
             "data": self.data(name),
-            "listen": self.addresses[name],
+            "listen": f"127.0.0.1:{self.listens[name]}",
+            "advertise": self.addresses[name],
             **self.settings,
             **settings,
         }
@@ -230,7 +244,7 @@ class Cluster:
 
     async def replica(self, queue: str, node: str) -> admin.Replica:
         """What a node itself holds of a queue."""
-        async with grpc.aio.insecure_channel(self.addresses[node]) as channel:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.listens[node]}") as channel:
             call: Any = channel.unary_unary(
                 "/ringmq.v1.Admin/GetReplica",
                 request_serializer=admin.GetReplicaRequest.SerializeToString,

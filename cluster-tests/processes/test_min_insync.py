@@ -1,0 +1,77 @@
+"""Fewer synchronised replicas than `min_insync`: nothing is confirmed, all else goes on."""
+
+from __future__ import annotations
+
+import pytest
+from nemesis import Cluster, scenario
+from nemesis.oracle import body_of
+
+import ringmq
+
+
+async def leave_one(cluster: Cluster) -> str:
+    """Kills both mirrors, and waits until the registry's leases let the master go on alone."""
+    master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
+    cluster.kill(*mirrors)
+    await cluster.wait_synchronised("q", 1)
+    return master
+
+
+@scenario(deadline_s=60)
+async def test_publishers_are_refused_and_consumers_go_on(cluster: Cluster) -> None:
+    async with cluster.publishing("q", total=500) as load:
+        await load.finishes(within_s=20)
+    master = await leave_one(cluster)
+    async with cluster.client(master) as client:
+        assert (await client.queue("q")).state is ringmq.QueueState.MINORITY
+        async with client.publisher("q", deadline_s=1.0) as publisher:
+            with pytest.raises(ringmq.TooFewSynchronisedError, match="1 replicas are sync"):
+                await publisher.publish(body_of("refused", 0, 100))
+        found = await cluster.drained("q")
+    found.judge(load)
+    assert len(found.at) == 500
+    await cluster.start(*cluster.others(master))
+    await cluster.wait_synchronised("q")
+    for replica in await cluster.wait_equal("q"):
+        assert replica.messages == 0
+    async with cluster.publishing("q", total=100) as after:
+        await after.finishes(within_s=20)
+    assert after.errors == []
+
+
+@scenario(deadline_s=60, queue="")
+async def test_min_insync_of_all(cluster: Cluster) -> None:
+    """With `min_insync` 3 one dead mirror stops confirms; its return lets them go on."""
+    async with cluster.client() as client:
+        await client.declare_queue("q", min_insync=3)
+    async with cluster.publishing("q") as load:
+        await load.confirms(200)
+        mirror = (await cluster.mirrors_of("q"))[0]
+        cluster.kill(mirror)
+        await cluster.wait_synchronised("q", 2)
+        async with cluster.client() as client, client.publisher("q", deadline_s=0.5) as other:
+            with pytest.raises(ringmq.TooFewSynchronisedError):
+                await other.publish(body_of("refused", 0, 100))
+        await cluster.start(mirror)
+        await load.confirms(200)
+    assert load.errors == []
+    await cluster.wait_synchronised("q")
+    (await cluster.drained("q")).judge(load)
+
+
+@scenario(deadline_s=60, queue="")
+async def test_min_insync_of_one(cluster: Cluster) -> None:
+    """With `min_insync` 1 the last one goes on, once the leases of the others have run out."""
+    async with cluster.client() as client:
+        await client.declare_queue("q", min_insync=1)
+    async with cluster.publishing("q") as load:
+        await load.confirms(200)
+        master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
+        cluster.kill(*mirrors)
+        await load.confirms(200, within_s=20)
+        await cluster.start(*mirrors)
+        await cluster.wait_synchronised("q")
+    assert load.errors == []
+    assert await cluster.master_of("q") == master
+    (await cluster.drained("q")).judge(load)
+    await cluster.wait_equal("q")

@@ -1,0 +1,46 @@
+"""Planned changes of master under load."""
+
+from __future__ import annotations
+
+import pytest
+from nemesis import Cluster, scenario
+
+import ringmq
+
+PROMOTIONS = 20
+
+
+@scenario(deadline_s=90)
+async def test_promoted_back_and_forth(cluster: Cluster) -> None:
+    """Twenty times: no loss, no duplicate, no error, order kept."""
+    async with (
+        cluster.publishing("q") as load,
+        cluster.consuming("q") as eager,
+        cluster.client() as client,
+    ):
+        for _ in range(PROMOTIONS):
+            await load.confirms(100)
+            target = (await client.queue("q")).ring[1].node
+            promoted = await client.promote_mirror("q", target)
+            assert promoted.new_master == target
+            assert (await client.queue("q")).master == target
+        await load.confirms(100)
+        await eager.gets(100)
+    assert load.errors == []
+    eager.delivered.merge(await cluster.drained("q"))
+    eager.delivered.judge(load)
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=30)
+async def test_promotions_that_are_refused(cluster: Cluster) -> None:
+    """Each says why: a stranger, an unknown queue; the master itself is no error twice."""
+    async with cluster.client() as client:
+        master = await cluster.master_of("q")
+        with pytest.raises(ringmq.NotAMemberError):
+            await client.promote_mirror("q", "nobody")
+        with pytest.raises(ringmq.QueueNotFoundError):
+            await client.promote_mirror("nothing", "a")
+        with pytest.raises(ringmq.BadRequestError, match="already master"):
+            await client.promote_mirror("q", master)
+        assert (await client.queue("q")).master == master
