@@ -261,8 +261,8 @@ class Group:
     # --- for the links ---
 
     def address_of(self, node: str) -> str | None:
-        record = self._directory.records.get(node)
-        return record.address if record is not None else None
+        # The last that was known: a node whose lease has run out may be there all the same.
+        return self._addresses.get(node)
 
     def known_incarnation(self, node: str) -> int:
         return self._incarnations.get(node, 0)

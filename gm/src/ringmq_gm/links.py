@@ -54,7 +54,7 @@ class Owner(Protocol):
     def running(self) -> bool: ...
 
     def address_of(self, node: str) -> str | None:
-        """Where it listens; None if it isn't registered."""
+        """Where it listens; None if it was never registered, as far as is known."""
         ...
 
     def known_incarnation(self, node: str) -> int:

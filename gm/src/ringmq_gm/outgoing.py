@@ -29,6 +29,10 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
+class NotRegisteredError(LinkError):
+    """It isn't known yet where the node listens."""
+
+
 class OutgoingLink:
     """The link to one node. `run` dials it for as long as it is wanted."""
 
@@ -105,9 +109,13 @@ class OutgoingLink:
 
     def _dial_failed(self, state: RetryCallState) -> None:
         assert state.outcome is not None
-        log.debug("link to %s: %s", self.node, state.outcome.exception())
+        error = state.outcome.exception()
+        log.debug("link to %s: %s", self.node, error)
         self._kept.clear()
-        self._owner.dial_failed(self.node)
+        # The registry's watches run apart: a ring may be seen before the node that made it
+        # a moment ago. It isn't down for that; the detector's time-out decides.
+        if not isinstance(error, NotRegisteredError):
+            self._owner.dial_failed(self.node)
 
     async def _pause(self, pause_s: float) -> None:
         self._kicked.clear()
@@ -118,7 +126,7 @@ class OutgoingLink:
     async def _dial(self) -> _OutgoingSession:
         address = self._owner.address_of(self.node)
         if address is None:
-            raise LinkError("the node isn't registered")
+            raise NotRegisteredError("the node isn't registered")
         channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         try:
             async with asyncio.timeout(self._options.dial_timeout_s):
