@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from node.tests.storage.workload import bodies, run_store
 
+from ringmq.ranges import Range
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as wire
 from ringmq_node import joining as joining_module
@@ -19,7 +20,6 @@ from ringmq_node.joining import Joining, SourceError
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.ranges import Range
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import QueueStore, Store, StoreClosedError
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 from node.tests.storage.workload import bodies, run_store
 
+from ringmq.ranges import Range
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import Mark, Member, MemberId, Ring, RingClosedError, Role, View
@@ -18,7 +19,6 @@ from ringmq_node.errors import BrokerError
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.ranges import Range
 from ringmq_node.queue.state import QueueState
 from ringmq_node.records import QueueRecord
 from ringmq_node.replica import Replica

@@ -21,12 +21,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from typing import cast
 
+from ringmq.ranges import Range
 from ringmq_node.catchup import FETCH_RANGES_MAX, keep_below
 from ringmq_node.errors import BrokerError
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish
-from ringmq_node.queue.ranges import Range
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import QueueStore, StoreFailedError
 

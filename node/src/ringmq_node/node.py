@@ -31,6 +31,7 @@ from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
+from ringmq.ranges import Range
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
@@ -41,7 +42,6 @@ from ringmq_node.config import MIB, NodeConfig
 from ringmq_node.directory import Directory
 from ringmq_node.errors import BrokerError, StartError
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ranges import Range
 from ringmq_node.queue.state import QueueState
 from ringmq_node.replica import Replica
 from ringmq_node.services.admin import AdminService

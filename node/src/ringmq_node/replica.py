@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any, Protocol
 
+from ringmq.ranges import Range
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import MemberId, Ring, RingClosedError, RingFailedError, Role, View
@@ -40,7 +41,6 @@ from ringmq_node.queue.master import (
     UnknownDeliveryError,
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.ranges import Range
 from ringmq_node.queue.state import QueueState
 from ringmq_node.records import QueueRecord
 from ringmq_node.storage import QueueStore, Run, StoreError

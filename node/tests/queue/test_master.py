@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 from node.tests.queue.memory import MemoryQueue
 
+from ringmq.ranges import Range
 from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
@@ -21,7 +22,6 @@ from ringmq_node.queue.master import (
     UnknownDeliveryError,
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.ranges import Range
 from ringmq_node.queue.state import QueueState
 
 MANY = 10_000

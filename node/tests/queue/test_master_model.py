@@ -20,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from node.tests.queue.memory import MemoryQueue
 from node.tests.storage.simulated_disk import SimulatedDisk
 
+from ringmq.ranges import Range, RangeSet
 from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
@@ -35,7 +36,6 @@ from ringmq_node.queue.master import (
     UnknownDeliveryError,
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.ranges import Range, RangeSet
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import Store
 

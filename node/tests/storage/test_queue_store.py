@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import QUEUE, bodies, open_store, run_store
 
+from ringmq.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.ranges import RangeSet
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import CorruptError, QueueStore, Store, StoreLimits
 

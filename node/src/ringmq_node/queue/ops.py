@@ -20,8 +20,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from ringmq.ranges import Range
 from ringmq_node.queue.block import Block, BlockError
-from ringmq_node.queue.ranges import Range
 
 PUBLISH = 1
 REMOVE = 2

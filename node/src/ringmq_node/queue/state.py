@@ -16,8 +16,8 @@ import hashlib
 import struct
 from dataclasses import dataclass, field
 
+from ringmq.ranges import Range, RangeSet
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.ranges import Range, RangeSet
 
 # Producers whose last sequence is remembered. Past it the one that has been
 # silent longest (in ops, not seconds: replicas have to agree) is forgotten.

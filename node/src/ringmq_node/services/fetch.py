@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from ringmq.ranges import Range
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as wire
 from ringmq_gm import MemberId, Role
@@ -15,7 +16,6 @@ from ringmq_node.catchup import FETCH_BYTES_MAX, state_from_wire, state_to_wire
 from ringmq_node.errors import BrokerError
 from ringmq_node.joining import SourceError
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ranges import Range
 from ringmq_node.queue.state import QueueState
 from ringmq_node.replica import Replica
 from ringmq_node.services.rpc import Context, Service, parse

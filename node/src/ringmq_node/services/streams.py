@@ -11,12 +11,12 @@ from typing import Any
 
 import grpc
 
+from ringmq.ranges import Range
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import RingClosedError
 from ringmq_node.errors import BrokerError
 from ringmq_node.queue.ops import PRODUCER_ID_BYTES_MAX
-from ringmq_node.queue.ranges import Range
 from ringmq_node.replica import Replica
 from ringmq_node.services.rpc import Context, Outbox, parse
 from ringmq_node.storage import Run

@@ -26,7 +26,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ringmq_node.queue.ranges import RangeSet
+from ringmq.ranges import RangeSet
 from ringmq_node.queue.state import EpochStart, QueueState
 
 _HEAD = struct.Struct("<QIIIIIIIQQ")

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ringmq.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ranges import Range, RangeSet
 
 # What a block takes in memory beside its bytes: its offsets, as Python objects.
 _BLOCK_BYTES = 300

@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from ringmq.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove
-from ringmq_node.queue.ranges import Range, RangeSet
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import checkpoint
 from ringmq_node.storage.checkpoint import Checkpoint, Cut

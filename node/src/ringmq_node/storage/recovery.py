@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from ringmq.ranges import RangeSet
 from ringmq_node.queue.ops import Op, Publish, Remove
-from ringmq_node.queue.ranges import RangeSet
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import checkpoint
 from ringmq_node.storage.checkpoint import Checkpoint, Cut

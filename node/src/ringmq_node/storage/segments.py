@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ringmq.ranges import Range, RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ranges import Range, RangeSet
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport
 from ringmq_node.storage.index import DataFile, Entry
