@@ -27,7 +27,19 @@ IMPURE = {"asyncio", "grpc", "os", "random", "socket", "subprocess", "threading"
 CORES = [
     *(
         PACKAGES["ringmq_gm"] / f"{name}.py"
-        for name in ("views", "frames", "events", "cache", "changes", "member", "detector")
+        for name in (
+            "views",
+            "frames",
+            "events",
+            "cache",
+            "changes",
+            "member",
+            "place",
+            "handover",
+            "detector",
+            "outbox",
+            "wire",
+        )
     ),
     *sorted((PACKAGES["ringmq_node"] / "queue").glob("*.py")),
     PACKAGES["ringmq_node"] / "catchup.py",

@@ -55,11 +55,11 @@ class RingServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Link(self, request_iterator, context):
-        """The link from one node to another: the frames of all rings in which the
-        caller is upstream of the callee flow down in requests; answers, credit and
-        heartbeats flow up in responses. `frames` is what gm/src/ringmq_gm/frames.py
-        describes; gm writes and reads these messages by hand, so that an op is
-        copied, not parsed.
+        """The link from one node to another: the frames of all rings that the caller sends to
+        the callee flow down in requests; the handshake's answer, credit and heartbeats flow up
+        in responses. What `frames` holds is described in gm/src/ringmq_gm/wire.py and
+        frames.py; gm writes and reads these messages by hand, so that an op is copied, not
+        parsed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -107,11 +107,11 @@ class RingStub(typing.Generic[_RingLinkType, _RingFetchStateType, _RingFetchMess
     ], channel: grpc.aio.Channel) -> None: ...
 
     Link: _RingLinkType
-    """The link from one node to another: the frames of all rings in which the
-    caller is upstream of the callee flow down in requests; answers, credit and
-    heartbeats flow up in responses. `frames` is what gm/src/ringmq_gm/frames.py
-    describes; gm writes and reads these messages by hand, so that an op is
-    copied, not parsed.
+    """The link from one node to another: the frames of all rings that the caller sends to
+    the callee flow down in requests; the handshake's answer, credit and heartbeats flow up
+    in responses. What `frames` holds is described in gm/src/ringmq_gm/wire.py and
+    frames.py; gm writes and reads these messages by hand, so that an op is copied, not
+    parsed.
     """
 
     FetchState: _RingFetchStateType
@@ -143,11 +143,11 @@ class RingServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[ringmq.v1.ring_pb2.LinkMessage],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[ringmq.v1.ring_pb2.LinkMessage], collections.abc.AsyncIterator[ringmq.v1.ring_pb2.LinkMessage]]:
-        """The link from one node to another: the frames of all rings in which the
-        caller is upstream of the callee flow down in requests; answers, credit and
-        heartbeats flow up in responses. `frames` is what gm/src/ringmq_gm/frames.py
-        describes; gm writes and reads these messages by hand, so that an op is
-        copied, not parsed.
+        """The link from one node to another: the frames of all rings that the caller sends to
+        the callee flow down in requests; the handshake's answer, credit and heartbeats flow up
+        in responses. What `frames` holds is described in gm/src/ringmq_gm/wire.py and
+        frames.py; gm writes and reads these messages by hand, so that an op is copied, not
+        parsed.
         """
 
     @abc.abstractmethod
