@@ -203,7 +203,7 @@ class Directory:
                     self._check_equivalent(QueueRecord.decode(entry.value), replicas, min_insync)
                     await self._wait_for(name, present=True)
                     return False
-                record, view = self._place(name, replicas, min_insync)
+                record, view = await self._place(name, replicas, min_insync)
                 revision = await self._node.registry.commit(
                     [Guard(record.key, 0)],
                     [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())],
@@ -217,9 +217,9 @@ class Directory:
                 return True
         raise _registry_away()
 
-    def _place(self, name: str, replicas: int, min_insync: int) -> tuple[QueueRecord, View]:
+    async def _place(self, name: str, replicas: int, min_insync: int) -> tuple[QueueRecord, View]:
         """The nodes with the fewest masters come first."""
-        alive = self._node.alive_members()
+        alive = await self._node.registered_members()
         wanted = replicas or min(len(alive), REPLICAS_DEFAULT_MAX)
         if wanted > min(len(alive), REPLICAS_MAX):
             raise BrokerError(

@@ -36,6 +36,7 @@ from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import Group, GroupOptions, MemberId, next_incarnation
+from ringmq_gm.nodes import NODES, NodeRecord
 from ringmq_gm.registry.base import Guard, Put, Registry, RegistryError
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.config import MIB, NodeConfig
@@ -304,11 +305,14 @@ class Node:
             raise BrokerError(common.REASON_NO_MASTER, f"node {member} is down")
         return record.address
 
-    def alive_members(self) -> list[MemberId]:
-        return [
-            MemberId(name, record.incarnation)
-            for name, record in sorted(self.group.nodes().items())
-        ]
+    async def registered_members(self) -> list[MemberId]:
+        """Those that are up, as the registry has them now, not as the watch has shown them.
+
+        A node that has said it is ready must not be left out of a ring that is made next.
+        """
+        entries = (await self.registry.list(NODES)).entries
+        names = [(entry.key.removeprefix(NODES), entry.value) for entry in entries]
+        return [NodeRecord.decode(name, value).member_id for name, value in sorted(names)]
 
     def known_nodes(self) -> list[admin.NodeInfo]:
         """Those that are up, and those that a queue or a ring names and that are not."""
