@@ -1,0 +1,112 @@
+"""Connections that break while confirms are on their way: what is sent again is enqueued once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from nemesis import Cluster, scenario
+from nemesis.oracle import body_of
+from nemesis.wire import RawStream, Refusal
+
+PRODUCER = b"a producer of its own"
+
+
+@scenario(deadline_s=60, proxied=True)
+async def test_connections_cut_again_and_again(cluster: Cluster) -> None:
+    """Every 0.1 s the master's connections are reset, those in the ring, too."""
+    async with cluster.publishing("q", total=3000) as load:
+        for _ in range(15):
+            await asyncio.sleep(0.1)
+            for proxy in cluster.proxies.values():
+                proxy.cut()
+        await load.finishes(within_s=30)
+    assert load.errors == []
+    assert (await cluster.info("q")).next_position == 3000
+    await cluster.wait_synchronised("q")
+    (await cluster.drained("q")).judge(load)
+
+
+@scenario(deadline_s=30)
+async def test_batch_sent_twice(cluster: Cluster) -> None:
+    """On one stream, on the next one, in part, and through another node."""
+    bodies = [body_of("p", number, 100) for number in range(10)]
+    addresses = cluster.seeds
+    async with RawStream(addresses[0], "Publish") as stream:
+        assert (await stream.open_publisher("q", PRODUCER)).last_sequence == 0
+        await stream.send_batch(1, bodies[:5])
+        await stream.send_batch(1, bodies[:5])
+        await stream.confirmed_up_to(5)
+    for address in addresses:
+        async with RawStream(address, "Publish") as stream:
+            assert (await stream.open_publisher("q", PRODUCER)).last_sequence >= 5
+            # Half known, half new; then all known.
+            await stream.send_batch(3, bodies[2:])
+            await stream.confirmed_up_to(10)
+    found = await cluster.drained("q")
+    assert [found.at[position] for position in sorted(found.at)] == [("p", i) for i in range(10)]
+
+
+@scenario(deadline_s=60)
+async def test_batch_sent_again_after_failover(cluster: Cluster) -> None:
+    """The stream breaks before the confirm is read; the next master knows the producer."""
+    bodies = [body_of("p", number, 100) for number in range(100)]
+    master = await cluster.master_of("q")
+    async with RawStream(cluster.addresses[master], "Publish") as stream:
+        await stream.open_publisher("q", PRODUCER)
+        await stream.send_batch(1, bodies)
+        await stream.receive()  # At least some of it has been round.
+        cluster.kill(master)
+    await cluster.wait_synchronised("q", 2)
+    info = await cluster.info("q")
+    async with RawStream(cluster.addresses[info.master], "Publish") as stream:
+        assert (await stream.open_publisher("q", PRODUCER)).last_sequence == 100
+        await stream.send_batch(1, bodies)
+        await stream.confirmed_up_to(100)
+    found = await cluster.drained("q")
+    assert sorted(found.at) == list(range(100))
+
+
+@scenario(deadline_s=60)
+async def test_known_after_a_restart_of_all(cluster: Cluster) -> None:
+    bodies = [body_of("p", number, 100) for number in range(20)]
+    async with RawStream(cluster.seeds[0], "Publish") as stream:
+        await stream.open_publisher("q", PRODUCER)
+        await stream.send_batch(1, bodies)
+        await stream.confirmed_up_to(20)
+    cluster.kill(*cluster.nodes)
+    await cluster.start()
+    await cluster.wait_synchronised("q")
+    async with RawStream(cluster.seeds[0], "Publish") as stream:
+        assert (await stream.open_publisher("q", PRODUCER)).last_sequence == 20
+        await stream.send_batch(11, bodies[10:])
+        await stream.confirmed_up_to(20)
+    assert (await cluster.info("q")).next_position == 20
+
+
+@scenario(deadline_s=30)
+async def test_sequences_that_can_not_be(cluster: Cluster) -> None:
+    """A gap, and a producer that nobody knows, are refused by name; nothing is enqueued."""
+    async with RawStream(cluster.seeds[0], "Publish") as stream:
+        await stream.open_publisher("q", PRODUCER)
+        await stream.send_batch(7, [b"x 1 x"])
+        rejected = (await stream.receive()).rejected
+        assert "knows nothing of this producer" in rejected.message
+        await stream.send_batch(1, [b"x 1 x"])
+        await stream.confirmed_up_to(1)
+        await stream.send_batch(3, [b"x 3 x"])
+        rejected = (await stream.receive()).rejected
+        assert rejected.message == "the batch begins with 3, 2 is next"
+        assert rejected.retryable
+        await stream.send_batch(0, [b"x 0 x"])
+        assert "begin with 1" in (await stream.receive()).rejected.message
+    assert (await cluster.info("q")).next_position == 1
+    async with RawStream(cluster.seeds[0], "Publish") as stream:
+        with pytest.raises(Refusal, match="at most") as caught:
+            await stream.open_publisher("q", b"p" * 65)
+        assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+        assert (caught.value.reason, caught.value.metadata["field"]) == (
+            "BAD_REQUEST",
+            "producer_id",
+        )
