@@ -15,6 +15,7 @@ from ringmq.errors import BadRequestError, RingMQError
 from ringmq_node.cli.bench import bench
 from ringmq_node.cli.cluster import cluster
 from ringmq_node.cli.demo import demo
+from ringmq_node.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from ringmq_node.cli.local import ClusterError
 from ringmq_node.cli.messages import consume, publish
 from ringmq_node.cli.node import node
@@ -22,10 +23,6 @@ from ringmq_node.cli.output import fail
 from ringmq_node.cli.queue import promote, queue
 from ringmq_node.config import ConfigError
 from ringmq_node.errors import StartError
-
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

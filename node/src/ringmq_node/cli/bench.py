@@ -9,6 +9,7 @@ import click
 
 import ringmq
 from ringmq_node.cli.bench_run import Bench, BenchError, Kind, Settings
+from ringmq_node.cli.errors import EXIT_BROKEN, EXIT_FAILED
 from ringmq_node.cli.options import client_options, run
 from ringmq_node.cli.output import emit_facts, emit_json, fail
 
@@ -16,8 +17,6 @@ COUNT = 100_000
 SIZE_BYTES = 1024
 WINDOW = 1000
 PREFETCH = 5000
-EXIT_FAILED = 1
-EXIT_BROKEN = 3
 
 
 @click.group()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from ringmq_node.cli.errors import EXIT_BROKEN, EXIT_FAILED
 from ringmq_node.cli.options import json_option, run
 from ringmq_node.cli.output import emit_facts, emit_json, fail
 from ringmq_node.demo.lines import COUNT_MAX, InputError, Lines
@@ -21,8 +22,6 @@ COUNT = 100_000
 # Below it there is hardly a chunk in flight when the master dies.
 COUNT_MIN = 1000
 DEADLINE_S = 120.0
-EXIT_FAILED = 1
-EXIT_BROKEN = 3
 
 
 @click.command()
