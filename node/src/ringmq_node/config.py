@@ -15,6 +15,7 @@ from typing import Any
 
 MIB = 1024 * 1024
 NODE_NAME_BYTES_MAX = 128
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class ConfigError(ValueError):
@@ -53,7 +54,7 @@ class NodeConfig:
             raise ConfigError(
                 f"node: {self.node!r} is not a name of 1 to {NODE_NAME_BYTES_MAX} bytes without '/'"
             )
-        for name in ("registry", "data", "cluster"):
+        for name in ("registry", "data", "cluster", "listen"):
             if not getattr(self, name):
                 raise ConfigError(f"{name}: missing")
         for name in ("message_bytes_max", "cache_bytes_max", "ring_bytes_max"):
@@ -68,6 +69,10 @@ class NodeConfig:
             value = getattr(self, name)
             if value and not _is_address(value):
                 raise ConfigError(f"{name}: {value!r} is not HOST:PORT")
+        if self.log_level.lower() not in LOG_LEVELS:
+            raise ConfigError(
+                f"log_level: {self.log_level!r} is not one of {', '.join(LOG_LEVELS)}"
+            )
 
 
 def _is_address(value: str) -> bool:
@@ -105,22 +110,24 @@ def load_config(
 def _read_file(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from error
 
 
 def _convert(name: str, kind: str, value: Any) -> Any:
     try:
         match kind:
-            case "int":
+            case "int" if not isinstance(value, float | bool):
                 return int(value)
-            case "float":
+            case "float" if not isinstance(value, bool):
                 return float(value)
             case "bool" if isinstance(value, str):
                 return {"true": True, "1": True, "false": False, "0": False}[value.lower()]
-            case "bool":
-                return bool(value)
-            case _:
+            case "bool" if isinstance(value, bool):
+                return value
+            case "str":
                 return str(value)
-    except (ValueError, KeyError) as error:
+            case _:
+                raise ValueError(kind)
+    except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{name}: {value!r} is not a {kind}") from error
