@@ -39,7 +39,6 @@ def test_text_becomes_what_the_setting_is() -> None:
             "RINGMQ_MESSAGE_BYTES_MAX": str(MIB),
             "RINGMQ_REFLECTION": "False",
             "RINGMQ_DRAIN_S": "0.5",
-            "RINGMQ_LOG_LEVEL": "DEBUG",
         }
     )
     assert (config.message_bytes_max, config.reflection, config.drain_s) == (MIB, False, 0.5)
@@ -80,7 +79,6 @@ def test_what_has_no_default_is_asked_for(name: str) -> None:
         ("heartbeat_s", "inf"),
         ("reflection", "maybe"),
         ("reflection", 1),
-        ("log_level", "loud"),
     ],
 )
 def test_setting_out_of_range_is_refused_by_its_name(name: str, value: object) -> None:

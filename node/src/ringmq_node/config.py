@@ -15,7 +15,6 @@ from typing import Any
 
 MIB = 1024 * 1024
 NODE_NAME_BYTES_MAX = 128
-LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class ConfigError(ValueError):
@@ -69,10 +68,6 @@ class NodeConfig:
             value = getattr(self, name)
             if value and not _is_address(value):
                 raise ConfigError(f"{name}: {value!r} is not HOST:PORT")
-        if self.log_level.lower() not in LOG_LEVELS:
-            raise ConfigError(
-                f"log_level: {self.log_level!r} is not one of {', '.join(LOG_LEVELS)}"
-            )
 
 
 def _is_address(value: str) -> bool:
