@@ -4,12 +4,15 @@ No engine is needed: what is checked is what a typing error would break for the 
 """
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from containers.workload import DATA, ETCD, NODE_PORT, REGISTRY_BASE, REGISTRY_ETCD, ringmq_nodes
+
+from ringmq_node.config import load_config
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 NODES = ("node1", "node2", "node3")
@@ -57,6 +60,23 @@ def test_a_node_gets_the_environment_that_the_container_tests_run(
     compose: dict[str, Any], name: str
 ) -> None:
     assert compose["services"][name]["environment"] == ringmq_nodes("any").environment(name)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_can_do_with_its_environment(compose: dict[str, Any], name: str) -> None:
+    environment = compose["services"][name]["environment"]
+    config = load_config({}, environment)
+    assert config.node == compose["services"][name]["hostname"] == name
+    settings = {f"RINGMQ_{setting.upper()}" for setting in asdict(config)}
+    assert set(environment) <= settings
+    assert grace_s(compose["services"][name]) > config.drain_s
+
+
+def grace_s(service: dict[str, Any]) -> int:
+    """How long the service has from SIGTERM to SIGKILL, in seconds."""
+    grace: str = service["stop_grace_period"]
+    assert grace.endswith("s"), grace
+    return int(grace[:-1])
 
 
 def test_each_volume_and_network_is_declared_and_each_is_used(compose: dict[str, Any]) -> None:

@@ -1,10 +1,11 @@
 """The node's image: what a container of it finds, may do, and says of its health."""
 
-import time
+import json
 from collections.abc import Iterator
 
 import docker
 import pytest
+from containers.container import wait_until
 from containers.engine import labels_of, new_run_id, remove_run
 from docker.errors import ContainerError
 from docker.models.containers import Container
@@ -83,6 +84,37 @@ def test_the_image_is_what_its_users_rely_on(engine: docker.DockerClient, node_i
     assert config["ExposedPorts"] == {"7800/tcp": {}}
     assert config["Healthcheck"]["Test"] == ["CMD", "ringmq-health"]
     assert "RINGMQ_DATA=/data" in config["Env"]
+    assert "RINGMQ_SEEDS=127.0.0.1:7800" in config["Env"]
+
+
+def test_a_node_turns_healthy_is_asked_and_stops(
+    engine: docker.DockerClient, node_image: str, run_id: str
+) -> None:
+    """The image's own command, probe and stop signal, with nothing but a name and a registry."""
+    container = engine.containers.run(
+        node_image,
+        network_mode="none",
+        environment={"RINGMQ_NODE": "alone", "RINGMQ_REGISTRY": "sqlite:///data/registry.db"},
+        # More often than an orchestrator needs it; the probe itself is the image's.
+        healthcheck={"interval": 500_000_000},
+        labels=labels_of(run_id),
+        detach=True,
+    )
+
+    def health() -> str:
+        container.reload()
+        status: str = container.attrs["State"]["Health"]["Status"]
+        return status
+
+    wait_until(lambda: health() == "healthy", "a healthy node", deadline_s=60)
+    asked = container.exec_run(["ringmq", "cluster", "status", "--json"])
+    assert asked.exit_code == 0, asked.output
+    assert isinstance(asked.output, bytes)
+    (node,) = json.loads(asked.output)["nodes"]
+    assert (node["node"], node["state"]) == ("alone", "running")
+    container.stop(timeout=20)
+    container.reload()
+    assert container.attrs["State"]["ExitCode"] == 0
 
 
 def test_it_runs_as_nobody_special_and_writes_only_its_data(
@@ -126,9 +158,7 @@ def test_the_probe_passes_only_while_the_node_serves(
         labels=labels_of(run_id),
         detach=True,
     )
-    deadline = time.monotonic() + 30
-    while b"listening" not in container.logs() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: b"listening" in container.logs(), "the health server", deadline_s=30)
     code, text = probe(container)
     assert (code, "not SERVING" in text) == (1, True), text
     container.kill("SIGUSR1")

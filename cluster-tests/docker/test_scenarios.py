@@ -4,6 +4,7 @@ The oracle in one sentence: every confirmed message is delivered, in order, from
 when the faults are over, the ring is whole and its replicas have the same digest.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from containers.cluster import Cluster
 from containers.networks import REGISTRY, RING
 from containers.traffic import WINDOW, Produced, Settings
 from containers.workload import ETCD, ringmq_nodes
+
+import ringmq
+from ringmq_node.demo.lines import Lines
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -279,3 +283,28 @@ def test_publishing_goes_on_without_the_registry(cluster: Cluster) -> None:
         wait_more(client)
         report = finish(client)
     assert report["longest_gap_ms"] < RING_TIMEOUT_S * 1000
+
+
+def test_a_client_that_cant_reach_the_advertised_names_is_relayed(cluster: Cluster) -> None:
+    """As one on the machine that `deploy/compose.yaml` runs on: it knows published ports only."""
+    master = declare(cluster)
+    (other, *_) = (node for node in cluster.nodes if node != master)
+    bodies = Lines().bodies(0, 1000)
+
+    async def talk() -> list[bytes]:
+        taken: list[bytes] = []
+        async with ringmq.connect(cluster.address(other)) as client:
+            async with client.publisher(QUEUE) as publisher:
+                await publisher.publish_batch(bodies)
+            async with client.consumer(QUEUE) as consumer:
+                while len(taken) < len(bodies):
+                    batch = await anext(consumer)
+                    taken += batch.bodies
+                    assert await consumer.ack(batch, wait=True)
+        return taken
+
+    async def within_time() -> list[bytes]:
+        async with asyncio.timeout(CLIENT_SECONDS_MAX):
+            return await talk()
+
+    assert asyncio.run(within_time()) == bodies

@@ -67,7 +67,7 @@ class Settings:
     seeds: str
     nodes: int
     deadline_s: float
-    rate: float = 5000.0
+    rate: float = 20_000.0
     count: int = ENDLESS
     confirm_s: float = 60.0
     producer: str = ""
