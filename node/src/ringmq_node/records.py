@@ -10,6 +10,7 @@ declared again never meets the files or frames of its namesake.
 from __future__ import annotations
 
 import json
+import unicodedata
 import uuid
 from dataclasses import dataclass
 from typing import Self
@@ -62,10 +63,14 @@ def new_queue_id() -> str:
 def check_queue_name(name: str) -> None:
     """Refuses what can't be the name of a queue."""
     size = len(name.encode())
-    if not 1 <= size <= QUEUE_NAME_BYTES_MAX or any(ord(letter) < 32 for letter in name):
+    if not 1 <= size <= QUEUE_NAME_BYTES_MAX or any(map(_is_control, name)):
         raise BrokerError(
             common.REASON_BAD_REQUEST,
             f"a queue's name has 1 to {QUEUE_NAME_BYTES_MAX} bytes and no control characters; "
             f"this one has {size} bytes",
             field="queue",
         )
+
+
+def _is_control(letter: str) -> bool:
+    return unicodedata.category(letter) == "Cc"
