@@ -51,7 +51,7 @@ def clone(value: T) -> T:
             object.__setattr__(copy, name, item if name in SHARED else clone(item))
         return copy  # type: ignore[no-any-return]
     if isinstance(value, (dict, list, set, deque)):
-        return value.copy()
+        return value.copy()  # type: ignore[return-value]
     return value
 
 

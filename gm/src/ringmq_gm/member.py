@@ -627,8 +627,11 @@ class RingMember:
             if is_drained(self.marks(), view, self._handover.target, self.progress.last):
                 return self._changer.propose_unprobed(view.with_master(self._handover.target))
             return []
-        caught_up = place.joiner_to_count(max(self.progress.confirmed))
+        caught_up = self._joiner_to_count(place)
         return self._changer.propose_unprobed(view.with_synced(caught_up)) if caught_up else []
+
+    def _joiner_to_count(self, place: Place) -> MemberId | None:
+        return place.joiner_to_count(max(self.progress.confirmed))
 
     def _promotion_asked(self, target: MemberId, now: float) -> list[Effect]:
         if self._place is None or self.role is not Role.MASTER:
@@ -651,11 +654,14 @@ class RingMember:
 
     def _call_off_handover(self, handover: Handover, now: float) -> list[Effect]:
         """Not if the registry has been asked, and may yet do it: see `handover`."""
-        if any(proposed.master != self.me for proposed in self._changer.unresolved):
+        if self._may_be_turned():
             handover.deadline = now + self._timing.drain_s
             return []
         self._handover = None
         return [PromotionEnded("the ring did not drain in time")]
+
+    def _may_be_turned(self) -> bool:
+        return any(proposed.master != self.me for proposed in self._changer.unresolved)
 
     # --- time ---
 

@@ -1,0 +1,53 @@
+"""Every interleaving of small cases. The largest takes minutes; see `CASES`."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+from ringsim.explorer import Case, Explorer, Outcomes
+
+QUICK = Case(ops=1, crashes=1)
+# What is required: 3 members, 3 ops, 2 crashes, each between any two effects.
+LARGEST = Case(ops=3, crashes=2)
+CASES = [
+    Case(ops=2, crashes=1, min_insync=2, leases=True),
+    Case(ops=2, crashes=1, urgent=True),
+    Case(ops=1, crashes=2, unknowns=1),
+    Case(members=2, joiners=1, ops=2, crashes=1),
+    Case(members=2, ops=1, crashes=1, restarts=True, leases=True),
+]
+# Only with RINGMQ_EXHAUSTIVE=1: tens of minutes.
+MORE = [
+    Case(ops=1, crashes=0, link_breaks=1),
+    Case(ops=2, crashes=2, unknowns=1),
+    Case(members=2, joiners=1, ops=2, crashes=2),
+    Case(members=2, ops=2, crashes=2, restarts=True, leases=True),
+]
+
+
+def explored(case: Case) -> Outcomes:
+    return Explorer(case).run()
+
+
+def show(case: Case, outcomes: Outcomes) -> None:
+    print(f"{case}: {outcomes.states} states, {outcomes.transitions} events", end=", ")
+    print(f"{outcomes.ends} ends; nothing left out")
+    assert outcomes.is_complete
+    assert outcomes.ends
+
+
+def test_all_interleavings_of_one_op_and_one_crash() -> None:
+    show(QUICK, explored(QUICK))
+
+
+@pytest.mark.slow
+def test_all_interleavings_of_small_cases() -> None:
+    """3 members, 3 ops and 2 crashes (1 115 760 states), and what else there is in rings."""
+    cases = [LARGEST, *CASES]
+    if os.environ.get("RINGMQ_EXHAUSTIVE"):
+        cases += MORE
+    with ProcessPoolExecutor() as pool:
+        for case, outcomes in zip(cases, pool.map(explored, cases), strict=True):
+            show(case, outcomes)

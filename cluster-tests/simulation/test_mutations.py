@@ -1,0 +1,92 @@
+"""Planted bugs have to be caught: evidence that the evidence is worth something."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from ringsim import mutations
+from ringsim.explorer import Case, ExploredError, Explorer
+from ringsim.faults import (
+    BreakLink,
+    Promote,
+    Publish,
+    RegistryCut,
+    RegistryOutage,
+    Scenario,
+)
+from ringsim.runs import failures_of, run_scenario
+
+from ringmq_gm.member import RingMember
+
+# The master doesn't learn that it has been put out, and is still linked to the others.
+STALE_MASTER = Scenario(
+    nodes=("a", "b", "c"),
+    first_count=3,
+    min_insync=2,
+    publishes=tuple(Publish(0.3 + 0.02 * at, 1, False) for at in range(60)),
+    faults=(RegistryCut(0.25, "a", 3.0), BreakLink(0.4, "a", "b"), BreakLink(0.6, "a", "b")),
+)
+# A proposal to hand over gets lost on its way, and arrives after all.
+LATE_HANDOVER = Scenario(
+    nodes=("a", "b", "c"),
+    first_count=3,
+    min_insync=2,
+    publishes=tuple(Publish(0.4 + 0.1 * at, 1, False) for at in range(85)),
+    faults=(RegistryOutage(0.45, 5.3, False), Promote(0.5, "b")),
+)
+
+BY_SEEDS: dict[type[RingMember], int] = {
+    mutations.ForwardsOnlyNewOps: 50,
+    mutations.ConfirmsAtReceived: 50,
+    mutations.DropsBeforeStable: 50,
+    mutations.CountsAJoinerTooSoon: 400,
+}
+BY_EXPLORER: dict[type[RingMember], Case] = {
+    mutations.ForwardsOnlyNewOps: Case(ops=2, crashes=1),
+    mutations.ConfirmsAtReceived: Case(ops=2, crashes=1),
+    mutations.DropsBeforeStable: Case(ops=2, crashes=1),
+    mutations.PromotesTheSecond: Case(ops=2, crashes=1),
+    mutations.CountsAJoinerLate: Case(members=2, joiners=1, ops=2, crashes=1),
+    mutations.CountsAJoinerTooSoon: Case(members=2, joiners=1, ops=2, crashes=1),
+}
+BY_SCENARIO: dict[type[RingMember], Scenario] = {
+    mutations.AcceptsStaleEpochs: STALE_MASTER,
+    mutations.CallsOffAProposedHandover: LATE_HANDOVER,
+}
+STATES_MAX = 60_000
+DELAYS = range(150)
+
+
+def name_of(value: object) -> str:
+    return value.__name__ if isinstance(value, type) else ""
+
+
+@pytest.mark.parametrize(("mutation", "seeds"), BY_SEEDS.items(), ids=name_of)
+def test_the_simulator_catches(mutation: type[RingMember], seeds: int) -> None:
+    assert next(failures_of(range(seeds), mutation), None) is not None
+
+
+@pytest.mark.parametrize(("mutation", "case"), BY_EXPLORER.items(), ids=name_of)
+def test_the_explorer_catches(mutation: type[RingMember], case: Case) -> None:
+    with pytest.raises(ExploredError):
+        Explorer(case, mutation).run(STATES_MAX)
+
+
+@pytest.mark.parametrize(("mutation", "scenario"), BY_SCENARIO.items(), ids=name_of)
+def test_a_scenario_catches(mutation: type[RingMember], scenario: Scenario) -> None:
+    """With some of the delays that seeds draw; and it shows nothing in the real core."""
+    for seed in DELAYS:
+        if run_scenario(scenario, seed, mutation) is not None:
+            assert run_scenario(scenario, seed) is None
+            return
+    pytest.fail("the planted bug was not seen")
+
+
+def test_every_planted_bug_is_looked_for() -> None:
+    planted = {
+        kind
+        for kind in vars(mutations).values()
+        if isinstance(kind, type) and issubclass(kind, RingMember) and kind is not RingMember
+    }
+    assert planted == set(chain(BY_SEEDS, BY_EXPLORER, BY_SCENARIO))
