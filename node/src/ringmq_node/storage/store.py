@@ -26,6 +26,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 from ringmq_node.storage import directory as folders
 from ringmq_node.storage.disk import Disk, FileDisk
@@ -85,6 +86,7 @@ class Store:
         self._round_scheduled = False
         self._pace = Pace(limits.sync_in_place_bytes_max)
         self._rounds_begun = 0
+        self._round_began = 0.0
         self._rounds_done = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._flushable: dict[QueueStore, None] = {}
@@ -288,8 +290,9 @@ class Store:
         jobs = [queue.take() for queue in self._dirty]
         self._dirty.clear()
         self._rounds_begun += 1
+        self._round_began = monotonic()
         size = sum(len(part) for piece in jobs[0].pieces for part in piece.buffers)
-        if self._pace.may_block(size, len(jobs), now=self._loop.time()):
+        if self._pace.may_block(size, len(jobs)):
             self._sync_in_place(jobs)
             return
         count = min(len(jobs), self.limits.sync_threads)
@@ -305,14 +308,12 @@ class Store:
 
     def _sync_in_place(self, jobs: list[CommitJob]) -> None:
         """A round without threads: `pace` says when that is right."""
-        assert self._loop is not None
-        task = Task(partial(_commit, self.disk, jobs))
-        began = self._loop.time()
-        task.run()
-        ended = self._loop.time()
-        self._pace.took(ended - began, now=ended)
-        self._round = [(task, jobs)]
-        self._finish_round()
+        error: Exception | None = None
+        try:
+            _commit(self.disk, jobs)
+        except Exception as caught:
+            error = caught
+        self._round_ended(jobs, error)
 
     def _part_done(self, number: int) -> None:
         if number != self._rounds_begun or not self._round:
@@ -325,14 +326,17 @@ class Store:
         """All threads are done with the round."""
         parts, self._round = self._round, []
         error = next((task.error for task, _ in parts if task.error is not None), None)
+        self._round_ended([job for _, jobs in parts for job in jobs], error)
+
+    def _round_ended(self, jobs: list[CommitJob], error: Exception | None) -> None:
         if error is not None:
             self._fail(error)
             return
         self._rounds_done += 1
         self.counters.rounds += 1
+        self._pace.took(monotonic() - self._round_began)
         risen = [
             job.queue
-            for _, jobs in parts
             for job in jobs
             if job.queue.queue in self._queues and job.queue.committed(job)
         ]
