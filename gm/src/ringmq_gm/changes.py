@@ -133,6 +133,7 @@ class ViewChanger:
         self._timing = timing
         self._chance = chance
         self._nonce = 0
+        self._neighbours: tuple[View, tuple[MemberId, ...]] | None = None
         # While PROBING.
         self._probed: Probe | None = None
         self._deadline: float | None = None
@@ -194,11 +195,13 @@ class ViewChanger:
         return self._propose(view)
 
     def _neighbour_is_dead(self, view: View) -> bool:
-        index = view.index_of(self._me)
-        assert index is not None
-        count = len(view.members)
-        neighbours = {view.ids[(index + 1) % count], view.ids[(index - 1) % count]} - {self._me}
-        return any(self.known.is_dead(member_id) for member_id in neighbours)
+        # Asked at every step, so the neighbours of a view are worked out once.
+        if self._neighbours is None or self._neighbours[0] is not view:
+            index = view.index_of(self._me)
+            assert index is not None
+            around = (view.ids[index - 1], view.ids[(index + 1) % len(view.members)])
+            self._neighbours = view, tuple(m for m in around if m != self._me)
+        return any(self.known.is_dead(member_id) for member_id in self._neighbours[1])
 
     def _may_restart(self, view: View) -> bool:
         """Every synchronised member is an earlier life, and mine is one of them."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import Any
 
@@ -105,6 +105,8 @@ class Group:
         self._failure: RingFailedError | None = None
         self._failed = asyncio.Event()
         self._registered = asyncio.Event()
+        # The running loop's, once there is one; asked for at every step.
+        self._clock: Callable[[], float] | None = None
 
     # --- for the node ---
 
@@ -217,7 +219,9 @@ class Group:
     # --- for the rings ---
 
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        if self._clock is None:
+            self._clock = asyncio.get_running_loop().time
+        return self._clock()
 
     def send(self, node: str, frame: Frame) -> None:
         self._asked_at[node] = self.now()

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 
@@ -59,18 +59,17 @@ class View:
     epoch: int
     members: tuple[Member, ...]
     min_insync: int
+    # Both follow from `members`; asked for with every op, so worked out once.
+    ids: tuple[MemberId, ...] = field(init=False, compare=False, repr=False)
+    synced: tuple[MemberId, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", tuple(m.id for m in self.members))
+        object.__setattr__(self, "synced", tuple(m.id for m in self.members if m.synced))
 
     @property
     def master(self) -> MemberId:
         return self.members[0].id
-
-    @property
-    def synced(self) -> tuple[MemberId, ...]:
-        return tuple(member.id for member in self.members if member.synced)
-
-    @property
-    def ids(self) -> tuple[MemberId, ...]:
-        return tuple(member.id for member in self.members)
 
     def index_of(self, member_id: MemberId) -> int | None:
         for index, member in enumerate(self.members):
