@@ -16,6 +16,7 @@ from ringmq_gm.events import (
     Deliver,
     Effect,
     Event,
+    LeasesLearned,
     MembershipWanted,
     Multicast,
     PeerStalled,
@@ -62,6 +63,13 @@ RING = "r"
 SETTLE_S = 40.0
 
 MakeMember = Callable[..., RingMember]
+
+
+def _as_text(event: Event) -> str:
+    """The same in every process: a set's own text follows the hashes of strings."""
+    if isinstance(event, LeasesLearned):
+        return f"LeasesLearned({', '.join(map(str, sorted(event.alive)))})"
+    return str(event)
 
 
 class Node:
@@ -259,7 +267,7 @@ class World:
         self.steps += 1
         effects = member.step(event, now=self.clock.now)
         if self.trace is not None:
-            self.note(f"{member.me} {event} -> {effects}")
+            self.note(f"{member.me} {_as_text(event)} -> {effects}")
         self.oracle.stepped(node)
         limit = node.crash_after
         if limit is not None and len(effects) > limit:
