@@ -253,6 +253,10 @@ class FakeNode(BrokerServicer, AdminServicer):
         await self._check(context, request.queue)
         return admin.PromoteMirrorResponse(old_master="a", new_master=request.node, epoch=2)
 
+    async def GetReplica(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        return admin.GetReplicaResponse(replica=admin.Replica(node="a", master=True))
+
     # --- publish ---
 
     async def Publish(  # type: ignore[override]

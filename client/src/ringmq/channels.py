@@ -27,10 +27,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 
 from ringmq.errors import (
     BadRequestError,
+    DiskFullError,
     NotRingMQError,
     OutcomeUnknownError,
     RetryableError,
     RingMQError,
+    StoreFailedError,
     TimedOutError,
     UnavailableError,
 )
@@ -56,6 +58,8 @@ class NotConnectedError(UnavailableError):
 ATTEMPT_S = 5.0
 #: Of one connection to one node.
 CONNECT_S = 2.0
+#: A node whose disk failed leaves its rings: how long another one may take to go on.
+SUCCESSOR_S = 5.0
 RETRY_FIRST_S = 0.02
 RETRY_MAX_S = 0.5
 #: More nodes than any cluster has: bounds what is remembered of addresses that moved.
@@ -118,6 +122,11 @@ def is_refused(error: BaseException) -> bool:
     )
 
 
+def is_nodes_own(error: BaseException | None) -> bool:
+    """Whether it is the disk of one node that failed: the others go on without it."""
+    return isinstance(error, DiskFullError | StoreFailedError)
+
+
 _jitter = wait_random_exponential(multiplier=RETRY_FIRST_S, max=RETRY_MAX_S)
 
 
@@ -171,9 +180,16 @@ class Channels:
         """Does `attempt(node, timeout_s)` at one node after the other until one answers.
 
         Raises the last error when `deadline_s` (default: the client's) has passed, or
-        as soon as `again(error)` says that a repeat is of no use or not safe.
+        as soon as `again(error)` says that a repeat is of no use or not safe. A node
+        whose disk failed counts for `SUCCESSOR_S` like one that is away.
         """
-        end = time.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
+        begin = time.monotonic()
+        end = begin + (self.deadline_s if deadline_s is None else deadline_s)
+
+        def may_repeat(error: BaseException) -> bool:
+            if is_nodes_own(error):
+                return time.monotonic() < begin + SUCCESSOR_S
+            return again(error)
 
         def stop(state: RetryCallState) -> bool:
             return time.monotonic() + state.upcoming_sleep >= end
@@ -184,7 +200,7 @@ class Channels:
             return 0.0 if untried else retry_wait_s(state)
 
         retrying = AsyncRetrying(
-            stop=stop, wait=wait_s, retry=retry_if_exception(again), reraise=True
+            stop=stop, wait=wait_s, retry=retry_if_exception(may_repeat), reraise=True
         )
         # What a node said is worth more to the caller than that another one is away.
         said: RingMQError | None = None
@@ -198,7 +214,7 @@ class Channels:
                     answer = await attempt(self.node(address), timeout_s)
                 except grpc.aio.AioRpcError as failure:
                     error = from_call(failure, address)
-                    if not again(error):
+                    if not may_repeat(error):
                         raise error from failure
                     self._failed(address)
                     if error.reason:

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar, cast
 import grpc.aio
 from tenacity import AsyncRetrying, retry_if_exception
 
-from ringmq.channels import Node, Route, is_retryable, retry_wait_s
+from ringmq.channels import SUCCESSOR_S, Node, Route, is_nodes_own, is_retryable, retry_wait_s
 from ringmq.errors import ProtocolError, RetryableError, RingMQError, UnavailableError
 from ringmq.status import from_call
 from ringmq.v1.broker_pb2 import ConsumeRequest, ConsumeResponse, PublishRequest, PublishResponse
@@ -119,6 +119,8 @@ class Keeper(Generic[Request, Response]):
         self._stopping = False
         self._progress = self._moved = False  # of the present stream
         self._redirects = 0
+        # Since when only nodes with failed disks have been met.
+        self._failed_disk_at: float | None = None
         self._retry = asyncio.Event()
 
     @property
@@ -182,7 +184,7 @@ class Keeper(Generic[Request, Response]):
         pause_s = self._owner.ended(trouble)
         if self._stopping:
             return
-        if trouble is not None and not may_reopen(trouble):
+        if trouble is not None and not self._may_go_on(trouble):
             raise trouble
         if self._progress:
             self._redirects = 0
@@ -196,6 +198,16 @@ class Keeper(Generic[Request, Response]):
             why = trouble.message if trouble is not None else f"{self._peer}: the stream ended"
             hint_s = max(pause_s, trouble.retry_after_s if trouble is not None else 0.0)
             raise EndedError(why, retry_after_s=hint_s)
+
+    def _may_go_on(self, trouble: RingMQError) -> bool:
+        """A node whose disk failed will be replaced, unless it takes too long."""
+        if not is_nodes_own(trouble):
+            self._failed_disk_at = None
+            return may_reopen(trouble)
+        now = self._loop.time()
+        if self._failed_disk_at is None or self._progress:
+            self._failed_disk_at = now
+        return now < self._failed_disk_at + SUCCESSOR_S
 
     async def _converse(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> None:
         """One stream from Open to its end; raises if that is not a good one."""

@@ -71,6 +71,9 @@ class BrokerService:
             master = self._node.directory.master_of(queue)
         except BrokerError:
             return "", ""
+        if master == self._node.me and (self._node.failed is not None or self._node.draining):
+            # It was: this node has left its rings, and hears no more of them.
+            return "", ""
         return master.node, self._node.address_of(master)
 
     def _at_master(
