@@ -220,6 +220,9 @@ class Directory:
     async def _place(self, name: str, replicas: int, min_insync: int) -> tuple[QueueRecord, View]:
         """The nodes with the fewest masters come first."""
         alive = await self._node.registered_members()
+        if self._node.me not in alive:
+            # The registry was away for longer than the leases: who is up isn't known yet.
+            raise _registry_away()
         wanted = replicas or min(len(alive), REPLICAS_DEFAULT_MAX)
         if wanted > min(len(alive), REPLICAS_MAX):
             raise BrokerError(
