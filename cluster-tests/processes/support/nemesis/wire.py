@@ -100,6 +100,13 @@ class RawStream:
             if not response.HasField("heartbeat"):
                 return response
 
+    async def sent(self, *requests: Message | bytes) -> None:
+        """Sends them all, and reads until the node ends the stream. Raises `Refusal`."""
+        for request in requests:
+            await self.send(request)
+        while await self.receive() is not None:
+            continue
+
     # --- publishing ---
 
     async def open_publisher(self, queue: str, producer_id: bytes) -> broker.PublishOpened:

@@ -1,0 +1,108 @@
+"""A disk without room: its node leaves the rings, the others go on, nothing confirmed is lost.
+
+The disks are tmpfs of a few MiB, which only root may mount.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from nemesis import Cluster, until
+
+import ringmq
+
+pytestmark = pytest.mark.slow
+
+DISK_MIB = 12
+BODY_BYTES = 8000
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """`folder` is a disk of its own for as long as the block lasts."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    folder.mkdir(parents=True, exist_ok=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small disk can't be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("place", [0, 2], ids=["the master's", "a mirror's"])
+def test_one_full_disk(tmp_path: Path, place: int) -> None:
+    """The publisher notices nothing. With room again the node comes back."""
+
+    async def story(name: str) -> None:
+        async with Cluster(tmp_path) as cluster, asyncio.timeout(60):
+            await cluster.declare("q")
+            info = await cluster.wait_synchronised("q")
+            assert info.ring[place].node == name
+            filler = tmp_path / name / "filler"
+            async with cluster.publishing("q", size_bytes=BODY_BYTES) as load:
+                await load.confirms(200)
+                filler.write_bytes(b"x" * (DISK_MIB - 6) * 1024 * 1024)
+
+                async def is_out() -> bool:
+                    async with cluster.client(*cluster.others(name)) as client:
+                        ring = (await client.queue("q")).ring
+                        return name not in [replica.node for replica in ring]
+
+                await until(is_out, f"{name} is out of the ring", within_s=20)
+                await load.confirms(200)
+            assert load.errors == []
+            assert cluster.is_running(name)
+            async with cluster.client(*cluster.others(name)) as client:
+                assert (await client.queue("q")).state is ringmq.QueueState.RUNNING
+            found = await cluster.drained("q")
+            found.judge(load)
+            assert len(found.positions) >= len(load.confirmed)
+            filler.unlink()
+            await cluster.restart(name)
+            await cluster.wait_synchronised("q")
+            await cluster.wait_equal("q")
+
+    name = "abc"[place]
+    with small_disk(tmp_path / name):
+        asyncio.run(story(name))
+
+
+def test_every_disk_full(tmp_path: Path) -> None:
+    """With one replica the publisher is told DISK_FULL, and what was confirmed is there
+    when there is room again."""
+
+    async def story() -> None:
+        async with Cluster(tmp_path, nodes=("a",)) as cluster, asyncio.timeout(60):
+            await cluster.declare("q")
+            filler = tmp_path / "a" / "filler"
+            filler.write_bytes(b"x" * (DISK_MIB - 4) * 1024 * 1024)
+            async with cluster.publishing("q", size_bytes=BODY_BYTES, deadline_s=3.0) as load:
+                await until(lambda: len(load.errors) > 0, "the publisher is told", within_s=20)
+            assert any(isinstance(error, ringmq.DiskFullError) for error in load.errors), (
+                load.errors
+            )
+            assert len(load.confirmed) > 0
+            async with cluster.client() as client:
+                with pytest.raises(ringmq.DiskFullError):
+                    await client.queue("q")
+            filler.unlink()
+            await cluster.restart("a")
+            await cluster.wait_synchronised("q")
+            (await cluster.drained("q")).judge(load)
+
+    with small_disk(tmp_path / "a"):
+        asyncio.run(story())
