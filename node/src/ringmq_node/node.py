@@ -56,6 +56,7 @@ from ringmq_node.storage.limits import StoreLimits
 logger = logging.getLogger(__name__)
 
 CLUSTER_KEY = "cluster"
+IDENTITY_FILE = "identity"
 START_DEADLINE_S = 30.0
 # Around the bodies of a request: tags, sizes, properties.
 REQUEST_OVERHEAD_BYTES = MIB
@@ -112,13 +113,14 @@ class Node:
         self.address = self.config.advertise or f"{host}:{port}"
         if self.address.endswith(":0"):
             self.address = f"{self.address.rpartition(':')[0]}:{port}"
+        identity = await self._own_name()
         self.group = Group(
             self.registry,
             node=self.me.node,
             incarnation=self.me.incarnation,
             address=self.address,
             options=self._group_options(),
-            extra={"version": version("ringmq")},
+            extra={"version": version("ringmq"), "identity": identity},
         )
         self.group.add_to(self._server)
         self._add_services()
@@ -159,6 +161,28 @@ class Node:
             )
         except (StoreError, OSError) as error:
             raise StartError(f"data directory {self.config.data}: {error}") from error
+
+    async def _own_name(self) -> str:
+        """This data directory's identity; raises if another one's node serves under our name.
+
+        A later life of a node takes over from an earlier one: a name given twice by mistake
+        must not put a healthy node out.
+        """
+        path = Path(self.config.data) / IDENTITY_FILE
+        if not path.exists():
+            path.write_text(uuid.uuid4().hex)
+        identity = path.read_text()
+        try:
+            entry = await self.registry.get(NODES + self.config.node)
+        except RegistryError as error:
+            raise StartError(f"registry {self.config.registry}: {error}") from error
+        if entry is not None:
+            other = NodeRecord.decode(self.config.node, entry.value)
+            if other.extra.get("identity", identity) != identity:
+                raise StartError(
+                    f"node {self.config.node} serves at {other.address} from another data directory"
+                )
+        return identity
 
     def _listen(self) -> int:
         try:

@@ -15,7 +15,7 @@ from ringmq_gm import MemberId, Role
 from ringmq_node.catchup import FETCH_BYTES_MAX, state_from_wire, state_to_wire
 from ringmq_node.errors import BrokerError
 from ringmq_node.joining import SourceError
-from ringmq_node.queue.block import Block
+from ringmq_node.queue.block import Block, BlockError
 from ringmq_node.queue.state import QueueState
 from ringmq_node.replica import Replica
 from ringmq_node.services.rpc import Context, Service, parse
@@ -122,3 +122,5 @@ class Fetcher:
                 yield response.first_position, Block(response.block), response.transient
         except grpc.aio.AioRpcError as error:
             raise SourceError(f"no messages from {source}: {error.details()}") from error
+        except BlockError as error:
+            raise SourceError(f"no good messages from {source}: {error}") from error

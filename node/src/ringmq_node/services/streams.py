@@ -53,16 +53,18 @@ class Stream:
 
     async def run(self) -> None:
         """Until the client ends it, the replica stops serving, or either falls silent."""
-        tasks = {
-            asyncio.create_task(self._read(), name="stream reader"),
-            asyncio.create_task(self.outbox.run(), name="stream writer"),
-            asyncio.create_task(self._keep_alive(), name="stream heartbeat"),
-        }
+        reader = asyncio.create_task(self._read(), name="stream reader")
+        writer = asyncio.create_task(self.outbox.run(), name="stream writer")
+        tasks = [reader, writer, asyncio.create_task(self._keep_alive(), name="stream heartbeat")]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 with suppress(RingClosedError):  # the client has been told by then
                     task.result()
+            if reader in done:
+                # The client will send no more; what it has been answered still goes out.
+                self.outbox.close()
+                await asyncio.wait([writer], timeout=self.limits.heartbeat_s)
         finally:
             self.closed()
             for task in tasks:
