@@ -39,6 +39,8 @@ CLIENT_SECONDS_MAX = 90.0
 # its confirm before it turns to the other side.
 ISOLATED_COUNT = 100_000
 STUCK_SECONDS = 8.0
+# Messages per second of each side: slow enough that the cut comes in the middle.
+ISOLATED_RATE = 5000.0
 # A view that nobody could change for this long, while the data goes on.
 REGISTRY_AWAY_SECONDS = 30.0
 
@@ -127,6 +129,7 @@ def producer(
         nodes=len(cluster.nodes),
         deadline_s=CLIENT_SECONDS_MAX,
         count=count,
+        rate=ISOLATED_RATE,
         confirm_s=confirm_s,
         producer=name,
         first=first,

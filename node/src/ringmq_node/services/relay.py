@@ -31,6 +31,14 @@ class Channels:
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.initial_reconnect_backoff_ms", 50),
+            # This one is also how long a connection may take to come about. By default it is
+            # 20 s: calls would wait for one begun while the network was cut, long after it healed.
+            ("grpc.min_reconnect_backoff_ms", 2000),
+            # And one that was there before the cut: TCP alone would give it up after minutes.
+            ("grpc.keepalive_time_ms", 5000),
+            ("grpc.keepalive_timeout_ms", 2000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
         ]
 
     def to(self, address: str) -> grpc.aio.Channel:
