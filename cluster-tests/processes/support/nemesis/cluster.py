@@ -23,12 +23,15 @@ from etcd_server import free_ports
 from tcp_proxy import TcpProxy
 
 import ringmq
+from nemesis.network import Network
 from nemesis.oracle import Delivered
 from nemesis.waiting import until
 from nemesis.workload import Consuming, Publishing
 from ringmq.v1 import admin_pb2 as admin
 
 NODES = ("a", "b", "c")
+# In a namespace of its own, where every port is free.
+NODE_PORT = 7800
 READY_S_MAX = 20.0
 LOG_LINES_SHOWN = 40
 # Shorter than a node's defaults, so that what depends on them fits a test.
@@ -45,14 +48,19 @@ class Cluster:
         nodes: Sequence[str] = NODES,
         registry: str = "",
         proxied: bool = False,
+        network: Network | None = None,
         **settings: object,
     ) -> None:
         """`proxied`: nodes advertise a proxy of their own, so that all that goes to one,
-        from clients and from other nodes, can be held or cut by `proxies[name]`."""
+        from clients and from other nodes, can be held or cut by `proxies[name]`.
+        `network`: each node is in its own namespace; so must be whoever talks to it."""
         self.folder = folder
         self.registry = registry or f"sqlite:///{folder / 'registry.db'}"
         self.listens = dict(zip(nodes, free_ports(len(nodes)), strict=True))
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in self.listens.items()}
+        self._network = network
+        if network is not None:
+            self.addresses = {name: f"{network.address(name)}:{NODE_PORT}" for name in nodes}
         self.proxies: dict[str, TcpProxy] = {name: TcpProxy() for name in nodes if proxied}
         self.settings = {**SETTINGS, **settings}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -115,13 +123,17 @@ class Cluster:
             "node": name,
             "registry": self.registry,
             "data": self.data(name),
-            "listen": f"127.0.0.1:{self.listens[name]}",
+            "listen": self._listen(name),
             "advertise": self.addresses[name],
             **self.settings,
             **settings,
         }
+        inside = self._network.inside(name) if self._network is not None else []
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
-        return [sys.executable, "-m", "ringmq_node.cli", "node", "start", *flags]
+        return [*inside, sys.executable, "-m", "ringmq_node.cli", "node", "start", *flags]
+
+    def _listen(self, name: str) -> str:
+        return f"127.0.0.1:{self.listens[name]}" if self.proxies else self.addresses[name]
 
     def launch(self, name: str, **settings: object) -> None:
         """Starts a node's process, and doesn't wait for it."""
@@ -244,7 +256,7 @@ class Cluster:
 
     async def replica(self, queue: str, node: str) -> admin.Replica:
         """What a node itself holds of a queue."""
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.listens[node]}") as channel:
+        async with grpc.aio.insecure_channel(self._listen(node)) as channel:
             call: Any = channel.unary_unary(
                 "/ringmq.v1.Admin/GetReplica",
                 request_serializer=admin.GetReplicaRequest.SerializeToString,

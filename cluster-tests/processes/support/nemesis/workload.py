@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from itertools import count
 from types import TracebackType
 
@@ -31,20 +32,26 @@ class Publishing:
         size_bytes: int = 200,
         deadline_s: float = MESSAGE_DEADLINE_S,
         batch_messages: int = BATCH_MESSAGES,
+        batches_at_once: int = BATCHES_AT_ONCE,
+        pause_s: float = PAUSE_S,
         total: int | None = None,
+        tag: str = "",
     ) -> None:
-        self.tag = f"p{next(_tags)}"
+        """Runs until it is left, or `total` messages have been tried. `deadline_s`: of each."""
+        self.tag = tag or f"p{next(_tags)}"
         self.attempted = 0
         self.confirmed: set[int] = set()
+        # When confirms came, by the clock that all processes of a machine share.
+        self.confirmed_at: list[float] = []
         self.errors: list[ringmq.RingMQError] = []
         # The longest time without a confirm while some were wanted, since `watch_gaps`.
         self.longest_gap_s = 0.0
         self._seeds, self._queue = seeds, queue
         self._size_bytes, self._deadline_s = size_bytes, deadline_s
-        self._batch, self._total = batch_messages, total
+        self._batch, self._total, self._pause_s = batch_messages, total, pause_s
         self._stopping = False
         self._last_confirm = 0.0
-        self._room = asyncio.Semaphore(BATCHES_AT_ONCE)
+        self._room = asyncio.Semaphore(batches_at_once)
         self._task: asyncio.Task[None] | None = None
         self._open = asyncio.Event()
 
@@ -87,7 +94,7 @@ class Publishing:
                         wanted = min(wanted, self._total - first)
                     self.attempted += wanted
                     batches.create_task(self._publish(publisher, first, wanted))
-                    await asyncio.sleep(PAUSE_S)
+                    await asyncio.sleep(self._pause_s)
 
     async def _publish(self, publisher: ringmq.Publisher, first: int, wanted: int) -> None:
         bodies = [body_of(self.tag, first + i, self._size_bytes) for i in range(wanted)]
@@ -105,6 +112,7 @@ class Publishing:
             now = asyncio.get_running_loop().time()
             self.longest_gap_s = max(self.longest_gap_s, now - self._last_confirm)
             self._last_confirm = now
+            self.confirmed_at.append(time.monotonic())
             self.confirmed |= got
 
     def watch_gaps(self) -> None:

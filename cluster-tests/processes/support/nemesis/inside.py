@@ -1,0 +1,87 @@
+"""A client as a program of its own, for a host (a network namespace) of its own.
+
+    python -m nemesis.inside declare SEEDS QUEUE
+    python -m nemesis.inside publish SEEDS QUEUE TAG TOTAL DEADLINE_S
+    python -m nemesis.inside drain SEEDS QUEUE REPLICAS     once so many are synchronised
+
+SEEDS as everywhere, separated by commas. The last line on stdout is the result, as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+import ringmq
+from nemesis.oracle import parse_body
+from nemesis.waiting import until
+from nemesis.workload import Publishing
+
+BATCH_MESSAGES = 250
+PAUSE_S = 0.03
+DRAIN_S_MAX = 60.0
+
+
+async def declare(seeds: str, queue: str) -> object:
+    """The names of the ring's nodes, the master's first."""
+    async with ringmq.connect(seeds) as client:
+        info = await client.declare_queue(queue)
+        return [replica.node for replica in info.ring]
+
+
+async def publish(seeds: str, queue: str, tag: str, total: str, deadline_s: str) -> object:
+    load = Publishing(
+        seeds.split(","),
+        queue,
+        tag=tag,
+        total=int(total),
+        deadline_s=float(deadline_s),
+        batch_messages=BATCH_MESSAGES,
+        batches_at_once=int(total),
+        pause_s=PAUSE_S,
+    )
+    began = time.monotonic()
+    async with load:
+        print("open", flush=True)
+        await load.finishes(within_s=float(deadline_s) + 60.0)
+    return {
+        "attempted": load.attempted,
+        "confirmed": sorted(load.confirmed),
+        "confirmed_at": load.confirmed_at,
+        "took_s": time.monotonic() - began,
+        "errors": sorted({str(error) for error in load.errors}),
+    }
+
+
+async def drain(seeds: str, queue: str, replicas: str) -> object:
+    """All that is in the queue: [position, tag, number, redelivered]."""
+    found: list[tuple[int, str, int, bool]] = []
+    async with ringmq.connect(seeds) as client:
+
+        async def is_whole() -> bool:
+            ring = (await client.queue(queue)).ring
+            return sum(replica.synchronised for replica in ring) == int(replicas)
+
+        await until(is_whole, f"{replicas} synchronised replicas", within_s=DRAIN_S_MAX)
+        async with client.consumer(queue, prefetch=5000) as consumer:
+            while (await client.queue(queue)).messages_ready:
+                while (batch := await consumer.next_batch(timeout_s=0.5)) is not None:
+                    for message in batch:
+                        tag, number = parse_body(message.body)
+                        found.append((message.position, tag, number, message.redelivered))
+                    await consumer.ack(batch)
+    return found
+
+
+async def main(what: str, *arguments: str) -> None:
+    programs: dict[str, Callable[..., Awaitable[object]]]
+    programs = {"declare": declare, "publish": publish, "drain": drain}
+    result = await programs[what](*arguments)
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

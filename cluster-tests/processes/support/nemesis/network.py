@@ -1,0 +1,104 @@
+"""Hosts as network namespaces on one bridge, and cuts between two of them.
+
+A cut is silent: each of the two gets a wrong hardware address for the other, so that
+frames go nowhere and nobody is told, as with a broken switch. Addresses are in
+namespaces that the run has made; nothing reaches the machine's own network.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from itertools import count
+from types import TracebackType
+
+import pytest
+
+NOWHERE = "02:00:00:00:00:01"
+_networks = count(1)
+
+
+class Network:
+    """`with Network("a", "b") as network`: two hosts that reach each other. Root only."""
+
+    def __init__(self, *hosts: str) -> None:
+        self._prefix = f"ringmq{os.getpid()}-{next(_networks)}"
+        self._hosts = {host: number for number, host in enumerate(hosts, 1)}
+        self._made: list[str] = []
+
+    def __enter__(self) -> Network:
+        if os.geteuid() != 0:
+            pytest.skip("only root may make network namespaces")
+        try:
+            self._make("switch")
+            self._ip("switch", "link add br0 type bridge")
+            self._ip("switch", "link set br0 up")
+            for host in self._hosts:
+                self._make(host)
+                peer = f"link add eth0 type veth peer name {host} netns {self._name('switch')}"
+                self._ip(host, peer)
+                self._ip("switch", f"link set dev {host} master br0 up")
+                self._ip(host, f"addr add {self.address(host)}/24 dev eth0")
+                self._ip(host, "link set eth0 up")
+                self._ip(host, "link set lo up")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for name in self._made:
+            subprocess.run(["ip", "netns", "del", name], check=True, timeout=10)
+        self._made.clear()
+
+    def address(self, host: str) -> str:
+        return f"10.77.0.{self._hosts[host]}"
+
+    def inside(self, host: str) -> list[str]:
+        """What to put before a command so that it runs on `host`; its pid is the command's."""
+        return ["ip", "netns", "exec", self._name(host)]
+
+    def cut(self, one: str, *others: str) -> None:
+        """From now on nothing passes between `one` and each of `others`."""
+        for other in others:
+            for here, there in ((one, other), (other, one)):
+                entry = f"neigh replace {self.address(there)} lladdr {NOWHERE} nud permanent"
+                self._ip(here, f"{entry} dev eth0")
+
+    def heal(self, one: str, *others: str) -> None:
+        for other in others:
+            for here, there in ((one, other), (other, one)):
+                self._ip(here, f"neigh del {self.address(there)} dev eth0")
+
+    def _name(self, host: str) -> str:
+        return f"{self._prefix}-{host}"
+
+    def _make(self, host: str) -> None:
+        made = subprocess.run(
+            ["ip", "netns", "add", self._name(host)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
+        )
+        if made.returncode != 0:
+            pytest.skip(f"a network namespace can't be made here: {made.stderr.strip()}")
+        self._made.append(self._name(host))
+
+    def _ip(self, host: str, command: str) -> None:
+        done = subprocess.run(
+            ["ip", "-n", self._name(host), *command.split()],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
+        )
+        assert done.returncode == 0, f"ip {command}: {done.stderr}"

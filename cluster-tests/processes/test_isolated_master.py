@@ -1,0 +1,158 @@
+"""The master cut off from the other nodes while it keeps its clients: a real cut, a real etcd.
+
+Six hosts (network namespaces): the nodes a, b and c, etcd, and a client on either side.
+Both clients publish all the time, 100 000 messages together. `left` reaches only a; `right`
+is with the majority. What either side has confirmed is in the queue in the end, once; and
+when the majority begins to confirm, the isolated master has long stopped to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from etcd_server import START_S_MAX, require_etcd
+from nemesis import Cluster, until
+from nemesis.network import Network
+
+pytestmark = pytest.mark.slow
+
+MESSAGES_PER_SIDE = 50_000
+# Long enough for a failover; left gives up after it.
+LEFT_DEADLINE_S = 8.0
+RIGHT_DEADLINE_S = 30.0
+ETCD_PORT = 2379
+HOSTS = ("a", "b", "c", "etcd", "left", "right")
+SUPPORT = Path(__file__).parent / "support"
+
+
+class Program:
+    """One `nemesis.inside` on a host."""
+
+    def __init__(self, network: Network, host: str, *arguments: str) -> None:
+        path = os.pathsep.join([str(SUPPORT), *filter(None, sys.path)])
+        self._process = subprocess.Popen(
+            [*network.inside(host), sys.executable, "-m", "nemesis.inside", *arguments],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def opened(self) -> None:
+        """Returns when it has said that it is open."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"open\n"
+
+    def result(self, within_s: float) -> Any:
+        try:
+            out, _ = self._process.communicate(timeout=within_s)
+        finally:
+            self.end()
+        assert self._process.returncode == 0, "the client's program has failed"
+        return json.loads(out.splitlines()[-1])
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(10)
+
+
+def launch_etcd(network: Network, log: Path) -> subprocess.Popen[bytes]:
+    url = f"http://{network.address('etcd')}:{ETCD_PORT}"
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            [
+                *network.inside("etcd"),
+                require_etcd(),
+                f"--data-dir={log.parent / 'etcd'}",
+                f"--listen-client-urls={url}",
+                f"--advertise-client-urls={url}",
+                "--listen-peer-urls=http://127.0.0.1:2380",
+                "--logger=zap",
+            ],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "ETCD_UNSUPPORTED_ARCH": "arm64"},
+        )
+
+
+@pytest.mark.parametrize("sees_registry", [True, False], ids=["sees etcd", "cut from etcd, too"])
+def test_isolated_master(tmp_path: Path, sees_registry: bool) -> None:
+    require_etcd()
+
+    async def story(network: Network) -> None:
+        log = tmp_path / "etcd.log"
+        etcd = launch_etcd(network, log)
+        registry = f"etcd://{network.address('etcd')}:{ETCD_PORT}/ringmq"
+        try:
+            await until(
+                lambda: "serving client traffic" in log.read_text(errors="replace"),
+                "etcd serves",
+                within_s=START_S_MAX,
+            )
+            async with Cluster(tmp_path, registry=registry, network=network) as cluster:
+                await isolate(cluster, network, sees_registry=sees_registry)
+        finally:
+            etcd.kill()
+            etcd.wait(10)
+
+    with Network(*HOSTS) as network:
+        asyncio.run(story(network))
+
+
+async def isolate(cluster: Cluster, network: Network, *, sees_registry: bool) -> None:
+    majority = ",".join(cluster.addresses[name] for name in ("b", "c"))
+    ring = Program(network, "right", "declare", majority, "q").result(20)
+    assert ring[0] == "a"
+    network.cut("left", "b", "c")
+    total = str(MESSAGES_PER_SIDE)
+    sides = [
+        Program(
+            network, "left", "publish", cluster.addresses["a"], "q", "left", total,
+            str(LEFT_DEADLINE_S),
+        ),
+        Program(
+            network, "right", "publish", majority, "q", "right", total, str(RIGHT_DEADLINE_S)
+        ),
+    ]  # fmt: skip
+    try:
+        for side in sides:
+            side.opened()
+        await asyncio.sleep(1.5)
+        away = ["b", "c", "right", *([] if sees_registry else ["etcd"])]
+        network.cut("a", *away)
+        cut_at = time.monotonic()
+        left, right = (side.result(90) for side in sides)
+    finally:
+        for side in sides:
+            side.end()
+    network.heal("a", *away)
+    found = Program(network, "right", "drain", majority, "q", "3").result(90)
+    judge(found, left, right, cut_at)
+
+
+def judge(found: list[Any], left: Any, right: Any, cut_at: float) -> None:
+    places: dict[tuple[str, int], set[int]] = {}
+    for position, tag, number, _ in found:
+        places.setdefault((tag, number), set()).add(position)
+    assert left["attempted"] + right["attempted"] == 2 * MESSAGES_PER_SIDE
+    # The cut was while both were publishing, and left could not go on.
+    assert 0 < len(left["confirmed"]) < MESSAGES_PER_SIDE
+    assert left["errors"]
+    assert len(right["confirmed"]) == MESSAGES_PER_SIDE, right["errors"]
+    for tag, side in (("left", left), ("right", right)):
+        lost = [number for number in side["confirmed"] if (tag, number) not in places]
+        assert not lost, f"{tag}: {len(lost)} of {len(side['confirmed'])} lost"
+    assert all(len(positions) == 1 for positions in places.values()), "enqueued twice"
+    assert len({position for position, *_ in found}) == len(places), "two at one position"
+    # G3: they never confirm at the same time. In between nobody does: the ring's time-out.
+    gaps = zip(right["confirmed_at"], right["confirmed_at"][1:], strict=False)
+    stopped, went_on = next(pair for pair in gaps if pair[1] > cut_at + 0.5)
+    assert went_on - stopped > 1.0
+    assert max(left["confirmed_at"]) < went_on
