@@ -325,7 +325,7 @@ class Node:
         if member == self.me:
             return self.address
         record = self.group.nodes().get(member.node)
-        if record is None:
+        if record is None or record.incarnation != member.incarnation:
             raise BrokerError(common.REASON_NO_MASTER, f"node {member} is down")
         return record.address
 
