@@ -209,6 +209,9 @@ class Cluster:
     def is_running(self, name: str) -> bool:
         return self._processes[name].poll() is None
 
+    def pid(self, name: str) -> int:
+        return self._processes[name].pid
+
     # --- asking ---
 
     @asynccontextmanager
