@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import click
+import uvloop
 
 from ringmq_node.cli.errors import first_error
 
@@ -48,11 +49,13 @@ def client_options(command: F) -> F:
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:
-    """On an event loop of its own. Ctrl-C cancels it and raises `KeyboardInterrupt`.
+    """On an event loop of its own, of the kind that nodes use. Ctrl-C cancels it and raises
+    `KeyboardInterrupt`.
 
     What several tasks of a group raised comes as the first of them.
     """
     try:
-        return asyncio.run(work)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(work)
     except BaseExceptionGroup as group:
         raise first_error(group) from group
