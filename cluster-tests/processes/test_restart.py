@@ -12,7 +12,7 @@ async def test_all_killed_at_once(cluster: Cluster) -> None:
     """Every confirmed message is there, in order, and says that it may have been delivered."""
     async with cluster.publishing("q", size_bytes=SIZE_BYTES) as load:
         async with cluster.consuming("q", ack=False, prefetch=100) as held:
-            await held.gets(100)
+            await held.has(100)
             await load.confirms(1000)
             cluster.kill(*cluster.nodes)
         await cluster.start()

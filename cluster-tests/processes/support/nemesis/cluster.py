@@ -309,5 +309,5 @@ class Cluster:
         """Everything that is in the queue, left there; it becomes redelivered."""
         wanted = (await self.info(queue)).messages_ready
         async with self.consuming(queue, prefetch=1_000_000, ack=False) as all_of_it:
-            await all_of_it.gets(wanted, within_s=within_s)
+            await all_of_it.has(wanted, within_s=within_s)
         return all_of_it.delivered

@@ -191,7 +191,12 @@ class Consuming:
 
     async def gets(self, messages: int, *, within_s: float = 15.0) -> None:
         """Returns when so many more have come, repeats included."""
-        wanted = self.messages + messages
+        await self.has(self.messages + messages, within_s=within_s)
+
+    async def has(self, messages: int, *, within_s: float = 15.0) -> None:
+        """Returns when so many have come since it began."""
         await until(
-            lambda: self.messages >= wanted, f"{messages} more deliveries", within_s=within_s
+            lambda: self.messages >= messages,
+            f"{messages} deliveries",
+            within_s=within_s,
         )
