@@ -67,7 +67,7 @@ class Settings:
     seeds: str
     nodes: int
     deadline_s: float
-    rate: float = 20_000.0
+    rate: float = ENDLESS
     count: int = ENDLESS
     confirm_s: float = 60.0
     producer: str = ""
@@ -124,7 +124,11 @@ class Run:
     # -- publishing --------------------------------------------------------------------------------
 
     async def publish(self, publisher: Publisher) -> None:
-        """Until it is enough; what became of it goes into the facts."""
+        """Until it is enough; what became of it goes into the facts.
+
+        `confirmed_at`: when the last confirm came; `given_at`: when its messages had been handed to
+        the client.
+        """
         self._began = self._confirmed_at = time.monotonic()
         self._began_at = self.load.tally.published
         await self.load.publish(publisher, window=WINDOW)
@@ -143,8 +147,9 @@ class Run:
         now = time.monotonic()
         self._longest_gap_s = max(self._longest_gap_s, now - self._confirmed_at)
         self._confirmed_at = now
-        # The clock of the machine, which the test reads, too.
-        self.facts["last_confirm_at"] = time.time()
+        # By the clock of the machine, which the test reads, too.
+        self.facts["confirmed_at"] = time.time()
+        self.facts["given_at"] = time.time() - (time.perf_counter() - handed_over)
 
     # -- roles -------------------------------------------------------------------------------------
 
