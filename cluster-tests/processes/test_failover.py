@@ -71,6 +71,33 @@ async def test_two_of_three_killed(cluster: Cluster) -> None:
 
 
 @scenario(deadline_s=60)
+async def test_nothing_is_confirmed_before_every_mirror_has_it(cluster: Cluster) -> None:
+    """One mirror stands still, for less than the ring's time-out: no confirm. Then the
+    master dies with what only it and the other mirror have, and that is not lost either."""
+    async with cluster.publishing("q", total=100) as before:
+        await before.finishes(within_s=10)
+    master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
+    for mirror in mirrors:
+        cluster.pause(mirror)
+        async with cluster.publishing("q") as load:
+            await asyncio.sleep(0.7)
+            assert load.attempted > 0
+            assert load.confirmed == set()
+            cluster.resume(mirror)
+            await load.confirms(200)
+        assert load.errors == []
+    async with cluster.publishing("q") as last:
+        cluster.pause(mirrors[1])
+        await asyncio.sleep(0.3)
+        confirmed = len(last.confirmed)
+        cluster.kill(master)
+        cluster.resume(mirrors[1])
+        await last.confirms(200)
+        assert len(last.confirmed) > confirmed
+    (await cluster.drained("q")).judge(before, load, last)
+
+
+@scenario(deadline_s=60)
 async def test_killed_master_after_master(cluster: Cluster) -> None:
     """Each new master is killed as soon as the one before has come back."""
     async with cluster.publishing("q") as load, cluster.consuming("q") as eager:

@@ -19,12 +19,12 @@ async def test_all_killed_at_once(cluster: Cluster) -> None:
         await load.confirms(200, within_s=30)
     assert load.errors == []
     await cluster.wait_synchronised("q")
-    rest = await cluster.contents("q")
-    rest.merge(held.delivered)
-    rest.judge(load)
     async with cluster.client() as client:
         first = (await client.get_messages("q", 100)).redelivered
     assert sum(last - begin + 1 for begin, last in first) == 100
+    rest = await cluster.contents("q")
+    rest.merge(held.delivered)
+    rest.judge(load)
     await cluster.wait_equal("q")
 
 
