@@ -12,7 +12,7 @@ take effect would make so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,6 +65,8 @@ class Place:
     downstream: MemberId | None = field(init=False)
     # My upstream has said Hello. The master, who has none, begins.
     is_greeted: bool = field(init=False)
+    # Where among the marks of the others those of synchronised members are.
+    synced_others: tuple[int, ...] = field(init=False)
     # My downstream has said where to resume.
     downstream_ready: bool = False
     # A mirror: the marks of those between the master and me. The master: of all others.
@@ -81,6 +83,9 @@ class Place:
         self.upstream = ids[self.index - 1] if self.index > 0 else None
         self.downstream = ids[self.index + 1] if self.index + 1 < len(ids) else None
         self.is_greeted = self.index == 0
+        self.synced_others = tuple(
+            index for index, member in enumerate(self.view.members[1:]) if member.synced
+        )
 
     # --- marks ---
 
@@ -123,11 +128,8 @@ class Place:
             self.marks_due = False
 
     def _told_by(self, marks: tuple[Mark, ...]) -> Told:
-        counted = [
-            mark
-            for mark, member in zip(marks, self.view.members[1:], strict=False)
-            if member.synced or mark.complete
-        ]
+        synced = self.synced_others
+        counted = [m for index, m in enumerate(marks) if index in synced or m.complete]
         complete_count = sum(mark.complete for mark in marks)
         least = counted or marks[-1:]
         return Told(complete_count, min(m.persisted for m in least), min(m.received for m in least))
@@ -140,23 +142,21 @@ class Place:
             return last
         return None if self.others is None else min(mark.received for mark in self.others)
 
-    def counted(self, own: Mark, unresolved: Iterable[View]) -> list[Mark] | None:
+    def counted(self, own: Mark, unresolved: Sequence[View]) -> list[Mark] | None:
         """The marks that a confirm has to wait for; None if some aren't known.
 
         Of every member that is synchronised, or may have become so without my knowing yet:
         1. I propose that C is synchronised, and the answer is lost, 2. it took effect,
         3. were I to confirm an op now that C hasn't, 4. and die, C could be master.
         """
-        wanted = set(self.view.synced)
-        for proposed in unresolved:
-            wanted.update(proposed.synced)
-        others = [m for m in self.view.ids[1:] if m in wanted]
-        if not others:
+        wanted = self.synced_others
+        if unresolved:
+            counted = {*self.view.synced, *(m for view in unresolved for m in view.synced)}
+            wanted = tuple(i for i, m in enumerate(self.view.ids[1:]) if m in counted)
+        if not wanted:
             return [own]
-        if self.others is None:
-            return None
-        by_id = dict(zip(self.view.ids[1:], self.others, strict=True))
-        return [own, *(by_id[member_id] for member_id in others)]
+        others = self.others
+        return None if others is None else [own, *(others[index] for index in wanted)]
 
     def joiner_to_count(self, confirmed: int) -> MemberId | None:
         """A joiner that lacks nothing, and has on disk all that has been confirmed so far:

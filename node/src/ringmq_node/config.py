@@ -38,7 +38,7 @@ class NodeConfig:
     ring_timeout_s: float = 2.0
     slow_timeout_s: float = 10.0
     lease_s: float = 6.0
-    heartbeat_s: float = 5.0
+    heartbeat_s: float = 1.0
     # Bodies that are kept in memory, beside on disk.
     cache_bytes_max: int = 256 * MIB
     # Ops of one ring that aren't stable; past it publishers wait.
