@@ -176,19 +176,22 @@ class Channels:
         deadline_s: float | None = None,
         attempt_s: float = ATTEMPT_S,
         again: Callable[[BaseException], bool] = is_retryable,
+        successor_s: float = SUCCESSOR_S,
     ) -> R:
         """Does `attempt(node, timeout_s)` at one node after the other until one answers.
 
         Raises the last error when `deadline_s` (default: the client's) has passed, or
         as soon as `again(error)` says that a repeat is of no use or not safe. A node
-        whose disk failed counts for `SUCCESSOR_S` like one that is away.
+        whose disk failed counts for `successor_s` like one that is away, and never keeps
+        the others from being asked once.
         """
+        asked = 0
         begin = time.monotonic()
         end = begin + (self.deadline_s if deadline_s is None else deadline_s)
 
         def may_repeat(error: BaseException) -> bool:
             if is_nodes_own(error):
-                return time.monotonic() < begin + SUCCESSOR_S
+                return asked < len(self._order) or time.monotonic() < begin + successor_s
             return again(error)
 
         def stop(state: RetryCallState) -> bool:
@@ -207,6 +210,7 @@ class Channels:
         async for trial in retrying:
             with trial:
                 address = self._order[0]
+                asked += 1
                 timeout_s = min(attempt_s, end - time.monotonic())
                 if timeout_s <= 0:
                     raise TimedOutError(f"no answer within the deadline; last asked: {address}")
@@ -282,4 +286,7 @@ class Route:
             answer = await node.broker.LocateQueue(request, timeout=timeout_s)
             return Location(answer.node, answer.address, answer.epoch), node
 
-        return await self._channels.call(attempt, deadline_s=deadline_s, attempt_s=1.0)
+        # Whoever wants the stream waits for a successor; meanwhile its users get the reason.
+        return await self._channels.call(
+            attempt, deadline_s=deadline_s, attempt_s=1.0, successor_s=0.0
+        )
