@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 MESSAGES_PER_SIDE = 50_000
 # Long enough for a failover; left gives up after it.
-LEFT_DEADLINE_S = 8.0
+LEFT_DEADLINE_S = 5.0
 RIGHT_DEADLINE_S = 30.0
 ETCD_PORT = 2379
 HOSTS = ("a", "b", "c", "etcd", "left", "right")
