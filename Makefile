@@ -30,6 +30,7 @@ check: $(STAMP) ## format, lint, types, imports, generated code, links in the do
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/python proto/generate.py --check
+	@$(BIN)/pytest -q -r '' cluster-tests/tidy
 
 format: $(STAMP) ## rewrite what `check` would complain about
 	@$(BIN)/ruff format .
