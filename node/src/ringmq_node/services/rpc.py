@@ -120,6 +120,11 @@ class Outbox:
         self._closed = True
         self._notify()
 
+    def drop(self) -> None:
+        """Only what is being written is still written."""
+        self._messages.clear()
+        self.close()
+
     def _notify(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)

@@ -27,6 +27,8 @@ PREFETCH_MESSAGES = 1000
 PREFETCH_MESSAGES_MAX = 1_000_000
 PREFETCH_BYTES = 16 * 1024 * 1024
 PREFETCH_BYTES_MAX = 1024 * 1024 * 1024
+# How long a client that does not read may hold up the end of its stream.
+LAST_WRITE_S = 5.0
 # A peer that has been silent for this many heartbeats is gone.
 HEARTBEATS_MISSED_MAX = 3
 
@@ -67,6 +69,10 @@ class Stream:
                 await asyncio.wait([writer], timeout=self.limits.heartbeat_s)
         finally:
             self.closed()
+            # A status can't be sent while a message is being written: gRPC refuses that,
+            # and the client would hear nothing at all.
+            self.outbox.drop()
+            await asyncio.wait([writer], timeout=LAST_WRITE_S)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
