@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 REPLICAS_DEFAULT_MAX = 3
 DECLARE_TRIES = 5
+# How far the watch of a node may be behind the registry.
+WATCH_LAG_S_MAX = 5.0
 
 
 class Directory:
@@ -160,6 +162,25 @@ class Directory:
                 common.REASON_NO_MASTER, f"queue {name!r} has no ring yet", queue=name
             )
         return max(known, key=lambda view: view.epoch)
+
+    async def ensure_known(self, name: str) -> None:
+        """Returns once this node knows of a queue that was declared before, at any node.
+
+        What the watch has not shown yet, the registry says: a queue is not found only if
+        it isn't there. Raises if the registry does not answer, or the watch lags on.
+        """
+        if name in self.records:
+            return
+        try:
+            there = await self._node.registry.get(queue_key(name)) is not None
+        except UnavailableError as error:
+            raise _registry_away() from error
+        if there:
+            try:
+                async with asyncio.timeout(WATCH_LAG_S_MAX):
+                    await self._wait_for(name, present=True)
+            except TimeoutError:
+                raise _registry_away() from None
 
     def master_of(self, name: str) -> MemberId:
         """Who is master in the newest view, if that life of its node is still there."""

@@ -87,7 +87,7 @@ class BrokerService:
         async def handler(data: bytes, context: Context) -> bytes:
             request = parse(kind, data)
             self._node.check_open()
-            address = self._elsewhere(request.queue, context)
+            address = await self._elsewhere(request.queue, context)
             if address:
                 path = f"/{NAME}/{method}"
                 return await relay_unary(self._node.channels, address, path, data, context)
@@ -97,9 +97,10 @@ class BrokerService:
 
         return handler
 
-    def _elsewhere(self, queue: str, context: Context) -> str:
+    async def _elsewhere(self, queue: str, context: Context) -> str:
         """The address of the master's node; empty if it is this one."""
         check_queue_name(queue)
+        await self._node.directory.ensure_known(queue)
         master = self._node.directory.master_of(queue)
         if master == self._node.me:
             return ""
@@ -130,7 +131,7 @@ class BrokerService:
             raise BrokerError(
                 common.REASON_BAD_REQUEST, "a publish stream begins with Open", field="request"
             )
-        address = self._elsewhere(request.open.queue, context)
+        address = await self._elsewhere(request.open.queue, context)
         if address:
             path = f"/{NAME}/Publish"
             await relay_stream(self._node.channels, address, path, data, context)
@@ -145,7 +146,7 @@ class BrokerService:
             raise BrokerError(
                 common.REASON_BAD_REQUEST, "a consume stream begins with Open", field="request"
             )
-        address = self._elsewhere(request.open.queue, context)
+        address = await self._elsewhere(request.open.queue, context)
         if address:
             path = f"/{NAME}/Consume"
             await relay_stream(self._node.channels, address, path, data, context)
@@ -213,6 +214,7 @@ class BrokerService:
         request = parse(broker.LocateQueueRequest, data)
         check_queue_name(request.queue)
         self._node.check_open()
+        await self._node.directory.ensure_known(request.queue)
         master = self._node.directory.master_of(request.queue)
         return broker.LocateQueueResponse(
             node=master.node,
