@@ -275,7 +275,10 @@ class Cluster:
         found: list[admin.Replica] = []
 
         async def at_the_same_op() -> bool:
-            found[:] = [await self.replica(queue, name) for name in self.nodes]
+            try:
+                found[:] = [await self.replica(queue, name) for name in self.nodes]
+            except grpc.aio.AioRpcError:
+                return False  # Not open there yet.
             return len({each.last_number for each in found}) == 1
 
         await until(at_the_same_op, f"equal replicas: {found}", within_s=within_s)
