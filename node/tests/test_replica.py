@@ -435,9 +435,11 @@ def test_mirror_serves_nobody(tmp_path: Path) -> None:
         for act in (
             lambda: scene.replica.open_publisher(scene.publisher, b"p"),
             lambda: scene.replica.open_consumer(scene.consumer, 1, 1),
-            lambda: scene.replica.peek(1, 1),
         ):
             refused(act, common.REASON_NOT_MASTER)
+        with pytest.raises(BrokerError) as caught:
+            await scene.replica.peek(1, 1)
+        assert caught.value.reason == common.REASON_NOT_MASTER
         assert scene.replica.info().state == broker.QUEUE_STATE_DOWN
 
     scenario(tmp_path, play)
@@ -596,7 +598,7 @@ def test_take_peek_and_purge(tmp_path: Path) -> None:
         assert await scene.replica.purge() == 0
         scene.publish(1, b"1", b"2", b"3", b"4")
         await scene.confirmed((1, 4))
-        (seen,) = scene.replica.peek(2, 100)
+        (seen,) = await scene.replica.peek(2, 100)
         assert seen.block.bodies() == [b"1", b"2"]
         async with asyncio.timeout(5):
             (taken,) = await scene.replica.take(3, 100)

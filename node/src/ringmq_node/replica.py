@@ -20,6 +20,7 @@ import heapq
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
 
@@ -49,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 # How often a master that hands over looks whether that came to nothing.
 HAND_OVER_POLL_S = 0.05
+# How long a get waits for the first confirm after a take-over.
+INHERITANCE_WAIT_S = 1.0
 
 
 class PublisherSession(Protocol):
@@ -161,8 +164,11 @@ class Replica:
     def watermarks(self, received: int, persisted: int) -> None:
         self._watermarks = (received, persisted)
         if self.master is not None:
+            hidden = self.master.hides_inheritance
             self._carry_out(self.master.watermarks(received, persisted))
             self._send_held_ops()
+            if hidden:
+                self._wake()
 
     def role_changed(self, role: Role, view: View) -> None:
         if role is Role.MASTER:
@@ -481,6 +487,7 @@ class Replica:
 
     async def take(self, messages_max: int, bytes_max: int) -> list[Run]:
         """Removes messages from the queue, and returns them when that is safe."""
+        await self._wait_inheritance()
         master = self.serving()
         self._check_writable()
         number = next(self._ids)
@@ -489,7 +496,16 @@ class Replica:
             await self._wait_settled(number, master.flush())
         return runs  # type: ignore[return-value]
 
-    def peek(self, messages_max: int, bytes_max: int) -> list[Run]:
+    async def _wait_inheritance(self) -> None:
+        """A queue whose master has just changed is not empty: a trip around the ring, and what
+        was there can be seen. (Without a quorum there is no such trip.)"""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(INHERITANCE_WAIT_S):
+                while self.master is not None and self.master.hides_inheritance:
+                    await self._changed.wait()
+
+    async def peek(self, messages_max: int, bytes_max: int) -> list[Run]:
+        await self._wait_inheritance()
         return self.serving().peek(messages_max, bytes_max)  # type: ignore[return-value]
 
     async def purge(self) -> int:

@@ -171,6 +171,7 @@ class QueueMaster:
         self._persisted = 0
         # Positions below this have been confirmed.
         self.visible_below = 0
+        self._inherited_below = state.next_position
         self._hidden: deque[PendingVisible] = deque()
         self._unconfirmed: deque[PendingPublish] = deque()
         self._unconfirmed_transient: deque[PendingPublish] = deque()
@@ -186,6 +187,11 @@ class QueueMaster:
             self._hidden.append(PendingVisible(state.last_number, state.next_position, False))
             if state.live:
                 self.ready_bytes = messages.bytes_in(state.live.first, state.live.last)
+
+    @property
+    def hides_inheritance(self) -> bool:
+        """What was there when this master took over is not confirmed again yet."""
+        return self.visible_below < self._inherited_below
 
     # --- publishers ---
 

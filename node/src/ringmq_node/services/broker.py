@@ -229,7 +229,7 @@ class BrokerService:
         size = min(request.bytes_max or GET_BYTES_MAX, GET_BYTES_MAX)
         match request.mode:
             case broker.GET_MODE_PEEK:
-                runs = replica.peek(messages, size)
+                runs = await replica.peek(messages, size)
             case broker.GET_MODE_REMOVE:
                 runs = await replica.take(messages, size)
             case _:
