@@ -42,7 +42,7 @@ def test_etcd_away_and_a_failover_meanwhile(tmp_path: Path) -> None:
                 await no_registry(cluster)
                 async with cluster.client() as client:
                     with pytest.raises(ringmq.UnavailableError, match="registry"):
-                        await client.declare_queue("another", deadline_s=6.0)
+                        await client.declare_queue("another", deadline_s=8.0)
                 await asyncio.sleep(AWAY_S)
                 await load.confirms(200)
                 await eager.gets(200)

@@ -174,13 +174,13 @@ class Directory:
         try:
             there = await self._node.registry.get(queue_key(name)) is not None
         except UnavailableError as error:
-            raise _registry_away() from error
+            raise registry_away() from error
         if there:
             try:
                 async with asyncio.timeout(WATCH_LAG_S_MAX):
                     await self._wait_for(name, present=True)
             except TimeoutError:
-                raise _registry_away() from None
+                raise registry_away() from None
 
     def master_of(self, name: str) -> MemberId:
         """Who is master in the newest view, if that life of its node is still there."""
@@ -230,20 +230,20 @@ class Directory:
                     [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())],
                 )
             except UnavailableError as error:
-                raise _registry_away() from error
+                raise registry_away() from error
             except OutcomeUnknownError:
                 continue
             if revision is not None:
                 await self._wait_for(name, present=True)
                 return True
-        raise _registry_away()
+        raise registry_away()
 
     async def _place(self, name: str, replicas: int, min_insync: int) -> tuple[QueueRecord, View]:
         """The nodes with the fewest masters come first."""
         alive = await self._node.registered_members()
         if self._node.me not in alive:
             # The registry was away for longer than the leases: who is up isn't known yet.
-            raise _registry_away()
+            raise registry_away()
         wanted = replicas or min(len(alive), REPLICAS_DEFAULT_MAX)
         if wanted > min(len(alive), REPLICAS_MAX):
             raise BrokerError(
@@ -287,7 +287,7 @@ class Directory:
                     [Delete(record.key), Delete(ring_key(record.id))],
                 )
         except UnavailableError as error:
-            raise _registry_away() from error
+            raise registry_away() from error
         except OutcomeUnknownError as error:
             raise BrokerError(
                 common.REASON_OUTCOME_UNKNOWN, f"queue {name!r} may have been deleted", queue=name
@@ -300,7 +300,8 @@ class Directory:
             await self._changed.wait()
 
 
-def _registry_away() -> BrokerError:
+def registry_away() -> BrokerError:
+    """The refusal of what needs the registry, while it is away."""
     return BrokerError(
         common.REASON_REGISTRY_UNAVAILABLE, "the registry does not answer; data goes on"
     )

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_node.directory import registry_away
 from ringmq_node.errors import BrokerError
 from ringmq_node.records import check_queue_name
 from ringmq_node.replica import Replica
@@ -31,6 +32,8 @@ GET_MESSAGES_MAX = 1000
 GET_BYTES_MAX = 4 * 1024 * 1024
 # How long a stream waits for a master that is just taking over.
 SERVING_WAIT_S = 2.0
+# Of the time that a declare has, what the registry may take.
+REGISTRY_SHARE = 0.75
 
 
 class BrokerService:
@@ -171,10 +174,16 @@ class BrokerService:
         request = parse(broker.DeclareQueueRequest, data)
         check_queue_name(request.queue)
         self._node.check_open()
+        left_s = context.time_remaining() or UNARY_DEADLINE_S
+        try:
+            # Some of the time is kept for saying that it was the registry that took it.
+            async with asyncio.timeout(left_s * REGISTRY_SHARE):
+                created = await self._node.directory.declare(
+                    request.queue, request.replicas, request.min_insync
+                )
+        except TimeoutError:
+            raise registry_away() from None
         async with asyncio.timeout(context.time_remaining() or UNARY_DEADLINE_S):
-            created = await self._node.directory.declare(
-                request.queue, request.replicas, request.min_insync
-            )
             info = await self._node.queue_info(request.queue)
         return broker.DeclareQueueResponse(queue=info, created=created).SerializeToString()
 
