@@ -24,7 +24,7 @@ class Log:
     messages: list[tuple[int, int, int]] = field(default_factory=list)
 
     def copy(self) -> Log:
-        data = state_to_wire(self.state, 0).SerializeToString()
+        data = state_to_wire(self.state).SerializeToString()
         return Log(state_from_wire(wire.FetchStateResponse.FromString(data)), [*self.messages])
 
     def op(self, epoch: int, published: int) -> None:

@@ -53,9 +53,8 @@ def keep_below(
     return 0
 
 
-def state_to_wire(state: QueueState, ring_epoch: int) -> wire.FetchStateResponse:
+def state_to_wire(state: QueueState) -> wire.FetchStateResponse:
     return wire.FetchStateResponse(
-        epoch=ring_epoch,
         number=state.last_number,
         next_position=state.next_position,
         live=_ranges_to_wire(state.live),

@@ -39,20 +39,17 @@ class FetchStateRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
-    EPOCH_FIELD_NUMBER: builtins.int
     NUMBER_MIN_FIELD_NUMBER: builtins.int
     queue: builtins.str
-    epoch: builtins.int
     number_min: builtins.int
     """The answer is of an op not below this one."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
-        epoch: builtins.int = ...,
         number_min: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "number_min", b"number_min", "queue", b"queue"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["number_min", b"number_min", "queue", b"queue"]) -> None: ...
 
 Global___FetchStateRequest: typing_extensions.TypeAlias = FetchStateRequest
 
@@ -99,7 +96,6 @@ Global___EpochStart: typing_extensions.TypeAlias = EpochStart
 class FetchStateResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    EPOCH_FIELD_NUMBER: builtins.int
     NUMBER_FIELD_NUMBER: builtins.int
     NEXT_POSITION_FIELD_NUMBER: builtins.int
     LIVE_FIELD_NUMBER: builtins.int
@@ -107,7 +103,6 @@ class FetchStateResponse(google.protobuf.message.Message):
     PRODUCERS_FIELD_NUMBER: builtins.int
     EPOCHS_FIELD_NUMBER: builtins.int
     TRANSIENT_FIELD_NUMBER: builtins.int
-    epoch: builtins.int
     number: builtins.int
     next_position: builtins.int
     @property
@@ -123,7 +118,6 @@ class FetchStateResponse(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        epoch: builtins.int = ...,
         number: builtins.int = ...,
         next_position: builtins.int = ...,
         live: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
@@ -132,7 +126,7 @@ class FetchStateResponse(google.protobuf.message.Message):
         epochs: collections.abc.Iterable[Global___EpochStart] | None = ...,
         transient: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "epochs", b"epochs", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "redelivered", b"redelivered", "transient", b"transient"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epochs", b"epochs", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "redelivered", b"redelivered", "transient", b"transient"]) -> None: ...
 
 Global___FetchStateResponse: typing_extensions.TypeAlias = FetchStateResponse
 
@@ -141,11 +135,9 @@ class FetchMessagesRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
-    EPOCH_FIELD_NUMBER: builtins.int
     POSITIONS_FIELD_NUMBER: builtins.int
     BYTES_MAX_FIELD_NUMBER: builtins.int
     queue: builtins.str
-    epoch: builtins.int
     bytes_max: builtins.int
     @property
     def positions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
@@ -153,11 +145,10 @@ class FetchMessagesRequest(google.protobuf.message.Message):
         self,
         *,
         queue: builtins.str = ...,
-        epoch: builtins.int = ...,
         positions: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
         bytes_max: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bytes_max", b"bytes_max", "epoch", b"epoch", "positions", b"positions", "queue", b"queue"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes_max", b"bytes_max", "positions", b"positions", "queue", b"queue"]) -> None: ...
 
 Global___FetchMessagesRequest: typing_extensions.TypeAlias = FetchMessagesRequest
 

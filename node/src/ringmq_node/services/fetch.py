@@ -56,7 +56,7 @@ class FetchService:
         replica = self._source(request.queue)
         async with asyncio.timeout(context.time_remaining() or STATE_DEADLINE_S):
             await replica.wait_number(request.number_min)
-        return state_to_wire(replica.store.state, replica.view.epoch).SerializeToString()
+        return state_to_wire(replica.store.state).SerializeToString()
 
     async def _messages(self, data: bytes, context: Context) -> None:
         request = parse(wire.FetchMessagesRequest, data)
