@@ -4,15 +4,17 @@ An op's encoded form is the payload that goes around the ring, and the payload
 of its journal record, byte for byte.
 
     kind     u8    1 publish | 2 remove | 3 requeue
-    flags    u8    publish: bit 0 transient
+    flags    u8    publish: bit 0 transient, bit 1 has a message id
     ...
 
     publish  producer size u16, count u32, first position u64, first sequence u64,
-             producer id, block
+             producer id, message id (none or 16 bytes), block
     remove   ranges u32 in `count`; (first u64, last u64) each
     requeue  as remove
 
 Little endian. An op is decoded by whoever applies it; the ring never looks inside.
+A publish without its block is its *outline*: what the state is made of. Journals keep
+only that of messages whose bodies are in the message store, or in memory.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ REMOVE = 2
 REQUEUE = 3
 
 FLAG_TRANSIENT = 1
+FLAG_MESSAGE_ID = 2
+MESSAGE_ID_BYTES = 16
 PRODUCER_ID_BYTES_MAX = 64
 RANGES_MAX = 1 << 20
 
@@ -40,14 +44,40 @@ class OpError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """`count` messages at `first_position` and after. The producer's sequences run along."""
+
+    first_position: int
+    count: int
+    transient: bool = False
+    producer_id: bytes = b""
+    first_sequence: int = 0
+    # Set (16 bytes) where the same block goes to several queues, which then share its bodies.
+    message_id: bytes = b""
+
+    @property
+    def last_position(self) -> int:
+        return self.first_position + self.count - 1
+
+    @property
+    def last_sequence(self) -> int:
+        return self.first_sequence + self.count - 1
+
+
+@dataclass(frozen=True, slots=True)
 class Publish:
-    """`block` goes to `first_position` and after. The producer's sequences run along."""
+    """`block` goes to `first_position` and after. The rest as in `Outline`."""
 
     first_position: int
     block: Block
     transient: bool = False
     producer_id: bytes = b""
     first_sequence: int = 0
+    message_id: bytes = b""
+
+    @property
+    def count(self) -> int:
+        return self.block.count
 
     @property
     def last_position(self) -> int:
@@ -81,20 +111,47 @@ Op = Publish | Remove | Requeue
 def encode(op: Op) -> bytes:
     match op:
         case Publish():
-            flags = FLAG_TRANSIENT if op.transient else 0
-            header = PUBLISH_HEADER.pack(
-                PUBLISH,
-                flags,
-                len(op.producer_id),
-                op.block.count,
-                op.first_position,
-                op.first_sequence,
-            )
-            return b"".join((header, op.producer_id, op.block.data))
+            return encode_outline(op) + op.block.data
         case Remove(ranges):
             return _encode_ranges(REMOVE, ranges)
         case Requeue(ranges):
             return _encode_ranges(REQUEUE, ranges)
+
+
+def encode_outline(op: Publish | Outline) -> bytes:
+    """A publish up to its block."""
+    flags = FLAG_TRANSIENT if op.transient else 0
+    if op.message_id:
+        assert len(op.message_id) == MESSAGE_ID_BYTES
+        flags |= FLAG_MESSAGE_ID
+    header = PUBLISH_HEADER.pack(
+        PUBLISH, flags, len(op.producer_id), op.count, op.first_position, op.first_sequence
+    )
+    return header + op.producer_id + op.message_id
+
+
+def decode_outline(payload: bytes) -> tuple[Outline, int]:
+    """The outline that `payload` begins with, and its size. Raises `OpError`."""
+    if len(payload) < PUBLISH_HEADER.size:
+        raise OpError(f"publish of {len(payload)} bytes is shorter than its header")
+    kind, flags, producer_size, count, position, sequence = PUBLISH_HEADER.unpack_from(payload)
+    id_at = PUBLISH_HEADER.size + producer_size
+    end = id_at + (MESSAGE_ID_BYTES if flags & FLAG_MESSAGE_ID else 0)
+    if kind != PUBLISH:
+        raise OpError(f"op of kind {kind} where a publish should be")
+    if producer_size > PRODUCER_ID_BYTES_MAX:
+        raise OpError(f"publish with a producer id of {producer_size} bytes")
+    if len(payload) < end or not count:
+        raise OpError(f"publish of {len(payload)} bytes and {count} messages")
+    outline = Outline(
+        first_position=position,
+        count=count,
+        transient=bool(flags & FLAG_TRANSIENT),
+        producer_id=payload[PUBLISH_HEADER.size : id_at],
+        first_sequence=sequence,
+        message_id=payload[id_at:end],
+    )
+    return outline, end
 
 
 def decode(payload: bytes) -> Op:
@@ -111,24 +168,20 @@ def decode(payload: bytes) -> Op:
 
 
 def _decode_publish(payload: bytes) -> Publish:
-    if len(payload) < PUBLISH_HEADER.size:
-        raise OpError(f"publish of {len(payload)} bytes is shorter than its header")
-    _, flags, producer_size, count, position, sequence = PUBLISH_HEADER.unpack_from(payload)
-    block_at = PUBLISH_HEADER.size + producer_size
-    if producer_size > PRODUCER_ID_BYTES_MAX:
-        raise OpError(f"publish with a producer id of {producer_size} bytes")
+    outline, block_at = decode_outline(payload)
     try:
         block = Block(payload[block_at:])
     except BlockError as error:
         raise OpError(str(error)) from error
-    if block.count != count:
-        raise OpError(f"publish says {count} messages, its block has {block.count}")
+    if block.count != outline.count:
+        raise OpError(f"publish says {outline.count} messages, its block has {block.count}")
     return Publish(
-        first_position=position,
+        first_position=outline.first_position,
         block=block,
-        transient=bool(flags & FLAG_TRANSIENT),
-        producer_id=payload[PUBLISH_HEADER.size : block_at],
-        first_sequence=sequence,
+        transient=outline.transient,
+        producer_id=outline.producer_id,
+        first_sequence=outline.first_sequence,
+        message_id=outline.message_id,
     )
 
 

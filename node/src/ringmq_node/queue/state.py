@@ -17,7 +17,7 @@ import struct
 from dataclasses import dataclass, field
 
 from ringmq.ranges import Range, RangeSet
-from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.ops import Op, Outline, Publish, Remove, Requeue
 
 # Producers whose last sequence is remembered. Past it the one that has been
 # silent longest (in ops, not seconds: replicas have to agree) is forgotten.
@@ -59,12 +59,12 @@ class QueueState:
         self.epochs.append(EpochStart(epoch, self.last_number + 1, self.next_position))
         del self.epochs[:-EPOCHS_MAX]
 
-    def apply(self, number: int, op: Op) -> list[Range]:
+    def apply(self, number: int, op: Op | Outline) -> list[Range]:
         """Applies the next op; returns the positions that have ceased to be live."""
         assert number == self.last_number + 1, (number, self.last_number)
         gone: list[Range] = []
         match op:
-            case Publish():
+            case Publish() | Outline():
                 self._publish(op)
             case Remove(ranges):
                 gone = self._remove(ranges)
@@ -75,7 +75,7 @@ class QueueState:
         self.last_number = number
         return gone
 
-    def _publish(self, op: Publish) -> None:
+    def _publish(self, op: Publish | Outline) -> None:
         assert op.first_position == self.next_position, (op.first_position, self.next_position)
         self.next_position = op.last_position + 1
         self.live.add(op.first_position, op.last_position)

@@ -1,7 +1,7 @@
 """Framed records in append-only files: how they are written, and what a reader believes.
 
     file header, 32 bytes
-      magic        8 bytes   b"RINGMQ-J" journal | b"RINGMQ-S" segment
+      magic        8 bytes   b"RINGMQ-J" journal | b"RINGMQ-S" segment | b"RINGMQ-B" bodies
       version      u16       1
       reserved     u16       0
       marker       u32       drawn at random for each file, no byte of it 0
@@ -14,7 +14,9 @@
       header crc   u32       of the header's bytes after this one, begun with marker ^ offset
       payload crc  u32
       length       u32       of the payload, in bytes
-      kind         u8        1 checkpoint | 2 op | 3 epoch | 4 fill | 5 entry | 6 end
+      kind         u8        1 checkpoint | 2 op | 3 epoch | 4 fill | 5 entry | 6 end |
+                             7 message | 8 hole | 9, 10, 11 op, fill, entry whose bodies are
+                             in the message store | 12, 13 op, fill whose bodies are nowhere
       flags        u8        fill, entry: bit 0 transient
       reserved     u16       0
       number       u64       by kind, see docs/formats.md
@@ -56,6 +58,7 @@ from ringmq_node.storage.errors import CorruptionReport, UnsupportedFormatError
 VERSION: Final = 1
 JOURNAL_MAGIC: Final = b"RINGMQ-J"
 SEGMENT_MAGIC: Final = b"RINGMQ-S"
+BODIES_MAGIC: Final = b"RINGMQ-B"
 FILE_HEADER: Final = struct.Struct("<8sHHIQII")
 
 RECORD_PREFIX: Final = struct.Struct("<II")
@@ -79,6 +82,13 @@ class Kind(IntEnum):
     FILL = 4
     ENTRY = 5
     END = 6
+    MESSAGE = 7
+    HOLE = 8
+    STORED_OP = 9
+    STORED_FILL = 10
+    STORED_ENTRY = 11
+    HOLLOW_OP = 12
+    HOLLOW_FILL = 13
 
 
 _KINDS = frozenset(int(kind) for kind in Kind)
