@@ -6,8 +6,12 @@ not its business (`QueueState.live` says so), only how many: at zero the entry i
 dead, its block is let go, and it is left in place until half of all are dead, so
 that taking one out is O(log n) and not O(n).
 
-Invariant (`check`): entries are in order and don't overlap; `live` is the number of
-live positions; each file's `references` is the number of living entries in it.
+A `Delta` stands for all living entries of one segment, which are not in memory: they are
+read again (`unfold`) from the headers of its file when something touches them.
+
+Invariant (`check`): entries are in order and don't overlap, and none is in the segment of a
+delta; `live` is the number of live positions; each file's `references` is the number of
+living entries in it, a delta being one.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from pathlib import Path
 
 from ringmq.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
+from ringmq_node.storage.references import Location
 
+SEGMENT_POSITIONS = 16_384
 # What a block takes in memory beside its bytes: its offsets, as Python objects.
 _BLOCK_BYTES = 300
 _OFFSET_BYTES = 40
@@ -59,8 +65,9 @@ class Entry:
     live: int
     transient: bool
     generation: int
-    file: DataFile
-    # The record: where it begins, how long it is with its header.
+    # The index record: which file it is in (None: in none, the message is only in memory or
+    # in the transient store), where it begins, how long it is with its header.
+    file: DataFile | None
     offset: int
     length: int
     # Bytes of all the bodies of `first..last`, dead ones too.
@@ -69,6 +76,8 @@ class Entry:
     # Sizes of the bodies of the whole block, while it isn't in memory.
     sizes: array[int] | None = None
     durable: bool = False
+    # Where the block is in the message store; None if it is in the index record.
+    location: Location | None = None
 
     @property
     def count(self) -> int:
@@ -116,6 +125,27 @@ class Entry:
         return memory_bytes(block)
 
 
+@dataclass(slots=True, eq=False)
+class Delta:
+    """A segment of which only this is in memory."""
+
+    segment: DataFile
+    # Live messages whose bodies are in it, and the bytes of these.
+    live: int
+    live_bytes: int
+    # Whether any of its bodies are in the message store.
+    stored: bool
+
+    @property
+    def first(self) -> int:
+        """Where the segment's positions begin, live or not."""
+        return self.segment.number * SEGMENT_POSITIONS
+
+    @property
+    def last(self) -> int:
+        return self.first + SEGMENT_POSITIONS - 1
+
+
 def memory_bytes(block: Block) -> int:
     """About what `block` takes in memory."""
     return _BLOCK_BYTES + len(block.data) + _OFFSET_BYTES * block.count
@@ -126,22 +156,27 @@ def live_count(live: RangeSet, first: int, last: int) -> int:
 
 
 class RunIndex:
-    """The entries of one queue by position."""
+    """The entries of one queue by position, and its deltas by segment."""
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._entries: list[Entry] = []
         self._head = 0
         self._dead = 0
+        self.deltas: dict[int, Delta] = {}
 
     def __iter__(self) -> Iterator[Entry]:
         """The living entries, in order."""
         return (entry for entry in self._entries[self._head :] if entry.live)
 
+    def __len__(self) -> int:
+        """How many entries are in memory, not counting those that are dead."""
+        return len(self._entries) - self._dead
+
     def add(self, entry: Entry) -> None:
         """Takes in a living entry, whose positions nothing living covers."""
         assert entry.live > 0
-        entry.file.references += 1
+        _refer(entry, 1)
         if not self._firsts or entry.first > self._firsts[-1]:
             self._firsts.append(entry.first)
             self._entries.append(entry)
@@ -164,8 +199,17 @@ class RunIndex:
                 yield entry
             index += 1
 
+    def before(self, position: int) -> Iterator[Entry]:
+        """Living entries that begin before `position`, the last one first."""
+        index = bisect_left(self._firsts, position) - 1
+        while index >= self._head:
+            entry = self._entries[index]
+            if entry.live:
+                yield entry
+            index -= 1
+
     def remove(self, gone: list[Range]) -> tuple[int, list[Entry]]:
-        """Counts down for positions that were live until now.
+        """Counts down for positions that were live until now, and in no delta.
 
         Returns the bytes of their bodies, and the entries that died of it.
         """
@@ -189,7 +233,7 @@ class RunIndex:
         place = self._place(entry)
         del self._firsts[place], self._entries[place]
         entry.live = 0
-        entry.file.references -= 1
+        _refer(entry, -1)
 
     def replace(self, entry: Entry, parts: list[Entry]) -> None:
         """Puts `parts`, which cover all its living positions, in the place of `entry`."""
@@ -197,9 +241,55 @@ class RunIndex:
         self._firsts[place : place + 1] = [part.first for part in parts]
         self._entries[place : place + 1] = parts
         for part in parts:
-            part.file.references += 1
+            _refer(part, 1)
         entry.live = 0
-        entry.file.references -= 1
+        _refer(entry, -1)
+
+    def fold(self, segment: DataFile, live: RangeSet) -> Delta:
+        """Puts a delta in the place of all entries of a segment, which are all in its file."""
+        first = segment.number * SEGMENT_POSITIONS
+        last = first + SEGMENT_POSITIONS - 1
+        low, high = bisect_left(self._firsts, first), bisect_right(self._firsts, last)
+        folded = [entry for entry in self._entries[low:high] if entry.live]
+        assert folded
+        assert segment.number not in self.deltas
+        delta = Delta(segment, 0, 0, any(entry.location is not None for entry in folded))
+        for entry in folded:
+            assert entry.file is segment
+            delta.live += entry.live
+            delta.live_bytes += sum(
+                entry.bytes_of(*part) for part in live.intersection(entry.first, entry.last)
+            )
+            segment.references -= 1
+        self._dead -= high - low - len(folded)
+        del self._firsts[low:high], self._entries[low:high]
+        self._head = min(self._head, low)
+        self._compact()
+        self.put(delta)
+        return delta
+
+    def put(self, delta: Delta) -> None:
+        """Takes in a delta, whose segment has no entry here."""
+        delta.segment.references += 1
+        self.deltas[delta.segment.number] = delta
+
+    def unfold(self, delta: Delta, entries: list[Entry]) -> None:
+        """Puts the living entries of its segment in the place of a delta."""
+        del self.deltas[delta.segment.number]
+        delta.segment.references -= 1
+        for entry in entries:
+            self.add(entry)
+
+    def folded(self, first: int, last: int) -> list[Delta]:
+        """Deltas of segments that have positions in `first..last`, in order."""
+        if not self.deltas:
+            return []
+        low, high = first // SEGMENT_POSITIONS, last // SEGMENT_POSITIONS
+        if high - low < len(self.deltas):
+            numbers = [number for number in range(low, high + 1) if number in self.deltas]
+        else:
+            numbers = sorted(number for number in self.deltas if low <= number <= high)
+        return [self.deltas[number] for number in numbers]
 
     def _place(self, entry: Entry) -> int:
         assert entry.live
@@ -209,15 +299,16 @@ class RunIndex:
         return place
 
     def clear(self) -> list[Entry]:
-        """Takes all out; returns the living ones, as they were, in order."""
+        """Takes all entries out; returns the living ones, as they were, in order."""
+        assert not self.deltas
         entries = [*self]
         for entry in entries:
-            entry.file.references -= 1
+            _refer(entry, -1)
         self._firsts, self._entries, self._head, self._dead = [], [], 0, 0
         return entries
 
     def _bury(self, entry: Entry) -> None:
-        entry.file.references -= 1
+        _refer(entry, -1)
         self._dead += 1
 
     def _compact(self) -> None:
@@ -243,7 +334,21 @@ class RunIndex:
             before = entry.last
             assert entry.live == live_count(live, entry.first, entry.last)
             assert not missing.intersection(entry.first, entry.last)
+            assert not self.folded(entry.first, entry.last)
             covered += entry.live
-            references[id(entry.file)] = references.get(id(entry.file), 0) + 1
-            assert entry.file.references >= references[id(entry.file)]
+            if entry.file is not None:
+                references[id(entry.file)] = references.get(id(entry.file), 0) + 1
+                assert entry.file.references >= references[id(entry.file)]
+        for number, delta in self.deltas.items():
+            assert number == delta.segment.number
+            assert delta.segment.references == 1
+            first, last = delta.first, delta.last
+            assert delta.live == live_count(live, first, last) - live_count(missing, first, last)
+            assert delta.live > 0
+            covered += delta.live
         assert covered + len(missing) == len(live)
+
+
+def _refer(entry: Entry, count: int) -> None:
+    if entry.file is not None:
+        entry.file.references += count

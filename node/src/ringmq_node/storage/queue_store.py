@@ -32,7 +32,13 @@ from ringmq_node.storage import checkpoint
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, StoreClosedError
-from ringmq_node.storage.index import DataFile, Entry, live_count, memory_bytes
+from ringmq_node.storage.index import (
+    SEGMENT_POSITIONS,
+    DataFile,
+    Entry,
+    live_count,
+    memory_bytes,
+)
 from ringmq_node.storage.journal import JournalWriter, Piece
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.records import (
@@ -44,7 +50,6 @@ from ringmq_node.storage.records import (
 )
 from ringmq_node.storage.recovery import Recovered
 from ringmq_node.storage.segments import (
-    SEGMENT_POSITIONS,
     FlushItem,
     Placed,
     parts_of,
@@ -468,7 +473,7 @@ class QueueStore:
             self._host.counters.cache_bytes -= memory_bytes(entry.block)
             entry.block = None
         file = entry.file
-        if not file.references and self._segments.get(file.number) is file:
+        if file is not None and not file.references and self._segments.get(file.number) is file:
             self._emptied[file.number] = self._gate()
             self._host.mark_flushable(self)
 

@@ -286,7 +286,7 @@ class _Recovery:
         body_bytes = 0
         for entry in sorted(entries, key=lambda entry: entry.first):
             index.add(entry)
-            if entry.file.path.suffix == ".jif":
+            if entry.file is not None and entry.file.path.suffix == ".jif":
                 entry.file.entries.append(entry)
             body_bytes += sum(
                 entry.bytes_of(a, b) for a, b in state.live.intersection(entry.first, entry.last)

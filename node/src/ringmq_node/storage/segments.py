@@ -23,7 +23,7 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport
-from ringmq_node.storage.index import DataFile, Entry
+from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry
 from ringmq_node.storage.journal import NEW_SUFFIX
 from ringmq_node.storage.records import (
     FILE_HEADER,
@@ -35,7 +35,6 @@ from ringmq_node.storage.records import (
     record_header,
 )
 
-SEGMENT_POSITIONS = 16_384
 SUFFIX = ".idx"
 
 
@@ -144,6 +143,7 @@ def _write_segment(
 def read_block(disk: Disk, entry: Entry) -> Block:
     """The block of an entry, from its file. Raises `CorruptError`."""
     file = entry.file
+    assert file is not None
     try:
         with file.lock:
             data = disk.read(file.path, entry.offset, entry.length)
@@ -172,4 +172,5 @@ def body_of(kind: int, payload: bytes) -> tuple[Block | None, ops.Op | None]:
 
 
 def _corrupt(entry: Entry, what: str) -> CorruptError:
+    assert entry.file is not None
     return CorruptError(CorruptionReport(str(entry.file.path), entry.offset, entry.length, what))
