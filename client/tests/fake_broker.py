@@ -257,6 +257,9 @@ class FakeNode(BrokerServicer, AdminServicer):
         await self._check(context, request.queue)
         return admin.GetReplicaResponse(replica=admin.Replica(node="a", master=True))
 
+    async def GetResources(self, request: Any, context: Any) -> Any:
+        return admin.GetResourcesResponse()
+
     # --- publish ---
 
     async def Publish(  # type: ignore[override]

@@ -33,6 +33,7 @@ UNARY = (
     "Admin/ListQueues",
     "Admin/PromoteMirror",
     "Admin/GetReplica",
+    "Admin/GetResources",
     "Ring/FetchState",
 )
 # A field of a wire type that does not exist.

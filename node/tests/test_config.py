@@ -79,11 +79,32 @@ def test_what_has_no_default_is_asked_for(name: str) -> None:
         ("heartbeat_s", "inf"),
         ("reflection", "maybe"),
         ("reflection", 1),
+        ("memory_watermark", 0),
+        ("memory_watermark", 40),
+        ("memory_watermark", "1.5"),
+        ("memory_watermark", "256 potatoes"),
+        ("memory_watermark", "0.5mem"),
+        ("memory_watermark", True),
+        ("memory_watermark", ""),
+        ("disk_free_limit", -1),
+        ("disk_free_limit", "50 M"),
+        ("disk_free_limit", "mem"),
+        ("disk_free_limit", [1]),
     ],
 )
 def test_setting_out_of_range_is_refused_by_its_name(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"^{name}: "):
         load({**NEEDED, name: value})
+
+
+def test_limits_are_numbers_or_text(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("memory_watermark = 0.6\ndisk_free_limit = 2000000\n")
+    config = load(file=file)
+    assert (config.memory_watermark, config.disk_free_limit) == ("0.6", "2000000")
+    config = load(environment={"RINGMQ_MEMORY_WATERMARK": "256MiB"}, file=file)
+    assert config.memory_watermark == "256MiB"
+    assert load({**NEEDED, "disk_free_limit": "1.5mem"}).disk_free_limit == "1.5mem"
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:7800", "a.b-c:1"])

@@ -56,6 +56,7 @@ from ringmq.model import (
     QueueInfo,
     QueueState,
     Replica,
+    Resources,
 )
 from ringmq.publisher import Publisher
 from ringmq.sync import connect_sync
@@ -92,6 +93,7 @@ __all__ = [
     "QueueState",
     "Replica",
     "RequestError",
+    "Resources",
     "RetryableError",
     "RingMQError",
     "StoreFailedError",

@@ -150,6 +150,37 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """What a node uses of its machine, and the limits past which an alarm is on."""
+
+    # Resident; the watermark; what the process may use, at most.
+    memory_used_bytes: int
+    memory_limit_bytes: int
+    memory_total_bytes: int
+    memory_alarm: bool
+    # Of the data directory's file system.
+    disk_free_bytes: int
+    disk_limit_bytes: int
+    disk_alarm: bool
+    # How long a queue may keep a message in memory; None: as long as it likes.
+    desired_duration_s: float | None
+
+    @classmethod
+    def from_wire(cls, wire: admin.Resources) -> Resources:
+        bounded = wire.HasField("desired_duration_s")
+        return cls(
+            memory_used_bytes=wire.memory_used_bytes,
+            memory_limit_bytes=wire.memory_limit_bytes,
+            memory_total_bytes=wire.memory_total_bytes,
+            memory_alarm=wire.memory_alarm,
+            disk_free_bytes=wire.disk_free_bytes,
+            disk_limit_bytes=wire.disk_limit_bytes,
+            disk_alarm=wire.disk_alarm,
+            desired_duration_s=wire.desired_duration_s if bounded else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class NodeInfo:
     node: str
     address: str
@@ -158,6 +189,8 @@ class NodeInfo:
     version: str
     masters: int
     mirrors: int
+    # None: it did not answer in time.
+    resources: Resources | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +217,7 @@ class ClusterStatus:
                     version=n.version,
                     masters=n.masters,
                     mirrors=n.mirrors,
+                    resources=Resources.from_wire(n.resources) if n.HasField("resources") else None,
                 )
                 for n in wire.nodes
             ),

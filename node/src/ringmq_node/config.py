@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
+
 MIB = 1024 * 1024
 NODE_NAME_BYTES_MAX = 128
 
@@ -43,6 +45,11 @@ class NodeConfig:
     cache_bytes_max: int = 256 * MIB
     # Ops of one ring that aren't stable; past it publishers wait.
     ring_bytes_max: int = 64 * MIB
+    # Memory above which the node is short of it; from half of it on queues page out. A
+    # fraction of what the process may use, or a size: see `resources.limits`.
+    memory_watermark: str = "0.4"
+    # Free disk below which the node is short of it. A size, or a multiple of the memory: 0.5mem.
+    disk_free_limit: str = "50MB"
     # How long a stopping node tries to hand its masters over.
     drain_s: float = 10.0
     reflection: bool = True
@@ -68,6 +75,14 @@ class NodeConfig:
             value = getattr(self, name)
             if value and not _is_address(value):
                 raise ConfigError(f"{name}: {value!r} is not HOST:PORT")
+        for name, parse in (
+            ("memory_watermark", parse_memory_watermark),
+            ("disk_free_limit", parse_disk_free_limit),
+        ):
+            try:
+                parse(getattr(self, name))
+            except ValueError as error:
+                raise ConfigError(f"{name}: {error}") from error
 
 
 def _is_address(value: str) -> bool:

@@ -45,6 +45,8 @@ from ringmq_node.errors import BrokerError, StartError
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.state import QueueState
 from ringmq_node.replica import Replica
+from ringmq_node.resources import Alarm, ResourceMonitor
+from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 from ringmq_node.services.admin import AdminService
 from ringmq_node.services.broker import BrokerService
 from ringmq_node.services.fetch import Fetcher, FetchService
@@ -78,11 +80,14 @@ class Node:
         self.me = MemberId(config.node, incarnation)
         self.failed: StoreError | None = None
         self.draining = False
+        # What is short here now; the broker's flow control asks.
+        self.alarms: set[Alarm] = set()
         self.address = config.advertise
         self.directory = Directory(self)
         limit = config.message_bytes_max + REQUEST_OVERHEAD_BYTES
         self.channels = Channels(limit)
         self.store: Store
+        self.resources: ResourceMonitor
         self.group: Group
         self._fetcher = Fetcher(self)
         self._health = health.aio.HealthServicer()
@@ -108,6 +113,7 @@ class Node:
         self.store = self._open_store()
         self.store.on_durable = self._durable
         self.store.on_failed = self.store_failed
+        self.resources = self._watch_resources()
         port = self._listen()
         host = self.config.listen.rpartition(":")[0]
         self.address = self.config.advertise or f"{host}:{port}"
@@ -127,6 +133,7 @@ class Node:
         await self._server.start()
         for work, name in (
             (self.store.run(), "store"),
+            (self.resources.run(), "resources"),
             (self.group.run(), "group"),
             (self.directory.run(), "directory"),
         ):
@@ -314,6 +321,28 @@ class Node:
             raise BrokerError(
                 common.REASON_DRAINING, f"node {self.me.node} is shutting down", node=self.me.node
             )
+
+    # --- memory and disk ---
+
+    def _watch_resources(self) -> ResourceMonitor:
+        try:
+            monitor = ResourceMonitor(
+                Path(self.config.data),
+                memory_watermark=parse_memory_watermark(self.config.memory_watermark),
+                disk_free_limit=parse_disk_free_limit(self.config.disk_free_limit),
+                on_alarm=self._alarm,
+            )
+        except OSError as error:
+            self.store.close()
+            raise StartError(str(error)) from error
+        monitor.look()
+        return monitor
+
+    def _alarm(self, kind: Alarm, on: bool) -> None:
+        if on:
+            self.alarms.add(kind)
+        else:
+            self.alarms.discard(kind)
 
     # --- the cluster ---
 

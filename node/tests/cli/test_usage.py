@@ -13,6 +13,8 @@ from ringmq_node.cli.app import commands, invoke
 from ringmq_node.cli.node import node
 from ringmq_node.config import NodeConfig
 
+NODE_START = ["node", "start", "--node", "a", "--registry", "sqlite:///r", "--data", "d"]
+
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -32,6 +34,11 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["nonsense"], "No such command"),
         (["node", "start", "--node", "a", "--registry", "sqlite:///r"], "data: missing"),
         (["node", "start", "--log-level", "loud"], "node: missing"),
+        (
+            [*NODE_START, "--memory-watermark", "40"],
+            "memory_watermark: '40' is neither a fraction up to 1 nor a size",
+        ),
+        ([*NODE_START, "--disk-free-limit", "50M"], "disk_free_limit: '50M' is not a size like"),
         (["demo", "--count", "1"], "1000"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -62,6 +62,7 @@ class NodeInfo(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     MASTERS_FIELD_NUMBER: builtins.int
     MIRRORS_FIELD_NUMBER: builtins.int
+    RESOURCES_FIELD_NUMBER: builtins.int
     node: builtins.str
     address: builtins.str
     incarnation: builtins.int
@@ -69,6 +70,10 @@ class NodeInfo(google.protobuf.message.Message):
     version: builtins.str
     masters: builtins.int
     mirrors: builtins.int
+    @property
+    def resources(self) -> Global___Resources:
+        """As the node itself says; not set if it did not answer in time."""
+
     def __init__(
         self,
         *,
@@ -79,10 +84,55 @@ class NodeInfo(google.protobuf.message.Message):
         version: builtins.str = ...,
         masters: builtins.int = ...,
         mirrors: builtins.int = ...,
+        resources: Global___Resources | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "incarnation", b"incarnation", "masters", b"masters", "mirrors", b"mirrors", "node", b"node", "state", b"state", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["resources", b"resources"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "incarnation", b"incarnation", "masters", b"masters", "mirrors", b"mirrors", "node", b"node", "resources", b"resources", "state", b"state", "version", b"version"]) -> None: ...
 
 Global___NodeInfo: typing_extensions.TypeAlias = NodeInfo
+
+@typing.final
+class Resources(google.protobuf.message.Message):
+    """At the node's last look, at most ten seconds ago."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MEMORY_USED_BYTES_FIELD_NUMBER: builtins.int
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: builtins.int
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: builtins.int
+    MEMORY_ALARM_FIELD_NUMBER: builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: builtins.int
+    DISK_LIMIT_BYTES_FIELD_NUMBER: builtins.int
+    DISK_ALARM_FIELD_NUMBER: builtins.int
+    DESIRED_DURATION_S_FIELD_NUMBER: builtins.int
+    memory_used_bytes: builtins.int
+    """Resident; the watermark; what the process may use, at most."""
+    memory_limit_bytes: builtins.int
+    memory_total_bytes: builtins.int
+    memory_alarm: builtins.bool
+    disk_free_bytes: builtins.int
+    """Of the data directory's file system."""
+    disk_limit_bytes: builtins.int
+    disk_alarm: builtins.bool
+    desired_duration_s: builtins.float
+    """How long a queue may keep a message in memory. Not set: as long as it likes."""
+    def __init__(
+        self,
+        *,
+        memory_used_bytes: builtins.int = ...,
+        memory_limit_bytes: builtins.int = ...,
+        memory_total_bytes: builtins.int = ...,
+        memory_alarm: builtins.bool = ...,
+        disk_free_bytes: builtins.int = ...,
+        disk_limit_bytes: builtins.int = ...,
+        disk_alarm: builtins.bool = ...,
+        desired_duration_s: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_desired_duration_s", b"_desired_duration_s"]) -> typing.Literal["desired_duration_s"] | None: ...
+
+Global___Resources: typing_extensions.TypeAlias = Resources
 
 @typing.final
 class GetClusterStatusResponse(google.protobuf.message.Message):
@@ -278,3 +328,30 @@ class GetReplicaResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["replica", b"replica"]) -> None: ...
 
 Global___GetReplicaResponse: typing_extensions.TypeAlias = GetReplicaResponse
+
+@typing.final
+class GetResourcesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___GetResourcesRequest: typing_extensions.TypeAlias = GetResourcesRequest
+
+@typing.final
+class GetResourcesResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESOURCES_FIELD_NUMBER: builtins.int
+    @property
+    def resources(self) -> Global___Resources: ...
+    def __init__(
+        self,
+        *,
+        resources: Global___Resources | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["resources", b"resources"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["resources", b"resources"]) -> None: ...
+
+Global___GetResourcesResponse: typing_extensions.TypeAlias = GetResourcesResponse

@@ -54,6 +54,11 @@ class AdminStub(object):
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.GetReplicaRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_admin__pb2.GetReplicaResponse.FromString,
                 _registered_method=True)
+        self.GetResources = channel.unary_unary(
+                '/ringmq.v1.Admin/GetResources',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.GetResourcesRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.GetResourcesResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -87,6 +92,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetResources(self, request, context):
+        """What the node that is asked uses of its machine; never relayed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -109,6 +121,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetReplica,
                     request_deserializer=ringmq_dot_v1_dot_admin__pb2.GetReplicaRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_admin__pb2.GetReplicaResponse.SerializeToString,
+            ),
+            'GetResources': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetResources,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.GetResourcesRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.GetResourcesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -219,6 +236,33 @@ class Admin(object):
             '/ringmq.v1.Admin/GetReplica',
             ringmq_dot_v1_dot_admin__pb2.GetReplicaRequest.SerializeToString,
             ringmq_dot_v1_dot_admin__pb2.GetReplicaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetResources(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/GetResources',
+            ringmq_dot_v1_dot_admin__pb2.GetResourcesRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.GetResourcesResponse.FromString,
             options,
             channel_credentials,
             insecure,

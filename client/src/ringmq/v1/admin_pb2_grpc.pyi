@@ -89,7 +89,23 @@ _AdminGetReplicaType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminGetReplicaType]):
+_AdminGetResourcesType = typing_extensions.TypeVar(
+    '_AdminGetResourcesType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.GetResourcesRequest,
+        ringmq.v1.admin_pb2.GetResourcesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.GetResourcesRequest,
+        ringmq.v1.admin_pb2.GetResourcesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.GetResourcesRequest,
+        ringmq.v1.admin_pb2.GetResourcesResponse,
+    ],
+)
+
+class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminGetReplicaType, _AdminGetResourcesType]):
     @typing.overload
     def __init__(self: AdminStub[
         grpc.UnaryUnaryMultiCallable[
@@ -107,6 +123,10 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.GetReplicaRequest,
             ringmq.v1.admin_pb2.GetReplicaResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.GetResourcesRequest,
+            ringmq.v1.admin_pb2.GetResourcesResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -128,6 +148,10 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
             ringmq.v1.admin_pb2.GetReplicaRequest,
             ringmq.v1.admin_pb2.GetReplicaResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.GetResourcesRequest,
+            ringmq.v1.admin_pb2.GetResourcesResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     GetClusterStatus: _AdminGetClusterStatusType
@@ -142,6 +166,9 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
 
     GetReplica: _AdminGetReplicaType
     """What the node that is asked holds of a queue itself; never relayed."""
+
+    GetResources: _AdminGetResourcesType
+    """What the node that is asked uses of its machine; never relayed."""
 
 AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -159,6 +186,10 @@ AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.GetReplicaRequest,
         ringmq.v1.admin_pb2.GetReplicaResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.GetResourcesRequest,
+        ringmq.v1.admin_pb2.GetResourcesResponse,
     ],
 ]
 
@@ -195,5 +226,13 @@ class AdminServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.admin_pb2.GetReplicaResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetReplicaResponse]]:
         """What the node that is asked holds of a queue itself; never relayed."""
+
+    @abc.abstractmethod
+    def GetResources(
+        self,
+        request: ringmq.v1.admin_pb2.GetResourcesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.GetResourcesResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetResourcesResponse]]:
+        """What the node that is asked uses of its machine; never relayed."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -10,7 +10,7 @@ import ringmq
 from ringmq import ClusterStatus
 from ringmq_node.cli.local import BASE_PORT, NODES_MAX, LocalCluster, default_directory
 from ringmq_node.cli.options import client_options, json_option, run
-from ringmq_node.cli.output import emit_json, emit_table, status_json
+from ringmq_node.cli.output import emit_json, emit_table, resources_texts, status_json
 
 _data_option = click.option(
     "--data",
@@ -93,7 +93,10 @@ def status(data: Path | None, seeds: str, timeout: float, as_json: bool) -> None
         emit_json(status_json(found))
         return
     emit_table(
-        ("node", "address", "state", "masters", "mirrors", "version"),
+        (
+            *("node", "address", "state", "masters", "mirrors"),
+            *("memory", "disk free", "alarms", "version"),
+        ),
         (
             (
                 each.node,
@@ -101,6 +104,7 @@ def status(data: Path | None, seeds: str, timeout: float, as_json: bool) -> None
                 each.state.name.lower(),
                 each.masters,
                 each.mirrors,
+                *resources_texts(each.resources),
                 each.version,
             )
             for each in found.nodes

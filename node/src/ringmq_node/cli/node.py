@@ -31,6 +31,8 @@ _HELP = {
     "heartbeat_s": "On clients' streams.",
     "cache_bytes_max": "Bodies kept in memory, beside on disk.",
     "ring_bytes_max": "Unstable bytes of one ring, past which publishers wait.",
+    "memory_watermark": "Memory alarm: a fraction of the memory, or a size like 256MiB.",
+    "disk_free_limit": "Disk alarm: free space like 50MB, or 0.5mem: half the memory.",
     "drain_s": "How long a stopping node hands its masters over.",
     "reflection": "Serve gRPC reflection.",
     "log_level": "debug, info, warning or error.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -23,7 +24,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from ringmq import ClusterStatus, NodeInfo, QueueInfo
+from ringmq import ClusterStatus, NodeInfo, QueueInfo, Resources
 
 
 def emit_json(value: object) -> None:
@@ -127,7 +128,31 @@ def node_json(info: NodeInfo) -> dict[str, Any]:
         "version": info.version,
         "masters": info.masters,
         "mirrors": info.mirrors,
+        "resources": None if info.resources is None else asdict(info.resources),
     }
+
+
+def size_text(size_bytes: int) -> str:
+    """`9.4 GiB`: to look at, not to count with."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
+
+def resources_texts(resources: Resources | None) -> tuple[str, str, str]:
+    """Memory used of its limit, free disk, and what of it is short; `-`: nothing, or not known."""
+    if resources is None:
+        return "-", "-", "-"
+    used, limit = resources.memory_used_bytes, resources.memory_limit_bytes
+    alarms = {"memory": resources.memory_alarm, "disk": resources.disk_alarm}
+    return (
+        f"{size_text(used)} of {size_text(limit)}",
+        size_text(resources.disk_free_bytes),
+        " ".join(name for name, on in alarms.items() if on) or "-",
+    )
 
 
 def status_json(status: ClusterStatus) -> dict[str, Any]:

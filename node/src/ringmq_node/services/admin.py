@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -13,6 +14,7 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import PromotionError
 from ringmq_node.errors import BrokerError
+from ringmq_node.resources import Usage
 from ringmq_node.services.relay import METADATA, UNARY_DEADLINE_S, relay_unary
 from ringmq_node.services.rpc import Context, Service, is_relayed, parse
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 NAME = "ringmq.v1.Admin"
 LIST_MAX = 1000
 LIST_DEADLINE_S = 5.0
+# A status must not wait for a node that hangs.
+RESOURCES_DEADLINE_S = 0.5
 
 PROMOTION_REASONS = {
     "not a member": common.REASON_NOT_A_MEMBER,
@@ -29,6 +33,19 @@ PROMOTION_REASONS = {
     "not master": common.REASON_NOT_MASTER,
     "already master": common.REASON_BAD_REQUEST,
 }
+
+
+def resources_to_wire(usage: Usage) -> admin.Resources:
+    return admin.Resources(
+        memory_used_bytes=usage.memory_used,
+        memory_limit_bytes=usage.memory_limit,
+        memory_total_bytes=usage.memory_total,
+        memory_alarm=usage.memory_alarm,
+        disk_free_bytes=usage.disk_free,
+        disk_limit_bytes=usage.disk_limit,
+        disk_alarm=usage.disk_alarm,
+        desired_duration_s=usage.duration_s if isfinite(usage.duration_s) else None,
+    )
 
 
 class AdminService:
@@ -45,6 +62,7 @@ class AdminService:
                 "ListQueues": self._list_queues,
                 "PromoteMirror": self._promote,
                 "GetReplica": self._get_replica,
+                "GetResources": self._get_resources,
             },
             streams={},
         )
@@ -59,11 +77,34 @@ class AdminService:
             registry_available=node.group.registry_available,
         )
         masters, mirrors = node.directory.count_roles()
-        for info in node.known_nodes():
+        infos = node.known_nodes()
+        for info, resources in zip(
+            infos, await asyncio.gather(*map(self._ask_resources, infos)), strict=True
+        ):
             info.masters = masters.get(info.node, 0)
             info.mirrors = mirrors.get(info.node, 0)
-            response.nodes.append(info)
+            if resources is not None:
+                info.resources.CopyFrom(resources)
+        response.nodes.extend(infos)
         return response.SerializeToString()
+
+    async def _ask_resources(self, info: admin.NodeInfo) -> admin.Resources | None:
+        node = self._node
+        if (info.node, info.incarnation) == (node.me.node, node.me.incarnation):
+            return resources_to_wire(node.resources.usage())
+        if not info.address:
+            return None
+        call: Any = node.channels.to(info.address).unary_unary(f"/{NAME}/GetResources")
+        try:
+            data = await call(b"", timeout=RESOURCES_DEADLINE_S)
+        except grpc.aio.AioRpcError:
+            return None  # The status is of all that are there, also of one that hangs.
+        return parse(admin.GetResourcesResponse, data).resources
+
+    async def _get_resources(self, data: bytes, context: Context) -> bytes:
+        parse(admin.GetResourcesRequest, data)
+        resources = resources_to_wire(self._node.resources.usage())
+        return admin.GetResourcesResponse(resources=resources).SerializeToString()
 
     async def _list_queues(self, data: bytes, context: Context) -> bytes:
         """Each master knows its queues best: they are asked, all at once."""

@@ -1,0 +1,171 @@
+"""The task that looks at memory and disk, tells the store, and raises alarms.
+
+It reads numbers, gives them to the cores (`memory`, `disk`), does what they say, and
+sleeps until the first of them wants to look again. A number that can't be read leaves
+the state as it was; it is said once, and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+from ringmq_node.resources import cgroup
+from ringmq_node.resources.disk import DiskMonitor
+from ringmq_node.resources.limits import Limit
+from ringmq_node.resources.memory import MemoryMonitor
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 10.0
+
+
+class Alarm(Enum):
+    """What is short. The value is what people read."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+
+
+class Paged(Protocol):
+    """A store that keeps messages in memory for as many seconds as it is told."""
+
+    def ram_durations(self, now: float) -> dict[str, float]:
+        """By queue: how many seconds its messages in memory last at its rates; `inf`: idle."""
+
+    def set_duration(self, seconds: float) -> None:
+        """From now on, for every queue; `inf`: no bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was found at the last look. Sizes in bytes; 0 what could not be read yet."""
+
+    memory_used: int
+    memory_limit: int
+    memory_total: int
+    memory_alarm: bool
+    disk_free: int
+    disk_limit: int
+    disk_alarm: bool
+    # How long messages may stay in memory; `inf`: not bounded.
+    duration_s: float
+
+
+class ResourceMonitor:
+    """Call `look` once, then `run`."""
+
+    def __init__(
+        self,
+        data: Path,
+        *,
+        memory_watermark: Limit,
+        disk_free_limit: Limit,
+        on_alarm: Callable[[Alarm, bool], None],
+        store: Paged | None = None,
+        root: Path = cgroup.ROOT,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`root`: where `proc` and `sys` are. Raises `OSError` if this machine doesn't say how
+        much memory it has."""
+        self._data = data
+        self._root = root
+        self._clock = clock
+        self._store = store
+        self._on_alarm = on_alarm
+        self.memory_total_bytes = cgroup.memory_bytes(root)
+        watermark = memory_watermark.of(self.memory_total_bytes)
+        if watermark > self.memory_total_bytes:
+            logger.warning(
+                "memory_watermark of %d bytes is more than the %d that there are: these count",
+                watermark,
+                self.memory_total_bytes,
+            )
+        self._memory = MemoryMonitor(min(watermark, self.memory_total_bytes))
+        self._disk = DiskMonitor(disk_free_limit.of(self.memory_total_bytes))
+        self._memory_at = -inf
+        self._disk_at = -inf
+        # What could not be read, as it was said last.
+        self._unread: dict[Alarm, str] = {}
+
+    async def run(self) -> None:
+        """Looks until it is cancelled."""
+        while True:
+            due = self.look()
+            await asyncio.sleep(max(0.0, due - self._clock()))
+
+    def look(self) -> float:
+        """Does what is due; returns when the next is."""
+        now = self._clock()
+        if now >= self._memory_at:
+            self._memory_at = now + self._attempt(Alarm.MEMORY, self._look_at_memory, now)
+        if now >= self._disk_at:
+            self._disk_at = now + self._attempt(Alarm.DISK, self._look_at_disk, now)
+        return min(self._memory_at, self._disk_at)
+
+    def usage(self) -> Usage:
+        memory, disk = self._memory.state, self._disk.state
+        return Usage(
+            memory_used=memory.used_bytes,
+            memory_limit=self._memory.limit_bytes,
+            memory_total=self.memory_total_bytes,
+            memory_alarm=memory.alarm,
+            disk_free=disk.free_bytes,
+            disk_limit=self._disk.limit_bytes,
+            disk_alarm=disk.alarm,
+            duration_s=memory.duration_s,
+        )
+
+    def _attempt(self, kind: Alarm, look: Callable[[float], float], now: float) -> float:
+        """Seconds to the next look."""
+        try:
+            seconds = look(now)
+        except OSError as error:
+            if self._unread.get(kind) != str(error):
+                self._unread[kind] = str(error)
+                logger.warning("%s can't be watched at the moment: %s", kind.value, error)
+            return RETRY_S
+        self._unread.pop(kind, None)
+        return seconds
+
+    def _look_at_memory(self, now: float) -> float:
+        used = cgroup.resident_bytes(self._root)
+        before = self._memory.state
+        durations: list[float] = []
+        if self._store is not None and self._memory.wants_durations(used):
+            durations = [*self._store.ram_durations(now).values()]
+        state = self._memory.step(used, durations, now=now)
+        if self._store is not None and state.duration_s != before.duration_s:
+            self._store.set_duration(state.duration_s)
+        if state.alarm != before.alarm:
+            self._changed(Alarm.MEMORY, state.alarm, "used", used, self._memory.limit_bytes)
+        return state.look_s
+
+    def _look_at_disk(self, now: float) -> float:
+        found = os.statvfs(self._data)
+        free = found.f_bavail * found.f_frsize
+        before = self._disk.state
+        state = self._disk.step(free, now=now)
+        if state.alarm != before.alarm:
+            self._changed(Alarm.DISK, state.alarm, "free", free, self._disk.limit_bytes)
+        return state.look_s
+
+    def _changed(self, kind: Alarm, on: bool, what: str, size: int, limit: int) -> None:
+        logger.log(
+            logging.WARNING if on else logging.INFO,
+            "%s alarm %s: %d bytes %s, the limit is %d",
+            kind.value,
+            "on" if on else "off",
+            size,
+            what,
+            limit,
+        )
+        self._on_alarm(kind, on)

@@ -1,0 +1,109 @@
+"""The disk monitor's decisions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ringmq_node.resources.disk import (
+    ALARMED_LOOK_S,
+    LOOK_S_MAX,
+    LOOK_S_MIN,
+    WRITE_BYTES_PER_S,
+    DiskMonitor,
+)
+
+MB = 1_000_000
+LIMIT = 50 * MB
+
+
+def looked(*free: int, step_s: float = 1.0) -> DiskMonitor:
+    monitor = DiskMonitor(LIMIT)
+    for number, each in enumerate(free):
+        monitor.step(each, now=number * step_s)
+    return monitor
+
+
+@pytest.mark.parametrize(
+    ("free", "alarm"),
+    [
+        ((50 * MB,), False),
+        ((50 * MB - 1,), True),
+        ((0,), True),
+        ((49 * MB, 50 * MB), True),
+        ((49 * MB, 55 * MB - 1), True),
+        ((49 * MB, 55 * MB), False),
+        ((49 * MB, 55 * MB, 50 * MB), False),
+        ((49 * MB, 55 * MB, 49 * MB), True),
+    ],
+)
+def test_the_alarm_ends_a_tenth_above_where_it_begins(free: tuple[int, ...], alarm: bool) -> None:
+    assert looked(*free).state.alarm is alarm
+
+
+@pytest.mark.parametrize(
+    ("free", "look_s"),
+    [
+        ((10**12,), LOOK_S_MAX),
+        ((LIMIT + 5000 * MB,), LOOK_S_MAX),
+        ((LIMIT + 500 * MB,), 1.0),
+        ((LIMIT + 50 * MB,), LOOK_S_MIN),
+        ((LIMIT,), LOOK_S_MIN),
+        ((LIMIT - 1,), ALARMED_LOOK_S),
+        ((0,), ALARMED_LOOK_S),
+        # Seen to fall faster than a middling disk: 1 GB in a second, and 5 GB are left.
+        ((LIMIT + 6000 * MB, LIMIT + 5000 * MB), 2.5),
+        ((LIMIT + 5100 * MB, LIMIT + 5000 * MB), LOOK_S_MAX),
+        ((LIMIT + 1000 * MB, LIMIT + 5000 * MB), LOOK_S_MAX),
+    ],
+)
+def test_looks_come_closer_before_the_limit(free: tuple[int, ...], look_s: float) -> None:
+    assert looked(*free).state.look_s == pytest.approx(look_s)
+
+
+def test_no_limit_is_no_alarm() -> None:
+    monitor = DiskMonitor(0)
+    assert not monitor.step(0, now=0.0).alarm
+
+
+frees = st.integers(0, 20 * LIMIT)
+
+
+@given(st.lists(st.tuples(frees, st.floats(0, 20)), max_size=30), st.integers(0, 3 * LIMIT))
+def test_invariants_hold(looks: list[tuple[int, float]], limit: int) -> None:
+    monitor = DiskMonitor(limit)
+    now = 0.0
+    for free, waited in looks:
+        now += waited
+        monitor.step(free, now=now)
+        monitor.check()
+
+
+@given(st.lists(frees, max_size=10), st.tuples(frees, frees))
+def test_less_free_never_means_a_later_look_or_no_alarm(
+    before: list[int], free: tuple[int, int]
+) -> None:
+    less, more = (looked(*before, each).state for each in (min(free), max(free)))
+    assert less.alarm >= more.alarm
+    if less.alarm == more.alarm:
+        assert less.look_s <= more.look_s
+
+
+@given(st.lists(st.integers(50 * MB, 55 * MB - 1), max_size=50), st.booleans())
+def test_between_its_marks_the_alarm_stays_as_it_was(free: list[int], alarm: bool) -> None:
+    assert looked(0 if alarm else 10**9, *free).state.alarm is alarm
+
+
+@given(speed=st.integers(MB, WRITE_BYTES_PER_S), free=st.integers(LIMIT, 100 * LIMIT))
+def test_a_disk_that_fills_is_noticed_before_it_is_full(speed: int, free: int) -> None:
+    """Up to the speed that is reckoned with, whatever happened before."""
+    monitor = DiskMonitor(LIMIT)
+    now, left = 0.0, float(free)
+    while not monitor.state.alarm:
+        look_s = monitor.step(int(left), now=now).look_s
+        if not monitor.state.alarm:
+            now += look_s
+            left -= speed * look_s
+    assert left >= LIMIT - WRITE_BYTES_PER_S * LOOK_S_MIN
+    assert left > 0
