@@ -1,4 +1,4 @@
-"""The bounds of a store, and what it counts."""
+"""The bounds of a store, and what its parts count."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ class StoreLimits:
     # A round of one queue that isn't larger is done on the loop's thread while the disk is
     # fast (see `pace`). 0: never.
     sync_in_place_bytes_max: int = 16 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatistics:
-    """Counts since `Store.open`, except where it says now."""
-
-    queues_now: int
-    cache_bytes_now: int
-    # Sync rounds, and files synced in them.
-    rounds: int
-    files_synced: int
-    journal_bytes_written: int
-    # Journals sealed; those not yet flushed; bytes that went to segments.
-    journals_sealed: int
-    journals_sealed_now: int
-    segments_now: int
-    segment_bytes_written: int
-    segments_deleted: int
-    # Blocks read back from disk.
-    blocks_read: int
-    failed_now: bool
+    # How much is read before it is fetched.
+    read_ahead_bytes: int = 2 << 20
+    # A queue that nothing was appended to for so many seconds has its journal flushed, if
+    # that has so many bytes.
+    idle_ticks_max: int = 5
+    idle_journal_bytes_min: int = 1 << 20
+    # Batches whose messages are on average smaller, properties included, are embedded in
+    # the index; the others go to the message store. 0: all go there.
+    embed_below: int = 4096
+    # What is put into the message store as one record, unless one message alone is larger.
+    store_block_bytes_max: int = 64 << 10
+    # A file of the message store is not begun before the one before it is this large.
+    store_file_bytes_max: int = 16 << 20
+    # Compaction begins when more than this part of the bytes of all files is garbage, and
+    # there are at least so many files; for a file that is nearly empty, also before.
+    store_garbage_fraction: float = 0.5
+    store_files_min: int = 3
+    # How much compaction copies in a second, and in one piece.
+    compaction_bytes_per_s_max: int = 32 << 20
+    compaction_piece_bytes_max: int = 1 << 20
+    # Message ids remembered, so that a fan-out stores a body once.
+    recent_ids_max: int = 16_384
+    # Blocks written or read lately, of each message store.
+    store_cache_bytes_max: int = 16 << 20
 
 
 @dataclass(slots=True)

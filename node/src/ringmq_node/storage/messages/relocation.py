@@ -1,0 +1,118 @@
+"""Where compaction has moved the records of a file: the map `N.map` beside the old `N.rdq`.
+
+    file header, 32 bytes
+      magic        8 bytes   b"RINGMQ-R"
+      version      u16       1
+      reserved     u16       0
+      count        u32       entries
+      number       u64       of the old file
+      crc          u32       of the bytes before
+      entries crc  u32       of all that follows
+
+    entry, sorted by old ordinal
+      ordinal      u32       of the record in the old file
+      file         u32       the new file; 0xffffffff: the record was damaged when it was to
+                             be moved, and is lost
+      new ordinal  u32
+      new offset   u32
+
+Little endian; CRC-32 as in zlib. A record's length does not change when it is moved. Made as
+`N.map.new`, synced, renamed. The file that a map names is never one that has a map itself:
+when moved records are moved again, the map that leads to them is written anew (see `compaction`).
+
+A `Table` is the map in memory: 16 bytes an entry, and never changed, so that any thread may
+look things up in it.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ringmq_node.storage.errors import UnsupportedFormatError
+from ringmq_node.storage.records import FILE_HEADER, VERSION
+
+MAP_MAGIC = b"RINGMQ-R"
+LOST = 0xFFFF_FFFF
+ENTRY_BYTES = 16
+_CRCS = struct.Struct("<II")
+
+
+class MapError(ValueError):
+    """These bytes are not a whole map. Says which part is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Four columns; row by row where a record was, and where it is. Immutable."""
+
+    ordinals: array[int]
+    files: array[int]
+    new_ordinals: array[int]
+    offsets: array[int]
+
+    def __len__(self) -> int:
+        return len(self.ordinals)
+
+    def find(self, ordinal: int) -> int:
+        """The row of a record, or -1."""
+        row = bisect_left(self.ordinals, ordinal)
+        if row < len(self.ordinals) and self.ordinals[row] == ordinal:
+            return row
+        return -1
+
+    def select(self, rows: Sequence[int]) -> Table:
+        return Table(
+            *(
+                array("I", [column[row] for row in rows])
+                for column in (self.ordinals, self.files, self.new_ordinals, self.offsets)
+            )
+        )
+
+    @property
+    def memory_bytes(self) -> int:
+        return ENTRY_BYTES * len(self.ordinals) + 4 * 80
+
+
+def encode(number: int, table: Table) -> bytes:
+    entries = array("I", bytes(ENTRY_BYTES * len(table)))
+    entries[0::4] = table.ordinals
+    entries[1::4] = table.files
+    entries[2::4] = table.new_ordinals
+    entries[3::4] = table.offsets
+    if sys.byteorder == "big":
+        entries.byteswap()
+    payload = entries.tobytes()
+    head = FILE_HEADER.pack(MAP_MAGIC, VERSION, 0, len(table), number, 0, 0)[:24]
+    return head + _CRCS.pack(zlib.crc32(head), zlib.crc32(payload)) + payload
+
+
+def decode(name: str, number: int, data: bytes) -> Table:
+    """Raises `MapError`, or `UnsupportedFormatError` for another version."""
+    if len(data) < FILE_HEADER.size:
+        raise MapError(f"map of {len(data)} bytes is shorter than its header")
+    magic, version, _, count, found, crc, entries_crc = FILE_HEADER.unpack_from(data)
+    if magic != MAP_MAGIC or crc != zlib.crc32(data[:24]):
+        raise MapError("map's header is damaged")
+    if version != VERSION:
+        raise UnsupportedFormatError(
+            f"{name} has format version {version}; this RingMQ reads version {VERSION}"
+        )
+    payload = data[FILE_HEADER.size :]
+    if found != number:
+        raise MapError(f"map says that it is of file {found}")
+    if len(payload) != ENTRY_BYTES * count or zlib.crc32(payload) != entries_crc:
+        raise MapError(f"map's {count} entries are damaged")
+    entries = array("I", payload)
+    if sys.byteorder == "big":
+        entries.byteswap()
+    table = Table(entries[0::4], entries[1::4], entries[2::4], entries[3::4])
+    if any(a >= b for a, b in pairwise(table.ordinals)):
+        raise MapError("map is not sorted")
+    return table

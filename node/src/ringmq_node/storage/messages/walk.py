@@ -1,0 +1,116 @@
+"""Going through a data file of the message store from record to record.
+
+    file header    as of every file of records (see `records`), magic b"RINGMQ-B"
+    record         kind 7, message: the payload is a block
+                   kind 8, hole: was released before it was written; its `length` bytes of
+                   payload were skipped, may be anything, and may go beyond the file's end
+
+    number, epoch  the two halves of the 16-byte message id, 0 if there is none
+    synced         the file was known to be durable up to here when this was framed; 0 if
+                   compaction wrote it, which says so with its map
+
+A record's ordinal is its place among all records and holes of the file, from 0.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ringmq_node.storage.errors import UnsupportedFormatError
+from ringmq_node.storage.records import (
+    BODIES_MAGIC,
+    FILE_HEADER,
+    RECORD_HEADER_BYTES,
+    RECORD_PREFIX,
+    RECORD_REST,
+    VERSION,
+    Header,
+    Kind,
+    parse_header,
+)
+
+Read = Callable[[int, int], bytes]
+
+_WINDOW_BYTES_MIN = 4 << 10
+_WINDOW_BYTES_MAX = 1 << 20
+_MESSAGE_ID = struct.Struct("<QQ")
+_KINDS = (Kind.MESSAGE, Kind.HOLE)
+
+
+class Window:
+    """Reads a file forwards: in larger pieces the longer it goes on without a jump."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._offset = 0
+        self._data = b""
+        self._size = _WINDOW_BYTES_MIN
+
+    def get(self, offset: int, size: int) -> bytes:
+        """`size` bytes at `offset`; fewer only at the end of the file."""
+        start = offset - self._offset
+        if start >= 0 and start + size <= len(self._data):
+            return self._data[start : start + size]
+        if 0 <= start <= len(self._data):
+            self._size = min(2 * self._size, _WINDOW_BYTES_MAX)
+        else:
+            self._size = _WINDOW_BYTES_MIN
+        self._offset = offset
+        self._data = self._read(offset, max(size, self._size))
+        return self._data[:size]
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    marker: int
+    number: int
+
+
+def parse_file_header(name: str, data: bytes) -> FileHeader | None:
+    """None if it is damaged. Raises `UnsupportedFormatError` for another version."""
+    if len(data) < FILE_HEADER.size:
+        return None
+    magic, version, _, marker, number, crc, _ = FILE_HEADER.unpack_from(data)
+    if magic != BODIES_MAGIC or crc != zlib.crc32(data[:24]) or not marker:
+        return None
+    if version != VERSION:
+        raise UnsupportedFormatError(
+            f"{name} has format version {version}; this RingMQ reads version {VERSION}"
+        )
+    return FileHeader(marker, number)
+
+
+def marker_of_record(data: bytes) -> int:
+    """What a record says is its file's marker: for a file whose own header is damaged.
+
+    Only for a record of which someone else has said that it is there.
+    """
+    return int(RECORD_PREFIX.unpack_from(data)[0]) if len(data) >= RECORD_PREFIX.size else 0
+
+
+def read_record_header(window: Window, marker: int, offset: int) -> Header | None:
+    """The header of the message or hole at `offset`; None if there is no valid one."""
+    header = parse_header(marker, offset, window.get(offset, RECORD_HEADER_BYTES))
+    return header if header is not None and header.kind in _KINDS else None
+
+
+def hole_header(marker: int, offset: int, length: int, message_id: bytes, synced: int) -> bytes:
+    """The header of a hole of `length` bytes, which are not written and have no checksum."""
+    number, epoch = split_id(message_id)
+    rest = RECORD_REST.pack(0, length, Kind.HOLE, 0, 0, number, epoch, synced)
+    return RECORD_PREFIX.pack(marker, zlib.crc32(rest, marker ^ offset)) + rest
+
+
+def split_id(message_id: bytes) -> tuple[int, int]:
+    """As the two numbers that a record has room for; no id is 0, 0."""
+    if not message_id:
+        return 0, 0
+    number, epoch = _MESSAGE_ID.unpack(message_id)
+    return int(number), int(epoch)
+
+
+def join_id(header: Header) -> bytes:
+    return _MESSAGE_ID.pack(header.number, header.epoch)
