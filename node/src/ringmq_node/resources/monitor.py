@@ -1,7 +1,8 @@
 """The task that looks at memory and disk, tells the store, and raises alarms.
 
 It reads numbers, gives them to the cores (`memory`, `disk`), does what they say, and
-sleeps until the first of them wants to look again. A number that can't be read leaves
+sleeps until the first of them wants to look again. Before it says that memory is short it
+has the allocator give back what is free: see `allocator`. A number that can't be read leaves
 the state as it was; it is said once, and tried again.
 """
 
@@ -18,7 +19,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
-from ringmq_node.resources import cgroup
+from ringmq_node.resources import allocator, cgroup
 from ringmq_node.resources.disk import DiskMonitor
 from ringmq_node.resources.limits import Limit
 from ringmq_node.resources.memory import MemoryMonitor
@@ -26,6 +27,8 @@ from ringmq_node.resources.memory import MemoryMonitor
 logger = logging.getLogger(__name__)
 
 RETRY_S = 10.0
+# Between two calls of the allocator, as many times what the first has taken: 2 % of the time.
+TRIM_REST_RATIO = 50.0
 
 
 class Alarm(Enum):
@@ -60,6 +63,12 @@ class Usage:
     duration_s: float
 
 
+def free_bytes(folder: Path) -> int:
+    """What the file system has left for this user. Raises `OSError`."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
 class ResourceMonitor:
     """Call `look` once, then `run`."""
 
@@ -73,12 +82,17 @@ class ResourceMonitor:
         store: Paged | None = None,
         root: Path = cgroup.ROOT,
         clock: Callable[[], float] = monotonic,
+        disk_free: Callable[[Path], int] = free_bytes,
+        trim: Callable[[], None] = allocator.trim,
     ) -> None:
         """`root`: where `proc` and `sys` are. Raises `OSError` if this machine doesn't say how
         much memory it has."""
         self._data = data
         self._root = root
         self._clock = clock
+        self._disk_free = disk_free
+        self._trim = trim
+        self._trim_at = -inf
         self._store = store
         self._on_alarm = on_alarm
         self.memory_total_bytes = cgroup.memory_bytes(root)
@@ -137,7 +151,7 @@ class ResourceMonitor:
         return seconds
 
     def _look_at_memory(self, now: float) -> float:
-        used = cgroup.resident_bytes(self._root)
+        used = self._used_bytes(now)
         before = self._memory.state
         durations: list[float] = []
         if self._store is not None and self._memory.wants_durations(used):
@@ -149,9 +163,17 @@ class ResourceMonitor:
             self._changed(Alarm.MEMORY, state.alarm, "used", used, self._memory.limit_bytes)
         return state.look_s
 
+    def _used_bytes(self, now: float) -> int:
+        used = cgroup.resident_bytes(self._root)
+        if not self._memory.wants_durations(used) or now < self._trim_at:
+            return used
+        began = self._clock()
+        self._trim()
+        self._trim_at = now + TRIM_REST_RATIO * (self._clock() - began)
+        return cgroup.resident_bytes(self._root)
+
     def _look_at_disk(self, now: float) -> float:
-        found = os.statvfs(self._data)
-        free = found.f_bavail * found.f_frsize
+        free = self._disk_free(self._data)
         before = self._disk.state
         state = self._disk.step(free, now=now)
         if state.alarm != before.alarm:

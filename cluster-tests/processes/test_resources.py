@@ -1,0 +1,97 @@
+"""What a node says of its memory and disk, asked as an operator asks: `cluster status --json`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nemesis import Cluster, until
+
+pytestmark = pytest.mark.slow
+
+
+async def status(cluster: Cluster, *through: str) -> dict[str, dict[str, Any]]:
+    """Each node's `resources`."""
+    seeds = ",".join(cluster.addresses[name] for name in through or cluster.nodes)
+    command = ("-m", "ringmq_node.cli", "cluster", "status", "--json", "--seeds", seeds)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    return {node["node"]: node["resources"] for node in json.loads(out)["nodes"]}
+
+
+def test_memory_alarm_above_a_tiny_watermark(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            Cluster(tmp_path, nodes=("a", "b"), memory_watermark="2MiB") as cluster,
+            asyncio.timeout(60),
+        ):
+            found = await status(cluster)
+            for name in cluster.nodes:
+                resources = found[name]
+                assert resources["memory_alarm"]
+                assert not resources["disk_alarm"]
+                assert resources["memory_limit_bytes"] == 2 << 20
+                assert resources["memory_used_bytes"] > 2 << 20
+                assert resources["memory_total_bytes"] >= resources["memory_used_bytes"]
+                # Nobody holds anything, and all of it has to go.
+                assert 0 <= resources["desired_duration_s"] < 60
+                assert cluster.log(name, lines=1000).count("memory alarm on") == 1
+            # Without the setting it is gone.
+            await cluster.stop("b")
+            cluster.launch("b", memory_watermark="0.4")
+            await cluster.wait_ready("b", after=1)
+            found = await status(cluster)
+            assert (found["a"]["memory_alarm"], found["b"]["memory_alarm"]) == (True, False)
+            assert found["b"]["desired_duration_s"] is None
+
+    asyncio.run(story())
+
+
+def test_disk_alarm_below_a_huge_limit(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with (
+            Cluster(tmp_path, nodes=("a", "b"), disk_free_limit="1000TB") as cluster,
+            asyncio.timeout(60),
+        ):
+            await cluster.stop("b")
+            cluster.launch("b", disk_free_limit="0")
+            await cluster.wait_ready("b", after=1)
+            found = await status(cluster)
+            assert found["a"]["disk_alarm"]
+            assert found["a"]["disk_limit_bytes"] == 10**15
+            assert 0 < found["a"]["disk_free_bytes"] < 10**15
+            assert not found["a"]["memory_alarm"]
+            assert not found["b"]["disk_alarm"]
+            assert cluster.log("a", lines=1000).count("disk alarm on") == 1
+            assert "disk alarm" not in cluster.log("b", lines=1000).rpartition(" ready at ")[2]
+
+    asyncio.run(story())
+
+
+def test_a_node_that_hangs_is_listed_without_numbers(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Cluster(tmp_path, nodes=("a", "b")) as cluster, asyncio.timeout(60):
+            assert None not in (await status(cluster, "a")).values()
+            cluster.pause("b")
+            async with cluster.client("a") as client:
+                began = time.monotonic()
+                nodes = {each.node: each for each in (await client.cluster_status()).nodes}
+                assert time.monotonic() - began < 3.0
+            assert nodes["a"].resources is not None
+            assert nodes["b"].resources is None
+            cluster.resume("b")
+
+            async def answers() -> bool:
+                return None not in (await status(cluster, "a")).values()
+
+            await until(answers, "b is back", within_s=20)
+
+    asyncio.run(story())
