@@ -121,7 +121,9 @@ class FileDisk:
             handle = self._handles.pop(old, None)
             if handle is not None:
                 self._handles[new] = handle
-            inside = [path for path in self._handles if old in path.parents]
+            # As text: `path.parents` of all handles takes 20 ms.
+            below = f"{old}{os.sep}"
+            inside = [path for path in self._handles if str(path).startswith(below)]
             for path in inside:
                 self._retire(path)
 
