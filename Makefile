@@ -5,11 +5,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test quick check format bench cluster proto clean
+.PHONY: help demo test quick check format bench bench-storage cluster proto clean
 .DEFAULT_GOAL := help
 
 help:      ## this list
-	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -38,6 +38,9 @@ format: $(STAMP) ## rewrite what `check` would complain about
 
 bench: $(STAMP) ## three of our nodes beside three of RabbitMQ's, in one run
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-storage: $(STAMP) ## the storage engine alone, beside the bare disk and RabbitMQ's
+	@$(BIN)/python -m bench storage $(ARGS)
 
 cluster: $(STAMP) ## a cluster of three local nodes that stays up
 	@$(BIN)/ringmq cluster up $(ARGS)

@@ -1,4 +1,7 @@
-"""`python -m bench`: starts the clusters, runs them side by side, reports, ends them."""
+"""`python -m bench`: starts the clusters, runs them side by side, reports, ends them.
+
+`python -m bench storage` measures the storage engine alone instead.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from bench.peers.footing import Footing
 from bench.peers.rabbitmq import peer as rabbitmq
 from bench.peers.rabbitmq.cluster import RabbitCluster
 from bench.peers.ringmq import RingPeer
+from bench.storage import command as storage
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
@@ -167,11 +171,15 @@ def _terminated(_signal_number: int, _frame: object) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parsed = parse(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    of_storage = words[:1] == ["storage"]
+    parsed = storage.parse(words[1:]) if of_storage else parse(words)
     signal.signal(signal.SIGTERM, _terminated)
     progress = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        if parsed.check_installed:
+        if of_storage:
+            storage.bench(parsed, progress)
+        elif parsed.check_installed:
             require_rabbitmq()
             progress.print("RabbitMQ's side is complete")
         else:

@@ -79,6 +79,68 @@ def tree_cpu_s(roots: Iterable[int]) -> float:
     return sum(processes[pid].ticks for pid in tree_pids(roots, processes)) / _TICKS_PER_S
 
 
+def _status_kib(pid: int, field: str) -> int:
+    """A figure of `/proc/PID/status`; 0 for a process that has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for line in (_PROC / str(pid) / "status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1])
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class TreeUse:
+    """What a tree of processes has used so far, and what it has in memory now.
+
+    `rss_bytes` is resident memory. `rss_peak_bytes` is the sum of the peaks that the kernel
+    keeps for each process, which nobody's sampling can miss; with more than one process
+    the peaks may have been at different times.
+    """
+
+    cpu_s: float
+    rss_bytes: int
+    rss_peak_bytes: int
+
+
+def tree_use(roots: Iterable[int]) -> TreeUse:
+    processes = _all_processes()
+    pids = tree_pids(roots, processes)
+    return TreeUse(
+        cpu_s=sum(processes[pid].ticks for pid in pids) / _TICKS_PER_S,
+        rss_bytes=sum(_status_kib(pid, "VmRSS") for pid in pids) << 10,
+        rss_peak_bytes=sum(_status_kib(pid, "VmHWM") for pid in pids) << 10,
+    )
+
+
+def own_rss_peak_bytes() -> int:
+    """Not from getrusage(2): its peak is that of the parent, if that was larger at the fork."""
+    return _status_kib(os.getpid(), "VmHWM") << 10
+
+
+def own_written_bytes() -> int:
+    """Bytes that this process has had sent to the disk, or will have (proc(5), `io`)."""
+    for line in (_PROC / "self" / "io").read_text().splitlines():
+        if line.startswith("write_bytes:"):
+            return int(line.split()[1])
+    raise OSError("/proc/self/io doesn't say write_bytes")
+
+
+def disk_use_bytes(directory: Path) -> int:
+    """Disk space of all that is below `directory`. Files may come and go meanwhile."""
+    total = 0
+    waiting = [directory]
+    while waiting:
+        with contextlib.suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(Path(entry.path))
+                    else:
+                        # stat(2): in units of 512 bytes, whatever the file system's block is.
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
 def own_cpu_s() -> float:
     """CPU seconds of this process and of its children that have ended."""
     return sum(

@@ -119,12 +119,12 @@ def print_report(
         heading = _BY_NAME[verdict.goal.column].heading
         console.print(
             f"[{colour}]{word:7}[/] {verdict.point.label()}: {heading} {verdict.goal.text()} "
-            f"RabbitMQ's, is {_inline(verdict.ratio, 2)}"
+            f"RabbitMQ's, is {inline(verdict.ratio, 2)}"
         )
     noise = spread([each.others_cores for each in measurements])
     console.print(
         "Medians of the rounds, with the least and the most under them; ratios are taken in each "
-        f"round first. Meanwhile others on this machine took {_inline(noise, 2)} cores."
+        f"round first. Meanwhile others on this machine took {inline(noise, 2)} cores."
     )
 
 
@@ -140,8 +140,8 @@ def _table(measurements: Sequence[Measurement], point: Point) -> Table:
     for peer in rivals:
         table.add_column(f"{OURS} /\n{peer}", justify="right", style="bold", no_wrap=True)
     for column in COLUMNS:
-        cells = [_cell(spread(list(map(column.value, of))), column.digits) for of in runs.values()]
-        ratios = [_cell(paired_ratio(runs[OURS], runs[peer], column.value), 2) for peer in rivals]
+        cells = [cell(spread(list(map(column.value, of))), column.digits) for of in runs.values()]
+        ratios = [cell(paired_ratio(runs[OURS], runs[peer], column.value), 2) for peer in rivals]
         table.add_row(column.heading, *cells, *ratios)
     return table
 
@@ -153,11 +153,11 @@ def _numbers(value: Spread, digits: int) -> tuple[str, str]:
     return middle, f"{least} - {most}"
 
 
-def _cell(value: Spread, digits: int) -> str:
+def cell(value: Spread, digits: int) -> str:
     return "\n".join(_numbers(value, digits))
 
 
-def _inline(value: Spread, digits: int) -> str:
+def inline(value: Spread, digits: int) -> str:
     middle, between = _numbers(value, digits)
     return f"{middle} ({between})"
 

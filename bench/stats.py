@@ -6,10 +6,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Protocol, TypeVar
 
 from bench.measure import Measurement, Point
 
 Value = Callable[[Measurement], float]
+
+
+class OfRound(Protocol):
+    """A figure, or many, of one round of a run."""
+
+    @property
+    def round(self) -> int: ...
+
+
+R = TypeVar("R", bound=OfRound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +45,7 @@ def select(measurements: Sequence[Measurement], peer: str, point: Point) -> list
     return [each for each in measurements if each.peer == peer and each.point == point]
 
 
-def paired_ratio(
-    ours: Sequence[Measurement], theirs: Sequence[Measurement], value: Value
-) -> Spread:
+def paired_ratio(ours: Sequence[R], theirs: Sequence[R], value: Callable[[R], float]) -> Spread:
     """The ratio ours / theirs, taken in each round first.
 
     The two runs of a round stand next to each other in time, so what slows the

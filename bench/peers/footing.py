@@ -49,7 +49,7 @@ class Footing:
             while left:
                 batch = min(point.window, left)
                 before = time.perf_counter()
-                _write_all(descriptor, body, batch)
+                write_all(descriptor, body, batch)
                 os.fdatasync(descriptor)
                 latencies_s.extend([time.perf_counter() - before] * batch)
                 left -= batch
@@ -76,7 +76,8 @@ class Footing:
         return self._directory / f"footing.{queue}"
 
 
-def _write_all(descriptor: int, body: bytes, count: int) -> None:
+def write_all(descriptor: int, body: bytes, count: int) -> None:
+    """`body`, `count` times, in as few calls as the system allows. Raises `OSError`."""
     while count:
         batch = min(count, _BUFFERS_MAX)
         written = os.writev(descriptor, [body] * batch)

@@ -52,7 +52,7 @@ class RingPeer:
 
     def describe(self) -> dict[str, str]:
         return {
-            "version": _version(),
+            "version": version(),
             "nodes": str(NODES),
             "queue": "durable, mirrored on all nodes",
             "messages": "persistent, confirmed when on every mirror's disk",
@@ -116,7 +116,7 @@ def _run(*words: str, timeout_s: float = _CONTROL_TIMEOUT_S) -> Any:
         raise BenchError(f"{said} didn't print JSON: {done.stdout[:200]!r}") from error
 
 
-def _version() -> str:
+def version() -> str:
     """The commit that is measured, with a `+` if the tree has changes on top of it."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty=+", "--abbrev=10"],

@@ -1,6 +1,7 @@
-/* A publisher for RabbitMQ that is not the bottleneck of a benchmark.
+/* A client for RabbitMQ that is not the bottleneck of a benchmark: it publishes
+ * (unless told otherwise), consumes, or looks what is there.
  *
- * It keeps at most `window` persistent messages unconfirmed on one channel and
+ * Publishing, it keeps at most `window` persistent messages unconfirmed on one channel and
  * measures from the send() that carries a message's first byte to the arrival
  * of the confirm that covers it.
  *
@@ -16,7 +17,12 @@
  * is confirmed twice or was never sent is an error, as is a confirm that
  * doesn't come for STALL_MS.
  *
- * Prints one JSON object on stdout. Exit code 1 and a line on stderr if
+ * --mode consume takes `count` messages with a prefetch of `window`, checks their
+ * size, and acks them a quarter of a window at a time. --mode probe awaits the
+ * broker, counts the queue's messages, and gets the first one, which it leaves there.
+ *
+ * Prints one JSON object on stdout; before that, with --progress MS or in the
+ * other modes, events as bench/storage/events.py has them. Exit code 1 and a line on stderr if
  * anything fails; 2 for wrong usage. A nack is counted, not an error.
  */
 #include <amqp.h>
@@ -41,13 +47,18 @@ enum {
   FRAME_MAX = 131072,
   ARGUMENTS_BYTES = 1024, /* room for an encoded method or properties */
   STALL_MS = 60000,
+  PROBE_MS = 600000, /* a broker that recovers may take its time */
+  PROBE_EVERY_MS = 20,
 };
+
+enum mode { PUBLISH, CONSUME, PROBE };
 
 struct options {
   const char *host, *queue, *type;
   int port;
   size_t size;
-  uint64_t count, window;
+  uint64_t count, window, progress_ms;
+  enum mode mode;
   bool delete_after;
 };
 
@@ -113,15 +124,43 @@ static void check_reply(amqp_rpc_reply_t reply, const char *what) {
   die("%s: unexpected reply 0x%x", what, reply.reply.id);
 }
 
+/* ---- events ------------------------------------------------------------ */
+
+static void say_begin(const char *phase, uint64_t total) {
+  printf("{\"event\": \"begin\", \"phase\": \"%s\", \"total\": %" PRIu64 ", \"at\": %.6f}\n",
+         phase, total, now_s());
+  fflush(stdout);
+}
+
+static void say_done(const char *event, uint64_t done) {
+  printf("{\"event\": \"%s\", \"done\": %" PRIu64 ", \"at\": %.6f}\n", event, done, now_s());
+  fflush(stdout);
+}
+
+/* Says how far it is, if it is time to; every_ms 0 is never. */
+static void say_progress(uint64_t every_ms, uint64_t done) {
+  static double said_at;
+  if (every_ms == 0 || now_s() - said_at < (double)every_ms * 1e-3) return;
+  said_at = now_s();
+  say_done("progress", done);
+}
+
 /* ---- the connection ---------------------------------------------------- */
 
 static amqp_connection_state_t connect_to(const struct options *options) {
-  amqp_connection_state_t connection = amqp_new_connection();
-  amqp_socket_t *socket = connection ? amqp_tcp_socket_new(connection) : NULL;
-  if (socket == NULL) die("no memory for a connection");
-  int status = amqp_socket_open(socket, options->host, options->port);
-  if (status != AMQP_STATUS_OK)
-    die("connect to %s:%d: %s", options->host, options->port, amqp_error_string2(status));
+  double deadline = now_s() + (options->mode == PROBE ? PROBE_MS * 1e-3 : 0);
+  amqp_connection_state_t connection;
+  for (;;) {
+    connection = amqp_new_connection();
+    amqp_socket_t *socket = connection ? amqp_tcp_socket_new(connection) : NULL;
+    if (socket == NULL) die("no memory for a connection");
+    int status = amqp_socket_open(socket, options->host, options->port);
+    if (status == AMQP_STATUS_OK) break;
+    if (now_s() >= deadline)
+      die("connect to %s:%d: %s", options->host, options->port, amqp_error_string2(status));
+    amqp_destroy_connection(connection);
+    nanosleep(&(struct timespec){.tv_nsec = PROBE_EVERY_MS * 1000000L}, NULL);
+  }
   check_reply(amqp_login(connection, "/", 0, FRAME_MAX, 0, AMQP_SASL_METHOD_PLAIN, "guest", "guest"),
               "login");
   amqp_channel_open(connection, CHANNEL);
@@ -129,14 +168,19 @@ static amqp_connection_state_t connect_to(const struct options *options) {
   return connection;
 }
 
-static void declare(amqp_connection_state_t connection, const struct options *options) {
+/* Returns how many messages are ready in the queue. */
+static uint64_t declare(amqp_connection_state_t connection, const struct options *options) {
   amqp_table_entry_t type = {
       .key = amqp_cstring_bytes("x-queue-type"),
       .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = amqp_cstring_bytes(options->type)}};
   amqp_table_t arguments = {.num_entries = 1, .entries = &type};
-  amqp_queue_declare(connection, CHANNEL, amqp_cstring_bytes(options->queue), 0, /*durable*/ 1, 0, 0,
-                     arguments);
+  amqp_queue_declare_ok_t *declared = amqp_queue_declare(
+      connection, CHANNEL, amqp_cstring_bytes(options->queue), 0, /*durable*/ 1, 0, 0, arguments);
   check_reply(amqp_get_rpc_reply(connection), "queue.declare");
+  return declared->message_count;
+}
+
+static void select_confirms(amqp_connection_state_t connection) {
   amqp_confirm_select(connection, CHANNEL);
   check_reply(amqp_get_rpc_reply(connection), "confirm.select");
 }
@@ -281,7 +325,7 @@ static void receive_all(struct run *run, amqp_connection_state_t connection) {
 }
 
 static void publish_all(struct run *run, const struct pattern *pattern,
-                        amqp_connection_state_t connection) {
+                        amqp_connection_state_t connection, uint64_t progress_ms) {
   struct pollfd poller = {.fd = amqp_get_sockfd(connection)};
   while (run->acked + run->nacked < run->count) {
     send_some(run, pattern, poller.fd);
@@ -290,7 +334,57 @@ static void publish_all(struct run *run, const struct pattern *pattern,
     if (ready < 0 && errno != EINTR) die("poll: %s", strerror(errno));
     if (ready == 0) die("nothing confirmed for %d s", STALL_MS / 1000);
     if (ready > 0 && poller.revents & ~POLLOUT) receive_all(run, connection);
+    say_progress(progress_ms, run->acked + run->nacked);
   }
+}
+
+/* ---- the other modes --------------------------------------------------- */
+
+static void consume_all(const struct options *options, amqp_connection_state_t connection) {
+  if (options->window > UINT16_MAX) die("a prefetch above %d", UINT16_MAX);
+  uint64_t acks_of = options->window / 4 ? options->window / 4 : 1;
+  amqp_basic_qos(connection, CHANNEL, 0, (uint16_t)options->window, 0);
+  check_reply(amqp_get_rpc_reply(connection), "basic.qos");
+  say_begin("drain", options->count);
+  amqp_basic_consume(connection, CHANNEL, amqp_cstring_bytes(options->queue), amqp_empty_bytes, 0,
+                     /*no_ack*/ 0, 0, amqp_empty_table);
+  check_reply(amqp_get_rpc_reply(connection), "basic.consume");
+  struct timeval stall = {.tv_sec = STALL_MS / 1000};
+  for (uint64_t done = 0; done < options->count;) {
+    amqp_envelope_t envelope;
+    amqp_maybe_release_buffers(connection);
+    check_reply(amqp_consume_message(connection, &envelope, &stall, 0), "consume");
+    if (envelope.message.body.len != options->size)
+      die("a message of %zu bytes", envelope.message.body.len);
+    uint64_t tag = envelope.delivery_tag;
+    amqp_destroy_envelope(&envelope);
+    done++;
+    if (done % acks_of == 0 || done == options->count) {
+      int status = amqp_basic_ack(connection, CHANNEL, tag, /*multiple*/ 1);
+      if (status != AMQP_STATUS_OK) die("basic.ack: %s", amqp_error_string2(status));
+    }
+    say_progress(options->progress_ms, done);
+  }
+  /* An answer from the queue, which comes after the acks. */
+  uint64_t left = declare(connection, options);
+  if (left) die("%" PRIu64 " messages are left", left);
+  say_done("end", options->count);
+}
+
+static void probe(const struct options *options) {
+  say_begin("recover", options->count);
+  amqp_connection_state_t connection = connect_to(options);
+  uint64_t found = declare(connection, options);
+  if (found != options->count) die("%" PRIu64 " messages, not %" PRIu64, found, options->count);
+  amqp_message_t message;
+  check_reply(amqp_basic_get(connection, CHANNEL, amqp_cstring_bytes(options->queue), 0),
+              "basic.get");
+  check_reply(amqp_read_message(connection, CHANNEL, &message, 0), "the first message");
+  if (message.body.len != options->size) die("a message of %zu bytes", message.body.len);
+  amqp_destroy_message(&message);
+  say_done("end", found);
+  amqp_connection_close(connection, AMQP_REPLY_SUCCESS);
+  amqp_destroy_connection(connection);
 }
 
 /* ---- the report -------------------------------------------------------- */
@@ -334,12 +428,21 @@ static uint64_t number(const char *text, const char *name, uint64_t least) {
   return value;
 }
 
+static enum mode mode_of(const char *text) {
+  if (strcmp(text, "publish") == 0) return PUBLISH;
+  if (strcmp(text, "consume") == 0) return CONSUME;
+  if (strcmp(text, "probe") == 0) return PROBE;
+  fprintf(stderr, "rabbitmq client: --mode %s: want publish, consume or probe\n", text);
+  exit(2);
+}
+
 static struct options parse(int argc, char **argv) {
   static const struct option known[] = {
       {"host", required_argument, 0, 'h'},   {"port", required_argument, 0, 'p'},
       {"queue", required_argument, 0, 'q'},  {"type", required_argument, 0, 't'},
       {"count", required_argument, 0, 'c'},  {"size", required_argument, 0, 's'},
       {"window", required_argument, 0, 'w'}, {"delete", no_argument, 0, 'd'},
+      {"mode", required_argument, 0, 'm'},   {"progress", required_argument, 0, 'i'},
       {0, 0, 0, 0}};
   struct options options = {.host = "127.0.0.1", .port = 5672, .queue = "bench", .type = "classic",
                             .count = 10000, .size = 1024, .window = 1000};
@@ -353,38 +456,55 @@ static struct options parse(int argc, char **argv) {
       case 's': options.size = number(optarg, "size", 0); break;
       case 'w': options.window = number(optarg, "window", 1); break;
       case 'd': options.delete_after = true; break;
+      case 'm': options.mode = mode_of(optarg); break;
+      case 'i': options.progress_ms = number(optarg, "progress", 0); break;
       default:
         fputs("usage: client [--host A] [--port P] [--queue Q] [--type classic|quorum] [--count N]\n"
-              "              [--size BYTES] [--window W] [--delete]\n", stderr);
+              "              [--size BYTES] [--window W] [--delete] [--progress MS]\n"
+              "              [--mode publish|consume|probe]\n", stderr);
         exit(2);
     }
   return options;
 }
 
-int main(int argc, char **argv) {
-  struct options options = parse(argc, argv);
-  if (strlen(options.queue) > 200) die("the queue's name is too long");
-  amqp_connection_state_t connection = connect_to(&options);
-  declare(connection, &options);
-  struct pattern pattern = encode(&options, (size_t)amqp_get_frame_max(connection));
-  struct run run = {.count = options.count, .window = options.window};
+static void publish(const struct options *options, amqp_connection_state_t connection) {
+  select_confirms(connection);
+  struct pattern pattern = encode(options, (size_t)amqp_get_frame_max(connection));
+  struct run run = {.count = options->count, .window = options->window};
   run.sent_at = must_alloc(run.count * sizeof *run.sent_at);
   run.latency_s = must_alloc(run.count * sizeof *run.latency_s);
   for (uint64_t i = 0; i < run.count; i++) run.latency_s[i] = -1;
 
+  if (options->progress_ms) say_begin("fill", run.count);
   double cpu_before = cpu_s(), before = now_s();
-  publish_all(&run, &pattern, connection);
+  publish_all(&run, &pattern, connection, options->progress_ms);
   double seconds = now_s() - before, client_cpu_s = cpu_s() - cpu_before;
+  if (options->progress_ms) say_done("end", run.count);
 
-  if (options.delete_after) {
-    amqp_queue_delete(connection, CHANNEL, amqp_cstring_bytes(options.queue), 0, 0);
+  if (options->delete_after) {
+    amqp_queue_delete(connection, CHANNEL, amqp_cstring_bytes(options->queue), 0, 0);
     check_reply(amqp_get_rpc_reply(connection), "queue.delete");
   }
-  print_report(&options, &run, seconds, client_cpu_s);
-  amqp_connection_close(connection, AMQP_REPLY_SUCCESS);
-  amqp_destroy_connection(connection);
+  print_report(options, &run, seconds, client_cpu_s);
   free(run.sent_at);
   free(run.latency_s);
   free(pattern.bytes);
+}
+
+int main(int argc, char **argv) {
+  struct options options = parse(argc, argv);
+  if (strlen(options.queue) > 200) die("the queue's name is too long");
+  if (options.mode == PROBE) {
+    probe(&options);
+    return 0;
+  }
+  amqp_connection_state_t connection = connect_to(&options);
+  declare(connection, &options);
+  if (options.mode == CONSUME)
+    consume_all(&options, connection);
+  else
+    publish(&options, connection);
+  amqp_connection_close(connection, AMQP_REPLY_SUCCESS);
+  amqp_destroy_connection(connection);
   return 0;
 }

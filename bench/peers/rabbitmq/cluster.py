@@ -1,4 +1,4 @@
-"""RabbitMQ from Debian: three nodes on loopback, started and ended by the run.
+"""RabbitMQ from Debian: nodes on loopback, three unless asked otherwise, owned by the run.
 
 Nothing of an installed RabbitMQ service is used or touched but its programs.
 Each node has its directories under the run's own; HOME is there too, so the
@@ -38,7 +38,18 @@ cluster_formation.peer_discovery_backend = classic_config
 cluster_formation.randomized_startup_delay_range.min = 0
 cluster_formation.randomized_startup_delay_range.max = 0
 {peers}
+{settings}
 """
+
+Policy = Mapping[str, object]
+MIRRORED: Policy = {
+    "vhost": "/",
+    "name": "mirrored",
+    "pattern": "^classic[.]",
+    "apply-to": "queues",
+    "priority": 0,
+    "definition": {"ha-mode": "all", "ha-sync-mode": "automatic"},
+}
 
 _DEFINITIONS = {
     "users": [{"name": "guest", "password": "guest", "tags": ["administrator"]}],
@@ -46,27 +57,30 @@ _DEFINITIONS = {
     "permissions": [
         {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
     ],
-    "policies": [
-        {
-            "vhost": "/",
-            "name": "mirrored",
-            "pattern": "^classic[.]",
-            "apply-to": "queues",
-            "priority": 0,
-            "definition": {"ha-mode": "all", "ha-sync-mode": "automatic"},
-        }
-    ],
 }
 
 
 class RabbitCluster:
-    """Three nodes and an epmd. `start`, then `stop`, once each; both block."""
+    """`nodes` nodes and an epmd. `start`, then `stop`, once each; both block.
 
-    def __init__(self, directory: Path) -> None:
+    `settings` are more lines for each node's rabbitmq.conf.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        nodes: int = NODES,
+        policies: Sequence[Policy] = (MIRRORED,),
+        settings: Sequence[str] = (),
+    ) -> None:
         self._directory = directory
+        self._policies = [*policies]
+        self._settings = "\n".join(settings)
         self._epmd_port = procs.free_port()
-        self._ports = [procs.free_port() for _ in range(NODES)]
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._ports = [procs.free_port() for _ in range(nodes)]
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._nodes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def port(self) -> int:
@@ -74,29 +88,44 @@ class RabbitCluster:
         return self._ports[0]
 
     def broker_pids(self) -> Sequence[int]:
-        return [process.pid for process in self._processes]
+        return [process.pid for process in self._processes()]
 
     def start(self) -> None:
         """Returns when all nodes are one cluster. Raises `BenchError` with the log's end."""
         self._directory.mkdir(parents=True)
         definitions = self._directory / "definitions.json"
-        definitions.write_text(json.dumps(_DEFINITIONS))
+        definitions.write_text(json.dumps({**_DEFINITIONS, "policies": self._policies}))
         (self._directory / "enabled_plugins").write_text("[].\n")
-        self._spawn("epmd", ["epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)])
+        self._epmd = self._spawn(
+            "epmd", ["epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)]
+        )
         self._await(lambda: procs.is_listening(self._epmd_port), "epmd")
         # The first node must be there before the others look for someone to join:
         # three that start at once elect themselves.
-        self._start_node(0, definitions)
+        self._write_conf(definitions)
+        self.start_node(0)
         self._await(lambda: procs.is_listening(self._ports[0]), "the first node")
-        for index in range(1, NODES):
-            self._start_node(index, definitions)
+        for index in range(1, len(self._ports)):
+            self.start_node(index)
         self._await(lambda: all(map(procs.is_listening, self._ports)), "the other nodes")
         self._check_members()
 
     def stop(self) -> None:
-        for process in reversed(self._processes):
-            procs.kill_group(process)
-        self._processes.clear()
+        for index in reversed([*self._nodes]):
+            self.kill_node(index)
+        if self._epmd is not None:
+            procs.kill_group(self._epmd)
+            self._epmd = None
+
+    def kill_node(self, index: int) -> None:
+        """SIGKILL. What it had on its disk stays there for `start_node`."""
+        procs.kill_group(self._nodes.pop(index))
+
+    def start_node(self, index: int) -> None:
+        """Returns at once: who connects has to wait."""
+        self._nodes[index] = self._spawn(
+            _node_name(index), [PROGRAMS / "rabbitmq-server"], self._environment(index)
+        )
 
     def control(self, *arguments: str) -> str:
         """Runs `rabbitmqctl` against the first node and returns what it prints."""
@@ -119,16 +148,21 @@ class RabbitCluster:
                 return dict(row)
         raise BenchError(f"RabbitMQ doesn't know the queue {queue}")
 
-    def _start_node(self, index: int, definitions: Path) -> None:
-        node = self._node_directory(index)
-        node.mkdir()
+    def _write_conf(self, definitions: Path) -> None:
         peers = "\n".join(
             f"cluster_formation.classic_config.nodes.{other + 1} = {_node_name(other)}"
-            for other in range(NODES)
+            for other in range(len(self._ports))
         )
-        text = _CONF.format(port=self._ports[index], definitions=definitions, peers=peers)
-        (node / "rabbitmq.conf").write_text(text)
-        self._spawn(_node_name(index), [PROGRAMS / "rabbitmq-server"], self._environment(index))
+        for index, port in enumerate(self._ports):
+            node = self._node_directory(index)
+            node.mkdir()
+            text = _CONF.format(
+                port=port, definitions=definitions, peers=peers, settings=self._settings
+            )
+            (node / "rabbitmq.conf").write_text(text)
+
+    def _processes(self) -> list[subprocess.Popen[bytes]]:
+        return [*([self._epmd] if self._epmd else ()), *self._nodes.values()]
 
     def _node_directory(self, index: int) -> Path:
         return self._directory / f"node{index + 1}"
@@ -157,9 +191,9 @@ class RabbitCluster:
 
     def _spawn(
         self, name: str, command: Sequence[str | Path], environment: dict[str, str] | None = None
-    ) -> None:
-        with (self._directory / f"{name}.out").open("wb") as output:
-            process = subprocess.Popen(
+    ) -> subprocess.Popen[bytes]:
+        with (self._directory / f"{name}.out").open("ab") as output:
+            return subprocess.Popen(
                 command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -167,11 +201,10 @@ class RabbitCluster:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._processes.append(process)
 
     def _await(self, done: Callable[[], bool], what: str) -> None:
         def done_or_dead() -> bool:
-            return done() or any(process.poll() is not None for process in self._processes)
+            return done() or any(process.poll() is not None for process in self._processes())
 
         procs.wait_until(done_or_dead, timeout_s=_START_TIMEOUT_S)
         if not done():
@@ -180,8 +213,9 @@ class RabbitCluster:
     def _check_members(self) -> None:
         status = json.loads(self.control("cluster_status", "--formatter", "json"))
         running = status["running_nodes"]
-        if len(running) != NODES:
-            raise BenchError(f"RabbitMQ: {len(running)} of {NODES} nodes are in the cluster")
+        wanted = len(self._ports)
+        if len(running) != wanted:
+            raise BenchError(f"RabbitMQ: {len(running)} of {wanted} nodes are in the cluster")
 
     def _last_words(self, lines_max: int = 20) -> str:
         said = [path.read_text(errors="replace") for path in sorted(self._directory.glob("*.out"))]

@@ -1,0 +1,185 @@
+"""The pictures of a run: bars for what is one figure, lines for what goes over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # a file is wanted, and there may be no display
+
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+
+from bench.stats import spread
+from bench.storage.context import BUDGET_BYTES
+from bench.storage.outcome import OURS, Outcome
+from bench.storage.report import select, variants_of
+
+_COLOURS = {
+    OURS: "#0b6e4f",
+    "limit": "#8d99ae",
+    "limit-grouped": "#5c677d",
+    "rabbitmq": "#c8553d",
+    "rabbitmq-lazy": "#e0a458",
+}
+_COLUMNS = 3
+# A rate between two moments that are nearer than this is noise.
+_RATE_STEP_S = 1.0
+
+Draw = Callable[[Axes], None]
+
+
+def save(path: Path, outcomes: Sequence[Outcome]) -> None:
+    panels = panels_of(outcomes)
+    rows = -(-len(panels) // _COLUMNS)
+    figure, axes = pyplot.subplots(
+        rows, _COLUMNS, figsize=(4.6 * _COLUMNS, 3.2 * rows), squeeze=False
+    )
+    flat = [each for row in axes for each in row]
+    for draw, place in zip(panels, flat, strict=False):
+        draw(place)
+        place.tick_params(axis="both", labelsize=8)
+    for place in flat[len(panels) :]:
+        place.set_axis_off()
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def panels_of(outcomes: Sequence[Outcome]) -> list[Draw]:
+    """What can be drawn of the cases that ran."""
+    bars = [
+        ("append", "mb_per_s", "append, MB/s"),
+        ("append-singles", "rate_per_s", "append, singles, messages/s"),
+        ("append-alone", "rate_per_s", "append, one at a time, messages/s"),
+        ("consume", "rate_per_s", "read and ack, messages/s"),
+        ("fan-out", "written_per_byte", "fan-out, bytes to disk / body byte"),
+        ("recovery", "recover_s", "recovery of the backlog, s"),
+        ("recovery", "rss_peak_mib", "its peak memory, MiB"),
+        ("queues", "recover_s", "recovery of many queues, s"),
+    ]
+    panels = [
+        _bars(outcomes, case, figure, title)
+        for case, figure, title in bars
+        if variants_of(outcomes, case)
+    ]
+    if variants_of(outcomes, "backlog"):
+        panels += [_memory(outcomes), _rates(outcomes, "fill"), _rates(outcomes, "drain")]
+    if variants_of(outcomes, "compaction"):
+        panels += [_disk(outcomes)]
+    return panels
+
+
+def _bars(outcomes: Sequence[Outcome], case: str, figure: str, title: str) -> Draw:
+    def draw(axes: Axes) -> None:
+        names = variants_of(outcomes, case)
+        values = [
+            spread([each.figures[figure] for each in select(outcomes, case, name)])
+            for name in names
+        ]
+        whiskers = [
+            [each.median - each.least for each in values],
+            [each.most - each.median for each in values],
+        ]
+        drawn = axes.bar(
+            names,
+            [each.median for each in values],
+            yerr=whiskers,
+            color=[_COLOURS[name] for name in names],
+            capsize=3,
+        )
+        axes.bar_label(
+            drawn,
+            labels=[f"{each.median:.4g}" for each in values],
+            label_type="center",
+            fontsize=8,
+            color="white",
+        )
+        axes.set_title(title, fontsize=10)
+
+    return draw
+
+
+def _first_rounds(outcomes: Sequence[Outcome], case: str) -> list[Outcome]:
+    """One line for each variant: of the first round."""
+    return [select(outcomes, case, name)[0] for name in variants_of(outcomes, case)]
+
+
+def _memory(outcomes: Sequence[Outcome]) -> Draw:
+    def draw(axes: Axes) -> None:
+        for each in _first_rounds(outcomes, "backlog"):
+            axes.plot(
+                [row[0] for row in each.samples],
+                [row[2] / 2**20 for row in each.samples],
+                label=each.variant,
+                color=_COLOURS[each.variant],
+                linewidth=1,
+            )
+            drain = [row[0] for row in each.progress if row[1] == "drain"]
+            axes.axvline(drain[0], color=_COLOURS[each.variant], linewidth=0.8, linestyle=":")
+        axes.axhline(BUDGET_BYTES >> 20, color="black", linewidth=0.8, linestyle="--")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("s (dotted: the drain begins; dashed: the budget)", fontsize=8)
+        axes.set_title("backlog: resident MiB", fontsize=10)
+        axes.legend(fontsize=7)
+
+    return draw
+
+
+def rates_of(
+    progress: Sequence[tuple[float, str, int, int]], phase: str
+) -> list[tuple[int, float]]:
+    """(messages done, messages per second up to there) of a phase, a second or more apart."""
+    rows = [(row[0], row[2]) for row in progress if row[1] == phase]
+    rates: list[tuple[int, float]] = []
+    before = rows[0]
+    for at, done in rows[1:]:
+        if at - before[0] >= _RATE_STEP_S or (at, done) == rows[-1] != before:
+            rates.append((done, (done - before[1]) / max(at - before[0], 1e-9)))
+            before = (at, done)
+    return rates
+
+
+def _rates(outcomes: Sequence[Outcome], phase: str) -> Draw:
+    def draw(axes: Axes) -> None:
+        for each in _first_rounds(outcomes, "backlog"):
+            rates = rates_of(each.progress, phase)
+            axes.plot(
+                [done / 1e6 for done, _ in rates],
+                [rate for _, rate in rates],
+                label=each.variant,
+                color=_COLOURS[each.variant],
+                linewidth=1,
+            )
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("million messages done", fontsize=8)
+        axes.set_title(f"backlog, {phase}: messages/s", fontsize=10)
+        axes.legend(fontsize=7)
+
+    return draw
+
+
+def _disk(outcomes: Sequence[Outcome]) -> Draw:
+    def draw(axes: Axes) -> None:
+        (each,) = _first_rounds(outcomes, "compaction")
+        axes.plot(
+            [row[0] for row in each.samples],
+            [row[3] / 1e6 for row in each.samples],
+            label="on disk",
+            color=_COLOURS[OURS],
+        )
+        said = [row for row in each.progress if row[3]]
+        axes.plot(
+            [row[0] for row in said],
+            [row[3] / 1e6 for row in said],
+            label="live bodies",
+            color=_COLOURS["limit"],
+        )
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("s", fontsize=8)
+        axes.set_title("compaction under load: MB", fontsize=10)
+        axes.legend(fontsize=7)
+
+    return draw
