@@ -100,6 +100,14 @@ class SimulatedDisk:
             self.syncs_left -= 1
         self._change(Call("sync", path))
 
+    def sync_all(self, directory: Path) -> None:
+        with self._lock:
+            if self.syncs_left is not None:
+                if self.syncs_left == 0:
+                    raise OSError(self.failure, "simulated", str(directory))
+                self.syncs_left -= 1
+            self._change(Call("sync_all", directory))
+
     def read(self, path: Path, offset: int, size: int) -> bytes:
         with self._lock:
             return bytes(self._file(path).data[offset : offset + size])
@@ -170,6 +178,13 @@ class SimulatedDisk:
                     what.pending.clear()
                 else:
                     raise FileNotFoundError(errno.ENOENT, "simulated", str(call.path))
+            case "sync_all":
+                parent = self._find(call.path.parent)
+                what = self._find(call.path)
+                if not isinstance(what, Folder) or not isinstance(parent, Folder):
+                    raise FileNotFoundError(errno.ENOENT, "simulated", str(call.path))
+                for folder in (parent, *_folders(what)):
+                    _settle(folder)
             case "rename":
                 assert call.new is not None
                 assert call.new.parent == call.path.parent
@@ -216,6 +231,23 @@ class SimulatedDisk:
             folder.change(None, path.name, file)
         assert isinstance(file, File)
         return file
+
+
+def _folders(folder: Folder) -> Iterator[Folder]:
+    yield folder
+    for what in folder.names.values():
+        if isinstance(what, Folder):
+            yield from _folders(what)
+
+
+def _settle(folder: Folder) -> None:
+    """Makes a folder's entries durable, and the bytes of its files."""
+    folder.stable = dict(folder.names)
+    folder.pending.clear()
+    for what in folder.names.values():
+        if isinstance(what, File):
+            what.stable = bytes(what.data)
+            what.pending.clear()
 
 
 def _survivor(folder: Folder, kept: Kept, rng: random.Random) -> Folder:

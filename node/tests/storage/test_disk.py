@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -18,6 +20,32 @@ def disk() -> Iterator[FileDisk]:
     made = FileDisk()
     yield made
     made.close()
+
+
+def test_all_that_was_written_is_synced_in_one_call(disk: FileDisk, tmp_path: Path) -> None:
+    disk.write(tmp_path / "folder" / "file", 0, [b"x"])
+    before = open_files()
+    disk.sync_all(tmp_path)
+    disk.sync_all(tmp_path / "folder")
+    assert open_files() == before
+    with pytest.raises(FileNotFoundError):
+        disk.sync_all(tmp_path / "nothing")
+
+
+def test_file_system_that_fails_to_sync_is_an_error() -> None:
+    with pytest.raises(OSError, match="syncfs") as caught:
+        disk_module._sync_file_system(-1)
+    assert caught.value.errno == errno.EBADF
+
+
+def test_system_without_syncfs_syncs_everything(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(os, "sync", lambda: called.append("sync"))
+    disk.sync_all(tmp_path)
+    assert called == ["sync"]
 
 
 def open_files() -> int:

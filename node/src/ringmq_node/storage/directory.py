@@ -43,6 +43,7 @@ NAME_MAGIC = b"RINGMQ-N"
 META_NAME = "store.meta"
 LOCK_NAME = "store.lock"
 QUEUES_NAME = "queues"
+MESSAGES_NAME = "messages"
 NAME_NAME = "queue.name"
 GONE_SUFFIX = ".gone"
 QUEUE_NAME_BYTES_MAX = 255
@@ -102,7 +103,7 @@ def decode_texts(path: Path, magic: bytes, data: bytes) -> tuple[str, str] | Non
 
 
 def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
-    """Makes the directory this node's, or checks that it is.
+    """Makes the directory this node's; or checks that it is, and makes all of it durable.
 
     Raises `ForeignDirectoryError`, `UnsupportedFormatError`, `CorruptError`, `OSError`.
     """
@@ -118,9 +119,8 @@ def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
                 f"{directory} belongs to node {texts[1]!r} of cluster {texts[0]!r}, "
                 f"not to node {node!r} of cluster {cluster_id!r}"
             )
-        # Again, for a process that was killed between its rename and these.
-        disk.sync(directory)
-        disk.sync(directory.parent)
+        # A process that was killed leaves what can be read and is not on the disk yet.
+        disk.sync_all(directory)
         return
     if disk.list(directory / QUEUES_NAME):
         raise ForeignDirectoryError(f"{directory} has queues, but no {META_NAME} to say whose")
@@ -153,9 +153,6 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
             remove_folder(disk, folder)
         else:
             reports.append(CorruptionReport(str(path), 0, size, "the queue's name is lost"))
-    if queues:
-        # A process that was killed may have left them without.
-        disk.sync(root)
     return queues, reports
 
 

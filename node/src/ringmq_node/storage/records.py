@@ -6,8 +6,8 @@
       reserved     u16       0
       marker       u32       drawn at random for each file, no byte of it 0
       number       u64       the journal's generation | the segment's number
-      crc          u32       of the bytes before
-      reserved     u32       0
+      crc          u32       of the bytes before, begun with the owner
+      owner        u32       from the name of the queue's folder; 0: not said
 
     record
       marker       u32       the file's
@@ -30,8 +30,8 @@ body (a published journal file, say) is no record here, and a run of zeros never
 
 What a reader makes of bytes that are no valid record, at offset `o`:
 
-* If any valid record after `o` has `synced > o`, these bytes were durable once:
-  it is **corruption**. It is reported, and reading goes on behind it.
+* If any record header after `o` is valid and has `synced > o`, these bytes were durable
+  once: it is **corruption**. It is reported, and reading goes on behind it.
 * If none has, nobody was ever told that these bytes are durable: it is a **torn
   tail**. The log ends at `o`. Valid records behind it are no part of the log either:
   a power cut may keep a later write and lose an earlier one.
@@ -40,7 +40,12 @@ So a damaged last sync round looks like a torn tail, whatever one does; a clean 
 ends the journal with an `end` record, after which there is no such doubt.
 
 Reading is linear in the file's size: the marker is found at C speed, and no payload
-is looked at before its header's own checksum holds.
+is looked at before its header's own checksum holds. It takes one window of memory, or
+one record. What was visited is part of the log, whatever comes behind it: at the first
+bad bytes the headers of all the rest are looked at, to tell one case from the other.
+
+A file's header also says to which queue it belongs (`owner`), so that a file that was
+put into another queue's folder isn't taken for that queue's.
 """
 
 from __future__ import annotations
@@ -51,7 +56,8 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Generic, TypeVar
+from pathlib import Path
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from ringmq_node.storage.errors import CorruptionReport, UnsupportedFormatError
 
@@ -70,7 +76,16 @@ PAYLOAD_BYTES_MAX: Final = 0xFFFF_FFFF
 
 FLAG_TRANSIENT: Final = 1
 
-_WINDOW_BYTES = 1 << 20
+_WHOLE: Final = struct.Struct(RECORD_PREFIX.format + RECORD_REST.format[1:])
+
+# What is read at a time, where records are small; and where all but headers and tables is
+# passed over.
+WINDOW_BYTES: Final = 1 << 20
+SPARSE_BYTES: Final = 4 << 10
+# The tables of any block are shorter, and so is any op that isn't a publish.
+HEAD_BYTES_MAX: Final = 17 << 20
+
+NO_HEADER: Final = "no valid record header"
 
 T = TypeVar("T")
 
@@ -92,10 +107,11 @@ class Kind(IntEnum):
 
 
 _KINDS = frozenset(int(kind) for kind in Kind)
+# Kinds whose payload may be a block, of which only the tables are looked at.
+_HEADED = frozenset((Kind.OP, Kind.FILL, Kind.ENTRY, Kind.MESSAGE))
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """A record's header, and where in the file the record begins."""
 
     offset: int
@@ -120,9 +136,14 @@ def new_marker() -> int:
             return int.from_bytes(drawn, "little")
 
 
-def file_header(magic: bytes, marker: int, number: int) -> bytes:
+def owner_of(directory: Path) -> int:
+    """What files in a queue's folder have in their headers; never 0, which says nothing."""
+    return zlib.crc32(directory.name.encode()) or 1
+
+
+def file_header(magic: bytes, marker: int, number: int, owner: int = 0) -> bytes:
     head = FILE_HEADER.pack(magic, VERSION, 0, marker, number, 0, 0)[:24]
-    return head + struct.pack("<II", zlib.crc32(head), 0)
+    return head + struct.pack("<II", zlib.crc32(head, owner), owner)
 
 
 def record_header(
@@ -143,16 +164,17 @@ def record_header(
     return RECORD_PREFIX.pack(marker, zlib.crc32(rest, _seed(marker, offset))) + rest
 
 
-def parse_header(marker: int, offset: int, data: bytes) -> Header | None:
-    """The header at the start of `data`, which was read at `offset`; None if it is not valid."""
-    if len(data) < RECORD_HEADER_BYTES:
+def parse_header(marker: int, offset: int, data: bytes, at: int = 0) -> Header | None:
+    """The header at `at` in `data`, which was read at `offset`; None if it is not valid."""
+    end = at + RECORD_HEADER_BYTES
+    if len(data) < end:
         return None
-    found, crc = RECORD_PREFIX.unpack_from(data)
-    rest = data[RECORD_PREFIX.size : RECORD_HEADER_BYTES]
-    if found != marker or crc != zlib.crc32(rest, _seed(marker, offset)):
-        return None
-    payload_crc, length, kind, flags, _, number, epoch, synced = RECORD_REST.unpack(rest)
-    if kind not in _KINDS:
+    found, crc, payload_crc, length, kind, flags, _, number, epoch, synced = _WHOLE.unpack_from(
+        data, at
+    )
+    # The seed as in `_seed`; this is the innermost loop of recovery.
+    seed = marker ^ (offset & 0xFFFF_FFFF) ^ (offset >> 32)
+    if found != marker or crc != zlib.crc32(data[at + 8 : end], seed) or kind not in _KINDS:
         return None
     return Header(offset, kind, flags, number, epoch, synced, length, payload_crc)
 
@@ -161,9 +183,50 @@ def _seed(marker: int, offset: int) -> int:
     return marker ^ (offset & 0xFFFF_FFFF) ^ (offset >> 32)
 
 
+def parse_payload(marker: int, offset: int, data: bytes) -> tuple[Header | None, bytes, str]:
+    """A whole record, read at `offset`: header, payload, what is wrong (empty if nothing)."""
+    header = parse_header(marker, offset, data)
+    if header is None:
+        return None, b"", NO_HEADER
+    payload = data[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + header.length]
+    crc = zlib.crc32(payload)
+    if crc != header.payload_crc or len(payload) != header.length:
+        return header, payload, _wrong_checksum(header, crc)
+    return header, payload, ""
+
+
+def _wrong_checksum(header: Header, crc: int) -> str:
+    return f"payload has checksum {crc:#010x}, expected {header.payload_crc:#010x}"
+
+
+class Window:
+    """Reads a file forwards, in pieces. `data` is what is at `start` of the file."""
+
+    __slots__ = ("_read", "data", "size", "start")
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read = read
+        self.size = size
+        self.start = 0
+        self.data = b""
+
+    def place(self, offset: int, size: int, ahead: int = WINDOW_BYTES) -> int:
+        """Where in `data` the byte at `offset` is, with all of the `size` bytes from there on.
+
+        Fewer are there only at the end of the file. What has to be read is at least `ahead`.
+        """
+        at = offset - self.start
+        if at < 0 or at + size > len(self.data):
+            wanted = min(max(size, ahead), self.size - offset)
+            self.data = self._read(offset, wanted) if wanted > 0 else b""
+            self.start = offset
+            return 0
+        return at
+
+
 @dataclass(slots=True)
 class Scan(Generic[T]):
-    """What was found in a file. `records` are all that count, in order."""
+    """What was found in a file. `records` is what `visit` has kept, in order."""
 
     marker: int
     # The number in the file's header, or None where the header is damaged.
@@ -177,25 +240,171 @@ class Scan(Generic[T]):
     damaged: bool = False
 
 
-class _Window:
-    """Reads a file in pieces, forwards."""
+class RecordFile:
+    """A file of records that is being read.
 
-    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
-        self._read = read
+    `marker` is 0 where the file can't be read at all, for the reason `unreadable`; `number`
+    is None where the header is damaged. Raises `UnsupportedFormatError` for another version.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        magic: bytes,
+        size: int,
+        read: Callable[[int, int], bytes],
+        owner: int = 0,
+    ) -> None:
+        self.name = name
         self.size = size
-        self._offset = 0
-        self._data = b""
+        self.window = Window(read, size)
+        self.corruptions: list[CorruptionReport] = []
+        self.number: int | None = None
+        self.unreadable = "no readable record"
+        self.marker = self._read_file_header(magic, owner)
 
-    def get(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset`."""
-        start = offset - self._offset
-        if start >= 0 and start + size <= len(self._data):
-            return self._data[start : start + size]
-        if size >= _WINDOW_BYTES:
-            return self._read(offset, size)
-        self._offset = offset
-        self._data = self._read(offset, _WINDOW_BYTES)
-        return self._data[:size]
+    def scan(self, visit: Callable[[Header, bytes], T | None]) -> Scan[T]:
+        """Reads and checks all records, in order. `visit` says what is kept of one, if anything.
+
+        Of a payload with a block that is above `HEAD_BYTES_MAX` it gets only as many bytes:
+        the tables are in these. It may raise `ValueError` for a payload that it
+        can't make sense of, which then counts as damaged, if it has done nothing yet.
+        """
+        offset = min(FILE_HEADER.size, self.size)
+        result: Scan[T] = Scan(self.marker, self.number, [], self.corruptions, offset, 0)
+        proven: int | None = None
+        while self.marker and offset < self.size:
+            header, payload, what = self._read_record(offset)
+            if header is not None and not what:
+                try:
+                    kept = visit(header, payload)
+                except ValueError as error:
+                    what = str(error)
+                else:
+                    if kept is not None:
+                        result.records.append((header, kept))
+                    offset = result.end = header.end
+                    continue
+            if proven is None:
+                proven = self._proven_behind(offset)
+            if offset >= proven:
+                break
+            after = self.end_of(header, offset)
+            self.corruptions.append(CorruptionReport(self.name, offset, after - offset, what))
+            offset = after
+            result.end = max(result.end, offset)
+        result.torn_bytes = self.size - result.end
+        result.damaged = bool(self.corruptions)
+        return result
+
+    def header_at(self, offset: int, ahead: int = WINDOW_BYTES) -> tuple[Header | None, str]:
+        """The header at `offset`, and what is wrong (empty if nothing)."""
+        window = self.window
+        at = window.place(offset, RECORD_HEADER_BYTES, ahead)
+        header = parse_header(self.marker, offset, window.data, at)
+        if header is None:
+            return None, NO_HEADER
+        if header.end > self.size:
+            return header, "record goes beyond the end of the file"
+        return header, ""
+
+    def end_of(self, header: Header | None, offset: int) -> int:
+        """Where reading goes on behind bad bytes at `offset`."""
+        if header is not None and header.end <= self.size:
+            return header.end
+        return self.find_header(offset + 1)
+
+    def find_header(self, offset: int) -> int:
+        """Where the next valid header is, at `offset` or after; the file's size if nowhere."""
+        window = self.window
+        needle = self.marker.to_bytes(4, "little")
+        while offset + RECORD_HEADER_BYTES <= self.size:
+            at = window.place(offset, min(2 * RECORD_HEADER_BYTES, self.size - offset))
+            data, start = window.data, window.start
+            if len(data) - at < RECORD_HEADER_BYTES:
+                break
+            while (at := data.find(needle, at)) >= 0 and at + RECORD_HEADER_BYTES <= len(data):
+                if parse_header(self.marker, start + at, data, at) is not None:
+                    return start + at
+                at += 1
+            # A header may lie across the end of the window.
+            offset = start + len(data) - RECORD_HEADER_BYTES + 1
+        return self.size
+
+    def payload_fault(self, header: Header) -> str:
+        """Reads a payload, in pieces; says what is wrong with it (empty if nothing)."""
+        crc = 0
+        offset = header.offset + RECORD_HEADER_BYTES
+        while offset < header.end:
+            size = min(header.end - offset, WINDOW_BYTES)
+            at = self.window.place(offset, size)
+            piece = memoryview(self.window.data)[at : at + size]
+            if not piece:
+                break
+            crc = zlib.crc32(piece, crc)
+            offset += len(piece)
+        return _wrong_checksum(header, crc) if crc != header.payload_crc else ""
+
+    def payload(self, header: Header, size: int) -> bytes:
+        """The first `size` bytes of a payload, or all if that is less."""
+        size = min(size, header.length)
+        at = self.window.place(header.offset + RECORD_HEADER_BYTES, size)
+        return self.window.data[at : at + size]
+
+    def _read_record(self, offset: int) -> tuple[Header | None, bytes, str]:
+        header, what = self.header_at(offset)
+        if header is None or what:
+            return header, b"", what
+        if header.kind == Kind.HOLE:
+            return header, b"", ""
+        if header.length > HEAD_BYTES_MAX:
+            what = self.payload_fault(header)
+            size = HEAD_BYTES_MAX if header.kind in _HEADED else header.length
+            return header, b"" if what else self.payload(header, size), what
+        at = self.window.place(offset, RECORD_HEADER_BYTES + header.length)
+        payload = self.window.data[at + RECORD_HEADER_BYTES : at + header.end - offset]
+        crc = zlib.crc32(payload)
+        return header, payload, "" if crc == header.payload_crc else _wrong_checksum(header, crc)
+
+    def _proven_behind(self, offset: int) -> int:
+        """How far the headers from `offset` on say that the file was durable."""
+        proven = 0
+        while offset < self.size:
+            header, _ = self.header_at(offset, SPARSE_BYTES)
+            if header is not None:
+                proven = max(proven, header.synced)
+            offset = self.end_of(header, offset)
+        return proven
+
+    def _read_file_header(self, magic: bytes, owner: int) -> int:
+        """The marker, or 0 if there is none."""
+        window = self.window
+        at = window.place(0, min(self.size, FILE_HEADER.size))
+        if len(window.data) - at >= FILE_HEADER.size:
+            found, version, _, marker, number, crc, owned = FILE_HEADER.unpack_from(window.data, at)
+            seeds = {zlib.crc32(window.data[at : at + 24], seed): seed for seed in (owned, owner)}
+            if crc in seeds:
+                if found != magic or seeds[crc] not in (0, owner):
+                    self.unreadable = "a file of another kind, or of another queue"
+                    return 0
+                if version != VERSION:
+                    raise UnsupportedFormatError(
+                        f"{self.name} has format version {version}; "
+                        f"this RingMQ reads version {VERSION}"
+                    )
+                self.number = number
+                return int(marker)
+        # Each record has the marker too. If the first one is valid with it, only the
+        # file's header is damaged.
+        at = window.place(FILE_HEADER.size, min(self.size, RECORD_HEADER_BYTES))
+        first = window.data[at : at + RECORD_HEADER_BYTES]
+        if len(first) == RECORD_HEADER_BYTES:
+            marker = RECORD_PREFIX.unpack_from(first)[0]
+            if marker and parse_header(marker, FILE_HEADER.size, first) is not None:
+                what = "file header is damaged"
+                self.corruptions.append(CorruptionReport(self.name, 0, FILE_HEADER.size, what))
+                return int(marker)
+        return 0
 
 
 def scan(
@@ -203,118 +412,7 @@ def scan(
     magic: bytes,
     size: int,
     read: Callable[[int, int], bytes],
-    visit: Callable[[Header, bytes], T],
+    visit: Callable[[Header, bytes], T | None],
 ) -> Scan[T]:
-    """Reads a whole file. `visit` turns a record into what is kept of it.
-
-    `visit` may raise `ValueError` for a payload that it can't make sense of: it
-    then counts as damaged. Raises `UnsupportedFormatError` for another version.
-    """
-    window = _Window(read, size)
-    reports: list[CorruptionReport] = []
-    marker, number = _read_file_header(name, magic, window, reports)
-    found: list[tuple[Header, T]] = []
-    holes: list[tuple[int, int, str]] = []
-    offset = FILE_HEADER.size
-    while marker and offset < size:
-        header, payload, what = _read_record(window, marker, offset)
-        if header is not None and not what:
-            try:
-                found.append((header, visit(header, payload)))
-            except ValueError as error:
-                holes.append((offset, header.end, str(error)))
-            offset = header.end
-            continue
-        after = _find_record(window, marker, offset + 1)
-        holes.append((offset, after, what))
-        offset = after
-    result = Scan(marker, number, found, reports, min(FILE_HEADER.size, size), 0, bool(reports))
-    _judge(name, result, holes, size)
-    return result
-
-
-def _judge(name: str, result: Scan[T], holes: list[tuple[int, int, str]], size: int) -> None:
-    """Tells corruption from a torn tail, by the rule at the top of this module."""
-    proven = max((header.synced for header, _ in result.records), default=0)
-    for start, end, what in holes:
-        if start >= proven:
-            result.records = [item for item in result.records if item[0].offset < start]
-            result.end = start
-            result.torn_bytes = size - start
-            return
-        result.corruptions.append(CorruptionReport(name, start, end - start, what))
-        result.damaged = True
-    if result.marker:
-        result.end = max(size, result.end)
-    else:
-        result.torn_bytes = size - result.end
-
-
-def _read_file_header(
-    name: str, magic: bytes, window: _Window, reports: list[CorruptionReport]
-) -> tuple[int, int | None]:
-    """The marker (0 if there is none) and the number (None if it is not known)."""
-    data = window.get(0, FILE_HEADER.size)
-    if len(data) == FILE_HEADER.size:
-        found, version, _, marker, number, crc, _ = FILE_HEADER.unpack(data)
-        if crc == zlib.crc32(data[:24]):
-            if found != magic:
-                return 0, None
-            if version != VERSION:
-                raise UnsupportedFormatError(
-                    f"{name} has format version {version}; this RingMQ reads version {VERSION}"
-                )
-            return marker, number
-    # Each record has the marker too. If the first one is valid with it, only the
-    # file's header is damaged.
-    first = window.get(FILE_HEADER.size, RECORD_HEADER_BYTES)
-    if len(first) == RECORD_HEADER_BYTES:
-        marker = RECORD_PREFIX.unpack_from(first)[0]
-        if marker and parse_header(marker, FILE_HEADER.size, first) is not None:
-            reports.append(CorruptionReport(name, 0, FILE_HEADER.size, "file header is damaged"))
-            return marker, None
-    return 0, None
-
-
-def parse_payload(marker: int, offset: int, data: bytes) -> tuple[Header | None, bytes, str]:
-    """A whole record, read at `offset`: header, payload, what is wrong (empty if nothing)."""
-    header = parse_header(marker, offset, data)
-    if header is None:
-        return None, b"", "no valid record header"
-    payload = data[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + header.length]
-    return header, payload, _payload_fault(header, payload)
-
-
-def _payload_fault(header: Header, payload: bytes) -> str:
-    crc = zlib.crc32(payload)
-    if crc != header.payload_crc or len(payload) != header.length:
-        return f"payload has checksum {crc:#010x}, expected {header.payload_crc:#010x}"
-    return ""
-
-
-def _read_record(window: _Window, marker: int, offset: int) -> tuple[Header | None, bytes, str]:
-    """Header and payload at `offset`, and what is wrong with them (empty if nothing)."""
-    header = parse_header(marker, offset, window.get(offset, RECORD_HEADER_BYTES))
-    if header is None:
-        return None, b"", "no valid record header"
-    if header.end > window.size:
-        return None, b"", "record goes beyond the end of the file"
-    payload = window.get(offset + RECORD_HEADER_BYTES, header.length)
-    return header, payload, _payload_fault(header, payload)
-
-
-def _find_record(window: _Window, marker: int, offset: int) -> int:
-    """Where the next valid record begins, at `offset` or after; the file's size if nowhere."""
-    needle = RECORD_PREFIX.pack(marker, 0)[:4]
-    while offset + RECORD_HEADER_BYTES <= window.size:
-        data = window.get(offset, min(_WINDOW_BYTES - 1, window.size - offset))
-        start = 0
-        while (start := data.find(needle, start)) >= 0:
-            header, _, what = _read_record(window, marker, offset + start)
-            if header is not None and not what:
-                return offset + start
-            start += 1
-        if len(data) <= 3:
-            break
-        offset += len(data) - 3
-    return window.size
+    """Reads a whole file: see `RecordFile.scan`."""
+    return RecordFile(name, magic, size, read).scan(visit)

@@ -9,6 +9,11 @@ In order: the journals, by generation, then the segments.
 * Live positions without a body are `missing`.
 * Transient messages are dropped: nobody was promised that they come back.
 
+Journals are read whole, since they hold the state, but none of their bodies is kept. Of
+segments only headers and tables are read (see `segment_scan`), and a segment is left as a
+delta if nothing of it is in a journal: so what recovery takes in memory is a window of
+bytes, and an entry for each record of the journals, however large the queue is.
+
 Lost records are told by the numbers: each record says which op it follows, so a
 gap is seen. Behind a gap the state is a guess, on the safe side: `damaged` is set and
 stays until the queue is installed anew from the ring; positions whose publish was
@@ -17,50 +22,59 @@ lost are live and missing; a lost ack leaves its message live.
 Without any valid checkpoint (both copies of the only one hit) the state is made up
 from the bodies found and the ops left, and is `damaged` too.
 
-Nothing is repaired in place. The caller begins a new journal with the state found, and
-makes sure before that what it was found in is durable: a process that was killed
-leaves bytes that can be read and are not on the disk yet. Running it twice, or again
-after a crash half way, gives the same.
+Nothing is repaired in place, and nothing is written but this: a half made file is removed; a
+segment's torn tail is cut off; a file that can't be read is renamed to `.bad`. Running it
+again, on files to which nothing was added since, gives the same. A journal that can't be read
+is given a generation in its new name, so that its loss is not forgotten until one of a
+later generation is there, whose checkpoint says it too.
+
+What is read is durable: `Store.open` syncs all that a killed process has left.
 """
 
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from ringmq.ranges import RangeSet
-from ringmq_node.queue.ops import Op, Publish, Remove
+from ringmq_node.queue.ops import Outline, Remove
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import checkpoint
+from ringmq_node.storage import checkpoint, journal_scan, tables
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
-from ringmq_node.storage.index import DataFile, Entry, RunIndex, live_count
-from ringmq_node.storage.journal import CURRENT_NAME, NEW_SUFFIX
+from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Delta, Entry, RunIndex
+from ringmq_node.storage.journal import CURRENT_NAME, NEW_SUFFIX, sealed_name
+from ringmq_node.storage.journal_scan import Said
 from ringmq_node.storage.records import (
-    END_PAYLOAD,
     FILE_HEADER,
-    FLAG_TRANSIENT,
     JOURNAL_MAGIC,
-    SEGMENT_MAGIC,
     Header,
     Kind,
+    RecordFile,
     Scan,
-    scan,
+    owner_of,
 )
-from ringmq_node.storage.segments import body_of, segment_name
+from ringmq_node.storage.references import Location
+from ringmq_node.storage.segment_scan import entries_of, load_segment, scan_segment
+from ringmq_node.storage.segments import segment_name
+from ringmq_node.storage.tables import Body
 
-_JOURNAL = re.compile(r"(\d+)\.jif")
-_SEGMENT = re.compile(r"(\d+)\.idx")
+__all__ = ["BAD_SUFFIX", "Recovered", "load_segment", "recover"]
+
+# As the writers name them: no other digits, no zeros before.
+_NUMBER = r"(0|[1-9][0-9]{0,14})"
+_JOURNAL = re.compile(_NUMBER + r"\.jif(\.bad)?")
+_SEGMENT = re.compile(_NUMBER + r"\.idx")
 _COPY_BYTES = 4 << 20
 # Files that can't be read at all are kept under this suffix for whoever wants to look.
 BAD_SUFFIX = ".bad"
 
-T = TypeVar("T")
+
+def _refer_to_nothing(location: Location) -> None:
+    """For queues whose bodies are all in their own files."""
 
 
 @dataclass(slots=True)
@@ -81,109 +95,154 @@ class Recovered:
     torn_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """What a journal record says; all None for kinds that say it in their header."""
+def recover(
+    disk: Disk,
+    directory: Path,
+    refer: Callable[[Location], None] = _refer_to_nothing,
+    *,
+    fold: bool = False,
+) -> Recovered:
+    """Reads everything in `directory`. Raises `OSError`, `UnsupportedFormatError`.
 
-    # Of an end record.
-    next_position: int | None = None
-
-    checkpoint: Checkpoint | None = None
-    op: Op | None = None
-    sizes: array[int] | None = None
+    Calls `refer` once for each living entry whose block is in the message store, also for
+    those of a delta. Without `fold` all entries are in memory.
+    """
+    return _Recovery(disk, directory, refer, fold).run()
 
 
-def recover(disk: Disk, directory: Path) -> Recovered:
-    """Reads everything in `directory`, and makes it durable. Raises `OSError`."""
-    return _Recovery(disk, directory).run()
+@dataclass(slots=True)
+class _Journal:
+    """A journal and what is in it."""
+
+    file: DataFile
+    bodies: list[Body] = field(default_factory=list)
+    loaded: bool = False
 
 
 class _Recovery:
-    def __init__(self, disk: Disk, directory: Path) -> None:
+    def __init__(
+        self, disk: Disk, directory: Path, refer: Callable[[Location], None], fold: bool
+    ) -> None:
         self._disk = disk
         self._directory = directory
+        self._refer = refer
+        self._fold = fold
+        self._owner = owner_of(directory)
         self._state: QueueState | None = None
         self._guessed = False
         self._removed = RangeSet()
         self._damaged = False
         self._cuts: tuple[Cut, ...] = ()
-        self._bodies: list[Entry] = []
         self._corruptions: list[CorruptionReport] = []
+        # Of journals that an earlier start has set aside, and none was written since.
+        self._lost: list[CorruptionReport] = []
         self._torn_bytes = 0
         # A torn tail stays in the file when it is sealed: what is in it is made void by a cut.
         self._torn_journal = False
+        # The latest generation of which anything was seen.
         self._generation = 0
+        self._covered = RangeSet()
+        self._deltas: dict[int, Delta] = {}
 
     def run(self) -> Recovered:
         names = self._disk.list(self._directory)
-        for name in names:
-            if name.endswith(NEW_SUFFIX):
-                self._disk.remove(self._directory / name)
-        sealed: list[DataFile] = []
-        for generation in _numbers(_JOURNAL, names):
-            file = self._read_journal(f"{generation}.jif", names, generation)
-            if file is not None:
-                sealed.append(file)
-        current = None
-        if CURRENT_NAME in names:
-            current = self._read_journal(CURRENT_NAME, names, None)
-        journal_bodies, self._bodies = self._bodies, []
-        segments = {
-            number: file
-            for number in _numbers(_SEGMENT, names)
-            if (file := self._read_segment(number, names)) is not None
-        }
-        self._bodies += journal_bodies
-        for file in (*sealed, *segments.values(), *([current] if current else [])):
-            self._disk.sync(file.path)
-        self._disk.sync(self._directory)
-        return self._assemble(current, sealed, segments)
+        for name in [name for name in names if name.endswith(NEW_SUFFIX)]:
+            self._disk.remove(self._directory / name)
+            del names[name]
+        journals = self._read_journals(names)
+        state = self._state
+        if state is None:
+            state = QueueState()
+            self._guessed = True
+        segments = self._read_segments(names, state, journals)
+        return self._assemble(state, journals, segments)
 
     # -- journals
 
-    def _read_journal(
-        self, name: str, names: dict[str, int], generation: int | None
-    ) -> DataFile | None:
+    def _read_journals(self, names: dict[str, int]) -> list[_Journal]:
+        found: list[_Journal] = []
+        for generation, bad in _journals(names):
+            name = sealed_name(generation)
+            if bad:
+                name += BAD_SUFFIX
+                self._lose_journal(generation)
+                report = _unreadable(self._directory / name, names[name])
+                self._lost.append(report)
+                continue
+            journal = self._read_journal(name, names[name], generation)
+            if journal is not None:
+                found.append(journal)
+        if CURRENT_NAME in names:
+            journal = self._read_journal(CURRENT_NAME, names[CURRENT_NAME], None)
+            if journal is not None:
+                found.append(journal)
+        self._corruptions += self._lost
+        return found
+
+    def _read_journal(self, name: str, size: int, generation: int | None) -> _Journal | None:
         """`generation` is None for the current one."""
         path = self._directory / name
-        found = self._scan(path, JOURNAL_MAGIC, names[name], _visit_journal)
-        if not found.marker:
-            self._set_aside(path, names[name])
-            # Older ones are only wanted for bodies.
-            self._damaged |= generation is None
+        records = self._open_journal(path, size)
+        found = self._generation_of(records, path, size)
+        before = self._generation
+        if generation is None:
+            found = before + 1 if found is None else found
+            misplaced = found <= before
+        else:
+            found = generation if found is None else found
+            misplaced = found != generation
+        if not records.marker or misplaced:
+            number = before + 1 if generation is None else generation
+            what = f"this is journal {found}" if records.marker else records.unreadable
+            self._set_aside(path, size, what, sealed_name(number) + BAD_SUFFIX)
+            self._lose_journal(number)
             return None
-        generation = generation or _generation_of(found) or self._generation + 1
-        self._generation = max(self._generation, generation)
-        self._torn_bytes += found.torn_bytes
-        self._torn_journal |= found.torn_bytes > 0
-        file = DataFile(
-            path,
-            generation,
-            found.marker,
-            end=found.end,
-            synced=found.end,
-            oldest_generation=generation,
+        self._generation = max(before, found)
+        file = DataFile(path, found, records.marker, end=0, synced=0, oldest_generation=found)
+        journal = _Journal(file)
+        result: Scan[None] = records.scan(
+            lambda header, payload: self._visit(journal, header, payload)
         )
-        loaded = False
-        for header, record in found.records:
-            if record.checkpoint is not None:
-                if not loaded:
-                    self._load(record.checkpoint)
-                loaded = True
-                continue
-            self._follow(header, record)
-            if record.sizes is not None:
-                first = (
-                    record.op.first_position if isinstance(record.op, Publish) else header.number
-                )
-                self._add_body(file, header, first, generation, record.sizes)
-        if not loaded:
+        file.end = file.synced = result.end
+        self._torn_bytes += result.torn_bytes
+        self._torn_journal |= result.torn_bytes > 0
+        self._corruptions += result.corruptions
+        if not journal.loaded:
             # It was whole once (see `journal`), so it is not the first write that was cut short.
             self._damaged = True
-            size = names[name] - FILE_HEADER.size
             what = "no readable checkpoint"
-            self._corruptions.append(CorruptionReport(str(path), FILE_HEADER.size, size, what))
-        return file
+            length = size - FILE_HEADER.size
+            self._corruptions.append(CorruptionReport(str(path), FILE_HEADER.size, length, what))
+        return journal
+
+    def _open_journal(self, path: Path, size: int) -> RecordFile:
+        def read(offset: int, length: int) -> bytes:
+            return self._disk.read(path, offset, length)
+
+        return RecordFile(str(path), JOURNAL_MAGIC, size, read, self._owner)
+
+    def _generation_of(self, records: RecordFile, path: Path, size: int) -> int | None:
+        """The number in the header, or in a checkpoint where the header is damaged."""
+        if records.number is not None or not records.marker:
+            return records.number
+
+        def visit(header: Header, payload: bytes) -> int | None:
+            if header.kind != Kind.CHECKPOINT:
+                return None
+            return journal_scan.decode_checkpoint(header, payload).generation
+
+        found = self._open_journal(path, size).scan(visit)
+        return found.records[0][1] if found.records else None
+
+    def _visit(self, journal: _Journal, header: Header, payload: bytes) -> None:
+        if header.kind == Kind.CHECKPOINT:
+            if not journal.loaded:
+                self._load(journal_scan.decode_checkpoint(header, payload))
+                journal.loaded = True
+            return
+        said = journal_scan.decode(header, payload, journal.file.number)
+        self._follow(header, said)
+        journal.bodies += said.bodies
 
     def _load(self, loaded: Checkpoint) -> None:
         self._state = loaded.state
@@ -191,31 +250,38 @@ class _Recovery:
         self._damaged = loaded.damaged
         self._guessed = False
         self._removed.clear()
+        self._lost.clear()
 
-    def _follow(self, header: Header, record: _Record) -> None:
+    def _lose_journal(self, generation: int) -> None:
+        # A later one's checkpoint makes up for it.
+        self._damaged = True
+        self._generation = max(self._generation, generation)
+
+    def _follow(self, header: Header, said: Said) -> None:
         """Applies one record to the state, however much is missing before it."""
         state = self._state
         if state is None:
             state = self._state = QueueState()
             self._damaged = self._guessed = True
-        follows = {
-            Kind.OP: header.number - 1,
-            Kind.EPOCH: header.number - 1,
-            Kind.FILL: header.epoch,
-            Kind.END: header.number,
-        }.get(Kind(header.kind), state.last_number)
+        kind = header.kind
+        if kind in journal_scan.OPS or kind == Kind.EPOCH:
+            follows = header.number - 1
+        elif kind in journal_scan.FILLS:
+            follows = header.epoch
+        else:
+            follows = header.number
         if follows != state.last_number:
             self._damaged = True
         if follows > state.last_number:
             state.last_number = follows
-        if header.kind in (Kind.OP, Kind.EPOCH) and header.epoch > state.epoch:
+        if kind not in journal_scan.FILLS and kind != Kind.END and header.epoch > state.epoch:
             state.begin_epoch(header.epoch)
-        if record.next_position is not None and record.next_position > state.next_position:
-            self._lost_positions(state, record.next_position)
-        op = record.op
+        if said.next_position is not None and said.next_position > state.next_position:
+            self._lost_positions(state, said.next_position)
+        op = said.op
         if op is None or follows < state.last_number:
             return
-        if isinstance(op, Publish) and op.first_position != state.next_position:
+        if isinstance(op, Outline) and op.first_position != state.next_position:
             if op.first_position < state.next_position:
                 self._damaged = True
                 state.last_number = header.number
@@ -234,21 +300,78 @@ class _Recovery:
 
     # -- segments
 
-    def _read_segment(self, number: int, names: dict[str, int]) -> DataFile | None:
-        name = segment_name(number)
-        path = self._directory / name
-        found = self._scan(path, SEGMENT_MAGIC, names[name], _visit_segment)
-        if not found.marker:
-            self._set_aside(path, names[name])
+    def _read_segments(
+        self, names: dict[str, int], state: QueueState, journals: list[_Journal]
+    ) -> dict[int, DataFile]:
+        """Also makes the state up, if there is none, and drops what is transient of it."""
+        segments: dict[int, DataFile] = {}
+        if not self._guessed:
+            _drop_transient(state)
+        for number in _segments(names):
+            opened = self._open_segment(number, names[segment_name(number)])
+            if opened is None:
+                continue
+            file, bodies = opened
+            segments[number] = file
+            if self._guessed:
+                self._guess(state, bodies)
+            else:
+                self._sum(state, file, bodies)
+        if self._guessed:
+            for journal in journals:
+                self._guess(state, journal.bodies)
+            for first, last in self._removed:
+                state.live.remove(first, last)
+                state.transient.remove(first, last)
+            # Nothing at all, or only what the creation of the queue left half done.
+            self._damaged |= bool(state.next_position or self._corruptions)
+            _drop_transient(state)
+            for file in segments.values():
+                self._sum(state, file, self._bodies_of(file))
+        return segments
+
+    def _open_segment(self, number: int, size: int) -> tuple[DataFile, list[Body]] | None:
+        path = self._directory / segment_name(number)
+        found = scan_segment(self._disk, path, number, size)
+        self._corruptions += found.corruptions
+        if not found.marker or (size > FILE_HEADER.size and not found.bodies):
+            # It was whole once, as a journal was.
+            self._set_aside(path, size, found.unreadable, path.name + BAD_SUFFIX)
             return None
         self._torn_bytes += found.torn_bytes
         if found.torn_bytes:
             self._cut_file(path, found.end)
+        generations = [body.generation for body in found.bodies]
         file = DataFile(path, number, found.marker, end=found.end, synced=found.end)
-        for header, sizes in found.records:
-            self._add_body(file, header, header.number, header.epoch, sizes)
-        file.oldest_generation = min((header.epoch for header, _ in found.records), default=0)
-        return file
+        file.oldest_generation = min(generations, default=0)
+        self._generation = max(self._generation, *generations, 0)
+        return file, found.bodies
+
+    def _bodies_of(self, file: DataFile) -> list[Body]:
+        """Again, of a segment that was opened."""
+        return scan_segment(self._disk, file.path, file.number, file.end, file.end).bodies
+
+    def _guess(self, state: QueueState, bodies: list[Body]) -> None:
+        """Without a checkpoint: all bodies found are live, unless a remove is known."""
+        for body in bodies:
+            state.live.add(body.first, body.last)
+            if body.transient:
+                state.transient.add(body.first, body.last)
+            state.next_position = max(state.next_position, body.last + 1)
+
+    def _sum(self, state: QueueState, file: DataFile, bodies: list[Body]) -> None:
+        """What recovery chooses of a segment, as a delta; refers to what is stored of it."""
+        lasting = _lasting(bodies)
+        delta = Delta(file, 0, 0, False)
+        for choice in tables.choose(lasting, state.live, RangeSet(), self._covered, self._cuts):
+            delta.live += choice[3]
+            delta.live_bytes += tables.live_bytes(choice, state.live)
+            location = choice[0].location
+            if location is not None:
+                delta.stored = True
+                self._refer(location)
+        if delta.live:
+            self._deltas[file.number] = delta
 
     def _cut_file(self, path: Path, end: int) -> None:
         """Cuts a torn tail off, so that nothing of it is behind what is written next."""
@@ -260,50 +383,55 @@ class _Recovery:
         self._disk.rename(new, path)
         self._disk.sync(self._directory)
 
-    def _set_aside(self, path: Path, size: int) -> None:
-        self._corruptions.append(CorruptionReport(str(path), 0, size, "no readable record"))
-        self._disk.rename(path, path.with_name(path.name + BAD_SUFFIX))
+    def _set_aside(self, path: Path, size: int, what: str, name: str) -> None:
+        self._corruptions.append(CorruptionReport(str(path), 0, size, what))
+        self._disk.rename(path, path.with_name(name))
+        self._disk.sync(self._directory)
 
     # -- the sum
 
     def _assemble(
-        self, current: DataFile | None, sealed: list[DataFile], segments: dict[int, DataFile]
+        self, state: QueueState, journals: list[_Journal], segments: dict[int, DataFile]
     ) -> Recovered:
-        state = self._state
-        if state is None:
-            # Nothing at all, or only what the creation of the queue left half done.
-            self._damaged |= bool(self._bodies or self._corruptions)
-            self._guessed = self._damaged
-            state = QueueState()
-        if self._guessed:
-            self._guess(state)
-        for first, last in state.transient:
-            state.live.remove(first, last)
-            state.redelivered.remove(first, last)
-        state.transient.clear()
+        entries: list[Entry] = []
+        mixed: set[int] = set()
+        body_bytes = sum(delta.live_bytes for delta in self._deltas.values())
+        for journal in journals:
+            lasting = _lasting(journal.bodies)
+            chosen = tables.choose(lasting, state.live, RangeSet(), self._covered, self._cuts)
+            body_bytes += sum(tables.live_bytes(choice, state.live) for choice in chosen)
+            journal.file.entries = entries_of(chosen, journal.file)
+            for entry in journal.file.entries:
+                low, high = entry.first // SEGMENT_POSITIONS, entry.last // SEGMENT_POSITIONS
+                mixed.update(range(low, high + 1))
+                if entry.location is not None:
+                    self._refer(entry.location)
+            entries += journal.file.entries
         index = RunIndex()
-        covered, entries = self._choose(state)
-        body_bytes = 0
+        for number, delta in self._deltas.items():
+            if self._fold and number not in mixed:
+                index.put(delta)
+                continue
+            lasting = _lasting(self._bodies_of(delta.segment))
+            chosen = tables.choose(lasting, state.live, RangeSet(), RangeSet(), self._cuts)
+            entries += entries_of(chosen, delta.segment)
         for entry in sorted(entries, key=lambda entry: entry.first):
             index.add(entry)
-            if entry.file is not None and entry.file.path.suffix == ".jif":
-                entry.file.entries.append(entry)
-            body_bytes += sum(
-                entry.bytes_of(a, b) for a, b in state.live.intersection(entry.first, entry.last)
-            )
         missing = state.live.copy()
-        missing.subtract(covered)
+        missing.subtract(self._covered)
         generation = self._generation + 1
         cuts = self._cuts
         if self._torn_journal:
             cuts = checkpoint.add_cut(cuts, Cut(generation, state.next_position))
+        files = [journal.file for journal in journals]
+        current = files.pop() if files and files[-1].path.name == CURRENT_NAME else None
         return Recovered(
             state=state,
             missing=missing,
             index=index,
             body_bytes=body_bytes,
             current=current,
-            sealed=sealed,
+            sealed=files,
             segments=segments,
             next_generation=generation,
             cuts=cuts,
@@ -312,110 +440,30 @@ class _Recovery:
             torn_bytes=self._torn_bytes,
         )
 
-    def _guess(self, state: QueueState) -> None:
-        """Without a checkpoint: all bodies found are live, unless a remove is known."""
-        for body in self._bodies:
-            state.live.add(body.first, body.last)
-            if body.transient:
-                state.transient.add(body.first, body.last)
-            state.next_position = max(state.next_position, body.last + 1)
-        for first, last in self._removed:
-            state.live.remove(first, last)
-            state.transient.remove(first, last)
 
-    def _choose(self, state: QueueState) -> tuple[RangeSet, list[Entry]]:
-        """Entries for all live positions that have a valid body, each once."""
-        covered = RangeSet()
-        entries: list[Entry] = []
-        for body in self._bodies:
-            limit = checkpoint.keep_below(self._cuts, body.generation)
-            last = body.last if limit is None else min(body.last, limit - 1)
-            if last < body.first:
-                continue
-            elsewhere = covered.intersection(body.first, last)
-            if last == body.last and not elsewhere and state.live.contains_all(body.first, last):
-                # All of it is wanted, as nearly always.
-                body.live = body.count
-                entries.append(body)
-                covered.add(body.first, last)
-                continue
-            fresh = RangeSet(state.live.intersection(body.first, last))
-            fresh.subtract(elsewhere)
-            if not fresh:
-                continue
-            # Dead positions within are carried along, those that another entry has are not.
-            if covered.intersection(fresh.first, fresh.last):
-                parts = [*fresh]
-            else:
-                parts = [(fresh.first, fresh.last)]
-            entries += [body.part(a, b, live_count(fresh, a, b)) for a, b in parts]
-            covered.update(fresh)
-        return covered, entries
-
-    # -- files
-
-    def _add_body(
-        self, file: DataFile, header: Header, first: int, generation: int, sizes: array[int]
-    ) -> None:
-        self._bodies.append(
-            Entry(
-                first=first,
-                last=first + len(sizes) - 1,
-                start=0,
-                live=0,
-                transient=bool(header.flags & FLAG_TRANSIENT),
-                generation=generation,
-                file=file,
-                offset=header.offset,
-                length=header.end - header.offset,
-                body_bytes=sum(sizes),
-                block=None,
-                sizes=sizes,
-                durable=True,
-            )
-        )
-
-    def _scan(
-        self, path: Path, magic: bytes, size: int, visit: Callable[[Header, bytes], T]
-    ) -> Scan[T]:
-        def read(offset: int, length: int) -> bytes:
-            return self._disk.read(path, offset, length)
-
-        found = scan(str(path), magic, size, read, visit)
-        self._corruptions += found.corruptions
-        return found
+def _drop_transient(state: QueueState) -> None:
+    for first, last in state.transient:
+        state.live.remove(first, last)
+        state.redelivered.remove(first, last)
+    state.transient.clear()
 
 
-def _visit_journal(header: Header, payload: bytes) -> _Record:
-    if header.kind == Kind.CHECKPOINT:
-        return _Record(checkpoint=checkpoint.decode(payload))
-    if header.kind == Kind.ENTRY:
-        raise ValueError("record of a segment in a journal")
-    if header.kind == Kind.END:
-        if len(payload) != END_PAYLOAD.size:
-            raise ValueError(f"end record with {len(payload)} bytes")
-        return _Record(next_position=END_PAYLOAD.unpack(payload)[0])
-    block, op = body_of(header.kind, payload)
-    if block is None:
-        return _Record(op=op)
-    return _Record(op=op, sizes=block.body_sizes())
+def _lasting(bodies: list[Body]) -> list[Body]:
+    """Those that aren't in the transient message store, which was emptied."""
+    return [body for body in bodies if not (body.transient and body.location is not None)]
 
 
-def _visit_segment(header: Header, payload: bytes) -> array[int]:
-    block, _ = body_of(header.kind, payload)
-    if block is None or header.kind != Kind.ENTRY:
-        raise ValueError(f"record of kind {header.kind} in a segment")
-    return block.body_sizes()
+def _journals(names: dict[str, int]) -> list[tuple[int, bool]]:
+    """Generations of the sealed journals, in order, and whether each was set aside."""
+    matches = (_JOURNAL.fullmatch(name) for name in names)
+    found = sorted((int(match[1]), match[2] is None) for match in matches if match is not None)
+    return [(generation, not good) for generation, good in found]
 
 
-def _generation_of(found: Scan[_Record]) -> int | None:
-    """The number in the header, or in the checkpoint where the header is damaged."""
-    if found.number is not None:
-        return found.number
-    checkpoints = (record.checkpoint for _, record in found.records)
-    return next((found.generation for found in checkpoints if found is not None), None)
-
-
-def _numbers(pattern: re.Pattern[str], names: dict[str, int]) -> list[int]:
-    matches = (pattern.fullmatch(name) for name in names)
+def _segments(names: dict[str, int]) -> list[int]:
+    matches = (_SEGMENT.fullmatch(name) for name in names)
     return sorted(int(match[1]) for match in matches if match is not None)
+
+
+def _unreadable(path: Path, size: int) -> CorruptionReport:
+    return CorruptionReport(str(path), 0, size, "no readable record")

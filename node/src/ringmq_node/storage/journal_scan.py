@@ -1,0 +1,109 @@
+"""What a record of a journal says, without its bodies."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import COUNT_MAX
+from ringmq_node.queue.ops import Op, Outline
+from ringmq_node.storage import checkpoint, tables
+from ringmq_node.storage.checkpoint import Checkpoint
+from ringmq_node.storage.records import END_PAYLOAD, Header, Kind
+from ringmq_node.storage.tables import NUMBER_MAX, Body
+
+HOLLOW_FILL: Final = struct.Struct("<I")
+
+# By kind: the record has an op; it says in its number or in its epoch which op it follows.
+OPS: Final = frozenset((Kind.OP, Kind.STORED_OP, Kind.HOLLOW_OP))
+FILLS: Final = frozenset((Kind.FILL, Kind.STORED_FILL, Kind.HOLLOW_FILL))
+
+
+@dataclass(slots=True)
+class Said:
+    """Nothing, for kinds that say it in their header."""
+
+    op: Op | Outline | None = None
+    bodies: list[Body] = field(default_factory=list)
+    # Of an end record.
+    next_position: int | None = None
+
+
+def decode_checkpoint(header: Header, payload: bytes) -> Checkpoint:
+    """Of a record of that kind. Raises `ValueError`."""
+    found = checkpoint.decode(payload)
+    if max(found.generation, found.state.next_position, found.state.last_number) >= NUMBER_MAX:
+        raise ValueError(f"checkpoint at {header.offset} with a number that can't be")
+    return found
+
+
+def decode(header: Header, payload: bytes, generation: int) -> Said:
+    """Of any other record of a journal. `payload` is whole, or of a block at least the tables.
+
+    Raises `ValueError`.
+    """
+    if header.number >= NUMBER_MAX or header.epoch >= NUMBER_MAX:
+        raise ValueError(f"record with number {header.number}, epoch {header.epoch}")
+    match header.kind:
+        case Kind.OP:
+            return _decode_op(header, payload, generation)
+        case Kind.FILL:
+            length = header.length
+            return Said(
+                bodies=[tables.embedded(header, payload, 0, length, header.number, generation)]
+            )
+        case Kind.STORED_OP:
+            outline, at = _decode_outline(payload)
+            table = payload[at:]
+            bodies = tables.stored(header, table, outline.first_position, generation)
+            if bodies[-1].last != outline.last_position:
+                raise ValueError(f"publish of {outline.count} messages refers to others")
+            return Said(op=outline, bodies=bodies)
+        case Kind.STORED_FILL:
+            return Said(bodies=tables.stored(header, payload, header.number, generation))
+        case Kind.HOLLOW_OP:
+            outline, at = _decode_outline(payload)
+            if at != len(payload):
+                raise ValueError(f"outline of {at} bytes has {len(payload)}")
+            return Said(op=outline)
+        case Kind.END:
+            return Said(next_position=_number(END_PAYLOAD, payload))
+        case Kind.HOLLOW_FILL:
+            _number(HOLLOW_FILL, payload)
+            return Said()
+        case Kind.EPOCH:
+            return Said()
+    raise ValueError(f"record of kind {header.kind} in a journal")
+
+
+def _decode_op(header: Header, payload: bytes, generation: int) -> Said:
+    if payload[:1] != bytes([ops.PUBLISH]):
+        op = ops.decode(payload)
+        assert not isinstance(op, ops.Publish)
+        if op.ranges and max(last for _, last in op.ranges) >= NUMBER_MAX:
+            raise ValueError("op on a position that can't be")
+        return Said(op=op)
+    outline, at = _decode_outline(payload)
+    length = header.length - at
+    body = tables.embedded(header, payload, at, length, outline.first_position, generation)
+    if body.last != outline.last_position:
+        raise ValueError(f"publish says {outline.count} messages, its block has others")
+    return Said(op=outline, bodies=[body])
+
+
+def _decode_outline(payload: bytes) -> tuple[Outline, int]:
+    outline, at = ops.decode_outline(payload)
+    if outline.count > COUNT_MAX or outline.last_position >= NUMBER_MAX:
+        raise ValueError(f"publish of {outline.count} messages at {outline.first_position}")
+    return outline, at
+
+
+def _number(shape: struct.Struct, payload: bytes) -> int:
+    if len(payload) != shape.size:
+        raise ValueError(f"payload of {len(payload)} bytes, not {shape.size}")
+    number: int = shape.unpack(payload)[0]
+    if number >= NUMBER_MAX:
+        raise ValueError(f"number {number}")
+    return number

@@ -1,0 +1,170 @@
+"""A segment, read by its headers and tables.
+
+Bodies are passed over, but for those of records that no later record proves durable: these
+are checked whole, since they may be what a crash cut short. A body among the others that is
+damaged is found when it is read. A table of references is always checked whole: it is
+all that its record has.
+
+A record whose tables don't add up, or that has positions of another segment, counts as damaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ringmq.ranges import RangeSet
+from ringmq_node.storage import tables
+from ringmq_node.storage.checkpoint import Cut
+from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.errors import CorruptionReport
+from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry
+from ringmq_node.storage.records import (
+    FILE_HEADER,
+    RECORD_HEADER_BYTES,
+    SEGMENT_MAGIC,
+    SPARSE_BYTES,
+    WINDOW_BYTES,
+    Header,
+    Kind,
+    RecordFile,
+    owner_of,
+)
+from ringmq_node.storage.tables import Body, Choice
+
+# Records that are longer are passed over, not read through: another call costs less.
+_DENSE_BYTES_MAX = 32 << 10
+
+
+@dataclass(slots=True)
+class SegmentScan:
+    """What is in a segment. `marker` is 0 if it is `unreadable`."""
+
+    marker: int
+    unreadable: str
+    bodies: list[Body] = field(default_factory=list)
+    corruptions: list[CorruptionReport] = field(default_factory=list)
+    # Where the valid part ends, and how much there is behind it.
+    end: int = 0
+    torn_bytes: int = 0
+
+
+def scan_segment(disk: Disk, path: Path, number: int, size: int, proven: int = 0) -> SegmentScan:
+    """Reads the first `size` bytes, of which `proven` are known to have been durable.
+
+    Raises `OSError`, `UnsupportedFormatError`.
+    """
+
+    def read(offset: int, length: int) -> bytes:
+        return disk.read(path, offset, length)
+
+    file = RecordFile(str(path), SEGMENT_MAGIC, size, read, owner_of(path.parent))
+    if file.marker and file.number not in (None, number):
+        file.marker, file.unreadable = 0, f"this is segment {file.number}"
+    found = SegmentScan(file.marker, file.unreadable)
+    if not file.marker:
+        return found
+    found.corruptions = file.corruptions
+    holes, proven = _collect(file, number, found.bodies, proven)
+    found.end = size
+    for start, end, what in holes:
+        if start >= proven:
+            found.bodies = [body for body in found.bodies if body.offset < start]
+            found.end, found.torn_bytes = start, size - start
+            break
+        found.corruptions.append(CorruptionReport(file.name, start, end - start, what))
+    return found
+
+
+def _collect(
+    file: RecordFile, number: int, bodies: list[Body], proven: int
+) -> tuple[list[tuple[int, int, str]], int]:
+    """Adds what is there to `bodies`. Returns what is no valid record, and how far it is proven."""
+    size = file.size
+    holes: list[tuple[int, int, str]] = []
+    unproven: list[Header] = []
+    offset = FILE_HEADER.size
+    ahead = WINDOW_BYTES
+    low = number * SEGMENT_POSITIONS
+    high = low + SEGMENT_POSITIONS - 1
+    while offset < size:
+        header, what = file.header_at(offset, ahead)
+        if header is not None:
+            if header.synced > proven:
+                proven = header.synced
+                unproven = [header for header in unproven if header.end > proven]
+            if not what:
+                try:
+                    _add_bodies(file, header, low, high, bodies)
+                except ValueError as error:
+                    what = str(error)
+                else:
+                    if header.end > proven:
+                        unproven.append(header)
+                    ahead = SPARSE_BYTES if header.length > _DENSE_BYTES_MAX else WINDOW_BYTES
+        if what:
+            after = file.end_of(header, offset)
+            holes.append((offset, after, what))
+            offset = after
+        else:
+            assert header is not None
+            offset = header.end
+    for header in unproven:
+        what = file.payload_fault(header)
+        if what:
+            holes.append((header.offset, header.end, what))
+            break
+    return sorted(holes), proven
+
+
+def _add_bodies(file: RecordFile, header: Header, low: int, high: int, bodies: list[Body]) -> None:
+    """Raises `ValueError` unless the tables are sane, and the positions in `low..high`."""
+    first = header.number
+    if header.kind == Kind.ENTRY:
+        window = file.window
+        begin = header.offset + RECORD_HEADER_BYTES
+        length = header.length
+        at = window.place(begin, min(length, 16), SPARSE_BYTES)
+        size = tables.tables_bytes(window.data, at)
+        if size > length:
+            raise ValueError(f"block of {length} bytes ends within its tables")
+        at = window.place(begin, size, SPARSE_BYTES)
+        body = tables.embedded(header, window.data, at, length, first, header.epoch)
+        last = body.last
+        found = [body]
+    elif header.kind == Kind.STORED_ENTRY:
+        what = file.payload_fault(header)
+        if what:
+            raise ValueError(what)
+        found = tables.stored(header, file.payload(header, header.length), first, header.epoch)
+        last = found[-1].last
+    else:
+        raise ValueError(f"record of kind {header.kind} in a segment")
+    if not low <= first <= last <= high:
+        raise ValueError(f"record of positions {first} to {last}, which are not of this segment")
+    if header.epoch >= tables.NUMBER_MAX:
+        raise ValueError(f"record of generation {header.epoch}")
+    bodies += found
+
+
+def load_segment(
+    disk: Disk, file: DataFile, live: RangeSet, missing: RangeSet, cuts: tuple[Cut, ...]
+) -> tuple[list[Entry], list[CorruptionReport]]:
+    """The entries of a segment for those of its positions that are `live` and not `missing`.
+
+    In order, and not overlapping; as recovery chooses them. Positions for which there is none
+    are for the caller to see. Only reads; may run in a thread. Raises `OSError`.
+    """
+    # What is in a file that is in use was written, or found to be whole, by this process.
+    found = scan_segment(disk, file.path, file.number, file.end, proven=file.synced)
+    if not found.marker:
+        report = CorruptionReport(str(file.path), 0, file.end, found.unreadable)
+        return [], [report]
+    choices = tables.choose(found.bodies, live, missing, RangeSet(), cuts)
+    return entries_of(choices, file), found.corruptions
+
+
+def entries_of(choices: list[Choice], file: DataFile) -> list[Entry]:
+    entries = [body.entry(file, first, last, live) for body, first, last, live in choices]
+    entries.sort(key=lambda entry: entry.first)
+    return entries
