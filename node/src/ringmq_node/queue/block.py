@@ -91,6 +91,29 @@ class Block:
             )
         )
 
+    @classmethod
+    def join(cls, blocks: Sequence[Block]) -> Block:
+        """The messages of all these blocks, one after another."""
+        if len(blocks) == 1:
+            return blocks[0]
+        if any(block._properties_kind != PROPERTIES_NONE for block in blocks):
+            return cls.of(
+                [body for block in blocks for body in block.bodies()],
+                [properties for block in blocks for properties in block._each_properties()],
+            )
+        count = sum(block.count for block in blocks)
+        tables = [block.data[HEADER.size : block._offsets[0]] for block in blocks]
+        bodies = [block.data[block._offsets[0] :] for block in blocks]
+        head = HEADER.pack(MAGIC, VERSION, PROPERTIES_NONE, count)
+        return cls(b"".join((head, *tables, *bodies)))
+
+    def _each_properties(self) -> list[bytes]:
+        """The properties of each message, which may be none."""
+        found = self.properties()
+        if self._properties_kind == PROPERTIES_EACH:
+            return found
+        return (found or [b""]) * self.count
+
     def bodies(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """The bodies of messages `start` to `stop` (not included), by place in the block."""
         data = self.data

@@ -16,8 +16,9 @@ from ringmq_node.storage.errors import (
     StoreFailedError,
     UnsupportedFormatError,
 )
-from ringmq_node.storage.limits import StoreLimits, StoreStatistics
+from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.queue_store import QueueStore, Run
+from ringmq_node.storage.statistics import StoreStatistics
 from ringmq_node.storage.store import Store
 
 __all__ = [

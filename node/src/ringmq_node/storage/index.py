@@ -11,7 +11,7 @@ read again (`unfold`) from the headers of its file when something touches them.
 
 Invariant (`check`): entries are in order and don't overlap, and none is in the segment of a
 delta; `live` is the number of live positions; each file's `references` is the number of
-living entries in it, a delta being one.
+living entries in it, a delta being one; what is counted of memory is what is there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ SEGMENT_POSITIONS = 16_384
 # What a block takes in memory beside its bytes: its offsets, as Python objects.
 _BLOCK_BYTES = 300
 _OFFSET_BYTES = 40
+# What an entry takes without its block and sizes, and its place in the index.
+_ENTRY_BYTES = 400
 _COMPACT_ABOVE = 64
 
 
@@ -73,7 +75,7 @@ class Entry:
     # Bytes of all the bodies of `first..last`, dead ones too.
     body_bytes: int
     block: Block | None
-    # Sizes of the bodies of the whole block, while it isn't in memory.
+    # Sizes of the bodies from `first` on, while the block isn't in memory. None: all alike.
     sizes: array[int] | None = None
     durable: bool = False
     # Where the block is in the message store; None if it is in the index record.
@@ -83,46 +85,67 @@ class Entry:
     def count(self) -> int:
         return self.last - self.first + 1
 
+    @property
+    def memory_bytes(self) -> int:
+        """About what this takes in memory without its block."""
+        return _ENTRY_BYTES + (4 * len(self.sizes) if self.sizes is not None else 0)
+
     def bytes_of(self, first: int, last: int) -> int:
         """Bytes of the bodies of `first..last`, which are all in this entry."""
         if first == self.first and last == self.last:
             return self.body_bytes
-        start = first - self.first + self.start
-        stop = start + last - first + 1
+        low, high = first - self.first, last - self.first + 1
         if self.block is not None:
-            return self.block.body_bytes(start, stop)
-        assert self.sizes is not None
-        return sum(self.sizes[start:stop])
+            return self.block.body_bytes(low + self.start, high + self.start)
+        if self.sizes is None:
+            return self.body_bytes // self.count * (high - low)
+        return sum(self.sizes[low:high])
 
     def part(self, first: int, last: int, live: int) -> Entry:
         """An entry for a part of this one's positions, of which `live` are live. Not cached."""
-        sizes = self.block.body_sizes() if self.block is not None else self.sizes
+        low, high = first - self.first, last - self.first + 1
+        sizes = self._sizes()
         return replace(
             self,
             first=first,
             last=last,
-            start=first - self.first + self.start,
+            start=low + self.start,
             live=live,
             body_bytes=self.bytes_of(first, last),
             block=None,
-            sizes=sizes,
+            sizes=None if sizes is None else alike(sizes[low:high]),
         )
 
     def trim(self, last: int) -> None:
-        """From here on the entry ends at `last`."""
+        """From here on the entry ends at `last`. Only of one that is in no index."""
         assert self.first <= last <= self.last
         self.body_bytes = self.bytes_of(self.first, last)
+        if self.sizes is not None:
+            self.sizes = self.sizes[: last - self.first + 1]
         self.last = last
 
-    def drop_block(self) -> int:
-        """Lets the block go, if it is on disk; returns how many bytes of memory that frees."""
-        block = self.block
-        assert block is not None
+    def sizes_of(self, first: int, last: int) -> array[int]:
+        """The sizes of the bodies of `first..last`, which are all in this entry."""
+        low, high = first - self.first, last - self.first + 1
+        if self.block is not None:
+            return self.block.body_sizes()[low + self.start : high + self.start]
+        if self.sizes is None:
+            return array("I", [self.body_bytes // self.count]) * (high - low)
+        return self.sizes[low:high]
+
+    def _sizes(self) -> array[int] | None:
+        return self.sizes if self.block is None else alike(self.sizes_of(self.first, self.last))
+
+    def drop_block(self) -> None:
+        """Lets the block go, which is on disk. Of an entry that is in an index: `detach`."""
         assert self.durable
-        if self.sizes is None and self.count > 1:
-            self.sizes = block.body_sizes()
+        self.sizes = self._sizes()
         self.block = None
-        return memory_bytes(block)
+
+
+def alike(sizes: array[int]) -> array[int] | None:
+    """What an entry keeps of the sizes of its bodies: nothing, if they are all the same."""
+    return None if sizes.count(sizes[0]) == len(sizes) else sizes
 
 
 @dataclass(slots=True, eq=False)
@@ -164,6 +187,11 @@ class RunIndex:
         self._head = 0
         self._dead = 0
         self.deltas: dict[int, Delta] = {}
+        # Live messages of all entries, and of those with their block in memory.
+        self.messages = 0
+        self.messages_in_memory = 0
+        # What entries, blocks and deltas take, about.
+        self.memory_bytes = 0
 
     def __iter__(self) -> Iterator[Entry]:
         """The living entries, in order."""
@@ -176,7 +204,7 @@ class RunIndex:
     def add(self, entry: Entry) -> None:
         """Takes in a living entry, whose positions nothing living covers."""
         assert entry.live > 0
-        _refer(entry, 1)
+        self._count(entry, 1)
         if not self._firsts or entry.first > self._firsts[-1]:
             self._firsts.append(entry.first)
             self._entries.append(entry)
@@ -211,7 +239,7 @@ class RunIndex:
     def remove(self, gone: list[Range]) -> tuple[int, list[Entry]]:
         """Counts down for positions that were live until now, and in no delta.
 
-        Returns the bytes of their bodies, and the entries that died of it.
+        Returns the bytes of their bodies, and the entries that died of it, without their blocks.
         """
         freed = 0
         died: list[Entry] = []
@@ -219,7 +247,11 @@ class RunIndex:
             for entry in self.overlapping(first, last):
                 low, high = max(first, entry.first), min(last, entry.last)
                 freed += entry.bytes_of(low, high)
-                entry.live -= high - low + 1
+                count = high - low + 1
+                entry.live -= count
+                self.messages -= count
+                if entry.block is not None:
+                    self.messages_in_memory -= count
                 assert entry.live >= 0
                 if not entry.live:
                     died.append(entry)
@@ -232,18 +264,36 @@ class RunIndex:
         """Takes a living entry out at once, so that others can cover its positions."""
         place = self._place(entry)
         del self._firsts[place], self._entries[place]
+        self._count(entry, -1)
         entry.live = 0
-        _refer(entry, -1)
 
-    def replace(self, entry: Entry, parts: list[Entry]) -> None:
-        """Puts `parts`, which cover all its living positions, in the place of `entry`."""
-        place = self._place(entry)
-        self._firsts[place : place + 1] = [part.first for part in parts]
-        self._entries[place : place + 1] = parts
+    def replace(self, entries: list[Entry], parts: list[Entry]) -> None:
+        """Puts `parts`, which cover all their living positions, in the place of `entries`.
+
+        These are living, in order, and nothing living is between them.
+        """
+        low, high = self._place(entries[0]), self._place(entries[-1]) + 1
+        self._dead -= high - low - len(entries)
+        self._firsts[low:high] = [part.first for part in parts]
+        self._entries[low:high] = parts
         for part in parts:
-            _refer(part, 1)
-        entry.live = 0
-        _refer(entry, -1)
+            self._count(part, 1)
+        for entry in entries:
+            self._count(entry, -1)
+            entry.live = 0
+
+    def attach(self, entry: Entry, block: Block) -> None:
+        """A living entry has its block in memory from now on."""
+        assert entry.block is None
+        entry.block = block
+        self.messages_in_memory += entry.live
+        self.memory_bytes += memory_bytes(block)
+
+    def detach(self, entry: Entry) -> None:
+        """A living entry lets go of its block, which is on disk."""
+        self._count(entry, -1)
+        entry.drop_block()
+        self._count(entry, 1)
 
     def fold(self, segment: DataFile, live: RangeSet) -> Delta:
         """Puts a delta in the place of all entries of a segment, which are all in its file."""
@@ -256,11 +306,14 @@ class RunIndex:
         delta = Delta(segment, 0, 0, any(entry.location is not None for entry in folded))
         for entry in folded:
             assert entry.file is segment
+            assert entry.block is None
             delta.live += entry.live
             delta.live_bytes += sum(
                 entry.bytes_of(*part) for part in live.intersection(entry.first, entry.last)
             )
-            segment.references -= 1
+            self._count(entry, -1)
+            # For whoever still knows it: it is in no index.
+            entry.live = 0
         self._dead -= high - low - len(folded)
         del self._firsts[low:high], self._entries[low:high]
         self._head = min(self._head, low)
@@ -271,12 +324,14 @@ class RunIndex:
     def put(self, delta: Delta) -> None:
         """Takes in a delta, whose segment has no entry here."""
         delta.segment.references += 1
+        self.memory_bytes += _ENTRY_BYTES
         self.deltas[delta.segment.number] = delta
 
     def unfold(self, delta: Delta, entries: list[Entry]) -> None:
-        """Puts the living entries of its segment in the place of a delta."""
+        """Puts the living entries of its segment (none, if it is dead) in the place of a delta."""
         del self.deltas[delta.segment.number]
         delta.segment.references -= 1
+        self.memory_bytes -= _ENTRY_BYTES
         for entry in entries:
             self.add(entry)
 
@@ -303,13 +358,23 @@ class RunIndex:
         assert not self.deltas
         entries = [*self]
         for entry in entries:
-            _refer(entry, -1)
+            self._count(entry, -1)
         self._firsts, self._entries, self._head, self._dead = [], [], 0, 0
         return entries
 
     def _bury(self, entry: Entry) -> None:
-        _refer(entry, -1)
+        self._count(entry, -1)
+        entry.block = None
         self._dead += 1
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        if entry.file is not None:
+            entry.file.references += sign
+        self.messages += sign * entry.live
+        self.memory_bytes += sign * entry.memory_bytes
+        if entry.block is not None:
+            self.messages_in_memory += sign * entry.live
+            self.memory_bytes += sign * memory_bytes(entry.block)
 
     def _compact(self) -> None:
         entries = self._entries
@@ -347,8 +412,14 @@ class RunIndex:
             assert delta.live > 0
             covered += delta.live
         assert covered + len(missing) == len(live)
+        self._check_counts()
 
-
-def _refer(entry: Entry, count: int) -> None:
-    if entry.file is not None:
-        entry.file.references += count
+    def _check_counts(self) -> None:
+        entries = [*self]
+        cached = [entry for entry in entries if entry.block is not None]
+        assert self.messages == sum(entry.live for entry in entries)
+        assert self.messages_in_memory == sum(entry.live for entry in cached)
+        memory = sum(entry.memory_bytes for entry in entries) + _ENTRY_BYTES * len(self.deltas)
+        assert self.memory_bytes == memory + sum(
+            memory_bytes(entry.block) for entry in cached if entry.block is not None
+        )

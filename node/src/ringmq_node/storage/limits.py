@@ -1,4 +1,4 @@
-"""The bounds of a store, and what it counts."""
+"""The bounds of a store, and what its parts count."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ class StoreLimits:
     # A round of one queue that isn't larger is done on the loop's thread while the disk is
     # fast (see `pace`). 0: never.
     sync_in_place_bytes_max: int = 16 << 10
+    # How much is read before it is fetched.
+    read_ahead_bytes: int = 2 << 20
+    # A queue that nothing was appended to for so many seconds has its journal flushed, if
+    # that has so many bytes.
+    idle_ticks_max: int = 5
+    idle_journal_bytes_min: int = 1 << 20
     # Batches whose messages are on average smaller, properties included, are embedded in
     # the index; the others go to the message store. 0: all go there.
     embed_below: int = 4096
@@ -39,27 +45,6 @@ class StoreLimits:
     recent_ids_max: int = 16_384
     # Blocks written or read lately, of each message store.
     store_cache_bytes_max: int = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatistics:
-    """Counts since `Store.open`, except where it says now."""
-
-    queues_now: int
-    cache_bytes_now: int
-    # Sync rounds, and files synced in them.
-    rounds: int
-    files_synced: int
-    journal_bytes_written: int
-    # Journals sealed; those not yet flushed; bytes that went to segments.
-    journals_sealed: int
-    journals_sealed_now: int
-    segments_now: int
-    segment_bytes_written: int
-    segments_deleted: int
-    # Blocks read back from disk.
-    blocks_read: int
-    failed_now: bool
 
 
 @dataclass(slots=True)

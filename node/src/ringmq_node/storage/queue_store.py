@@ -2,15 +2,8 @@
 
 Everything is called on the event loop's thread and returns at once: what is appended is
 framed into buffers, and written and synced by the store's next round. `durable_number`
-then says how far that has come. Reads come from memory, or, for what is no longer
-kept there, from the file.
-
-Invariants (`check`):
-* each live position has its body in the index, or is in `missing`, never both;
-* `live_bytes` is the size of all bodies in the index that are live;
-* what isn't durable is in memory;
-* a file is deleted only when nothing living is in it, and what made it so is durable: else a
-  power cut takes back the remove, and the body is gone.
+then says how far that has come. Where the bodies are, and which of them are in memory, is
+the business of `bodies`; how they get from journals into segments that of `flush`.
 
 The node's contract: ops are appended in order, by one master's numbering; `install`
 is what a replica does that has to give up its own tail.
@@ -18,57 +11,41 @@ is what a replica does that has to give up its own tail.
 
 from __future__ import annotations
 
-from collections import deque
+import math
+import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from ringmq.ranges import Range, RangeSet
+from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ops import Op, Publish, Remove
+from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import checkpoint
+from ringmq_node.storage import bodies, checkpoint, paging, references
+from ringmq_node.storage.bodies import Bodies
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
-from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.errors import CorruptError, CorruptionReport, StoreClosedError
-from ringmq_node.storage.index import (
-    SEGMENT_POSITIONS,
-    DataFile,
-    Entry,
-    live_count,
-    memory_bytes,
-)
+from ringmq_node.storage.errors import CorruptionReport, StoreClosedError
+from ringmq_node.storage.flush import Flusher, FlushJob
+from ringmq_node.storage.index import DataFile, Entry
 from ringmq_node.storage.journal import JournalWriter, Piece
-from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.records import (
     END_PAYLOAD,
     FLAG_TRANSIENT,
     RECORD_HEADER_BYTES,
     Kind,
-    new_marker,
 )
 from ringmq_node.storage.recovery import Recovered
-from ringmq_node.storage.segments import (
-    FlushItem,
-    Placed,
-    parts_of,
-    read_block,
-    segment_name,
-)
+from ringmq_node.storage.references import Location, Reference
 
-# Bodies in one step of a flush: what is planned for them on the loop takes about a millisecond.
-_ITEMS_MAX = 200
 # Dead entries that a journal's list may have beside as many as it has living ones.
 _DEAD_MAX = 1000
+_COUNT = struct.Struct("<I")
 
 
-class Host(Protocol):
+class Host(bodies.Host, Protocol):
     """What a queue wants of the store that it is in."""
-
-    disk: Disk
-    limits: StoreLimits
-    counters: Counters
 
     def check_writable(self) -> None:
         """Raises `StoreFailedError` if nothing can be written any more."""
@@ -106,13 +83,17 @@ class CommitJob:
     installs: int
 
 
-@dataclass(slots=True, eq=False)
-class FlushJob:
-    """Bodies to copy into segments, then files to remove."""
+@dataclass(frozen=True, slots=True)
+class _Kinds:
+    """A record whose bodies are in it, in the message store, or nowhere on disk."""
 
-    queue: QueueStore
-    items: list[FlushItem] = field(default_factory=list)
-    removals: list[DataFile] = field(default_factory=list)
+    embedded: Kind
+    stored: Kind
+    hollow: Kind
+
+
+_OP = _Kinds(Kind.OP, Kind.STORED_OP, Kind.HOLLOW_OP)
+_FILL = _Kinds(Kind.FILL, Kind.STORED_FILL, Kind.HOLLOW_FILL)
 
 
 class QueueStore:
@@ -122,42 +103,45 @@ class QueueStore:
         self.queue = queue
         self.directory = directory
         self.state: QueueState = found.state
-        self.missing: RangeSet = found.missing
         # Ops up to here are synced.
         self.durable_number = found.state.last_number
-        # Body bytes of all live messages that are not missing.
-        self.live_bytes = found.body_bytes
         # Ops were lost on disk and the state is a guess; until the next `install`.
         self.damaged = found.damaged
-        self.corruptions: list[CorruptionReport] = found.corruptions
         self.torn_bytes = found.torn_bytes
+        self.bodies = Bodies(host, found, self._emptied)
         self._host = host
         self._deleted = False
-        self._index = found.index
-        self._segments = found.segments
-        self._cuts = found.cuts
-        # Journals on their way into segments, oldest first; how far the first one is.
-        self._sealed: deque[DataFile] = deque(found.sealed)
-        self._cursor = 0
-        # Journals before that, whose successor is not durable yet; files that are being removed.
-        self._sealing: list[DataFile] = []
-        self._leaving: list[DataFile] = []
         # Rounds that this queue took part in, begun and done. What is appended now is
         # durable when `_commits` has reached `_gate()`.
         self._takes = self._commits = 0
-        # The gate of the first sealed journal, once all that lives in it is elsewhere; the
-        # gates of segments in which nothing lives.
-        self._spent: int | None = None
-        self._emptied = {n: 0 for n, file in self._segments.items() if not file.references}
+        self._flusher = Flusher(
+            directory, host.limits, host.counters, self.bodies, found.sealed, self._gate
+        )
+        # Journals whose successor is not durable yet.
+        self._sealing: list[DataFile] = []
         self._unsynced: list[Entry] = []
-        self._recent: Entry | None = None
         self._fills = self._fills_durable = 0
         self._installs = 0
+        # A queue that was there before gets a journal of its own when something is appended.
         self._journal = JournalWriter(
             directory, self._checkpoint(found.next_generation, found.current), found.current
         )
 
     # -- what the ring asks for
+
+    @property
+    def missing(self) -> RangeSet:
+        """Live positions whose bodies are not here."""
+        return self.bodies.missing
+
+    @property
+    def live_bytes(self) -> int:
+        """Body bytes of all live messages that are not missing."""
+        return self.bodies.live_bytes
+
+    @property
+    def corruptions(self) -> list[CorruptionReport]:
+        return self.bodies.corruptions
 
     @property
     def incomplete(self) -> bool:
@@ -185,20 +169,30 @@ class QueueStore:
         """
         self._check_writable()
         state = self.state
+        if isinstance(op, Remove):
+            self.bodies.before_removal(op.ranges)
         gone = state.apply(number, op)
-        journal = self._journal
-        transient = isinstance(op, Publish) and op.transient
-        flags = FLAG_TRANSIENT if transient else 0
-        offset = journal.append(Kind.OP, payload, flags=flags, number=number, epoch=state.epoch)
         if isinstance(op, Publish):
-            length = RECORD_HEADER_BYTES + len(payload)
-            self._log_body(op.first_position, op.block, transient, offset, length)
-        elif isinstance(op, Remove):
-            journal.entries += len(op.ranges)
-            self._forget(gone)
+            self.bodies.next_position = state.next_position
+            self.bodies.rates.published(op.block.count)
+            self._log(_OP, op.first_position, op.block, payload, op, transient=op.transient)
+        else:
+            self._journal.append(Kind.OP, payload, flags=0, number=number, epoch=state.epoch)
+            if isinstance(op, Remove):
+                self._journal.entries += len(op.ranges)
+                self.bodies.forget(gone)
+            elif isinstance(op, Requeue) and op.ranges:
+                self.bodies.requeued(op.ranges[0][0])
         self._host.mark_dirty(self)
         self._seal_if_full()
         return gone
+
+    def fetch(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
+        """`read` for a consumer: what comes next is read ahead."""
+        runs = self._read(first, last, bytes_max, messages_max, keep=True)
+        if runs:
+            self.bodies.fetched(runs[-1].last_position + 1, sum(run.block.count for run in runs))
+        return runs
 
     def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
         """Live messages of `first..last`, in order; at least one if there is any.
@@ -207,13 +201,16 @@ class QueueStore:
         what is missing. Raises `CorruptError` if a body can't be read back: its positions
         are missing from then on.
         """
+        return self._read(first, last, bytes_max, messages_max, keep=False)
+
+    def _read(
+        self, first: int, last: int, bytes_max: int, messages_max: int, *, keep: bool
+    ) -> list[Run]:
         runs: list[Run] = []
-        if first > last:
-            return runs
         for entry, low, high, redelivered in self._live_parts(first, last):
             if runs and entry.bytes_of(low, low) > bytes_max:
                 break
-            block = entry.block or self._load(entry)
+            block = self.bodies.block_of(entry, keep=keep)
             start = low - entry.first + entry.start
             stop = min(start + high - low + 1, start + messages_max, block.fit(start, bytes_max))
             part = block.slice(start, stop)
@@ -226,15 +223,7 @@ class QueueStore:
 
     def bytes_in(self, first: int, last: int) -> int:
         """Body bytes of the live messages of `first..last` that are not missing."""
-        if first > last:
-            return 0
-        return sum(
-            entry.bytes_of(low, high)
-            for entry in self._index.overlapping(first, last)
-            for low, high in self.state.live.intersection(
-                max(first, entry.first), min(last, entry.last)
-            )
-        )
+        return self.bodies.bytes_in(first, last)
 
     # -- catching up
 
@@ -251,22 +240,8 @@ class QueueStore:
         self.damaged = False
         self.durable_number = 0
         self._installs += 1
-        self._cuts = checkpoint.add_cut(self._cuts, Cut(generation, keep_below))
-        self.missing = state.live.copy()
-        self.live_bytes = 0
-        for entry in self._index.clear():
-            live = 0
-            if entry.first < keep_below:
-                entry.trim(min(entry.last, keep_below - 1))
-                live = live_count(state.live, entry.first, entry.last)
-            entry.live = live
-            if not live:
-                self._let_go(entry)
-                continue
-            self._index.add(entry)
-            for low, high in state.live.intersection(entry.first, entry.last):
-                self.missing.remove(low, high)
-                self.live_bytes += entry.bytes_of(low, high)
+        self.bodies.install(state, keep_below)
+        self.bodies.cuts = checkpoint.add_cut(self.bodies.cuts, Cut(generation, keep_below))
         self._rotate()
         self._host.mark_dirty(self)
 
@@ -274,19 +249,14 @@ class QueueStore:
         """Bodies for missing positions. Parts that aren't missing are passed over."""
         self._check_writable()
         last_position = first_position + block.count - 1
+        # Only what the ring takes for transient may be in memory only.
+        transient = transient and self.state.transient.contains_all(first_position, last_position)
         for first, last in self.missing.intersection(first_position, last_position):
             start = first - first_position
             part = block.slice(start, start + last - first + 1)
-            offset = self._journal.append(
-                Kind.FILL,
-                part.data,
-                flags=FLAG_TRANSIENT if transient else 0,
-                number=first,
-                epoch=self.state.last_number,
-            )
+            self.bodies.before_fill(first, last)
+            self._log(_FILL, first, part, part.data, None, transient=transient)
             self.missing.remove(first, last)
-            length = RECORD_HEADER_BYTES + len(part.data)
-            self._log_body(first, part, transient, offset, length)
             self._fills += 1
             self._host.mark_dirty(self)
         self._seal_if_full()
@@ -314,16 +284,13 @@ class QueueStore:
             counters.journal_bytes += piece.end - piece.offset
             counters.files_synced += 1
             if piece.seals is not None:
-                self._sealed.append(piece.seals)
+                self._flusher.sealed(piece.seals)
                 self._sealing = [file for file in self._sealing if file is not piece.seals]
                 counters.sealed += 1
                 self._host.mark_flushable(self)
-        for entry in job.entries:
-            entry.durable = True
-            if entry.block is not None and entry.live and self._over():
-                counters.cache_bytes -= entry.drop_block()
+        self.bodies.durable(job.entries)
         self._commits += 1
-        if self._emptied or self._spent is not None:
+        if self._flusher.waits_for_a_round:
             self._host.mark_flushable(self)
         before = (self.durable_number, self._fills_durable)
         self._fills_durable = job.fills
@@ -336,84 +303,82 @@ class QueueStore:
 
         It has to be done, and `flushed` called, before the next one is planned.
         """
-        job = FlushJob(self)
-        budget = self._host.limits.flush_piece_bytes_max
-        while self._sealed:
-            file = self._sealed[0]
-            while self._cursor < len(file.entries) and budget > 0 and len(job.items) < _ITEMS_MAX:
-                entry = file.entries[self._cursor]
-                self._cursor += 1
-                if entry.live and entry.file is file:
-                    budget -= entry.length
-                    self._plan_entry(entry, job)
-            if job.items:
-                break
-            assert file.references == 0, (file.path, file.references)
-            if self._spent is None:
-                self._spent = self._gate()
-            if self._commits < self._spent:
-                break
-            job.removals.append(file)
-            self._sealed.popleft()
-            self._cursor = 0
-            self._spent = None
-        self._plan_removals(job)
-        self._leaving = job.removals
-        return job if job.items or job.removals else None
+        job = self._flusher.plan(self, self._commits)
+        if self._flusher.waits_for_a_round and self._journal.has_pending:
+            # Nothing else may be appended to this queue for a long time.
+            self._host.mark_dirty(self)
+        return job
 
-    def flushed(self, job: FlushJob, placed: list[Placed]) -> None:
-        """`job` is done: its bodies are where `placed` says."""
-        by_entry: dict[Entry, list[Placed]] = {}
-        for place in placed:
-            by_entry.setdefault(place.item.entry, []).append(place)
-        for entry, places in by_entry.items():
-            if not entry.live:
-                continue
-            bad = next((place.corruption for place in places if place.corruption), None)
-            if bad is not None:
-                self._lose(entry, bad)
-            else:
-                self._relocate(entry, places)
-        for item in job.items:
-            if not item.segment.references:
-                self._emptied[item.segment.number] = self._gate()
-        counters = self._host.counters
-        counters.segment_bytes += sum(place.length for place in placed)
-        counters.segments_deleted += sum(file.path.suffix == ".idx" for file in self._leaving)
-        self._leaving = []
+    def flushed(self, job: FlushJob) -> None:
+        """`job` has been done."""
+        self._flusher.flushed(job)
 
-    def end(self) -> None:
-        """Logs that all before was synced, so that damage to it is never taken for a torn tail."""
-        if self._journal.entries:
-            state = self.state
-            payload = END_PAYLOAD.pack(state.next_position)
-            self._journal.append(
-                Kind.END, payload, flags=0, number=state.last_number, epoch=state.epoch
-            )
+    @property
+    def flushable(self) -> bool:
+        """Whether there is something on disk to be moved or deleted."""
+        return bool(self._flusher.sealed_count or self._flusher.waits_for_a_round)
+
+    # -- paging
+
+    def set_lazy(self, lazy: bool) -> None:
+        """Whether bodies are kept in memory only while they are being written or fetched."""
+        self.bodies.lazy = lazy
+        self.bodies.reduce()
+
+    def tick(self, now: float) -> float:
+        """Takes stock; returns for how many seconds what is in memory lasts. `now` in seconds."""
+        rates = self.bodies.rates
+        rates.update(now)
+        return rates.duration_s(self.bodies.index.messages_in_memory)
+
+    def set_duration(self, duration_s: float) -> None:
+        """For how long messages in memory should last; infinite: there is room for all."""
+        self.bodies.target = self.bodies.rates.target(duration_s)
+        if not math.isinf(self.bodies.target) or self.bodies.lazy:
+            self.bodies.reduce()
+
+    def chain(self) -> paging.Chain:
+        """How many messages are in which part of the queue."""
+        index = self.bodies.index
+        return paging.chain(index, index.deltas.values(), self.bodies.head)
+
+    def seal(self) -> None:
+        """The queue is idle: begins another journal, so that a large one is flushed."""
+        if self._journal.size_bytes >= self._host.limits.idle_journal_bytes_min:
+            self._rotate()
+            self._host.mark_dirty(self)
+
+    def end(self) -> bool:
+        """Logs that all before was synced, so that damage to it is never taken for a torn tail.
+
+        Returns whether there was anything to be said.
+        """
+        if not self._journal.entries:
+            return False
+        state = self.state
+        payload = END_PAYLOAD.pack(state.next_position)
+        self._journal.append(
+            Kind.END, payload, flags=0, number=state.last_number, epoch=state.epoch
+        )
+        return True
 
     def delete(self) -> None:
         """The queue is deleted: gives back its memory, and takes nothing more."""
         self._deleted = True
-        for entry in self._index.clear():
-            if entry.block is not None:
-                self._host.counters.cache_bytes -= memory_bytes(entry.block)
+        self.bodies.clear()
 
     @property
     def sealed_count(self) -> int:
-        return len(self._sealed)
+        return self._flusher.sealed_count
 
     @property
     def segment_count(self) -> int:
-        return len(self._segments)
+        return len(self.bodies.segments)
 
     def check(self) -> None:
-        """Asserts the invariants at the top."""
+        """Asserts the invariants of the state and of the bodies."""
         self.state.check()
-        self.missing.check()
-        self._index.check(self.state.live, self.missing)
-        if self.state.next_position:
-            assert self.live_bytes == self.bytes_in(0, self.state.next_position)
-        assert all(entry.durable or entry.block is not None for entry in self._index)
+        self.bodies.check()
 
     # -- inside
 
@@ -425,16 +390,76 @@ class QueueStore:
     def _checkpoint(self, generation: int, current: DataFile | None) -> Checkpoint:
         """The state as it is, for the journal `generation`, which comes after `current`."""
         # A cut says nothing once no file has bodies from before it, nor can come back with them.
-        files = [*self._sealed, *self._sealing, *self._segments.values(), *self._leaving]
+        files = [*self._sealing, *self._flusher.files()]
         if current is not None:
             files.append(current)
         oldest = min((file.oldest_generation for file in files), default=generation)
-        self._cuts = tuple(cut for cut in self._cuts if cut.generation > oldest)
-        return Checkpoint(generation, self.state, self._cuts, self.damaged)
+        bodies = self.bodies
+        bodies.cuts = tuple(cut for cut in bodies.cuts if cut.generation > oldest)
+        return Checkpoint(generation, self.state, bodies.cuts, self.damaged)
 
-    def _log_body(
-        self, first: int, block: Block, transient: bool, offset: int, length: int
+    def _log(
+        self,
+        kinds: _Kinds,
+        first: int,
+        block: Block,
+        payload: bytes,
+        op: Publish | None,
+        *,
+        transient: bool,
     ) -> None:
+        """Logs bodies; `payload` is what the record has if they are embedded in it."""
+        limits = self._host.limits
+        number = first if op is None else self.state.last_number
+        epoch = self.state.last_number if op is None else self.state.epoch
+        journal = self._journal
+        journal.entries += block.count
+        outline = b"" if op is None else ops.encode_outline(op)
+        flags = 0
+        if transient:
+            kind, flags = kinds.hollow, FLAG_TRANSIENT
+            payload = outline or _COUNT.pack(block.count)
+        elif len(block.data) < limits.embed_below * block.count:
+            kind = kinds.embedded
+        else:
+            parts = self._store(block, b"" if op is None else op.message_id)
+            table = [Reference(place, 0, part.body_sizes()) for place, part in parts]
+            kind, payload = kinds.stored, outline + references.encode(table)
+        offset = journal.append(kind, payload, flags=flags, number=number, epoch=epoch)
+        length = RECORD_HEADER_BYTES + len(payload)
+        if kind is not kinds.stored:
+            self._add(first, block, offset, length, transient=transient)
+            return
+        for place, part in parts:
+            self._add(first, part, offset, length, transient=False, location=place)
+            first += part.count
+
+    def _store(self, block: Block, message_id: bytes) -> list[tuple[Location, Block]]:
+        """Puts bodies into the message store, in pieces."""
+        store = self._host.messages(transient=False)
+        parts: list[tuple[Location, Block]] = []
+        start = 0
+        while start < block.count:
+            stop = block.fit(start, self._host.limits.store_block_bytes_max)
+            part_id = b""
+            if message_id:
+                number = int.from_bytes(message_id, "little") + start
+                part_id = (number & ((1 << 128) - 1)).to_bytes(16, "little")
+            parts.append(store.put(block.slice(start, stop), part_id))
+            start = stop
+        return parts
+
+    def _add(
+        self,
+        first: int,
+        block: Block,
+        offset: int,
+        length: int,
+        *,
+        transient: bool,
+        location: Location | None = None,
+    ) -> None:
+        """The entry of bodies whose record has just been logged."""
         file = self._journal.file
         entry = Entry(
             first=first,
@@ -443,38 +468,25 @@ class QueueStore:
             live=block.count,
             transient=transient,
             generation=file.number,
-            file=file,
+            file=None if transient else file,
             offset=offset,
             length=length,
             body_bytes=block.body_bytes(),
             block=block,
+            location=location,
         )
-        self._index.add(entry)
+        self.bodies.add(entry)
+        if transient:
+            return
         if len(file.entries) > 2 * file.references + _DEAD_MAX:
             # Else a queue that is consumed at once would hold a journal's worth of dead entries.
             file.entries = [old for old in file.entries if old.live]
         file.entries.append(entry)
         self._unsynced.append(entry)
-        self._journal.entries += block.count
-        self.live_bytes += entry.body_bytes
-        self._host.counters.cache_bytes += memory_bytes(block)
 
-    def _forget(self, gone: list[Range]) -> None:
-        if self.missing:
-            self.missing.subtract(gone)
-        freed, died = self._index.remove(gone)
-        self.live_bytes -= freed
-        for entry in died:
-            self._let_go(entry)
-
-    def _let_go(self, entry: Entry) -> None:
-        """An entry has died: frees its memory, and its segment if that was the last."""
-        if entry.block is not None:
-            self._host.counters.cache_bytes -= memory_bytes(entry.block)
-            entry.block = None
-        file = entry.file
-        if file is not None and not file.references and self._segments.get(file.number) is file:
-            self._emptied[file.number] = self._gate()
+    def _emptied(self, file: DataFile) -> None:
+        """An entry has left `file`."""
+        if self._flusher.emptied(file):
             self._host.mark_flushable(self)
 
     def _seal_if_full(self) -> None:
@@ -494,101 +506,15 @@ class QueueStore:
 
     def _live_parts(self, first: int, last: int) -> Iterator[tuple[Entry, int, int, bool]]:
         """Live positions of `first..last`, cut where entry or `redelivered` changes."""
-        live, redelivered = self.state.live, self.state.redelivered
-        for entry in self._index.overlapping(first, last):
-            for low, high in live.intersection(max(first, entry.first), min(last, entry.last)):
-                for a, b in redelivered.intersection(low, high):
-                    if low < a:
-                        yield entry, low, a - 1, False
-                    yield entry, a, b, True
-                    low = b + 1
-                if low <= high:
-                    yield entry, low, high, False
-
-    def _over(self) -> bool:
-        return self._host.counters.cache_bytes > self._host.limits.cache_bytes_max
-
-    def _load(self, entry: Entry) -> Block:
-        """Reads a block back, and keeps it while there is room, or until the next one."""
-        try:
-            block = read_block(self._host.disk, entry)
-        except CorruptError as error:
-            self._lose(entry, error.report)
-            raise
-        counters = self._host.counters
-        counters.blocks_read += 1
-        entry.block = block
-        counters.cache_bytes += memory_bytes(block)
-        recent = self._recent
-        if recent is not None and recent.block is not None and recent is not entry and self._over():
-            counters.cache_bytes -= recent.drop_block()
-        self._recent = entry
-        return block
-
-    def _lose(self, entry: Entry, report: CorruptionReport) -> None:
-        """The bodies of an entry can't be read: they are missing now."""
-        self.corruptions.append(report)
-        for low, high in self.state.live.intersection(entry.first, entry.last):
-            self.live_bytes -= entry.bytes_of(low, high)
-            self.missing.add(low, high)
-        self._index.discard(entry)
-        self._let_go(entry)
+        redelivered = self.state.redelivered
+        for entry, low, high in self.bodies.parts(first, last):
+            for a, b in redelivered.intersection(low, high):
+                if low < a:
+                    yield entry, low, a - 1, False
+                yield entry, a, b, True
+                low = b + 1
+            if low <= high:
+                yield entry, low, high, False
 
     def _gate(self) -> int:
         return self._takes + self._journal.has_pending
-
-    def _plan_removals(self, job: FlushJob) -> None:
-        """Adds the segments that nobody wants any more, not even after a power cut."""
-        wanted = {item.segment.number for item in job.items}
-        for number, gate in [*self._emptied.items()]:
-            if self._segments[number].references or number in wanted:
-                del self._emptied[number]
-            elif self._commits >= gate:
-                del self._emptied[number]
-                job.removals.append(self._segments.pop(number))
-
-    def _plan_entry(self, entry: Entry, job: FlushJob) -> None:
-        for first, last in parts_of(entry, self.state.live):
-            number = first // SEGMENT_POSITIONS
-            segment = self._segments.get(number)
-            if segment is None:
-                path = self.directory / segment_name(number)
-                segment = DataFile(path, number, new_marker(), end=0, synced=0)
-                segment.oldest_generation = entry.generation
-                self._segments[number] = segment
-            segment.oldest_generation = min(segment.oldest_generation, entry.generation)
-            job.items.append(FlushItem(entry, first, last, segment, entry.block))
-
-    def _relocate(self, entry: Entry, places: list[Placed]) -> None:
-        """The living parts of an entry are in segments now, as blocks of their own."""
-        counters = self._host.counters
-        cached = entry.block is not None
-        if entry.block is not None:
-            counters.cache_bytes -= memory_bytes(entry.block)
-            entry.block = None
-        new: list[Entry] = []
-        for place in places:
-            first, last = place.item.first, min(place.item.last, entry.last)
-            live = live_count(self.state.live, first, last) if first <= last else 0
-            if not live:
-                continue
-            assert place.block is not None
-            block = place.block
-            part = Entry(
-                first=first,
-                last=last,
-                start=0,
-                live=live,
-                transient=entry.transient,
-                generation=entry.generation,
-                file=place.item.segment,
-                offset=place.offset,
-                length=place.length,
-                body_bytes=block.body_bytes(0, last - first + 1),
-                block=block if cached else None,
-                sizes=None if cached or block.count == 1 else block.body_sizes(),
-                durable=True,
-            )
-            counters.cache_bytes += memory_bytes(block) if cached else 0
-            new.append(part)
-        self._index.replace(entry, new)

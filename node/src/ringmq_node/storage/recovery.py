@@ -100,7 +100,7 @@ def recover(
     directory: Path,
     refer: Callable[[Location], None] = _refer_to_nothing,
     *,
-    fold: bool = False,
+    fold: bool = True,
 ) -> Recovered:
     """Reads everything in `directory`. Raises `OSError`, `UnsupportedFormatError`.
 

@@ -1,0 +1,172 @@
+"""What a queue keeps in memory, and what it lets go of first. Pure.
+
+After `rabbit_variable_queue` and `rabbit_memory_monitor`, on entries instead of messages.
+A queue is, from the message that is fetched next to the newest one,
+
+    Q4 alphas | Q3 betas and gammas | delta | Q2 betas and gammas | Q1 alphas
+
+(alpha: the body is in memory; beta: it is on disk; gamma: so is the index entry; delta:
+only counts of whole segments are in memory). What comes before is with consumers.
+
+* The memory monitor says for how many *seconds* messages may be held in memory; times
+  the queue's rates this is a number of messages, its target.
+* Above its target a queue lets bodies go: of messages with consumers the newest first; of
+  ready ones from Q1's head, then from Q4's tail: what is needed last.
+* Above the number of betas that it may have, a queue folds whole segments into deltas. The
+  segments at its head stay.
+
+Invariants (`check`): Q1 not empty => Q3 or delta not empty; Q2 not empty => delta not empty;
+delta not empty => Q3 or Q4 not empty, once something was fetched; in a lazy queue nothing
+that is on disk is an alpha, but for what is with consumers or about to be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ringmq_node.storage.index import SEGMENT_POSITIONS, Delta, Entry
+
+HALF_LIFE_S = 5.0
+# Below this many messages per second a queue is idle: what it holds lasts for ever.
+RATE_MIN = 0.01
+
+
+class Rates:
+    """Messages per second in, out to consumers, and acknowledged: moving means."""
+
+    def __init__(self) -> None:
+        self.publish = 0.0
+        self.deliver = 0.0
+        self.ack = 0.0
+        self._counts = [0, 0, 0]
+        self._updated_at: float | None = None
+        self._held_before = 0
+
+    def published(self, count: int) -> None:
+        self._counts[0] += count
+
+    def delivered(self, count: int) -> None:
+        self._counts[1] += count
+
+    def acknowledged(self, count: int) -> None:
+        self._counts[2] += count
+
+    @property
+    def total(self) -> float:
+        return self.publish + self.deliver + self.ack
+
+    def update(self, now: float) -> None:
+        """Takes what was counted since the last time into the means. `now` in seconds."""
+        before, self._updated_at = self._updated_at, now
+        if before is None or now <= before:
+            return
+        passed = now - before
+        keep = math.exp(passed * math.log(0.5) / HALF_LIFE_S)
+        new = [(1 - keep) * count / passed for count in self._counts]
+        self.publish = keep * self.publish + new[0]
+        self.deliver = keep * self.deliver + new[1]
+        self.ack = keep * self.ack + new[2]
+        self._counts = [0, 0, 0]
+
+    def duration_s(self, held: int) -> float:
+        """For how many seconds `held` messages in memory last; infinite if nothing moves."""
+        mean = (held + self._held_before) / 2
+        self._held_before = held
+        return mean / self.total if self.total >= RATE_MIN else math.inf
+
+    def target(self, duration_s: float) -> float:
+        """How many messages may be in memory, if they are to last for `duration_s`."""
+        if math.isinf(duration_s):
+            return math.inf
+        return duration_s * self.total if self.total >= RATE_MIN else 0.0
+
+
+def to_release(
+    entries: Sequence[Entry], head: int, excess: float, *, acks_first: bool
+) -> list[Entry]:
+    """Entries whose blocks to let go of, until `excess` messages fewer are in memory.
+
+    `entries` are all the living ones in order; `head` is the position that is fetched next.
+    """
+    pending = [entry for entry in entries if entry.last < head and entry.block is not None]
+    ready = [entry for entry in entries if entry.last >= head]
+    on_disk = [index for index, entry in enumerate(ready) if entry.block is None]
+    q1_at = on_disk[-1] + 1 if on_disk else len(ready)
+    q1 = ready[q1_at:]
+    rest = [entry for entry in ready[:q1_at] if entry.block is not None]
+    pending.reverse()
+    rest.reverse()
+    order = [*pending, *q1, *rest] if acks_first else [*q1, *rest, *pending]
+    released: list[Entry] = []
+    for entry in order:
+        if excess <= 0:
+            break
+        excess -= entry.live
+        released.append(entry)
+    return released
+
+
+def permitted_betas(betas: int, target: float) -> float:
+    """How many messages may have their index entry in memory and not their body.
+
+    With much room all; with little room one segment: few deltas are better than many
+    betas, because what is folded is read again only once.
+    """
+    if math.isinf(target):
+        return math.inf
+    if not target:
+        return SEGMENT_POSITIONS
+    return max(SEGMENT_POSITIONS, betas - betas * betas / (betas + target))
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """How many messages are in each part of the queue; see the module."""
+
+    pending: int
+    q4: int
+    q3: int
+    delta: int
+    q2: int
+    q1: int
+
+
+def chain(entries: Iterable[Entry], deltas: Iterable[Delta], head: int) -> Chain:
+    """Where the messages of a queue are. `entries` in order, all living."""
+    folded = sorted(deltas, key=lambda delta: delta.first)
+    start = folded[0].first if folded else math.inf
+    # What was unfolded between two deltas counts as Q3: it is about to be folded again.
+    end = folded[-1].last if folded else math.inf
+    pending = q4 = q3 = 0
+    behind: list[Entry] = []
+    for entry in entries:
+        if entry.last < head:
+            pending += entry.live
+        elif entry.first > end:
+            behind.append(entry)
+        elif entry.block is not None and not q3 and entry.last < start:
+            q4 += entry.live
+        elif entry.block is not None and not folded:
+            behind.append(entry)
+        else:
+            q3 += entry.live + sum(held.live for held in behind)
+            behind.clear()
+    q2 = q1 = 0
+    for entry in reversed(behind):
+        if entry.block is not None and not q2:
+            q1 += entry.live
+        else:
+            q2 += entry.live
+    return Chain(pending, q4, q3, sum(delta.live for delta in folded), q2, q1)
+
+
+def check(chain: Chain, *, fetched: bool) -> None:
+    """Asserts the invariants at the top, but for that of lazy queues."""
+    if chain.q1:
+        assert chain.q3 or chain.delta, chain
+    if chain.q2:
+        assert chain.delta, chain
+    if chain.delta and fetched:
+        assert chain.q3 or chain.q4 or chain.pending, chain

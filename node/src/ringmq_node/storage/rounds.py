@@ -1,0 +1,279 @@
+"""The group commit: one sync round at a time for the whole node.
+
+A round takes what all dirty queues have gathered, writes and syncs their journals in
+threads (one small write on a fast disk in place: see `pace`), and reports on the event
+loop what has become durable. While it is on its way the next one gathers; it begins as
+soon as this one is done. Nothing waits on a timer: on an idle node an append is durable
+after one sync, on a busy one many share it.
+
+What the message stores have gathered is written and synced first: a journal record never
+refers to a body that isn't there.
+
+Thread rule: all but `_write_messages` and `_write_journals`, which touch only what they are
+given, is called on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Protocol
+
+from ringmq_node.storage import messages
+from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.errors import StoreFailedError
+from ringmq_node.storage.journal import write_pieces
+from ringmq_node.storage.limits import StoreLimits
+from ringmq_node.storage.messages import MessagesJob, MessageStore
+from ringmq_node.storage.pace import Pace
+from ringmq_node.storage.queue_store import CommitJob, QueueStore
+from ringmq_node.storage.threads import Task, Worker
+
+
+class Host(Protocol):
+    """Who is told."""
+
+    failure: StoreFailedError | None
+
+    def fail(self, error: Exception) -> StoreFailedError:
+        """A write or a sync has failed."""
+
+    def round_ended(self, jobs: list[CommitJob]) -> None:
+        """All of `jobs` is durable."""
+
+
+@dataclass(slots=True)
+class Round:
+    number: int
+    began: float
+    stored: list[tuple[MessageStore, MessagesJob]]
+    jobs: list[CommitJob]
+    # Of the bodies; of the journals, once those are written.
+    first: Task[None] | None = None
+    parts: list[Task[None]] = field(default_factory=list)
+    parts_left: int = 0
+
+    def wait(self) -> None:
+        """Blocks until what has been given to threads is done."""
+        for task in ([self.first] if self.first else []) + self.parts:
+            task.wait()
+
+    @property
+    def error(self) -> Exception | None:
+        tasks = [*([self.first] if self.first else []), *self.parts]
+        return next((task.error for task in tasks if task.error is not None), None)
+
+
+class GroupCommit:
+    """Of one store."""
+
+    def __init__(
+        self, host: Host, disk: Disk, limits: StoreLimits, stores: Sequence[MessageStore]
+    ) -> None:
+        self._host = host
+        self._disk = disk
+        self._limits = limits
+        self._stores = stores
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._workers: list[Worker] = []
+        # A dict, not a set: what is done first doesn't depend on addresses.
+        self._dirty: dict[QueueStore, None] = {}
+        self._stores_dirty = False
+        self._round: Round | None = None
+        self._scheduled = False
+        self._pace = Pace(limits.sync_in_place_bytes_max)
+        self._begun = self._done = 0
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._schedule()
+
+    def stop(self) -> None:
+        self._loop = None
+
+    def mark_dirty(self, queue: QueueStore) -> None:
+        """The queue has something for the next round."""
+        self._dirty[queue] = None
+        if not self._scheduled and self._round is None:
+            self._schedule()
+
+    def mark_stores(self) -> None:
+        """A message store may have something for the next round."""
+        self._stores_dirty = True
+        if not self._scheduled and self._round is None:
+            self._schedule()
+
+    async def sync(self) -> None:
+        """Waits until all that has been appended so far is durable. Raises `StoreFailedError`."""
+        gathered = bool(self._dirty or self._stores_dirty)
+        if not gathered and self._round is None:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((self._begun + gathered, waiter))
+        await waiter
+
+    def forget(self, queue: QueueStore) -> None:
+        """A queue is being deleted. Blocks until no thread works on it."""
+        self._dirty.pop(queue, None)
+        current = self._round
+        if current is not None and any(job.queue is queue for job in current.jobs):
+            current.wait()
+
+    def drain(self) -> None:
+        """Waits for the threads, and commits what is left in this one. Raises `OSError`."""
+        self._loop = None
+        current, self._round = self._round, None
+        if current is not None:
+            current.wait()
+            error = current.error
+            if error is None and not current.parts:
+                try:
+                    _write_journals(self._disk, current.jobs)
+                except OSError as caught:
+                    error = caught
+            self._ended(current, error)
+        if self._host.failure is not None:
+            return
+        self.commit_now([*self._dirty])
+        self._dirty.clear()
+        self._done = self._begun + 1
+
+    def commit_now(self, queues: Sequence[QueueStore]) -> None:
+        """A round in the place where it is called. Raises `OSError`."""
+        stored = self._take_stored()
+        jobs = [queue.take() for queue in queues]
+        _write_messages(self._disk, [job for _, job in stored])
+        _write_journals(self._disk, jobs)
+        for store, job in stored:
+            store.committed(job)
+        for commit in jobs:
+            commit.queue.committed(commit)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+        self.release_waiters()
+
+    # -- one round
+
+    def _schedule(self) -> None:
+        # At the end of this turn of the loop: all that it appends shares the round.
+        if self._loop is not None and (self._dirty or self._stores_dirty):
+            self._scheduled = True
+            self._loop.call_soon(self._begin)
+
+    def _take_stored(self) -> list[tuple[MessageStore, MessagesJob]]:
+        self._stores_dirty = False
+        taken = [(store, store.take()) for store in self._stores]
+        return [(store, job) for store, job in taken if job is not None]
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        if self._round is not None or self._host.failure is not None or self._loop is None:
+            return
+        if not self._dirty and not self._stores_dirty:
+            return
+        stored = self._take_stored()
+        jobs = [queue.take() for queue in self._dirty]
+        self._dirty.clear()
+        self._begun += 1
+        current = Round(self._begun, monotonic(), stored, jobs)
+        if not stored and len(jobs) == 1:
+            size = sum(len(part) for piece in jobs[0].pieces for part in piece.buffers)
+            if self._pace.may_block(size, 1):
+                self._in_place(current)
+                return
+        self._round = current
+        if stored:
+            current.first = Task(partial(_write_messages, self._disk, [job for _, job in stored]))
+            self._worker(0).submit(
+                current.first, self._loop, partial(self._bodies_written, current)
+            )
+        else:
+            self._write_journals(current)
+
+    def _in_place(self, current: Round) -> None:
+        """A round without threads: `pace` says when that is right."""
+        error: Exception | None = None
+        try:
+            _write_journals(self._disk, current.jobs)
+        except Exception as caught:
+            error = caught
+        self._ended(current, error)
+
+    def _bodies_written(self, current: Round) -> None:
+        if self._round is not current:
+            return
+        if current.jobs and current.error is None:
+            self._write_journals(current)
+        else:
+            self._finish(current)
+
+    def _write_journals(self, current: Round) -> None:
+        assert self._loop is not None
+        jobs = current.jobs
+        count = current.parts_left = min(len(jobs), self._limits.sync_threads)
+        current.parts = [
+            Task(partial(_write_journals, self._disk, jobs[index::count])) for index in range(count)
+        ]
+        for index, task in enumerate(current.parts):
+            self._worker(index).submit(task, self._loop, partial(self._part_done, current))
+
+    def _part_done(self, current: Round) -> None:
+        if self._round is not current:
+            return
+        current.parts_left -= 1
+        if current.parts_left == 0:
+            self._finish(current)
+
+    def _finish(self, current: Round) -> None:
+        self._round = None
+        self._ended(current, current.error)
+
+    def _ended(self, current: Round, error: Exception | None) -> None:
+        if error is not None:
+            self._host.fail(error)
+            return
+        self._done += 1
+        self._pace.took(monotonic() - current.began)
+        for store, stored in current.stored:
+            store.committed(stored)
+        self._host.round_ended(current.jobs)
+        # The next one is on its way before the news of this one spreads.
+        self._begin()
+        self.release_waiters()
+
+    def _worker(self, index: int) -> Worker:
+        while len(self._workers) <= index:
+            self._workers.append(Worker(f"ringmq-sync-{len(self._workers)}"))
+        return self._workers[index]
+
+    def release_waiters(self) -> None:
+        """Tells those who wait in `sync` what is known now."""
+        waiting: list[tuple[int, asyncio.Future[None]]] = []
+        for number, waiter in self._waiters:
+            if waiter.done():
+                continue
+            if number <= self._done:
+                waiter.set_result(None)
+            elif self._host.failure is not None:
+                waiter.set_exception(self._host.failure)
+            else:
+                waiting.append((number, waiter))
+        self._waiters = waiting
+
+
+def _write_messages(disk: Disk, jobs: list[MessagesJob]) -> None:
+    """Runs in a sync thread."""
+    for job in jobs:
+        messages.write(disk, job)
+
+
+def _write_journals(disk: Disk, jobs: list[CommitJob]) -> None:
+    """Runs in a sync thread."""
+    for job in jobs:
+        write_pieces(disk, job.queue.directory, job.pieces)
