@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import inf, isfinite
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringmq_node.resources.memory import (
@@ -306,6 +306,32 @@ def test_a_growing_backlog_comes_to_rest_where_paging_begins(queues: list[Backlo
     at_rest = node.used[len(node.used) * 2 // 3 :]
     assert 250 * MIB < min(at_rest) <= max(at_rest) < 262 * MIB
     assert node.changes_of_paging() == 1
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> Simulation:
+    """Queues of any rates, up to 230 MiB/s together, some idle ones, some slow disks."""
+    parts = draw(st.lists(st.integers(1, 10_000), min_size=1, max_size=12))
+    total = draw(st.integers(5, 230)) * MIB
+    queues = []
+    for part in parts:
+        rate = total * part / sum(parts)
+        out = draw(st.sampled_from([0.0, 0.0, 0.5, 0.99]))
+        disk = draw(st.sampled_from([inf, 1.3 * rate]))
+        queues.append(Backlog(rate, rate * out, disk_bytes_per_s=disk))
+    idle = draw(st.lists(st.integers(0, 40 * MIB), max_size=3))
+    queues += [Backlog(0.0, held_bytes=held, memory_bytes=held) for held in idle]
+    base = draw(st.integers(30, 100)) * MIB
+    return Simulation(MemoryMonitor(512 * MIB), queues, base)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(nodes())
+def test_no_node_reaches_its_limit_or_swings(node: Simulation) -> None:
+    node.run(120, tick_s=0.1)
+    assert max(node.used) < 512 * MIB
+    assert node.changes_of_paging() <= 5
 
 
 def test_idle_queues_are_paged_out_first() -> None:

@@ -138,21 +138,34 @@ def test_alarms_are_told_and_logged_once(
     ]
 
 
-def test_the_store_is_asked_only_when_it_matters_and_told_only_what_is_new(
-    machine: Machine,
-) -> None:
+def test_the_store_is_told_while_there_is_a_bound_and_when_it_goes(machine: Machine) -> None:
     store = Queues()
     monitor = machine.monitor(store)
-    for used in (0, PAGING - 4096, PAGING, PAGING, PAGING * 2, 0, 0, 0, 0, 0, 0):
+    for used in (0, PAGING - 4096, PAGING, PAGING, PAGING * 2, 0, 0, 0, 0, 0, 0, 0, 0):
         machine.use(used)
         machine.now += 20_000.0
         monitor.look()
-    # Paging, twice as much, then it rises until it is twice what the queue holds.
-    assert store.told[:2] == [pytest.approx(10.0, rel=0.001), pytest.approx(5.0, rel=0.001)]
-    rises = store.told[2:]
-    assert rises == pytest.approx([5.0 * 1.25**each for each in range(1, 7)], rel=0.001)
-    assert store.asked == 9
-    assert monitor.usage().duration_s == store.told[-1]
+    # Paging, twice as much, and then it rises until it is twice what the queue holds.
+    rises = [5.0 * 1.25**each for each in range(1, 7)]
+    assert store.told == pytest.approx([10.0, 10.0, 5.0, *rises, inf], rel=0.001)
+    assert monitor.usage().duration_s == inf
+
+
+def test_the_store_is_asked_each_few_seconds_and_more_often_while_it_matters(
+    machine: Machine,
+) -> None:
+    def asked(seconds: float) -> int:
+        before, end = store.asked, machine.now + seconds
+        while machine.now < end:
+            machine.now = max(machine.now, monitor.look())
+        return store.asked - before
+
+    store = Queues()
+    monitor = machine.monitor(store)
+    machine.use(PAGING - 4096)
+    assert 36 <= asked(100.0) <= 41
+    machine.use(PAGING)
+    assert asked(100.0) > 200
 
 
 def test_what_the_allocator_gives_back_is_not_in_use(machine: Machine) -> None:

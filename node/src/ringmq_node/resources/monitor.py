@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
@@ -22,7 +22,7 @@ from typing import Protocol
 from ringmq_node.resources import allocator, cgroup
 from ringmq_node.resources.disk import DiskMonitor
 from ringmq_node.resources.limits import Limit
-from ringmq_node.resources.memory import MemoryMonitor
+from ringmq_node.resources.memory import LOOK_S_MAX, MemoryMonitor
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +41,15 @@ class Alarm(Enum):
 class Paged(Protocol):
     """A store that keeps messages in memory for as many seconds as it is told."""
 
-    def ram_durations(self, now: float) -> dict[str, float]:
-        """By queue: how many seconds its messages in memory last at its rates; `inf`: idle."""
+    def ram_durations(self, now: float, /) -> dict[str, float]:
+        """By queue: how many seconds its messages in memory last at its rates; `inf`: idle.
 
-    def set_duration(self, seconds: float) -> None:
-        """From now on, for every queue; `inf`: no bound."""
+        Asked each `LOOK_S_MAX` or more often, so that rates can be reckoned from one to the next.
+        """
+
+    def set_duration(self, seconds: float, /) -> None:
+        """For every queue; `inf`: no bound. Told at each look that finds a bound, as rates change
+        and queues come, and when there is none any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,7 @@ class ResourceMonitor:
         self._disk = DiskMonitor(disk_free_limit.of(self.memory_total_bytes))
         self._memory_at = -inf
         self._disk_at = -inf
+        self._ask_at = -inf
         # What could not be read, as it was said last.
         self._unread: dict[Alarm, str] = {}
 
@@ -154,10 +159,13 @@ class ResourceMonitor:
         used = self._used_bytes(now)
         before = self._memory.state
         durations: list[float] = []
-        if self._store is not None and self._memory.wants_durations(used):
+        wanted = self._memory.wants_durations(used) or now >= self._ask_at
+        if self._store is not None and wanted:
             durations = [*self._store.ram_durations(now).values()]
+            self._ask_at = now + LOOK_S_MAX
         state = self._memory.step(used, durations, now=now)
-        if self._store is not None and state.duration_s != before.duration_s:
+        bounded = isfinite(state.duration_s) or isfinite(before.duration_s)
+        if self._store is not None and bounded:
             self._store.set_duration(state.duration_s)
         if state.alarm != before.alarm:
             self._changed(Alarm.MEMORY, state.alarm, "used", used, self._memory.limit_bytes)
