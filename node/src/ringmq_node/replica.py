@@ -19,8 +19,8 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any, Protocol
 
@@ -89,15 +89,24 @@ class _Bodies:
         self._store = store
         self._host = host
 
+    def fetch(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
+        with self._failing():
+            return self._store.fetch(first, last, bytes_max=bytes_max, messages_max=messages_max)
+
     def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
-        try:
+        with self._failing():
             return self._store.read(first, last, bytes_max=bytes_max, messages_max=messages_max)
-        except StoreError as error:
-            self._host.store_failed(error)
-            raise BrokerError(common.REASON_STORE_FAILED, str(error)) from error
 
     def bytes_in(self, first: int, last: int) -> int:
         return self._store.bytes_in(first, last)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            self._host.store_failed(error)
+            raise BrokerError(common.REASON_STORE_FAILED, str(error)) from error
 
 
 class Replica:

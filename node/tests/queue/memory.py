@@ -39,6 +39,9 @@ class MemoryQueue:
         parts = self.state.live.intersection(first, last)
         return [position for low, high in parts for position in range(low, high + 1)]
 
+    def fetch(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Message]:
+        return self.read(first, last, bytes_max=bytes_max, messages_max=messages_max)
+
     def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Message]:
         runs: list[Message] = []
         for position in self._live(first, last)[: min(messages_max, self.read_messages_max)]:

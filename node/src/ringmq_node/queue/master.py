@@ -63,6 +63,10 @@ class Run(Protocol):
 class Messages(Protocol):
     """The bodies, wherever they are."""
 
+    def fetch(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> Sequence[Run]:
+        """As `read`, by whom the next ones will be wanted too."""
+        ...
+
     def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> Sequence[Run]:
         """Live messages of `first..last` from the first on; at least one, however large."""
         ...
@@ -429,7 +433,7 @@ class QueueMaster:
             if limit is not None and self._messages.bytes_in(first, first) > limit:
                 break
             last = min(next(iter(self.ready))[1], self.visible_below - 1)
-            runs = self._messages.read(
+            runs = self._messages.fetch(
                 first, last, bytes_max=max(bytes_max, 0), messages_max=messages_max
             )
             assert runs, f"ready positions {first} to {last} have no bodies"
