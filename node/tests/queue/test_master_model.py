@@ -61,6 +61,7 @@ class StoreQueue:
     def __init__(self) -> None:
         self._store = Store.open(Path("/data"), cluster_id="c", node="n", disk=SimulatedDisk())
         self._queue = self._store.open_queue("q")
+        self.fetch = self._queue.fetch
         self.read = self._queue.read
         self.bytes_in = self._queue.bytes_in
 
