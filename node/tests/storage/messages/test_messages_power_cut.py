@@ -1,0 +1,164 @@
+"""The power is cut after every call that changes the disk: what was durable and live is there.
+
+The test plays the index: it knows, at each moment, which locations a durable index refers to.
+It adds one when the job that it is in has been committed, and releases one only after it has
+struck it off, as the queues do.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from node.tests.storage.messages.bench import DIRECTORY, block_of, collect, open_store
+from node.tests.storage.simulated_disk import Kept, SimulatedDisk
+
+from ringmq_node.storage.limits import StoreLimits
+from ringmq_node.storage.messages import compact, write
+from ringmq_node.storage.references import Location
+
+LIMITS = StoreLimits(
+    store_file_bytes_max=3000,
+    compaction_piece_bytes_max=900,
+    store_cache_bytes_max=0,
+    compaction_bytes_per_s_max=1 << 40,
+)
+
+
+@dataclass
+class Recording:
+    """A workload, and after how many calls what was referred to by a durable index."""
+
+    seed: int
+    disk: SimulatedDisk = field(default_factory=SimulatedDisk)
+    number: int = 0
+    live: dict[Location, int] = field(default_factory=dict)
+    # Put, but not durable yet.
+    fresh: dict[Location, int] = field(default_factory=dict)
+    history: list[tuple[int, dict[Location, int]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        # The data directory itself is the node's.
+        self.disk.write(DIRECTORY.parent.parent / "store.meta", 0, [b"whose"], sync=True)
+        for directory in (DIRECTORY.parent.parent, DIRECTORY.parent.parent.parent):
+            self.disk.sync(directory)
+        self.store = open_store(self.disk, LIMITS)
+        self.store.start_collecting()
+        self.remember()
+
+    def remember(self) -> None:
+        self.history.append((len(self.disk.log), dict(self.live)))
+
+    def run(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.put()
+            self.release()
+            for _ in range(self.rng.randrange(4)):
+                self.step()
+            if self.rng.random() < 0.04:
+                self.restart()
+
+    def put(self) -> None:
+        for _ in range(self.rng.randrange(5)):
+            self.number += 1
+            block = block_of(self.number, self.rng.choice([100, 600, 900]))
+            self.fresh[self.store.put(block)[0]] = self.number
+        if self.fresh and self.rng.random() < 0.3:
+            location = self.rng.choice([*self.fresh])
+            del self.fresh[location]
+            self.store.release(location)
+        job = self.store.take()
+        if job is not None:
+            write(self.disk, job)
+            self.store.committed(job)
+        self.live |= self.fresh
+        self.fresh = {}
+        self.remember()
+
+    def release(self) -> None:
+        excess = len(self.live) - 12
+        for location in self.rng.sample([*self.live], max(0, excess)):
+            if location.ordinal == 0 and self.rng.random() < 0.9:
+                continue
+            # First the index, durably, then the store.
+            del self.live[location]
+            self.remember()
+            self.store.release(location)
+
+    def step(self) -> None:
+        job = self.store.plan(1e9)
+        if job is not None:
+            compact(self.disk, job)
+            self.store.done(job)
+            self.store.check()
+
+    def restart(self) -> None:
+        """A process that is killed: what is on the disk stays, what it knew is gone."""
+        self.store = open_store(self.disk, LIMITS)
+        for location in self.live:
+            self.store.share(location)
+        self.store.start_collecting()
+
+    def live_after(self, calls: int) -> dict[Location, int]:
+        return [live for at, live in self.history if at <= calls][-1]
+
+
+def check_cut(disk: SimulatedDisk, live: dict[Location, int], story: str) -> None:
+    """Twice, because a start and what is collected after it change the disk as well."""
+    try:
+        for again in range(2):
+            store = open_store(disk, LIMITS)
+            assert not store.corruptions
+            for location in live:
+                store.share(location)
+            store.start_collecting()
+            for _ in range(2):
+                for location, number in live.items():
+                    assert store.read(location).bodies()[0][:8] == number.to_bytes(8, "little")
+                location, _ = store.put(block_of(1))
+                assert all(location.file > old.file for old in live), "a number is used twice"
+                job = store.take()
+                assert job is not None
+                write(disk, job)
+                store.committed(job)
+                store.release(location)
+                collect(store, disk)
+            assert not store.corruptions
+            if not again:
+                disk = disk.power_cut("nothing", random.Random(0))
+    except Exception as error:
+        raise AssertionError(f"{story}: {error}") from error
+
+
+def cut_everywhere(recording: Recording, stride: int, kept: list[Kept]) -> None:
+    replayed = SimulatedDisk()
+    rng = random.Random(recording.seed)
+    for calls, call in enumerate(recording.disk.log):
+        if calls % stride == 0 and calls >= recording.history[0][0]:
+            live = recording.live_after(calls)
+            for what in kept:
+                left = replayed.power_cut(what, rng)
+                check_cut(left, live, f"seed {recording.seed}, {calls} calls, {what} kept")
+        replayed.do(call)
+
+
+def recorded(seed: int, rounds: int) -> Recording:
+    recording = Recording(seed)
+    recording.run(rounds)
+    changed = [call.name for call in recording.disk.log]
+    assert changed.count("rename") > rounds // 20
+    assert changed.count("remove") > rounds // 10
+    return recording
+
+
+def test_power_cut_after_some_calls() -> None:
+    cut_everywhere(recorded(3, 80), 4, ["nothing", "anything"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_power_cut_after_every_call(seed: int) -> None:
+    kept: list[Kept] = ["nothing", "everything", "anything", "anything"]
+    cut_everywhere(recorded(seed, 200), 1, kept)
