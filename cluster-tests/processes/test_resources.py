@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 from nemesis import Cluster, until
 
+import ringmq
+
 pytestmark = pytest.mark.slow
+
+BODY_BYTES = 32 << 10
+BACKLOG_BYTES = 512 << 20
 
 
 async def status(cluster: Cluster, *through: str) -> dict[str, dict[str, Any]]:
@@ -93,5 +98,35 @@ def test_a_node_that_hangs_is_listed_without_numbers(tmp_path: Path) -> None:
                 return None not in (await status(cluster, "a")).values()
 
             await until(answers, "b is back", within_s=20)
+
+    asyncio.run(story())
+
+
+def test_a_backlog_pages_out_and_raises_no_alarm(tmp_path: Path) -> None:
+    """Twice as much as the watermark: queues page out, and all of it comes back."""
+
+    async def story() -> None:
+        async with (
+            Cluster(tmp_path, nodes=("a",), memory_watermark="256MiB") as cluster,
+            asyncio.timeout(120),
+        ):
+            await cluster.declare("q")
+            seen: list[ringmq.Resources] = []
+            async with (
+                cluster.publishing(
+                    "q", total=BACKLOG_BYTES // BODY_BYTES, size_bytes=BODY_BYTES
+                ) as load,
+                cluster.client() as client,
+            ):
+                while len(load.confirmed) < BACKLOG_BYTES // BODY_BYTES and load.errors == []:
+                    (node,) = (await client.cluster_status()).nodes
+                    assert node.resources is not None
+                    seen.append(node.resources)
+                    await asyncio.sleep(0.1)
+            assert load.errors == []
+            assert max(each.memory_used_bytes for each in seen) < 256 << 20
+            assert any(each.desired_duration_s is not None for each in seen)
+            assert "memory alarm" not in cluster.log("a", lines=1000)
+            (await cluster.drained("q")).judge(load)
 
     asyncio.run(story())

@@ -331,6 +331,7 @@ class Node:
                 memory_watermark=parse_memory_watermark(self.config.memory_watermark),
                 disk_free_limit=parse_disk_free_limit(self.config.disk_free_limit),
                 on_alarm=self._alarm,
+                store=self.store,
             )
         except OSError as error:
             self.store.close()
