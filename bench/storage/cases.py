@@ -122,6 +122,8 @@ def _backlog(context: Context, round_number: int, scale: float) -> Outcome:
 
 def _recovery(context: Context, round_number: int, scale: float) -> Outcome:
     load = _backlog_load(scale)
+    context.data.mkdir()
+    _, empty = _recover(context, "recover", messages=0, budget=BUDGET_BYTES)
     with context.start(
         "fill",
         messages=load.messages,
@@ -133,6 +135,7 @@ def _recovery(context: Context, round_number: int, scale: float) -> Outcome:
         context.follow(filling, Record(), "end")
         filling.kill()
     record, figures = _recover(context, "recover", messages=load.messages, budget=BUDGET_BYTES)
+    figures["recover_empty_s"] = empty["recover_s"]
     return outcome("recovery", OURS, round_number, record, figures)
 
 
@@ -175,18 +178,29 @@ def _fan_out(context: Context, round_number: int, scale: float) -> Outcome:
     return outcome("fan-out", OURS, round_number, record, figures)
 
 
-CHURN_SIZE = 16 << 10
-CHURN_BATCH = 16
+CHURN_BYTES = 1 << 30
+CHURN_BATCH_BYTES = 256 << 10
+# Of all that is published so much lives at the end, and most of the time.
+CHURN_LIVE_SHARE = 4
 
 
-def _compaction(context: Context, round_number: int, scale: float) -> Outcome:
-    count = scaled(64_000, scale, CHURN_BATCH)
-    record = context.run(
-        "compaction", messages=count, size=CHURN_SIZE, batch=CHURN_BATCH, window=WINDOW
-    )
-    figures = rate_figures(record, "churn", count, count * CHURN_SIZE) | garbage_figures(record)
-    figures["written_per_byte"] = record.result()["written_bytes"] / (count * CHURN_SIZE)
-    return outcome("compaction", OURS, round_number, record, figures)
+def _compaction(name: str, size: int) -> Variant:
+    def run(context: Context, round_number: int, scale: float) -> Outcome:
+        batch = CHURN_BATCH_BYTES // size
+        count = scaled(CHURN_BYTES // size, scale, CHURN_LIVE_SHARE * batch)
+        record = context.run(
+            "compaction",
+            messages=count,
+            live_messages=count // CHURN_LIVE_SHARE,
+            size=size,
+            batch=batch,
+            window=WINDOW,
+        )
+        figures = rate_figures(record, "churn", count, count * size) | garbage_figures(record)
+        figures["written_per_byte"] = record.result()["written_bytes"] / (count * size)
+        return outcome(name, OURS, round_number, record, figures)
+
+    return run
 
 
 def _rabbit(run: Callable[[Context, str, int, Load], Outcome], variant: str) -> Variant:
@@ -243,11 +257,18 @@ CASES = (
         disk_bytes=5_500_000_000,
         goals=(Goal("written_per_byte", at_most=1.5),),
     ),
-    Case(
-        "compaction",
-        f"bodies of {CHURN_SIZE >> 10} KiB published, half of them removed at random meanwhile",
-        {OURS: _compaction},
-        disk_bytes=2_500_000_000,
+    *(
+        Case(
+            name,
+            f"{CHURN_BYTES >> 20} MiB published in bodies of {size >> 10} KiB ({what}), "
+            f"removed at random so that 1/{CHURN_LIVE_SHARE} lives",
+            {OURS: _compaction(name, size)},
+            disk_bytes=2_500_000_000,
+        )
+        for name, size, what in (
+            ("compaction", 64 << 10, "each a record of its own"),
+            ("compaction-blocks", 16 << 10, "several in a record"),
+        )
     ),
     Case(
         "queues",

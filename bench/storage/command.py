@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bench import procs
 from bench.measure import BenchError, machine_facts
 from bench.peers.ringmq import version
 from bench.storage import plot, rabbit, report
@@ -69,21 +71,27 @@ def run_cases(
     with_rabbitmq: bool,
     run: Callable[[Case, str, int], Outcome],
     say: Callable[[str], None],
-) -> list[Outcome]:
-    """Each round of a case takes its variants in turn, so that noise falls on all alike."""
-    outcomes = []
+) -> tuple[list[Outcome], list[str]]:
+    """The outcomes, and what failed, in words: that ends a variant's run, not the others'.
+
+    Each round of a case takes its variants in turn, so that noise falls on all alike.
+    """
+    outcomes: list[Outcome] = []
+    failures: list[str] = []
     for case in cases:
         say(f"{case.title} (scale {scale:g})")
         for number in range(1, rounds(case) + 1):
             for name in variants(case, with_rabbitmq=with_rabbitmq):
-                measured = run(case, name, number)
+                label = f"round {number} of {rounds(case)}, {case.name}, {name}"
+                try:
+                    measured = run(case, name, number)
+                except (BenchError, subprocess.TimeoutExpired) as error:
+                    failures.append(f"{label}: {error}")
+                    say(f"FAILED {failures[-1]}")
+                    continue
                 outcomes.append(measured)
-                said = ", ".join(
-                    f"{figure.heading} {measured.figures[figure.name]:.{figure.digits}f}"
-                    for figure in report.figures_of([measured], case.name)
-                )
-                say(f"round {number} of {rounds(case)}, {case.name}, {name}: {said}")
-    return outcomes
+                say(f"{label}: {report.in_a_line(measured)}")
+    return outcomes, failures
 
 
 def run_variant(
@@ -99,10 +107,16 @@ def run_variant(
         )
     directory = base / f"{case.name}-{name}-{number}"
     directory.mkdir()
+    machine_before, own_before = procs.machine_cpu(), procs.own_cpu_s()
     try:
-        return case.variants[name](Context(directory, BUILD, say), number, scale)
+        measured = case.variants[name](Context(directory, BUILD, say), number, scale)
     finally:
         shutil.rmtree(directory)
+    # All that the case started are children that have ended by now.
+    machine = procs.machine_cpu().since(machine_before)
+    others_s = machine.busy_s - (procs.own_cpu_s() - own_before)
+    measured.figures["others_cores"] = max(0.0, others_s) / machine.elapsed_s
+    return measured
 
 
 def remove_leftovers(build: Path) -> None:
@@ -143,7 +157,7 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
         free = shutil.disk_usage(base).free
         progress.print(f"up to {most / 1e9:.1f} GB of {free / 1e9:.1f} GB free will be used")
         facts = facts_of(parsed, started, base)
-        outcomes = run_cases(
+        outcomes, failures = run_cases(
             cases,
             lambda case: parsed.long_rounds if case.is_long else parsed.rounds,
             parsed.scale,
@@ -156,11 +170,14 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
     name = parsed.save or f"storage-{started:%Y%m%dT%H%M%SZ}"
     folder = RESULTS if parsed.save else RESULTS / "local"
     folder.mkdir(parents=True, exist_ok=True)
-    result = report.to_json(name, facts, outcomes, cases)
+    result = report.to_json(name, facts | {"failures": failures}, outcomes, cases)
     (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    plot.save(folder / f"{name}.png", outcomes)
+    if outcomes:
+        plot.save(folder / f"{name}.png", outcomes)
     if parsed.json:
         print(json.dumps(result))
     else:
         report.print_report(Console(), outcomes, cases, parsed.scale)
     progress.print(f"written: {(folder / name).relative_to(ROOT)}.json and .png")
+    if failures:
+        raise BenchError(f"{len(failures)} runs failed:\n" + "\n".join(failures))

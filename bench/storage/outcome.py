@@ -35,12 +35,14 @@ FIGURES = (
     Figure("drain_to_publish", "drain rate / publish rate", 2),
     Figure("drain_cpu_s_per_million", "drain CPU s/million", 2),
     Figure("recover_s", "seconds from start to the first message read", 2),
-    Figure("recover_cpu_s", "CPU s of that", 2),
+    Figure("recover_empty_s", "the same with nothing in it", 2),
+    Figure("recover_cpu_s", "CPU s of the recovery", 2),
     Figure("rss_peak_mib", "peak resident MiB", 0),
     Figure("disk_most_mb", "most disk MB", 0),
     Figure("disk_end_mb", "disk MB at the end", 1),
     Figure("garbage_most", "most garbage, share of the disk", 2),
     Figure("garbage_end", "garbage at the end, share of the disk", 2),
+    Figure("others_cores", "cores that others took meanwhile", 2),
 )
 
 
@@ -136,7 +138,8 @@ def garbage_figures(record: Record) -> dict[str, float]:
     said = [each for each in record.events if "live_bytes" in each.figures]
     shares = []
     for sample in record.samples:
-        if begin + (end - begin) / 5 <= sample.at_s <= end and sample.disk_bytes:
+        is_late_enough = sample.phase == "churn" and sample.at_s >= begin + (end - begin) / 5
+        if is_late_enough and sample.disk_bytes:
             before = [each for each in said if each.at_s <= sample.at_s]
             if before:
                 shares.append(1 - before[-1].figures["live_bytes"] / sample.disk_bytes)

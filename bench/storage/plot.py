@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from bench.stats import spread
 from bench.storage.context import BUDGET_BYTES
-from bench.storage.outcome import OURS, Outcome
+from bench.storage.outcome import FIGURES, OURS, Outcome
 from bench.storage.report import select, variants_of
 
 _COLOURS = {
@@ -25,6 +25,7 @@ _COLOURS = {
     "rabbitmq-lazy": "#e0a458",
 }
 _COLUMNS = 3
+DIGITS = {figure.name: figure.digits for figure in FIGURES}
 # A rate between two moments that are nearer than this is noise.
 _RATE_STEP_S = 1.0
 
@@ -67,8 +68,11 @@ def panels_of(outcomes: Sequence[Outcome]) -> list[Draw]:
     ]
     if variants_of(outcomes, "backlog"):
         panels += [_memory(outcomes), _rates(outcomes, "fill"), _rates(outcomes, "drain")]
-    if variants_of(outcomes, "compaction"):
-        panels += [_disk(outcomes)]
+    panels += [
+        _disk(outcomes, case)
+        for case in ("compaction", "compaction-blocks")
+        if variants_of(outcomes, case)
+    ]
     return panels
 
 
@@ -88,15 +92,14 @@ def _bars(outcomes: Sequence[Outcome], case: str, figure: str, title: str) -> Dr
             [each.median for each in values],
             yerr=whiskers,
             color=[_COLOURS[name] for name in names],
+            width=0.6,
             capsize=3,
         )
-        axes.bar_label(
-            drawn,
-            labels=[f"{each.median:.4g}" for each in values],
-            label_type="center",
-            fontsize=8,
-            color="white",
-        )
+        labels = [f"{each.median:,.{DIGITS[figure]}f}" for each in values]
+        axes.bar_label(drawn, labels=labels, padding=2, fontsize=8)
+        axes.margins(y=0.15)
+        # A bar that is alone isn't a wall.
+        axes.set_xlim(-0.8, max(len(names), 3) - 0.2)
         axes.set_title(title, fontsize=10)
 
     return draw
@@ -152,8 +155,11 @@ def _rates(outcomes: Sequence[Outcome], phase: str) -> Draw:
                 label=each.variant,
                 color=_COLOURS[each.variant],
                 linewidth=1,
+                marker=".",
+                markersize=2,
             )
         axes.set_ylim(bottom=0)
+        axes.set_xlim(left=0)
         axes.set_xlabel("million messages done", fontsize=8)
         axes.set_title(f"backlog, {phase}: messages/s", fontsize=10)
         axes.legend(fontsize=7)
@@ -161,9 +167,9 @@ def _rates(outcomes: Sequence[Outcome], phase: str) -> Draw:
     return draw
 
 
-def _disk(outcomes: Sequence[Outcome]) -> Draw:
+def _disk(outcomes: Sequence[Outcome], case: str) -> Draw:
     def draw(axes: Axes) -> None:
-        (each,) = _first_rounds(outcomes, "compaction")
+        (each,) = _first_rounds(outcomes, case)
         axes.plot(
             [row[0] for row in each.samples],
             [row[3] / 1e6 for row in each.samples],
@@ -179,7 +185,7 @@ def _disk(outcomes: Sequence[Outcome]) -> Draw:
         )
         axes.set_ylim(bottom=0)
         axes.set_xlabel("s", fontsize=8)
-        axes.set_title("compaction under load: MB", fontsize=10)
+        axes.set_title(f"{case}: MB", fontsize=10)
         axes.legend(fontsize=7)
 
     return draw

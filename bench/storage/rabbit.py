@@ -15,6 +15,7 @@ index, as ours are. The lazy mode comes from a policy, as its documentation advi
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from bench import procs
 from bench.measure import BenchError
@@ -53,9 +54,8 @@ def require_installed() -> None:
 class _Broker:
     """One node with the queue of one variant, and the client for it."""
 
-    def __init__(self, context: Context, variant: str, load: Load) -> None:
+    def __init__(self, context: Context, variant: str) -> None:
         self._context = context
-        self._load = load
         self._queue = f"{variant}.backlog"
         self._directory = context.directory / "rabbitmq"
         self._client = peer.build_client(context.build)
@@ -77,9 +77,8 @@ class _Broker:
     def __exit__(self, *_: object) -> None:
         self._cluster.stop()
 
-    def client(self, mode: str) -> float:
+    def client(self, mode: str, load: Load) -> float:
         """Runs the client to the end; returns when that was (CLOCK_MONOTONIC, seconds)."""
-        load = self._load
         arguments = {
             "--mode": mode,
             "--port": self._cluster.port,
@@ -108,37 +107,43 @@ class _Broker:
         if (policy == "lazy") != (variant == LAZY):
             raise BenchError(f"RabbitMQ: policy of {self._queue} is {policy!r}")
 
-    def kill_and_start(self) -> float:
-        """Returns when the new one was started, with nothing of the old in the page cache."""
+    def recovered_in(self, load: Load) -> float:
+        """Kills the broker and starts it again; seconds until `load` is there and can be read.
+
+        `record` is of this only, afterwards. Nothing of the old broker is in the page cache.
+        """
+        self.record = Record()
         self._cluster.kill_node(0)
         evict(self._directory)
         started = time.monotonic()
         self._cluster.start_node(0)
-        return started
+        return self.client("probe", load) - started
 
     def use(self) -> procs.TreeUse:
         return procs.tree_use(self._cluster.broker_pids())
 
 
 def backlog(context: Context, variant: str, round_number: int, load: Load) -> Outcome:
-    with _Broker(context, variant, load) as broker:
-        broker.client("publish")
+    with _Broker(context, variant) as broker:
+        broker.client("publish", load)
         broker.check_mode(variant)
-        broker.client("consume")
+        broker.client("consume", load)
         figures = backlog_figures(broker.record, load.messages)
     return outcome("backlog", variant, round_number, broker.record, figures)
 
 
 def recovery(context: Context, variant: str, round_number: int, load: Load) -> Outcome:
-    with _Broker(context, variant, load) as broker:
-        broker.client("publish")
+    nothing = replace(load, messages=0)
+    with _Broker(context, variant) as broker:
+        broker.client("probe", nothing)
+        empty_s = broker.recovered_in(nothing)
+        broker.client("publish", load)
         broker.check_mode(variant)
-        broker.record = Record()
-        started = broker.kill_and_start()
-        ended = broker.client("probe")
+        recover_s = broker.recovered_in(load)
         use = broker.use()
         figures = {
-            "recover_s": ended - started,
+            "recover_s": recover_s,
+            "recover_empty_s": empty_s,
             "recover_cpu_s": use.cpu_s,
             "rss_peak_mib": use.rss_peak_bytes / 2**20,
         }

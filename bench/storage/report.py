@@ -15,6 +15,15 @@ from bench.stats import Spread, paired_ratio, spread
 from bench.storage.cases import Case, Goal
 from bench.storage.outcome import FIGURES, OURS, Figure, Outcome
 
+# Ratios themselves, and what isn't anyone's merit.
+_NO_RATIO = {
+    "written_per_byte",
+    "publish_last_to_first",
+    "drain_to_publish",
+    "garbage_most",
+    "garbage_end",
+    "others_cores",
+}
 _BY_NAME = {figure.name: figure for figure in FIGURES}
 
 
@@ -30,6 +39,13 @@ def variants_of(outcomes: Sequence[Outcome], case: str) -> list[str]:
 def figures_of(outcomes: Sequence[Outcome], case: str) -> list[Figure]:
     there = {name for each in outcomes if each.case == case for name in each.figures}
     return [figure for figure in FIGURES if figure.name in there]
+
+
+def in_a_line(outcome: Outcome) -> str:
+    return ", ".join(
+        f"{figure.heading} {outcome.figures[figure.name]:.{figure.digits}f}"
+        for figure in figures_of([outcome], outcome.case)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +121,8 @@ def _table(outcomes: Sequence[Outcome], case: Case) -> Table:
         }
         cells = [_cell(run, figure) for run in of.values()]
         ratios = [_ratio_cell(of[OURS], of[name], figure) for name in rivals]
+        if figure.name in _NO_RATIO:
+            ratios = [""] * len(rivals)
         table.add_row(figure.heading, *cells, *ratios)
     return table
 

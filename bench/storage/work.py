@@ -175,9 +175,10 @@ async def recover(tell: Teller, directory: Path, *, messages: int, budget: int) 
     queue = store.open_queue(QUEUE)
     count = len(queue.state.live)
     assert count == messages, f"{count} of {messages} are there"
-    first = queue.state.live.first
-    (run,) = queue.read(first, first, bytes_max=1, messages_max=1)
-    assert run.block.count == 1
+    if count:
+        first = queue.state.live.first
+        (run,) = queue.read(first, first, bytes_max=1, messages_max=1)
+        assert run.block.count == 1
     tell.end(count)
     tell.result(rss_peak_bytes=procs.own_rss_peak_bytes())
 
@@ -240,9 +241,16 @@ async def fan_out(
 
 
 async def compaction(
-    tell: Teller, directory: Path, *, messages: int, size: int, batch: int, window: int
+    tell: Teller,
+    directory: Path,
+    *,
+    messages: int,
+    live_messages: int,
+    size: int,
+    batch: int,
+    window: int,
 ) -> None:
-    """For each batch published, half as many messages go, chosen from all that live."""
+    """Once `live_messages` are there, as many go with each batch, chosen at random."""
     bodies = Bodies(BODIES, size)
     # From one seed: rounds differ by the machine only.
     rng = random.Random(1)
@@ -255,9 +263,10 @@ async def compaction(
             block: Block = bodies.block(position, min(batch, messages - position))
             await engine.append(queue, Publish(position, block), window)
             live.extend(range(position, position + block.count))
-            gone = sorted(_take(live, rng) for _ in range(block.count // 2))
-            acked = driver.joined([(at, at) for at in gone])
-            await engine.append(queue, Remove(acked), window)
+            gone = sorted(_take(live, rng) for _ in range(len(live) - live_messages))
+            if gone:
+                acked = driver.joined([(at, at) for at in gone])
+                await engine.append(queue, Remove(acked), window)
             tell.progress(position, live_bytes=len(live) * size)
         await engine.confirmed(queue)
         tell.end(messages, live_bytes=len(live) * size)

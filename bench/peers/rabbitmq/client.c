@@ -371,17 +371,21 @@ static void consume_all(const struct options *options, amqp_connection_state_t c
   say_done("end", options->count);
 }
 
-static void probe(const struct options *options) {
-  say_begin("recover", options->count);
-  amqp_connection_state_t connection = connect_to(options);
-  uint64_t found = declare(connection, options);
-  if (found != options->count) die("%" PRIu64 " messages, not %" PRIu64, found, options->count);
+static void get_first(const struct options *options, amqp_connection_state_t connection) {
   amqp_message_t message;
   check_reply(amqp_basic_get(connection, CHANNEL, amqp_cstring_bytes(options->queue), 0),
               "basic.get");
   check_reply(amqp_read_message(connection, CHANNEL, &message, 0), "the first message");
   if (message.body.len != options->size) die("a message of %zu bytes", message.body.len);
   amqp_destroy_message(&message);
+}
+
+static void probe(const struct options *options) {
+  say_begin("recover", options->count);
+  amqp_connection_state_t connection = connect_to(options);
+  uint64_t found = declare(connection, options);
+  if (found != options->count) die("%" PRIu64 " messages, not %" PRIu64, found, options->count);
+  if (found) get_first(options, connection);
   say_done("end", found);
   amqp_connection_close(connection, AMQP_REPLY_SUCCESS);
   amqp_destroy_connection(connection);
