@@ -72,6 +72,9 @@ def test_what_has_no_default_is_asked_for(name: str) -> None:
         ("message_bytes_max", [2048]),
         ("cache_bytes_max", 0),
         ("ring_bytes_max", -1),
+        ("embed_below", -1),
+        ("embed_below", "4 KiB"),
+        ("embed_below", 0.5),
         ("ring_timeout_s", 0),
         ("ring_timeout_s", 3601),
         ("lease_s", "nan"),
@@ -105,6 +108,15 @@ def test_limits_are_numbers_or_text(tmp_path: Path) -> None:
     config = load(environment={"RINGMQ_MEMORY_WATERMARK": "256MiB"}, file=file)
     assert config.memory_watermark == "256MiB"
     assert load({**NEEDED, "disk_free_limit": "1.5mem"}).disk_free_limit == "1.5mem"
+
+
+def test_embedding_can_be_turned_off(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text("embed_below = 100\n")
+    assert load().embed_below == 4096
+    assert load(file=file).embed_below == 100
+    assert load(environment={"RINGMQ_EMBED_BELOW": "0"}, file=file).embed_below == 0
+    assert load({**NEEDED, "embed_below": 8}, {"RINGMQ_EMBED_BELOW": "0"}).embed_below == 8
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:7800", "a.b-c:1"])

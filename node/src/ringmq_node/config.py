@@ -41,8 +41,12 @@ class NodeConfig:
     slow_timeout_s: float = 10.0
     lease_s: float = 6.0
     heartbeat_s: float = 1.0
-    # Bodies that are kept in memory, beside on disk.
+    # Bodies and index entries of all queues that may be in memory; what isn't on disk
+    # yet is not bounded here.
     cache_bytes_max: int = 256 * MIB
+    # Batches whose messages are on average smaller, properties included, have their bodies in
+    # the queue's index, the others in the message store. 0: none has.
+    embed_below: int = 4096
     # Ops of one ring that aren't stable; past it publishers wait.
     ring_bytes_max: int = 64 * MIB
     # Memory above which the node is short of it; from half of it on queues page out. A
@@ -66,6 +70,8 @@ class NodeConfig:
         for name in ("message_bytes_max", "cache_bytes_max", "ring_bytes_max"):
             if getattr(self, name) < 1024:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 1024")
+        if self.embed_below < 0:
+            raise ConfigError(f"embed_below: {self.embed_below} is below 0")
         if self.message_bytes_max > 1024 * MIB:
             raise ConfigError(f"message_bytes_max: {self.message_bytes_max} is above 1 GiB")
         for name in ("ring_timeout_s", "slow_timeout_s", "lease_s", "heartbeat_s", "drain_s"):

@@ -164,7 +164,10 @@ class Node:
                 Path(self.config.data),
                 cluster_id=self.cluster_id,
                 node=self.config.node,
-                limits=StoreLimits(cache_bytes_max=self.config.cache_bytes_max),
+                limits=StoreLimits(
+                    cache_bytes_max=self.config.cache_bytes_max,
+                    embed_below=self.config.embed_below,
+                ),
             )
         except (StoreError, OSError) as error:
             raise StartError(f"data directory {self.config.data}: {error}") from error
