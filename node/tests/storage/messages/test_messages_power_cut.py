@@ -8,14 +8,24 @@ struck it off, as the queues do.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
-from node.tests.storage.messages.bench import DIRECTORY, block_of, collect, open_store
+from node.tests.storage.messages.bench import (
+    DIRECTORY,
+    block_of,
+    collect,
+    names,
+    open_store,
+    put_all,
+)
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import compact, write
+from ringmq_node.storage.messages.compaction import PublishJob
 from ringmq_node.storage.references import Location
 
 LIMITS = StoreLimits(
@@ -57,8 +67,6 @@ class Recording:
             self.release()
             for _ in range(self.rng.randrange(4)):
                 self.step()
-            if self.rng.random() < 0.04:
-                self.restart()
 
     def put(self) -> None:
         for _ in range(self.rng.randrange(5)):
@@ -71,7 +79,8 @@ class Recording:
             self.store.release(location)
         job = self.store.take()
         if job is not None:
-            write(self.disk, job)
+            if not self.lives_through(partial(write, self.disk, job)):
+                return
             self.store.committed(job)
         self.live |= self.fresh
         self.fresh = {}
@@ -89,13 +98,27 @@ class Recording:
 
     def step(self) -> None:
         job = self.store.plan(1e9)
-        if job is not None:
-            compact(self.disk, job)
+        if job is not None and self.lives_through(partial(compact, self.disk, job)):
             self.store.done(job)
             self.store.check()
 
+    def lives_through(self, work: Callable[[], None]) -> bool:
+        """Does it, unless the process is killed in the middle; then it is started again."""
+        if self.rng.random() < 0.1:
+            self.disk.writes_left = self.rng.randrange(4)
+            self.disk.syncs_left = self.rng.randrange(5)
+        try:
+            work()
+        except OSError:
+            self.disk.writes_left = self.disk.syncs_left = None
+            self.fresh = {}
+            self.restart()
+            return False
+        self.disk.writes_left = self.disk.syncs_left = None
+        return True
+
     def restart(self) -> None:
-        """A process that is killed: what is on the disk stays, what it knew is gone."""
+        """A process was killed: what it has written stays, synced or not; what it knew is gone."""
         self.store = open_store(self.disk, LIMITS)
         for location in self.live:
             self.store.share(location)
@@ -162,3 +185,49 @@ def test_power_cut_after_some_calls() -> None:
 def test_power_cut_after_every_call(seed: int) -> None:
     kept: list[Kept] = ["nothing", "everything", "anything", "anything"]
     cut_everywhere(recorded(seed, 200), 1, kept)
+
+
+def test_killed_between_a_new_map_and_its_sync_then_the_power_goes() -> None:
+    """What a start finds is made durable before anything is removed because of it.
+
+    1. A record is moved to file V, a map leads there. It is moved again, from V to W.
+    2. The process is killed when the map to W has its name, but the directory isn't synced.
+    3. The next process finds the map to W, sees nothing that refers to V, and removes V.
+    4. The power goes. If the map's new name is lost, and V's removal is not, the body is lost.
+    """
+    disk = SimulatedDisk()
+    disk.write(DIRECTORY.parent.parent / "store.meta", 0, [b"whose"], sync=True)
+    for directory in (DIRECTORY.parent.parent, DIRECTORY.parent.parent.parent):
+        disk.sync(directory)
+    limits = replace(LIMITS, store_garbage_fraction=0.2)
+    store = open_store(disk, limits)
+    store.start_collecting()
+    places = put_all(store, disk, [block_of(number, 900) for number in range(12)])
+    for number in (1, 2, 4, 5, 7, 8):
+        store.release(places[number])
+    collect(store, disk)
+    assert names(disk) == ["1.map", "2.map", "3.map", "4.rdq", "5.rdq"]
+    store.release(places[0])
+    store.release(places[3])
+    while not isinstance(job := store.plan(1e9), PublishJob):
+        assert job is not None, "nothing is moved again"
+        compact(disk, job)
+        store.done(job)
+    disk.syncs_left = 3
+    with pytest.raises(OSError, match="simulated"):
+        compact(disk, job)
+    disk.syncs_left = None
+
+    store = open_store(disk, LIMITS)
+    store.share(places[6])
+    store.start_collecting()
+    before = len(disk.log)
+    collect(store, disk)
+    removals = disk.log[before:]
+    assert "5.rdq" in [call.path.name for call in removals if call.name == "remove"]
+    replayed = SimulatedDisk()
+    for calls, call in enumerate(disk.log):
+        replayed.do(call)
+        for seed in range(8 if calls >= before else 0):
+            left = replayed.power_cut("anything", random.Random(seed))
+            check_cut(left, {places[6]: 6}, f"{calls} calls, seed {seed}")
