@@ -52,6 +52,8 @@ class Stream:
         self.outbox = Outbox(context)
         self._context = context
         self._heard = True
+        # What was read last waits for the ring; nothing more is read meanwhile.
+        self._held_back = False
 
     async def run(self) -> None:
         """Until the client ends it, the replica stops serving, or either falls silent."""
@@ -83,8 +85,10 @@ class Stream:
             if data is grpc.aio.EOF:
                 return
             self._heard = True
+            self._held_back = True
             while self.replica.ring.refusal() == "full":
                 await self.replica.ring.wait_writable()
+            self._held_back = False
             self.received(data)
 
     async def _keep_alive(self) -> None:
@@ -92,7 +96,8 @@ class Stream:
         while silent < HEARTBEATS_MISSED_MAX:
             written = self.outbox.written
             await asyncio.sleep(self.limits.heartbeat_s)
-            silent = 0 if self._heard else silent + 1
+            # Whom this end does not read can't be heard.
+            silent = 0 if self._heard or self._held_back else silent + 1
             self._heard = False
             if self.outbox.written == written:
                 self.outbox.put(self.heartbeat())
