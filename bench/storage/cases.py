@@ -117,13 +117,14 @@ def _backlog(context: Context, round_number: int, scale: float) -> Outcome:
         budget=BUDGET_BYTES,
     )
     figures = backlog_figures(record, load.messages)
+    figures["memory_alarms"] = record.result()["memory_alarms"]
     return outcome("backlog", OURS, round_number, record, figures)
 
 
 def _recovery(context: Context, round_number: int, scale: float) -> Outcome:
     load = _backlog_load(scale)
     context.data.mkdir()
-    _, empty = _recover(context, "recover", messages=0, budget=BUDGET_BYTES)
+    _, empty = _recover(context, "recover", messages=0)
     with context.start(
         "fill",
         messages=load.messages,
@@ -134,7 +135,7 @@ def _recovery(context: Context, round_number: int, scale: float) -> Outcome:
     ) as filling:
         context.follow(filling, Record(), "end")
         filling.kill()
-    record, figures = _recover(context, "recover", messages=load.messages, budget=BUDGET_BYTES)
+    record, figures = _recover(context, "recover", messages=load.messages)
     figures["recover_empty_s"] = empty["recover_s"]
     return outcome("recovery", OURS, round_number, record, figures)
 

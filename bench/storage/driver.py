@@ -20,21 +20,15 @@ import uvloop
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove
-from ringmq_node.storage import QueueStore, Store, StoreError, StoreLimits
+from ringmq_node.resources import Alarm, ResourceMonitor
+from ringmq_node.resources.limits import Size
+from ringmq_node.storage import QueueStore, Store, StoreError
 
 READ_BYTES_MAX = 1 << 20
 READ_MESSAGES_MAX = 1000
 LAST_POSITION = (1 << 62) - 1
 
 Told = Callable[[int], None]
-
-
-def limits_of(budget_bytes: int) -> StoreLimits:
-    """Limits with which the whole process should stay inside `budget_bytes`.
-
-    Half of it for blocks: the interpreter, the index, and what isn't durable yet want the rest.
-    """
-    return StoreLimits(cache_bytes_max=budget_bytes // 2)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -64,26 +58,46 @@ class Bodies:
 
 
 class Engine:
-    """One running store. `async with` it; at the end everything is made durable."""
+    """One running store. `async with` it; at the end everything is made durable.
 
-    def __init__(self, directory: Path, limits: StoreLimits | None = None) -> None:
-        self.store = Store.open(directory, cluster_id="bench", node="bench", limits=limits)
+    With a budget it has the monitor of a node whose `memory_watermark` is that budget: it
+    pages from half of it on. Nobody is blocked when the monitor raises its alarm, as in a node
+    publishers are: it is counted in `alarms`, and the store has to get along.
+    """
+
+    def __init__(self, directory: Path, budget_bytes: int | None = None) -> None:
+        self.store = Store.open(directory, cluster_id="bench", node="bench")
+        self.alarms = 0
+        self._monitor: ResourceMonitor | None = None
+        if budget_bytes is not None:
+            self._monitor = ResourceMonitor(
+                directory,
+                memory_watermark=Size(budget_bytes),
+                disk_free_limit=Size(0),
+                on_alarm=self._alarm,
+                store=self.store,
+            )
         self.store.on_durable = self._moved
         self.store.on_failed = self._failed
         self._failure: StoreError | None = None
         self._progress = asyncio.Event()
-        self._running: asyncio.Task[None] | None = None
+        self._running: list[asyncio.Task[None]] = []
         self._appended_in_turn = 0
 
     async def __aenter__(self) -> Engine:
-        self._running = asyncio.create_task(self.store.run())
+        self._running.append(asyncio.create_task(self.store.run()))
+        if self._monitor is not None:
+            self._running.append(asyncio.create_task(self._monitor.run()))
         await asyncio.sleep(0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._running is not None
         self.store.close()
-        await self._running
+        for task in self._running[1:]:
+            task.cancel()
+        for ended in await asyncio.gather(*self._running, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
 
     async def append(self, queue: QueueStore, op: Op, window: int) -> None:
         """Appends when fewer than `window` ops of the queue are unconfirmed."""
@@ -125,7 +139,7 @@ class Engine:
         """
         done = 0
         while queue.state.live:
-            runs = queue.read(
+            runs = queue.fetch(
                 queue.state.live.first,
                 LAST_POSITION,
                 bytes_max=READ_BYTES_MAX,
@@ -152,6 +166,9 @@ class Engine:
 
     def _moved(self, _queue: QueueStore) -> None:
         self._progress.set()
+
+    def _alarm(self, _kind: Alarm, on: bool) -> None:
+        self.alarms += on
 
     def _failed(self, error: StoreError) -> None:
         self._failure = error

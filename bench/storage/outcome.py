@@ -38,6 +38,7 @@ FIGURES = (
     Figure("recover_empty_s", "the same with nothing in it", 2),
     Figure("recover_cpu_s", "CPU s of the recovery", 2),
     Figure("rss_peak_mib", "peak resident MiB", 0),
+    Figure("memory_alarms", "memory alarms", 0),
     Figure("disk_most_mb", "most disk MB", 0),
     Figure("disk_end_mb", "disk MB at the end", 1),
     Figure("garbage_most", "most garbage, share of the disk", 2),

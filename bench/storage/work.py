@@ -19,7 +19,7 @@ from typing import Any
 from bench import procs
 from bench.peers.footing import write_all
 from bench.storage import driver
-from bench.storage.driver import Bodies, Engine, limits_of
+from bench.storage.driver import Bodies, Engine
 from bench.storage.events import Teller
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import MESSAGE_ID_BYTES, Publish, Remove
@@ -30,9 +30,10 @@ Work = Callable[..., Coroutine[Any, Any, None]]
 QUEUE = "bench"
 # So many different bodies: a multiple of no batch, so that batches differ.
 BODIES = 997
-# Nothing more written for so long: what was put off is done.
-QUIET_S = 1.0
-QUIET_DEADLINE_S = 120.0
+# Nothing more written for so long: what was put off is done. An idle queue is put in order
+# after 5 s, and garbage looked for each second.
+QUIET_S = 8.0
+QUIET_DEADLINE_S = 180.0
 # Acks on their way to the disk while more is read.
 ACK_WINDOW = 16
 # A killed process is killed long before.
@@ -125,7 +126,7 @@ async def backlog(
     budget: int,
 ) -> None:
     """A backlog far above the budget, and its drain at once afterwards."""
-    async with Engine(directory, limits_of(budget)) as engine:
+    async with Engine(directory, budget) as engine:
         queue = engine.store.open_queue(QUEUE)
         bodies = Bodies(BODIES, size)
         tell.begin("fill", messages)
@@ -138,7 +139,7 @@ async def backlog(
         assert done == messages, f"{done} of {messages} came back"
         tell.end(done)
         await quiet()
-        tell.result(rss_peak_bytes=procs.own_rss_peak_bytes())
+        tell.result(memory_alarms=engine.alarms)
 
 
 async def fill(
@@ -152,8 +153,7 @@ async def fill(
     budget: int,
 ) -> None:
     """A backlog, and then to be killed in the middle of whatever the engine does."""
-    engine = Engine(directory, limits_of(budget))
-    async with engine:
+    async with Engine(directory, budget) as engine:
         queue = engine.store.open_queue(QUEUE)
         tell.begin("fill", messages)
         await engine.publish(
@@ -168,10 +168,10 @@ async def fill(
         await asyncio.sleep(KILLED_WITHIN_S)
 
 
-async def recover(tell: Teller, directory: Path, *, messages: int, budget: int) -> None:
+async def recover(tell: Teller, directory: Path, *, messages: int) -> None:
     """Opens what a killed process left: all are counted, and the first is read."""
     tell.begin("recover", messages)
-    store = Store.open(directory, cluster_id="bench", node="bench", limits=limits_of(budget))
+    store = Store.open(directory, cluster_id="bench", node="bench")
     queue = store.open_queue(QUEUE)
     count = len(queue.state.live)
     assert count == messages, f"{count} of {messages} are there"
