@@ -1,0 +1,112 @@
+"""Whatever has become of the files: a body is read as it was put, or as `CorruptError`."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from node.tests.storage.messages.bench import (
+    DIRECTORY,
+    block_of,
+    collect,
+    names,
+    open_store,
+    put_all,
+)
+from node.tests.storage.simulated_disk import SimulatedDisk
+
+from ringmq_node.storage.errors import CorruptError
+from ringmq_node.storage.messages.reader import verify_file, verify_map
+from ringmq_node.storage.references import Location
+
+
+def made(rng: random.Random) -> tuple[SimulatedDisk, dict[Location, int]]:
+    """Files, maps that lead to files, and a file that was moved into twice."""
+    disk = SimulatedDisk()
+    live: dict[Location, int] = {}
+    store = open_store(disk)
+    store.start_collecting()
+    for turn in range(3):
+        numbers = range(100 * turn, 100 * turn + 30)
+        blocks = [block_of(number, rng.randrange(50, 900)) for number in numbers]
+        live |= dict(zip(put_all(store, disk, blocks), numbers, strict=True))
+        for location in rng.sample([*live], len(live) * 2 // 3):
+            del live[location]
+            store.release(location)
+        collect(store, disk)
+    return disk, live
+
+
+def damage(rng: random.Random, data: bytearray) -> None:
+    if not data:
+        return
+    at = rng.randrange(len(data))
+    match rng.randrange(5):
+        case 0:
+            data[at] ^= 1 << rng.randrange(8)
+        case 1:
+            del data[at:]
+        case 2:
+            data[at : at + 512] = bytes(len(data[at : at + 512]))
+        case 3:
+            data[at : at + 100] = rng.randbytes(len(data[at : at + 100]))
+        case 4:
+            other = rng.randrange(len(data))
+            data[at : at + 300] = data[other : other + len(data[at : at + 300])]
+
+
+def survive(seed: int) -> int:
+    """How many of the live records could not be read."""
+    rng = random.Random(seed)
+    disk, live = made(rng)
+    for _ in range(rng.randrange(1, 6)):
+        damage(rng, disk.content(DIRECTORY / rng.choice(names(disk))))
+    if rng.random() < 0.3:
+        disk.remove(DIRECTORY / rng.choice(names(disk)))
+    _verify(disk)
+    store = open_store(disk)
+    for location in live:
+        store.share(location)
+    store.start_collecting()
+    lost = 0
+    for turn in range(3):
+        lost = 0
+        for location, number in live.items():
+            try:
+                assert store.read(location).bodies()[0][:8] == number.to_bytes(8, "little")
+            except CorruptError:
+                lost += 1
+        for location in [*live][:: 3 - turn]:
+            store.release(location)
+            del live[location]
+        put_all(store, disk, [block_of(number, 900) for number in range(5)])
+        collect(store, disk)
+        store.check()
+    return lost
+
+
+def _verify(disk: SimulatedDisk) -> None:
+    for name in names(disk):
+        data = bytes(disk.content(DIRECTORY / name))
+        if name.endswith(".map"):
+            verify_map(name, int(name[:-4]), data)
+        else:
+
+            def read(offset: int, size: int, data: bytes = data) -> bytes:
+                return data[offset : offset + size]
+
+            report = verify_file(name, len(data), read)
+            assert report.torn_bytes <= len(data)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_damage_is_never_taken_for_a_message(part: int) -> None:
+    lost = [survive(seed) for seed in range(25 * part, 25 * part + 25)]
+    assert any(lost)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_much_damage_is_never_taken_for_a_message(part: int) -> None:
+    for seed in range(1000 + 400 * part, 1400 + 400 * part):
+        survive(seed)
