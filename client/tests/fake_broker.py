@@ -44,6 +44,7 @@ class Queue:
     ready: RangeSet = field(default_factory=RangeSet)
     producers: dict[bytes, int] = field(default_factory=dict)
     next_position: int = 1
+    mode: common.QueueMode.ValueType = common.QUEUE_MODE_DEFAULT
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def append(self, message: Message) -> None:
@@ -176,12 +177,15 @@ class FakeNode(BrokerServicer, AdminServicer):
             messages_unacknowledged=len(queue.messages) - len(queue.ready),
             next_position=queue.next_position,
             ring=[broker.ReplicaInfo(node="a", synchronised=True)],
+            mode=queue.mode,
         )
 
     async def DeclareQueue(self, request: Any, context: Any) -> Any:
         await self._check(context)
         created = request.queue not in self.cluster.queues
-        self.queue(request.queue)
+        queue = self.queue(request.queue)
+        if created and request.mode:
+            queue.mode = request.mode
         return broker.DeclareQueueResponse(queue=self._info(request.queue), created=created)
 
     async def DeleteQueue(self, request: Any, context: Any) -> Any:
@@ -205,7 +209,16 @@ class FakeNode(BrokerServicer, AdminServicer):
 
     async def GetQueue(self, request: Any, context: Any) -> Any:
         await self._check(context, request.queue)
-        return broker.GetQueueResponse(queue=self._info(request.queue))
+        info = self._info(request.queue)
+        ready = info.messages_ready
+        info.storage.CopyFrom(broker.QueueStorage(messages_q4=ready, messages_in_memory=ready))
+        return broker.GetQueueResponse(queue=info)
+
+    async def SetQueueMode(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        queue = self.cluster.queues[request.queue]
+        before, queue.mode = queue.mode, request.mode
+        return broker.SetQueueModeResponse(before=before)
 
     async def LocateQueue(self, request: Any, context: Any) -> Any:
         await self._check(context, request.queue)

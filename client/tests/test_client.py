@@ -43,6 +43,42 @@ def bodies(count: int) -> list[bytes]:
 # --- calls ---
 
 
+def test_modes_of_a_queue() -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            lazy = await client.declare_queue("q", mode=ringmq.QueueMode.LAZY)
+            assert (lazy.mode, lazy.storage) == (ringmq.QueueMode.LAZY, None)
+            assert (await client.declare_queue("plain")).mode is ringmq.QueueMode.DEFAULT
+            before = await client.set_queue_mode("q", ringmq.QueueMode.DEFAULT)
+            assert before is ringmq.QueueMode.LAZY
+            info = await client.queue("q")
+            assert info.mode is ringmq.QueueMode.DEFAULT
+            assert info.storage is not None
+            assert (info.storage.messages_q4, info.storage.messages_target) == (0, None)
+            for act in (
+                client.set_queue_mode("q", ringmq.QueueMode.UNKNOWN),
+                client.declare_queue("new", mode=ringmq.QueueMode.UNKNOWN),
+            ):
+                with pytest.raises(ringmq.BadRequestError, match="mode") as caught:
+                    await act
+                assert caught.value.metadata == {"field": "mode"}
+            with pytest.raises(ringmq.QueueNotFoundError):
+                await client.set_queue_mode("nothing", ringmq.QueueMode.LAZY)
+            # A mode of a newer node.
+            node.cluster.queues["q"].mode = 7  # type: ignore[assignment]
+            assert (await client.queue("q")).mode is ringmq.QueueMode.UNKNOWN
+
+    asyncio.run(test())
+
+
+def test_target_of_a_queue_may_be_zero() -> None:
+    """Which is not the same as none."""
+    wire = broker.QueueInfo(storage=broker.QueueStorage(messages_target=0.0, publish_rate=2.5))
+    storage = ringmq.QueueInfo.from_wire(wire).storage
+    assert storage is not None
+    assert (storage.messages_target, storage.publish_rate) == (0.0, 2.5)
+
+
 def test_seeds_are_a_list_or_text() -> None:
     assert parse_seeds("a:1, b:2,a:1") == ["a:1", "b:2"]
     assert parse_seeds(["[::1]:7801"]) == ["[::1]:7801"]

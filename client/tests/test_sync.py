@@ -37,6 +37,8 @@ SCRIPT = """
                     break
             assert consumer.next_batch(0.01) is None
         assert client.queue("q").messages_ready == 0
+        assert client.set_queue_mode("q", ringmq.QueueMode.LAZY) is ringmq.QueueMode.DEFAULT
+        assert client.declare_queue("q", mode=ringmq.QueueMode.LAZY).mode is ringmq.QueueMode.LAZY
         assert [info.queue for info in client.queues()] == ["q"]
         assert client.cluster_status().registry_available
         assert client.delete_queue("q") == 0

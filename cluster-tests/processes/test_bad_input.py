@@ -27,6 +27,7 @@ UNARY = (
     "Broker/DeleteQueue",
     "Broker/PurgeQueue",
     "Broker/GetQueue",
+    "Broker/SetQueueMode",
     "Broker/LocateQueue",
     "Broker/GetMessages",
     "Admin/GetClusterStatus",
@@ -167,6 +168,29 @@ def test_names(tmp_path: Path) -> None:
             with pytest.raises(ringmq.QueueNotFoundError):
                 async with client.publisher("nothing"):
                     pass
+
+    asyncio.run(story())
+
+
+def test_modes_that_there_are_not(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with two_nodes(tmp_path) as cluster:
+            unknown = common.QueueMode.ValueType(7)
+            cases: list[tuple[str, Message]] = [
+                ("DeclareQueue", broker.DeclareQueueRequest(queue="new", mode=unknown)),
+                ("SetQueueMode", broker.SetQueueModeRequest(queue="q", mode=unknown)),
+                ("SetQueueMode", broker.SetQueueModeRequest(queue="q")),
+            ]
+            for address in cluster.seeds:
+                for method, request in cases:
+                    with pytest.raises(Refusal) as caught:
+                        await call(address, f"Broker/{method}", request.SerializeToString())
+                    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+                    assert caught.value.metadata["field"] == "mode"
+            async with cluster.client() as client:
+                assert [each.queue for each in await client.queues()] == ["q"]
+                with pytest.raises(ringmq.QueueNotFoundError):
+                    await client.set_queue_mode("nothing", ringmq.QueueMode.LAZY)
 
     asyncio.run(story())
 

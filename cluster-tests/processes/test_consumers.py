@@ -230,6 +230,10 @@ async def test_declared_again(cluster: Cluster) -> None:
         assert caught.value.metadata["field"] == "replicas"
         with pytest.raises(ringmq.QueueExistsError, match="min_insync 2, not 1"):
             await client.declare_queue("q", min_insync=1)
+        await client.declare_queue("q", mode=ringmq.QueueMode.DEFAULT)
+        with pytest.raises(ringmq.QueueExistsError, match="mode default, not lazy") as caught:
+            await client.declare_queue("q", mode=ringmq.QueueMode.LAZY)
+        assert caught.value.metadata["field"] == "mode"
         with pytest.raises(ringmq.LimitExceededError):
             await client.declare_queue("wide", replicas=4)
         with pytest.raises(ringmq.BadRequestError):

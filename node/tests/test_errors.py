@@ -11,7 +11,14 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.errors import CODES, DOMAIN, RETRY_AFTER_MS, BrokerError
-from ringmq_node.records import QueueRecord, check_queue_name, queue_key
+from ringmq_node.records import (
+    QueueMode,
+    QueueRecord,
+    check_queue_name,
+    mode_from_wire,
+    mode_to_wire,
+    queue_key,
+)
 
 REASONS = [reason for reason in common.Reason.values() if reason != common.REASON_UNSPECIFIED]
 
@@ -64,6 +71,21 @@ def test_queue_names_that_are_refused(name: str) -> None:
 
 
 def test_queue_record_is_read_as_written() -> None:
-    record = QueueRecord("a/ä", "0123", ("n1", "n2"), 2)
+    record = QueueRecord("a/ä", "0123", ("n1", "n2"), 2, QueueMode.LAZY)
     assert QueueRecord.decode(record.encode()) == record
     assert json.loads(record.encode())["nodes"] == ["n1", "n2"]
+
+
+def test_queue_record_without_a_mode_is_of_a_default_queue() -> None:
+    record = QueueRecord.decode(b'{"name":"q","id":"0123","nodes":["n1"],"min_insync":1}')
+    assert record.mode is QueueMode.DEFAULT
+
+
+def test_modes_on_the_wire() -> None:
+    for mode in QueueMode:
+        assert mode_from_wire(mode_to_wire(mode)) is mode
+    assert mode_from_wire(common.QUEUE_MODE_UNSPECIFIED) is None
+    with pytest.raises(BrokerError, match="no queue mode 3") as caught:
+        mode_from_wire(common.QueueMode.ValueType(3))
+    assert caught.value.reason == common.REASON_BAD_REQUEST
+    assert caught.value.metadata == {"field": "mode"}

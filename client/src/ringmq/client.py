@@ -25,10 +25,11 @@ from ringmq.errors import (
     QueueNotFoundError,
     UnavailableError,
 )
-from ringmq.model import Batch, ClusterStatus, Location, Promotion, QueueInfo
+from ringmq.model import Batch, ClusterStatus, Location, Promotion, QueueInfo, QueueMode
 from ringmq.publisher import Publisher
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
 
 DEADLINE_S = 30.0
 #: A batch of the default largest message, with room for what surrounds it.
@@ -130,17 +131,24 @@ class Client:
         replicas: int = 0,
         min_insync: int = 0,
         *,
+        mode: QueueMode | None = None,
         deadline_s: float | None = None,
     ) -> QueueInfo:
         """Creates the queue, unless it exists with the same arguments; else `QueueExistsError`.
 
         `replicas`: the master included; 0: as many as there are nodes, at most 3.
         `min_insync`: how many must have a message on disk before it is confirmed; 0: the
-        majority of the replicas.
+        majority of the replicas. `mode`: None: the default for a new queue, and whatever
+        one has that exists.
         """
         if replicas < 0 or min_insync < 0:
             raise BadRequestError("replicas and min_insync are 0 or more")
-        request = broker.DeclareQueueRequest(queue=name, replicas=replicas, min_insync=min_insync)
+        request = broker.DeclareQueueRequest(
+            queue=name,
+            replicas=replicas,
+            min_insync=min_insync,
+            mode=common.QUEUE_MODE_UNSPECIFIED if mode is None else _mode_to_wire(mode),
+        )
 
         async def attempt(node: Node, timeout_s: float) -> QueueInfo:
             answer = await node.broker.DeclareQueue(request, timeout=timeout_s)
@@ -175,6 +183,22 @@ class Client:
             if attempts > 1:
                 return 0
             raise
+
+    async def set_queue_mode(
+        self, name: str, mode: QueueMode, *, deadline_s: float | None = None
+    ) -> QueueMode:
+        """Where the queue keeps its messages from now on; returns the mode that it had.
+
+        Publishers and consumers go on meanwhile. The mode that it had is the new one, too, if
+        the answer of a first attempt was lost.
+        """
+        request = broker.SetQueueModeRequest(queue=name, mode=_mode_to_wire(mode))
+
+        async def attempt(node: Node, timeout_s: float) -> QueueMode:
+            answer = await node.broker.SetQueueMode(request, timeout=timeout_s)
+            return QueueMode(answer.before)
+
+        return await self._open_channels().call(attempt, deadline_s=deadline_s)
 
     async def purge_queue(self, name: str, *, deadline_s: float | None = None) -> int:
         """Removes the ready messages; returns how many (those of the last attempt)."""
@@ -353,3 +377,11 @@ class Client:
         if self._closed:
             raise ClosedError("the client has been closed")
         return self._channels
+
+
+def _mode_to_wire(mode: QueueMode) -> common.QueueMode.ValueType:
+    if mode is QueueMode.DEFAULT:
+        return common.QUEUE_MODE_DEFAULT
+    if mode is QueueMode.LAZY:
+        return common.QUEUE_MODE_LAZY
+    raise BadRequestError(f"a queue can't be given the mode {mode}", metadata={"field": "mode"})

@@ -65,6 +65,18 @@ class QueueState(Enum):
         return cls.UNKNOWN
 
 
+class QueueMode(Enum):
+    """Where a queue keeps its messages: while there is room in memory, or on disk only."""
+
+    UNKNOWN = common.QUEUE_MODE_UNSPECIFIED
+    DEFAULT = common.QUEUE_MODE_DEFAULT
+    LAZY = common.QUEUE_MODE_LAZY
+
+    @classmethod
+    def _missing_(cls, value: object) -> QueueMode:
+        return cls.UNKNOWN
+
+
 class NodeState(Enum):
     UNKNOWN = admin.NODE_STATE_UNSPECIFIED
     RUNNING = admin.NODE_STATE_RUNNING
@@ -88,6 +100,53 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueStorage:
+    """Where one replica has a queue's messages. `docs/operations.md` says what each means."""
+
+    messages_pending: int
+    messages_q4: int
+    messages_q3: int
+    messages_delta: int
+    messages_q2: int
+    messages_q1: int
+    messages_in_memory: int
+    memory_bytes: int
+    # How many messages may be in memory; None: as many as there is room for.
+    messages_target: float | None
+    # Messages per second.
+    publish_rate: float
+    deliver_rate: float
+    acknowledge_rate: float
+    # Since the node was started.
+    blocks_read: int
+    journal_bytes_written: int
+    segment_bytes_written: int
+    body_bytes_stored: int
+
+    @classmethod
+    def from_wire(cls, wire: broker.QueueStorage) -> QueueStorage:
+        limited = wire.HasField("messages_target")
+        return cls(
+            messages_pending=wire.messages_pending,
+            messages_q4=wire.messages_q4,
+            messages_q3=wire.messages_q3,
+            messages_delta=wire.messages_delta,
+            messages_q2=wire.messages_q2,
+            messages_q1=wire.messages_q1,
+            messages_in_memory=wire.messages_in_memory,
+            memory_bytes=wire.memory_bytes,
+            messages_target=wire.messages_target if limited else None,
+            publish_rate=wire.publish_rate,
+            deliver_rate=wire.deliver_rate,
+            acknowledge_rate=wire.acknowledge_rate,
+            blocks_read=wire.blocks_read,
+            journal_bytes_written=wire.journal_bytes_written,
+            segment_bytes_written=wire.segment_bytes_written,
+            body_bytes_stored=wire.body_bytes_stored,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class QueueInfo:
     """A queue, as its master (or the node that was asked, if there is none) sees it."""
 
@@ -108,6 +167,9 @@ class QueueInfo:
     stable: int
     published_total: int
     acknowledged_total: int
+    mode: QueueMode
+    # The master's; None in lists, and in what `declare_queue` returns.
+    storage: QueueStorage | None
 
     @property
     def master(self) -> str:
@@ -137,6 +199,8 @@ class QueueInfo:
             stable=wire.stable,
             published_total=wire.published_total,
             acknowledged_total=wire.acknowledged_total,
+            mode=QueueMode(wire.mode),
+            storage=QueueStorage.from_wire(wire.storage) if wire.HasField("storage") else None,
         )
 
 

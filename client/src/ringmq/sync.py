@@ -23,7 +23,16 @@ from typing import TypeVar
 
 from ringmq.client import DEADLINE_S, RECEIVE_BYTES_MAX, WINDOW_BYTES, Client, connect
 from ringmq.consumer import Consumer
-from ringmq.model import Batch, ClusterStatus, Location, Message, Promotion, Properties, QueueInfo
+from ringmq.model import (
+    Batch,
+    ClusterStatus,
+    Location,
+    Message,
+    Promotion,
+    Properties,
+    QueueInfo,
+    QueueMode,
+)
 from ringmq.publisher import Publisher
 
 R = TypeVar("R")
@@ -89,9 +98,17 @@ class SyncClient:
         replicas: int = 0,
         min_insync: int = 0,
         *,
+        mode: QueueMode | None = None,
         deadline_s: float | None = None,
     ) -> QueueInfo:
-        return _run(self._client.declare_queue(name, replicas, min_insync, deadline_s=deadline_s))
+        return _run(
+            self._client.declare_queue(name, replicas, min_insync, mode=mode, deadline_s=deadline_s)
+        )
+
+    def set_queue_mode(
+        self, name: str, mode: QueueMode, *, deadline_s: float | None = None
+    ) -> QueueMode:
+        return _run(self._client.set_queue_mode(name, mode, deadline_s=deadline_s))
 
     def delete_queue(
         self,

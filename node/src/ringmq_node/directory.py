@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringmq.v1 import common_pb2 as common
@@ -17,6 +18,7 @@ from ringmq_gm import LogEnd, MemberId, Role, View, ring_key
 from ringmq_gm.registry.base import (
     Changed,
     Delete,
+    Entry,
     Guard,
     OutcomeUnknownError,
     Put,
@@ -29,6 +31,7 @@ from ringmq_node.errors import BrokerError
 from ringmq_node.records import (
     QUEUES,
     REPLICAS_MAX,
+    QueueMode,
     QueueRecord,
     new_queue_id,
     queue_key,
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REPLICAS_DEFAULT_MAX = 3
-DECLARE_TRIES = 5
+COMMIT_TRIES = 5
 # How far the watch of a node may be behind the registry.
 WATCH_LAG_S_MAX = 5.0
 
@@ -55,6 +58,8 @@ class Directory:
         self.replicas: dict[str, Replica] = {}
         self._node = node
         self._keys: dict[str, str] = {}
+        # By name, of the record that is here.
+        self._revisions: dict[str, int] = {}
         self._changed = asyncio.Event()
         self.loaded = asyncio.Event()
 
@@ -66,10 +71,11 @@ class Directory:
                     case Reset(snapshot):
                         self.records.clear()
                         self._keys.clear()
+                        self._revisions.clear()
                         for entry in snapshot.entries:
-                            self._learn(entry.key, entry.value)
+                            self._learn(entry)
                     case Changed(entry):
-                        self._learn(entry.key, entry.value)
+                        self._learn(entry)
                     case Removed(key):
                         self._forget(key)
             await self._reconcile()
@@ -77,16 +83,17 @@ class Directory:
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
-    def _learn(self, key: str, value: bytes) -> None:
-        self._forget(key)
-        record = QueueRecord.decode(value)
+    def _learn(self, entry: Entry) -> None:
+        self._forget(entry.key)
+        record = QueueRecord.decode(entry.value)
         self.records[record.name] = record
-        self._keys[key] = record.name
+        self._keys[entry.key] = record.name
+        self._revisions[record.name] = entry.revision
 
     def _forget(self, key: str) -> None:
         name = self._keys.pop(key, None)
         if name is not None:
-            del self.records[name]
+            del self.records[name], self._revisions[name]
 
     # --- replicas ---
 
@@ -101,8 +108,11 @@ class Directory:
         for queue_id in [each for each in self.replicas if each not in wanted]:
             await self._close(queue_id)
         for queue_id, record in wanted.items():
-            if queue_id not in self.replicas:
+            replica = self.replicas.get(queue_id)
+            if replica is None:
                 self._open(record)
+            else:
+                replica.update(record)
 
     def _open(self, record: QueueRecord) -> None:
         node = self._node
@@ -215,16 +225,23 @@ class Directory:
 
     # --- declaring and deleting ---
 
-    async def declare(self, name: str, replicas: int, min_insync: int) -> bool:
-        """Creates the queue and its first ring in one commit; returns whether it is new."""
-        for _ in range(DECLARE_TRIES):
+    async def declare(
+        self, name: str, replicas: int, min_insync: int, mode: QueueMode | None
+    ) -> bool:
+        """Creates the queue and its first ring in one commit; returns whether it is new.
+
+        0 and None: as it is, or the default if it is new.
+        """
+        for _ in range(COMMIT_TRIES):
             try:
                 entry = await self._node.registry.get(queue_key(name))
                 if entry is not None:
-                    self._check_equivalent(QueueRecord.decode(entry.value), replicas, min_insync)
+                    there = QueueRecord.decode(entry.value)
+                    self._check_equivalent(there, replicas, min_insync, mode)
                     await self._wait_for(name, present=True)
                     return False
                 record, view = await self._place(name, replicas, min_insync)
+                record = replace(record, mode=mode or QueueMode.DEFAULT)
                 revision = await self._node.registry.commit(
                     [Guard(record.key, 0)],
                     [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())],
@@ -264,9 +281,19 @@ class Directory:
         record = QueueRecord(name, new_queue_id(), tuple(m.node for m in order), insync)
         return record, first_view(order, insync)
 
-    def _check_equivalent(self, record: QueueRecord, replicas: int, min_insync: int) -> None:
-        there = {"replicas": len(record.nodes), "min_insync": record.min_insync}
-        asked = {"replicas": replicas, "min_insync": min_insync}
+    def _check_equivalent(
+        self, record: QueueRecord, replicas: int, min_insync: int, mode: QueueMode | None
+    ) -> None:
+        there: dict[str, object] = {
+            "replicas": len(record.nodes),
+            "min_insync": record.min_insync,
+            "mode": record.mode.value,
+        }
+        asked: dict[str, object] = {
+            "replicas": replicas,
+            "min_insync": min_insync,
+            "mode": mode and mode.value,
+        }
         for field, value in asked.items():
             if value and value != there[field]:
                 raise BrokerError(
@@ -275,6 +302,37 @@ class Directory:
                     queue=record.name,
                     field=field,
                 )
+
+    async def set_mode(self, name: str, mode: QueueMode) -> QueueMode:
+        """Changes the record; every replica hears of it by its node's watch.
+
+        Returns the mode that it had, once the replica here has the new one.
+        """
+        record = self.record_of(name)
+        before: QueueMode | None = None
+        for _ in range(COMMIT_TRIES):
+            try:
+                entry = await self._node.registry.get(record.key)
+                there = None if entry is None else QueueRecord.decode(entry.value)
+                if entry is None or there is None or there.id != record.id:
+                    raise BrokerError(
+                        common.REASON_QUEUE_NOT_FOUND, f"queue {name!r} was deleted", queue=name
+                    )
+                before = before or there.mode
+                revision: int | None = entry.revision
+                if there.mode is not mode:
+                    changed = replace(there, mode=mode)
+                    revision = await self._node.registry.commit(
+                        [Guard(entry.key, entry.revision)], [Put(entry.key, changed.encode())]
+                    )
+            except UnavailableError as error:
+                raise registry_away() from error
+            except OutcomeUnknownError:
+                continue
+            if revision is not None:
+                await self._wait_revision(name, revision)
+                return before
+        raise registry_away()
 
     async def delete(self, name: str) -> None:
         """Removes the record and the ring; every node drops its replica on hearing of it."""
@@ -297,6 +355,11 @@ class Directory:
     async def _wait_for(self, name: str, *, present: bool) -> None:
         """Until the watch has shown it; the caller has the deadline."""
         while (name in self.records) is not present:
+            await self._changed.wait()
+
+    async def _wait_revision(self, name: str, revision: int) -> None:
+        """Until the watch has shown this record or a later one, or that the queue is gone."""
+        while self._revisions.get(name, revision) < revision:
             await self._changed.wait()
 
 

@@ -13,6 +13,7 @@ import json
 import unicodedata
 import uuid
 from dataclasses import dataclass
+from enum import Enum
 from typing import Self
 from urllib.parse import quote
 
@@ -24,6 +25,20 @@ QUEUE_NAME_BYTES_MAX = 255
 REPLICAS_MAX = 7
 
 
+class QueueMode(Enum):
+    """Where a queue keeps its messages. The value is what the registry has."""
+
+    DEFAULT = "default"
+    LAZY = "lazy"
+
+
+_TO_WIRE = {
+    QueueMode.DEFAULT: common.QUEUE_MODE_DEFAULT,
+    QueueMode.LAZY: common.QUEUE_MODE_LAZY,
+}
+_FROM_WIRE = {wire: mode for mode, wire in _TO_WIRE.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRecord:
     """`nodes`: those that should hold a replica, in the order of the first ring."""
@@ -32,6 +47,7 @@ class QueueRecord:
     id: str
     nodes: tuple[str, ...]
     min_insync: int
+    mode: QueueMode = QueueMode.DEFAULT
 
     @property
     def key(self) -> str:
@@ -43,13 +59,21 @@ class QueueRecord:
             "id": self.id,
             "nodes": self.nodes,
             "min_insync": self.min_insync,
+            "mode": self.mode.value,
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         value = json.loads(data)
-        return cls(value["name"], value["id"], tuple(value["nodes"]), value["min_insync"])
+        return cls(
+            value["name"],
+            value["id"],
+            tuple(value["nodes"]),
+            value["min_insync"],
+            # Records that are older than modes have none.
+            QueueMode(value.get("mode", QueueMode.DEFAULT.value)),
+        )
 
 
 def queue_key(name: str) -> str:
@@ -70,6 +94,22 @@ def check_queue_name(name: str) -> None:
             f"this one has {size} bytes",
             field="queue",
         )
+
+
+def mode_to_wire(mode: QueueMode) -> common.QueueMode.ValueType:
+    return _TO_WIRE[mode]
+
+
+def mode_from_wire(value: common.QueueMode.ValueType) -> QueueMode | None:
+    """None: unspecified. Raises for a mode that there isn't."""
+    mode = _FROM_WIRE.get(value)
+    if mode is None and value != common.QUEUE_MODE_UNSPECIFIED:
+        raise BrokerError(
+            common.REASON_BAD_REQUEST,
+            f"there is no queue mode {value}; there are default (1) and lazy (2)",
+            field="mode",
+        )
+    return mode
 
 
 def _is_control(letter: str) -> bool:

@@ -43,7 +43,7 @@ from ringmq_node.queue.master import (
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
-from ringmq_node.records import QueueRecord
+from ringmq_node.records import QueueMode, QueueRecord, mode_to_wire
 from ringmq_node.storage import QueueStore, Run, StoreError
 
 logger = logging.getLogger(__name__)
@@ -134,9 +134,18 @@ class Replica:
         self._joining: Joining | None = None
         self._changed = asyncio.Event()
         self._number_waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        if record.mode is not QueueMode.DEFAULT:
+            store.set_lazy(record.mode is QueueMode.LAZY)
 
     def attach(self, ring: Ring) -> None:
         self.ring = ring
+
+    def update(self, record: QueueRecord) -> None:
+        """The registry's record of this queue, changed or not."""
+        before, self.record = self.record, record
+        if record.mode is not before.mode:
+            self.store.set_lazy(record.mode is QueueMode.LAZY)
+            logger.info("queue %s: mode %s", record.name, record.mode.value)
 
     @property
     def view(self) -> View:
@@ -543,6 +552,7 @@ class Replica:
             queue=self.record.name,
             replicas_wanted=len(self.record.nodes),
             min_insync=self.record.min_insync,
+            mode=mode_to_wire(self.record.mode),
             next_position=state.next_position,
             digest=state.digest(),
             stable=min((mark.received for mark in marks.values()), default=0),

@@ -37,7 +37,7 @@ def run(
 
 
 @pytest.mark.slow
-def test_commands(run: Run, tmp_path: Path) -> None:
+def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     """One test, as a node takes a second to start."""
     status = run("cluster", "status")
     assert [(each["node"], each["state"]) for each in status["nodes"]] == [("node1", "running")]
@@ -50,6 +50,26 @@ def test_commands(run: Run, tmp_path: Path) -> None:
     shown = run("queue", "show", "q")
     assert [(each["node"], each["synchronised"]) for each in shown["ring"]] == [("node1", True)]
     run("queue", "show", "none", code=1)
+
+    # Modes, and where messages are.
+    assert run("queue", "declare", "lazy", "--mode", "lazy")["mode"] == "lazy"
+    run("queue", "declare", "lazy", "--mode", "default", code=1)
+    assert run("publish", "lazy", "--count", 1000, "--size", 5000)["confirmed"] == 1000
+    shown = run("queue", "show", "lazy")
+    storage = shown["storage"]
+    assert (shown["mode"], storage["messages_in_memory"]) == ("lazy", 0)
+    parts = ("pending", "q4", "q3", "delta", "q2", "q1")
+    assert sum(storage[f"messages_{part}"] for part in parts) == 1000
+    assert (storage["messages_target"], storage["messages_q1"]) == (None, 0)
+    assert storage["body_bytes_stored"] >= 5_000_000 > storage["journal_bytes_written"] > 0
+    changed = run("queue", "mode", "lazy", "default")
+    assert changed == {"queue": "lazy", "before": "lazy", "mode": "default"}
+    assert run("queue", "show", "lazy")["mode"] == "default"
+    assert invoke(["queue", "show", "lazy"]) == 0
+    text = capsysbinary.readouterr().out.decode()
+    assert "pending 0  q4 0  q3 1000  delta 0" in text
+    assert "target none" in text
+    assert run("queue", "delete", "lazy")["messages"] == 1000
     run("promote", "q", "nobody", code=1)
 
     # Lines in, lines out.

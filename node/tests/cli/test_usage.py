@@ -31,6 +31,8 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["consume", "q", "--follow", "--requeue"], "exclude each other"),
         (["queue", "list", "--seeds", "nowhere"], "'nowhere' is not host:port"),
         (["bench", "both", "--queue", "a", "--queue", "a"], "the same --queue twice"),
+        (["queue", "mode", "q", "lazier"], "'lazier' is not one of 'default', 'lazy'"),
+        (["queue", "declare", "q", "--mode", ""], "is not one of 'default', 'lazy'"),
         (["nonsense"], "No such command"),
         (["node", "start", "--node", "a", "--registry", "sqlite:///r"], "data: missing"),
         (["node", "start", "--log-level", "loud"], "node: missing"),

@@ -10,6 +10,7 @@ import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import ringmq.v1.broker_pb2
+import ringmq.v1.common_pb2
 import sys
 import typing
 
@@ -280,6 +281,8 @@ class Replica(google.protobuf.message.Message):
     MESSAGES_FIELD_NUMBER: builtins.int
     MESSAGES_MISSING_FIELD_NUMBER: builtins.int
     DIGEST_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
+    STORAGE_FIELD_NUMBER: builtins.int
     node: builtins.str
     incarnation: builtins.int
     synchronised: builtins.bool
@@ -294,6 +297,10 @@ class Replica(google.protobuf.message.Message):
     messages_missing: builtins.int
     digest: builtins.str
     """Hexadecimal."""
+    mode: ringmq.v1.common_pb2.QueueMode.ValueType
+    """As applied here."""
+    @property
+    def storage(self) -> ringmq.v1.broker_pb2.QueueStorage: ...
     def __init__(
         self,
         *,
@@ -307,8 +314,11 @@ class Replica(google.protobuf.message.Message):
         messages: builtins.int = ...,
         messages_missing: builtins.int = ...,
         digest: builtins.str = ...,
+        mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
+        storage: ringmq.v1.broker_pb2.QueueStorage | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "epoch", b"epoch", "incarnation", b"incarnation", "last_number", b"last_number", "master", b"master", "messages", b"messages", "messages_missing", b"messages_missing", "next_position", b"next_position", "node", b"node", "synchronised", b"synchronised"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["storage", b"storage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "epoch", b"epoch", "incarnation", b"incarnation", "last_number", b"last_number", "master", b"master", "messages", b"messages", "messages_missing", b"messages_missing", "mode", b"mode", "next_position", b"next_position", "node", b"node", "storage", b"storage", "synchronised", b"synchronised"]) -> None: ...
 
 Global___Replica: typing_extensions.TypeAlias = Replica
 

@@ -84,6 +84,7 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     QUEUE_FIELD_NUMBER: builtins.int
     REPLICAS_FIELD_NUMBER: builtins.int
     MIN_INSYNC_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
     queue: builtins.str
     """1 to 255 bytes of UTF-8, no control characters."""
     replicas: builtins.int
@@ -92,14 +93,17 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     """How many synchronised replicas must hold a message on disk before it is
     confirmed. 0: the majority of the replicas.
     """
+    mode: ringmq.v1.common_pb2.QueueMode.ValueType
+    """Unspecified: default for a new queue, any for one that exists."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
         replicas: builtins.int = ...,
         min_insync: builtins.int = ...,
+        mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["min_insync", b"min_insync", "queue", b"queue", "replicas", b"replicas"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["min_insync", b"min_insync", "mode", b"mode", "queue", b"queue", "replicas", b"replicas"]) -> None: ...
 
 Global___DeclareQueueRequest: typing_extensions.TypeAlias = DeclareQueueRequest
 
@@ -222,6 +226,40 @@ class GetQueueResponse(google.protobuf.message.Message):
 Global___GetQueueResponse: typing_extensions.TypeAlias = GetQueueResponse
 
 @typing.final
+class SetQueueModeRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    mode: ringmq.v1.common_pb2.QueueMode.ValueType
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+        mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["mode", b"mode", "queue", b"queue"]) -> None: ...
+
+Global___SetQueueModeRequest: typing_extensions.TypeAlias = SetQueueModeRequest
+
+@typing.final
+class SetQueueModeResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEFORE_FIELD_NUMBER: builtins.int
+    before: ringmq.v1.common_pb2.QueueMode.ValueType
+    """The mode that it had."""
+    def __init__(
+        self,
+        *,
+        before: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before"]) -> None: ...
+
+Global___SetQueueModeResponse: typing_extensions.TypeAlias = SetQueueModeResponse
+
+@typing.final
 class LocateQueueRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -288,6 +326,85 @@ class ReplicaInfo(google.protobuf.message.Message):
 Global___ReplicaInfo: typing_extensions.TypeAlias = ReplicaInfo
 
 @typing.final
+class QueueStorage(google.protobuf.message.Message):
+    """Where one replica has the messages, and what it moves. A message is counted if
+    its body is here, in memory or on disk. docs/operations.md says more.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MESSAGES_PENDING_FIELD_NUMBER: builtins.int
+    MESSAGES_Q4_FIELD_NUMBER: builtins.int
+    MESSAGES_Q3_FIELD_NUMBER: builtins.int
+    MESSAGES_DELTA_FIELD_NUMBER: builtins.int
+    MESSAGES_Q2_FIELD_NUMBER: builtins.int
+    MESSAGES_Q1_FIELD_NUMBER: builtins.int
+    MESSAGES_IN_MEMORY_FIELD_NUMBER: builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    MESSAGES_TARGET_FIELD_NUMBER: builtins.int
+    PUBLISH_RATE_FIELD_NUMBER: builtins.int
+    DELIVER_RATE_FIELD_NUMBER: builtins.int
+    ACKNOWLEDGE_RATE_FIELD_NUMBER: builtins.int
+    BLOCKS_READ_FIELD_NUMBER: builtins.int
+    JOURNAL_BYTES_WRITTEN_FIELD_NUMBER: builtins.int
+    SEGMENT_BYTES_WRITTEN_FIELD_NUMBER: builtins.int
+    BODY_BYTES_STORED_FIELD_NUMBER: builtins.int
+    messages_pending: builtins.int
+    """With consumers."""
+    messages_q4: builtins.int
+    """Ready, from the one that is fetched next to the newest: bodies in memory;
+    bodies on disk; whole segments of which only counts are in memory; bodies on
+    disk; bodies in memory.
+    """
+    messages_q3: builtins.int
+    messages_delta: builtins.int
+    messages_q2: builtins.int
+    messages_q1: builtins.int
+    messages_in_memory: builtins.int
+    """Those of all of these whose bodies are in memory."""
+    memory_bytes: builtins.int
+    """What bodies and index entries take in memory, about."""
+    messages_target: builtins.float
+    """How many messages may be in memory. Not set: no limit of this queue's own."""
+    publish_rate: builtins.float
+    """Messages per second, moving means: in, to consumers, gone."""
+    deliver_rate: builtins.float
+    acknowledge_rate: builtins.float
+    blocks_read: builtins.int
+    """Since the node was started. Pieces of at most 64 KiB or one message that were
+    read back from disk, and bytes that were written.
+    """
+    journal_bytes_written: builtins.int
+    segment_bytes_written: builtins.int
+    body_bytes_stored: builtins.int
+    """To the node's message store."""
+    def __init__(
+        self,
+        *,
+        messages_pending: builtins.int = ...,
+        messages_q4: builtins.int = ...,
+        messages_q3: builtins.int = ...,
+        messages_delta: builtins.int = ...,
+        messages_q2: builtins.int = ...,
+        messages_q1: builtins.int = ...,
+        messages_in_memory: builtins.int = ...,
+        memory_bytes: builtins.int = ...,
+        messages_target: builtins.float | None = ...,
+        publish_rate: builtins.float = ...,
+        deliver_rate: builtins.float = ...,
+        acknowledge_rate: builtins.float = ...,
+        blocks_read: builtins.int = ...,
+        journal_bytes_written: builtins.int = ...,
+        segment_bytes_written: builtins.int = ...,
+        body_bytes_stored: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_messages_target", b"_messages_target", "messages_target", b"messages_target"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_messages_target", b"_messages_target", "acknowledge_rate", b"acknowledge_rate", "blocks_read", b"blocks_read", "body_bytes_stored", b"body_bytes_stored", "deliver_rate", b"deliver_rate", "journal_bytes_written", b"journal_bytes_written", "memory_bytes", b"memory_bytes", "messages_delta", b"messages_delta", "messages_in_memory", b"messages_in_memory", "messages_pending", b"messages_pending", "messages_q1", b"messages_q1", "messages_q2", b"messages_q2", "messages_q3", b"messages_q3", "messages_q4", b"messages_q4", "messages_target", b"messages_target", "publish_rate", b"publish_rate", "segment_bytes_written", b"segment_bytes_written"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_messages_target", b"_messages_target"]) -> typing.Literal["messages_target"] | None: ...
+
+Global___QueueStorage: typing_extensions.TypeAlias = QueueStorage
+
+@typing.final
 class QueueInfo(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -308,6 +425,8 @@ class QueueInfo(google.protobuf.message.Message):
     STABLE_FIELD_NUMBER: builtins.int
     PUBLISHED_TOTAL_FIELD_NUMBER: builtins.int
     ACKNOWLEDGED_TOTAL_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
+    STORAGE_FIELD_NUMBER: builtins.int
     queue: builtins.str
     replicas_wanted: builtins.int
     min_insync: builtins.int
@@ -326,9 +445,14 @@ class QueueInfo(google.protobuf.message.Message):
     stable: builtins.int
     published_total: builtins.int
     acknowledged_total: builtins.int
+    mode: ringmq.v1.common_pb2.QueueMode.ValueType
     @property
     def ring(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReplicaInfo]:
         """In ring order, the master first."""
+
+    @property
+    def storage(self) -> Global___QueueStorage:
+        """The master's; only in the answer to GetQueue."""
 
     def __init__(
         self,
@@ -350,8 +474,11 @@ class QueueInfo(google.protobuf.message.Message):
         stable: builtins.int = ...,
         published_total: builtins.int = ...,
         acknowledged_total: builtins.int = ...,
+        mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
+        storage: Global___QueueStorage | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "epoch", b"epoch", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["storage", b"storage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "epoch", b"epoch", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage"]) -> None: ...
 
 Global___QueueInfo: typing_extensions.TypeAlias = QueueInfo
 

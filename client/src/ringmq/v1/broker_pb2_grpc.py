@@ -54,6 +54,11 @@ class BrokerStub(object):
                 request_serializer=ringmq_dot_v1_dot_broker__pb2.GetQueueRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_broker__pb2.GetQueueResponse.FromString,
                 _registered_method=True)
+        self.SetQueueMode = channel.unary_unary(
+                '/ringmq.v1.Broker/SetQueueMode',
+                request_serializer=ringmq_dot_v1_dot_broker__pb2.SetQueueModeRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_broker__pb2.SetQueueModeResponse.FromString,
+                _registered_method=True)
         self.LocateQueue = channel.unary_unary(
                 '/ringmq.v1.Broker/LocateQueue',
                 request_serializer=ringmq_dot_v1_dot_broker__pb2.LocateQueueRequest.SerializeToString,
@@ -101,6 +106,14 @@ class BrokerServicer(object):
 
     def GetQueue(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetQueueMode(self, request, context):
+        """For every replica, from now on; what is under way goes on. Answers when the
+        master keeps its messages so.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -155,6 +168,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.GetQueue,
                     request_deserializer=ringmq_dot_v1_dot_broker__pb2.GetQueueRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_broker__pb2.GetQueueResponse.SerializeToString,
+            ),
+            'SetQueueMode': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQueueMode,
+                    request_deserializer=ringmq_dot_v1_dot_broker__pb2.SetQueueModeRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_broker__pb2.SetQueueModeResponse.SerializeToString,
             ),
             'LocateQueue': grpc.unary_unary_rpc_method_handler(
                     servicer.LocateQueue,
@@ -285,6 +303,33 @@ class Broker(object):
             '/ringmq.v1.Broker/GetQueue',
             ringmq_dot_v1_dot_broker__pb2.GetQueueRequest.SerializeToString,
             ringmq_dot_v1_dot_broker__pb2.GetQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQueueMode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Broker/SetQueueMode',
+            ringmq_dot_v1_dot_broker__pb2.SetQueueModeRequest.SerializeToString,
+            ringmq_dot_v1_dot_broker__pb2.SetQueueModeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -95,6 +95,22 @@ _BrokerGetQueueType = typing_extensions.TypeVar(
     ],
 )
 
+_BrokerSetQueueModeType = typing_extensions.TypeVar(
+    '_BrokerSetQueueModeType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.broker_pb2.SetQueueModeRequest,
+        ringmq.v1.broker_pb2.SetQueueModeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.broker_pb2.SetQueueModeRequest,
+        ringmq.v1.broker_pb2.SetQueueModeResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.broker_pb2.SetQueueModeRequest,
+        ringmq.v1.broker_pb2.SetQueueModeResponse,
+    ],
+)
+
 _BrokerLocateQueueType = typing_extensions.TypeVar(
     '_BrokerLocateQueueType',
     grpc.UnaryUnaryMultiCallable[
@@ -159,7 +175,7 @@ _BrokerConsumeType = typing_extensions.TypeVar(
     ],
 )
 
-class BrokerStub(typing.Generic[_BrokerDeclareQueueType, _BrokerDeleteQueueType, _BrokerPurgeQueueType, _BrokerGetQueueType, _BrokerLocateQueueType, _BrokerGetMessagesType, _BrokerPublishType, _BrokerConsumeType]):
+class BrokerStub(typing.Generic[_BrokerDeclareQueueType, _BrokerDeleteQueueType, _BrokerPurgeQueueType, _BrokerGetQueueType, _BrokerSetQueueModeType, _BrokerLocateQueueType, _BrokerGetMessagesType, _BrokerPublishType, _BrokerConsumeType]):
     @typing.overload
     def __init__(self: BrokerStub[
         grpc.UnaryUnaryMultiCallable[
@@ -177,6 +193,10 @@ class BrokerStub(typing.Generic[_BrokerDeclareQueueType, _BrokerDeleteQueueType,
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.broker_pb2.GetQueueRequest,
             ringmq.v1.broker_pb2.GetQueueResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.broker_pb2.SetQueueModeRequest,
+            ringmq.v1.broker_pb2.SetQueueModeResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.broker_pb2.LocateQueueRequest,
@@ -215,6 +235,10 @@ class BrokerStub(typing.Generic[_BrokerDeclareQueueType, _BrokerDeleteQueueType,
             ringmq.v1.broker_pb2.GetQueueResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.broker_pb2.SetQueueModeRequest,
+            ringmq.v1.broker_pb2.SetQueueModeResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             ringmq.v1.broker_pb2.LocateQueueRequest,
             ringmq.v1.broker_pb2.LocateQueueResponse,
         ],
@@ -241,6 +265,11 @@ class BrokerStub(typing.Generic[_BrokerDeclareQueueType, _BrokerDeleteQueueType,
     """Removes the ready messages. Unacknowledged ones stay with their consumers."""
 
     GetQueue: _BrokerGetQueueType
+
+    SetQueueMode: _BrokerSetQueueModeType
+    """For every replica, from now on; what is under way goes on. Answers when the
+    master keeps its messages so.
+    """
 
     LocateQueue: _BrokerLocateQueueType
     """Where the master is."""
@@ -270,6 +299,10 @@ BrokerAsyncStub: typing_extensions.TypeAlias = BrokerStub[
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.broker_pb2.GetQueueRequest,
         ringmq.v1.broker_pb2.GetQueueResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.broker_pb2.SetQueueModeRequest,
+        ringmq.v1.broker_pb2.SetQueueModeResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.broker_pb2.LocateQueueRequest,
@@ -319,6 +352,16 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.broker_pb2.GetQueueRequest,
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.broker_pb2.GetQueueResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.GetQueueResponse]]: ...
+
+    @abc.abstractmethod
+    def SetQueueMode(
+        self,
+        request: ringmq.v1.broker_pb2.SetQueueModeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.broker_pb2.SetQueueModeResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.SetQueueModeResponse]]:
+        """For every replica, from now on; what is under way goes on. Answers when the
+        master keeps its messages so.
+        """
 
     @abc.abstractmethod
     def LocateQueue(

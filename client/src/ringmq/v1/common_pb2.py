@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16ringmq/v1/common.proto\x12\tringmq.v1\"$\n\x05Range\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0c\n\x04last\x18\x02 \x01(\x04\"\xdb\x01\n\nProperties\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x16\n\x0e\x63orrelation_id\x18\x02 \x01(\t\x12\x10\n\x08reply_to\x18\x03 \x01(\t\x12\x14\n\x0c\x63ontent_type\x18\x04 \x01(\t\x12\x14\n\x0ctimestamp_ms\x18\x05 \x01(\x04\x12\x33\n\x07headers\x18\x06 \x03(\x0b\x32\".ringmq.v1.Properties.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\xdc\x04\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16REASON_QUEUE_NOT_FOUND\x10\x01\x12\x17\n\x13REASON_QUEUE_EXISTS\x10\x02\x12\x16\n\x12REASON_BAD_REQUEST\x10\x03\x12\x1c\n\x18REASON_MESSAGE_TOO_LARGE\x10\x04\x12\x1b\n\x17REASON_UNKNOWN_DELIVERY\x10\x05\x12\x17\n\x13REASON_SEQUENCE_GAP\x10\x06\x12\x1b\n\x17REASON_UNKNOWN_PRODUCER\x10\x07\x12\x1b\n\x17REASON_NOT_SYNCHRONISED\x10\x08\x12\x1a\n\x16REASON_QUEUE_NOT_EMPTY\x10\t\x12\x17\n\x13REASON_QUEUE_IN_USE\x10\n\x12\x17\n\x13REASON_NOT_A_MEMBER\x10\x0b\x12\x14\n\x10REASON_NO_MASTER\x10\x14\x12\x15\n\x11REASON_NOT_MASTER\x10\x15\x12\x1f\n\x1bREASON_TOO_FEW_SYNCHRONISED\x10\x16\x12\x1a\n\x16REASON_OUTCOME_UNKNOWN\x10\x17\x12\x13\n\x0fREASON_DRAINING\x10\x18\x12\x1f\n\x1bREASON_REGISTRY_UNAVAILABLE\x10\x19\x12\x12\n\x0eREASON_TIMEOUT\x10\x1a\x12\x14\n\x10REASON_DISK_FULL\x10(\x12\x17\n\x13REASON_STORE_FAILED\x10)\x12\x19\n\x15REASON_LIMIT_EXCEEDED\x10*\x12\x13\n\x0fREASON_INTERNAL\x10+b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16ringmq/v1/common.proto\x12\tringmq.v1\"$\n\x05Range\x12\r\n\x05\x66irst\x18\x01 \x01(\x04\x12\x0c\n\x04last\x18\x02 \x01(\x04\"\xdb\x01\n\nProperties\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x16\n\x0e\x63orrelation_id\x18\x02 \x01(\t\x12\x10\n\x08reply_to\x18\x03 \x01(\t\x12\x14\n\x0c\x63ontent_type\x18\x04 \x01(\t\x12\x14\n\x0ctimestamp_ms\x18\x05 \x01(\x04\x12\x33\n\x07headers\x18\x06 \x03(\x0b\x32\".ringmq.v1.Properties.HeadersEntry\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*T\n\tQueueMode\x12\x1a\n\x16QUEUE_MODE_UNSPECIFIED\x10\x00\x12\x16\n\x12QUEUE_MODE_DEFAULT\x10\x01\x12\x13\n\x0fQUEUE_MODE_LAZY\x10\x02*\xdc\x04\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16REASON_QUEUE_NOT_FOUND\x10\x01\x12\x17\n\x13REASON_QUEUE_EXISTS\x10\x02\x12\x16\n\x12REASON_BAD_REQUEST\x10\x03\x12\x1c\n\x18REASON_MESSAGE_TOO_LARGE\x10\x04\x12\x1b\n\x17REASON_UNKNOWN_DELIVERY\x10\x05\x12\x17\n\x13REASON_SEQUENCE_GAP\x10\x06\x12\x1b\n\x17REASON_UNKNOWN_PRODUCER\x10\x07\x12\x1b\n\x17REASON_NOT_SYNCHRONISED\x10\x08\x12\x1a\n\x16REASON_QUEUE_NOT_EMPTY\x10\t\x12\x17\n\x13REASON_QUEUE_IN_USE\x10\n\x12\x17\n\x13REASON_NOT_A_MEMBER\x10\x0b\x12\x14\n\x10REASON_NO_MASTER\x10\x14\x12\x15\n\x11REASON_NOT_MASTER\x10\x15\x12\x1f\n\x1bREASON_TOO_FEW_SYNCHRONISED\x10\x16\x12\x1a\n\x16REASON_OUTCOME_UNKNOWN\x10\x17\x12\x13\n\x0fREASON_DRAINING\x10\x18\x12\x1f\n\x1bREASON_REGISTRY_UNAVAILABLE\x10\x19\x12\x12\n\x0eREASON_TIMEOUT\x10\x1a\x12\x14\n\x10REASON_DISK_FULL\x10(\x12\x17\n\x13REASON_STORE_FAILED\x10)\x12\x19\n\x15REASON_LIMIT_EXCEEDED\x10*\x12\x13\n\x0fREASON_INTERNAL\x10+b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,8 +33,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROPERTIES_HEADERSENTRY']._loaded_options = None
   _globals['_PROPERTIES_HEADERSENTRY']._serialized_options = b'8\001'
-  _globals['_REASON']._serialized_start=298
-  _globals['_REASON']._serialized_end=902
+  _globals['_QUEUEMODE']._serialized_start=297
+  _globals['_QUEUEMODE']._serialized_end=381
+  _globals['_REASON']._serialized_start=384
+  _globals['_REASON']._serialized_end=988
   _globals['_RANGE']._serialized_start=37
   _globals['_RANGE']._serialized_end=73
   _globals['_PROPERTIES']._serialized_start=76

@@ -19,6 +19,28 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _QueueMode:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _QueueModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_QueueMode.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    QUEUE_MODE_UNSPECIFIED: _QueueMode.ValueType  # 0
+    QUEUE_MODE_DEFAULT: _QueueMode.ValueType  # 1
+    """In memory as long as there is room, and on disk."""
+    QUEUE_MODE_LAZY: _QueueMode.ValueType  # 2
+    """On disk; in memory only while they are written, fetched, or with a consumer."""
+
+class QueueMode(_QueueMode, metaclass=_QueueModeEnumTypeWrapper):
+    """Where a queue keeps its messages."""
+
+QUEUE_MODE_UNSPECIFIED: QueueMode.ValueType  # 0
+QUEUE_MODE_DEFAULT: QueueMode.ValueType  # 1
+"""In memory as long as there is room, and on disk."""
+QUEUE_MODE_LAZY: QueueMode.ValueType  # 2
+"""On disk; in memory only while they are written, fetched, or with a consumer."""
+Global___QueueMode: typing_extensions.TypeAlias = QueueMode
+
 class _Reason:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType

@@ -221,7 +221,7 @@ class Cluster:
         async with ringmq.connect(seeds, **options) as client:
             yield client
 
-    async def declare(self, queue: str, **arguments: int) -> None:
+    async def declare(self, queue: str, **arguments: Any) -> None:
         async with self.client() as client:
             await client.declare_queue(queue, **arguments)
 

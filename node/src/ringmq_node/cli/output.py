@@ -109,6 +109,7 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
         "next_position": info.next_position,
         "published_total": info.published_total,
         "acknowledged_total": info.acknowledged_total,
+        "mode": info.mode.name.lower(),
         "stable": info.stable,
         "digest": info.digest,
     }

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 import ringmq
-from ringmq import QueueInfo
+from ringmq import QueueInfo, QueueMode, QueueStorage
 from ringmq_node.cli.options import client_options, run
 from ringmq_node.cli.output import emit_facts, emit_json, emit_table, queue_json, ring_text
+
+MODES = click.Choice(["default", "lazy"])
 
 
 @click.group()
 def queue() -> None:
-    """Declare, look at, empty and delete queues."""
+    """Declare, look at, change, empty and delete queues."""
 
 
 @queue.command()
@@ -29,15 +33,29 @@ def queue() -> None:
     default=0,
     help="Replicas that must have a message on disk before it is confirmed. Default: a majority.",
 )
+@click.option(
+    "--mode",
+    "mode_name",
+    type=MODES,
+    help="default: messages in memory while there is room. lazy: on disk only.",
+)
 @client_options
 def declare(
-    name: str, replicas: int, min_insync: int, seeds: str, timeout: float, as_json: bool
+    name: str,
+    replicas: int,
+    min_insync: int,
+    mode_name: str | None,
+    seeds: str,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Create the queue NAME, unless it is there with the same arguments."""
 
+    mode = None if mode_name is None else QueueMode[mode_name.upper()]
+
     async def work() -> QueueInfo:
         async with ringmq.connect(seeds, deadline_s=timeout) as client:
-            return await client.declare_queue(name, replicas, min_insync)
+            return await client.declare_queue(name, replicas, min_insync, mode=mode)
 
     info = run(work())
     if as_json:
@@ -61,11 +79,12 @@ def list_queues(prefix: str, seeds: str, timeout: float, as_json: bool) -> None:
         emit_json([queue_json(info) for info in found])
         return
     emit_table(
-        ("queue", "state", "ring", "epoch", "ready", "unacked", "bytes", "consumers"),
+        ("queue", "state", "mode", "ring", "epoch", "ready", "unacked", "bytes", "consumers"),
         (
             (
                 info.queue,
                 info.state.name.lower(),
+                info.mode.name.lower(),
                 ring_text(info),
                 info.epoch,
                 info.messages_ready,
@@ -91,9 +110,11 @@ def show(name: str, seeds: str, timeout: float, as_json: bool) -> None:
     info = run(work())
     facts = queue_json(info)
     if as_json:
-        emit_json(facts)
+        emit_json(facts | {"storage": None if info.storage is None else asdict(info.storage)})
         return
     del facts["ring"]
+    if info.storage is not None:
+        facts |= _storage_facts(info.storage)
     emit_facts(facts)
     emit_table(
         ("replica", "role", "synchronised", "received", "persisted"),
@@ -108,6 +129,55 @@ def show(name: str, seeds: str, timeout: float, as_json: bool) -> None:
             for index, replica in enumerate(info.ring)
         ),
     )
+
+
+def _storage_facts(storage: QueueStorage) -> dict[str, object]:
+    """In five lines, from the message that is fetched next to the newest."""
+    target = storage.messages_target
+    return {
+        "messages": {
+            "pending": storage.messages_pending,
+            "q4": storage.messages_q4,
+            "q3": storage.messages_q3,
+            "delta": storage.messages_delta,
+            "q2": storage.messages_q2,
+            "q1": storage.messages_q1,
+        },
+        "in_memory": {
+            "messages": storage.messages_in_memory,
+            "target": "none" if target is None else round(target),
+            "bytes": storage.memory_bytes,
+        },
+        "messages_per_s": {
+            "in": storage.publish_rate,
+            "out": storage.deliver_rate,
+            "acknowledged": storage.acknowledge_rate,
+        },
+        "blocks_read": storage.blocks_read,
+        "bytes_written": {
+            "journals": storage.journal_bytes_written,
+            "segments": storage.segment_bytes_written,
+            "bodies": storage.body_bytes_stored,
+        },
+    }
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("mode_name", metavar="MODE", type=MODES)
+@client_options
+def mode(name: str, mode_name: str, seeds: str, timeout: float, as_json: bool) -> None:
+    """Switch the queue NAME to the MODE default or lazy, without an interruption."""
+
+    async def work() -> QueueMode:
+        async with ringmq.connect(seeds, deadline_s=timeout) as client:
+            return await client.set_queue_mode(name, QueueMode[mode_name.upper()])
+
+    before = run(work()).name.lower()
+    if as_json:
+        emit_json({"queue": name, "before": before, "mode": mode_name})
+    else:
+        click.echo(f"queue {name}: {before} -> {mode_name}")
 
 
 @queue.command()

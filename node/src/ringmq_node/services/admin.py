@@ -14,9 +14,11 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import PromotionError
 from ringmq_node.errors import BrokerError
+from ringmq_node.records import QueueMode, mode_to_wire
 from ringmq_node.resources import Usage
 from ringmq_node.services.relay import METADATA, UNARY_DEADLINE_S, relay_unary
 from ringmq_node.services.rpc import Context, Service, is_relayed, parse
+from ringmq_node.services.storage import storage_to_wire
 
 if TYPE_CHECKING:
     from ringmq_node.node import Node
@@ -150,6 +152,7 @@ class AdminService:
             queue=name,
             replicas_wanted=len(record.nodes),
             min_insync=record.min_insync,
+            mode=mode_to_wire(record.mode),
             state=broker.QUEUE_STATE_DOWN,
         )
         view = self._node.group.view(record.id)
@@ -181,6 +184,8 @@ class AdminService:
             messages=len(state.live),
             messages_missing=len(replica.store.missing),
             digest=state.digest(),
+            mode=mode_to_wire(QueueMode.LAZY if replica.store.bodies.lazy else QueueMode.DEFAULT),
+            storage=storage_to_wire(replica.store),
         )
         return admin.GetReplicaResponse(replica=found).SerializeToString()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -13,10 +13,11 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.directory import registry_away
 from ringmq_node.errors import BrokerError
-from ringmq_node.records import check_queue_name
+from ringmq_node.records import check_queue_name, mode_from_wire, mode_to_wire
 from ringmq_node.replica import Replica
 from ringmq_node.services.relay import UNARY_DEADLINE_S, relay_stream, relay_unary
 from ringmq_node.services.rpc import Context, Service, is_relayed, parse
+from ringmq_node.services.storage import storage_to_wire
 from ringmq_node.services.streams import (
     ConsumeStream,
     PublishStream,
@@ -32,8 +33,10 @@ GET_MESSAGES_MAX = 1000
 GET_BYTES_MAX = 4 * 1024 * 1024
 # How long a stream waits for a master that is just taking over.
 SERVING_WAIT_S = 2.0
-# Of the time that a declare has, what the registry may take.
+# Of the time that a call has, what the registry may take.
 REGISTRY_SHARE = 0.75
+
+T = TypeVar("T")
 
 
 class BrokerService:
@@ -58,6 +61,7 @@ class BrokerService:
                 ),
                 "PurgeQueue": self._at_master("PurgeQueue", broker.PurgeQueueRequest, self._purge),
                 "GetQueue": self._at_master("GetQueue", broker.GetQueueRequest, self._get_queue),
+                "SetQueueMode": self._set_mode,
                 "LocateQueue": self._locate,
                 "GetMessages": self._at_master(
                     "GetMessages", broker.GetMessagesRequest, self._get_messages
@@ -173,19 +177,29 @@ class BrokerService:
     async def _declare(self, data: bytes, context: Context) -> bytes:
         request = parse(broker.DeclareQueueRequest, data)
         check_queue_name(request.queue)
+        mode = mode_from_wire(request.mode)
         self._node.check_open()
-        left_s = context.time_remaining() or UNARY_DEADLINE_S
-        try:
-            # Some of the time is kept for saying that it was the registry that took it.
-            async with asyncio.timeout(left_s * REGISTRY_SHARE):
-                created = await self._node.directory.declare(
-                    request.queue, request.replicas, request.min_insync
-                )
-        except TimeoutError:
-            raise registry_away() from None
+        directory = self._node.directory
+        created = await _by_registry(
+            directory.declare(request.queue, request.replicas, request.min_insync, mode), context
+        )
         async with asyncio.timeout(context.time_remaining() or UNARY_DEADLINE_S):
             info = await self._node.queue_info(request.queue)
         return broker.DeclareQueueResponse(queue=info, created=created).SerializeToString()
+
+    async def _set_mode(self, data: bytes, context: Context) -> bytes:
+        """By the master's node, so that whoever asks it afterwards sees what was done."""
+        request = parse(broker.SetQueueModeRequest, data)
+        mode = mode_from_wire(request.mode)
+        if mode is None:
+            raise BrokerError(common.REASON_BAD_REQUEST, "say which mode", field="mode")
+        self._node.check_open()
+        address = await self._elsewhere(request.queue, context)
+        if address:
+            path = f"/{NAME}/SetQueueMode"
+            return await relay_unary(self._node.channels, address, path, data, context)
+        before = await _by_registry(self._node.directory.set_mode(request.queue, mode), context)
+        return broker.SetQueueModeResponse(before=mode_to_wire(before)).SerializeToString()
 
     async def _delete(
         self, request: broker.DeleteQueueRequest, replica: Replica
@@ -217,7 +231,9 @@ class BrokerService:
     async def _get_queue(
         self, request: broker.GetQueueRequest, replica: Replica
     ) -> broker.GetQueueResponse:
-        return broker.GetQueueResponse(queue=replica.info())
+        info = replica.info()
+        info.storage.CopyFrom(storage_to_wire(replica.store))
+        return broker.GetQueueResponse(queue=info)
 
     async def _locate(self, data: bytes, context: Context) -> bytes:
         request = parse(broker.LocateQueueRequest, data)
@@ -249,3 +265,13 @@ class BrokerService:
             deliveries=[delivery_of(run) for run in runs],
             messages_ready=len(replica.serving().ready),
         )
+
+
+async def _by_registry(work: Awaitable[T], context: Context) -> T:
+    """`work`, in which the registry has a part. If it doesn't answer, there is time to say so."""
+    left_s = context.time_remaining() or UNARY_DEADLINE_S
+    try:
+        async with asyncio.timeout(left_s * REGISTRY_SHARE):
+            return await work
+    except TimeoutError:
+        raise registry_away() from None

@@ -100,7 +100,7 @@ class Flusher:
     @property
     def waits_for_a_round(self) -> bool:
         """Whether there are files to be deleted once more is durable."""
-        return bool(self._emptied) or self._spent is not None
+        return bool(self._emptied or self._bodies.condemned) or self._spent is not None
 
     def files(self) -> Iterable[DataFile]:
         """All but the current journal and those that are being sealed."""
@@ -149,7 +149,7 @@ class Flusher:
             entry = paged.popleft()
             if entry.live and entry.file is None:
                 self._plan_entry(entry, job)
-        if self._bodies.condemned:
+        if self._bodies.condemned and self._bodies.condemned[0].gate <= commits:
             job.condemned = self._bodies.condemned.popleft()
         self._plan_removals(job, commits)
         self._leaving = job.removals
@@ -217,6 +217,7 @@ class Flusher:
         counters = self._counters
         records = {(place.item.segment, place.offset): place.length for place in job.placed}
         counters.segment_bytes += sum(records.values())
+        job.queue.written.segment_bytes += sum(records.values())
         counters.segments_deleted += sum(file.path.suffix == ".idx" for file in self._leaving)
         self._leaving = []
         self._bodies.fold()

@@ -48,6 +48,17 @@ class StoreLimits:
 
 
 @dataclass(slots=True)
+class Written:
+    """Bytes that one queue has written since it was opened."""
+
+    # Durable, with headers.
+    journal_bytes: int = 0
+    segment_bytes: int = 0
+    # Of bodies, given to the message store, which didn't have them.
+    stored_bytes: int = 0
+
+
+@dataclass(slots=True)
 class Counters:
     """What the parts of a store count into, on the event loop's thread."""
 

@@ -30,6 +30,7 @@ from ringmq_node.storage.errors import CorruptionReport, StoreClosedError
 from ringmq_node.storage.flush import Flusher, FlushJob
 from ringmq_node.storage.index import DataFile, Entry
 from ringmq_node.storage.journal import JournalWriter, Piece
+from ringmq_node.storage.limits import Written
 from ringmq_node.storage.records import (
     END_PAYLOAD,
     FLAG_TRANSIENT,
@@ -78,6 +79,8 @@ class CommitJob:
     queue: QueueStore
     pieces: list[Piece]
     entries: list[Entry]
+    # Bodies in the message store that nobody wants once this is durable.
+    releases: list[Location]
     last_number: int
     fills: int
     installs: int
@@ -108,7 +111,8 @@ class QueueStore:
         # Ops were lost on disk and the state is a guess; until the next `install`.
         self.damaged = found.damaged
         self.torn_bytes = found.torn_bytes
-        self.bodies = Bodies(host, found, self._emptied)
+        self.bodies = Bodies(host, found, gate=self._gate, on_emptied=self._emptied)
+        self.written = Written()
         self._host = host
         self._deleted = False
         # Rounds that this queue took part in, begun and done. What is appended now is
@@ -271,6 +275,7 @@ class QueueStore:
             queue=self,
             pieces=self._journal.take(),
             entries=entries,
+            releases=self.bodies.take_releases(),
             last_number=self.state.last_number,
             fills=self._fills,
             installs=self._installs,
@@ -282,6 +287,7 @@ class QueueStore:
         for piece in job.pieces:
             piece.file.synced = piece.end
             counters.journal_bytes += piece.end - piece.offset
+            self.written.journal_bytes += piece.end - piece.offset
             counters.files_synced += 1
             if piece.seals is not None:
                 self._flusher.sealed(piece.seals)
@@ -289,6 +295,7 @@ class QueueStore:
                 counters.sealed += 1
                 self._host.mark_flushable(self)
         self.bodies.durable(job.entries)
+        self.bodies.released(job.releases)
         self._commits += 1
         if self._flusher.waits_for_a_round:
             self._host.mark_flushable(self)
@@ -445,7 +452,11 @@ class QueueStore:
             if message_id:
                 number = int.from_bytes(message_id, "little") + start
                 part_id = (number & ((1 << 128) - 1)).to_bytes(16, "little")
-            parts.append(store.put(block.slice(start, stop), part_id))
+            part = block.slice(start, stop)
+            place, kept = store.put(part, part_id)
+            if kept is part:
+                self.written.stored_bytes += len(part.data)
+            parts.append((place, kept))
             start = stop
         return parts
 

@@ -1,0 +1,196 @@
+"""Lazy queues and the numbers of paging, as a user sees them, on whole clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from nemesis import Cluster, scenario, until
+
+import ringmq
+from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
+
+DEFAULT, LAZY = ringmq.QueueMode.DEFAULT, ringmq.QueueMode.LAZY
+# Around the limit at which bodies go to the message store.
+SMALL_BYTES, LARGE_BYTES = 1000, 6000
+LATE_S_MAX = 2.0
+
+
+async def switch(cluster: Cluster, mode: ringmq.QueueMode) -> None:
+    """And waits until every replica has heard of it."""
+    async with cluster.client() as client:
+        await client.set_queue_mode("q", mode)
+    await everywhere(cluster, mode)
+
+
+async def everywhere(cluster: Cluster, mode: ringmq.QueueMode) -> None:
+    async def heard() -> bool:
+        return {(await cluster.replica("q", name)).mode for name in cluster.nodes} == {mode.value}
+
+    await until(heard, f"{mode} at every replica")
+
+
+async def in_memory(cluster: Cluster) -> dict[str, int]:
+    """By node: how many messages its replica has in memory."""
+    found = [await cluster.replica("q", name) for name in cluster.nodes]
+    return {replica.node: replica.storage.messages_in_memory for replica in found}
+
+
+def total(storage: broker.QueueStorage | ringmq.QueueStorage) -> int:
+    """Of all parts of the queue."""
+    ready = storage.messages_q4 + storage.messages_q3 + storage.messages_q2 + storage.messages_q1
+    return storage.messages_pending + ready + storage.messages_delta
+
+
+@scenario(deadline_s=60, queue="")
+async def test_lazy_backlog_switched_back_and_forth_under_load(cluster: Cluster) -> None:
+    """Of the backlog nothing is in memory, at any replica. The mode changes four times while
+    others publish and consume: they go on, and get all of it, in order."""
+    await cluster.declare("q", mode=LAZY)
+    await cluster.wait_synchronised("q")
+    async with (
+        cluster.publishing("q", total=3000, size_bytes=SMALL_BYTES) as small,
+        cluster.publishing("q", total=1000, size_bytes=LARGE_BYTES) as large,
+    ):
+        await small.finishes(within_s=20)
+        await large.finishes(within_s=20)
+    assert await in_memory(cluster) == dict.fromkeys(cluster.nodes, 0)
+    for name in cluster.nodes:
+        storage = (await cluster.replica("q", name)).storage
+        assert (total(storage), storage.messages_q1, storage.messages_q4) == (4000, 0, 0)
+        assert storage.body_bytes_stored >= 1000 * LARGE_BYTES
+        assert storage.journal_bytes_written >= 3000 * SMALL_BYTES
+    async with cluster.publishing("q", size_bytes=SMALL_BYTES) as load:
+        await switch(cluster, DEFAULT)
+        await load.confirms(200)
+        # With the consumer not there yet, what is new stays in memory.
+        assert min((await in_memory(cluster)).values()) >= 200
+        load.watch_gaps()
+        async with cluster.consuming("q", prefetch=200) as eager:
+            for mode in (LAZY, DEFAULT, LAZY):
+                await switch(cluster, mode)
+                await load.confirms(200)
+                await eager.gets(200)
+            assert load.longest_gap_s < LATE_S_MAX
+    assert load.errors == []
+    assert (await cluster.info("q")).mode is LAZY
+    eager.delivered.merge(await cluster.drained("q"))
+    eager.delivered.judge(small, large, load)
+    assert len(eager.delivered.at) == 4000 + load.attempted
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=60)
+async def test_mode_outlives_nodes(cluster: Cluster) -> None:
+    """A node that was away when it changed learns it on its return; so does a new master."""
+    master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
+    cluster.kill(master)
+    await cluster.wait_synchronised("q", 2)
+    async with cluster.client(*mirrors) as client:
+        assert await client.set_queue_mode("q", LAZY) is DEFAULT
+        assert (await client.queue("q")).mode is LAZY
+        assert await client.set_queue_mode("q", LAZY) is LAZY
+        # Who says no mode takes any.
+        assert (await client.declare_queue("q")).mode is LAZY
+        with pytest.raises(ringmq.QueueExistsError, match="mode lazy, not default"):
+            await client.declare_queue("q", mode=DEFAULT)
+    await cluster.start(master)
+    await cluster.wait_synchronised("q")
+    await everywhere(cluster, LAZY)
+    await cluster.promote("q", master)
+    async with cluster.publishing("q", total=500) as load:
+        await load.finishes(within_s=10)
+    info = await cluster.info("q")
+    assert (info.master, info.mode) == (master, LAZY)
+    assert await in_memory(cluster) == dict.fromkeys(cluster.nodes, 0)
+    cluster.kill(*cluster.nodes)
+    await cluster.start()
+    await cluster.wait_synchronised("q")
+    await everywhere(cluster, LAZY)
+    (await cluster.drained("q")).judge(load)
+
+
+@scenario(deadline_s=30)
+async def test_mode_while_the_registry_does_not_answer(cluster: Cluster) -> None:
+    """The call says whose fault it is, in time; the queue goes on."""
+    async with cluster.publishing("q") as load:
+        lock = sqlite3.connect(cluster.folder / "registry.db", isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+        async with cluster.client() as client:
+            with pytest.raises(ringmq.UnavailableError, match="registry"):
+                await client.set_queue_mode("q", LAZY, deadline_s=1.5)
+        await load.confirms(200)
+        lock.execute("ROLLBACK")
+        lock.close()
+        await switch(cluster, LAZY)
+        await load.confirms(200)
+    assert load.errors == []
+    (await cluster.drained("q")).judge(load)
+
+
+@scenario(deadline_s=30)
+async def test_numbers(cluster: Cluster) -> None:
+    """Every message is in one part of the queue; rates follow what is done."""
+    async with cluster.publishing("q", total=1000) as load:
+        await load.finishes(within_s=10)
+    async with cluster.client() as client, client.consumer("q", prefetch=300) as consumer:
+        batch = await consumer.next_batch(timeout_s=5.0)
+        assert batch is not None
+        storage = (await client.queue("q")).storage
+        assert storage is not None
+        assert total(storage) == 1000
+        assert storage.messages_pending > 0
+        assert storage.messages_in_memory == 1000
+        assert storage.memory_bytes > 1000 * 200
+        assert storage.messages_target is None
+        assert storage.blocks_read == storage.body_bytes_stored == 0
+        assert storage.journal_bytes_written > 1000 * 200
+        assert await consumer.ack(batch, wait=True)
+        # Lists are of many queues: they have what is known without looking.
+        assert [each.storage for each in await client.queues()] == [None]
+
+        async def rates_are_known() -> bool:
+            storage = (await client.queue("q")).storage
+            assert storage is not None
+            return min(storage.publish_rate, storage.deliver_rate, storage.acknowledge_rate) > 0
+
+        await until(rates_are_known, "rates", within_s=10)
+    mirror = await cluster.replica("q", (await cluster.mirrors_of("q"))[0])
+    assert mirror.mode == common.QUEUE_MODE_DEFAULT
+    assert total(mirror.storage) == 1000 - len(batch)
+
+
+@pytest.mark.slow
+def test_numbers_of_a_node_without_memory(tmp_path: Path) -> None:
+    """The memory monitor gives the queue a target; what is on disk is read back."""
+
+    async def story() -> None:
+        async with (
+            Cluster(tmp_path, nodes=("a",), memory_watermark="2MiB", embed_below=0) as cluster,
+            asyncio.timeout(60),
+        ):
+            await cluster.declare("q")
+            async with cluster.publishing("q", total=2000) as load:
+                await load.finishes(within_s=10)
+
+            async def is_paged_out() -> bool:
+                storage = (await cluster.info("q")).storage
+                assert storage is not None
+                return storage.messages_target is not None and storage.messages_in_memory == 0
+
+            await until(is_paged_out, "nothing in memory", within_s=15)
+            storage = (await cluster.info("q")).storage
+            assert storage is not None
+            assert total(storage) == storage.messages_q3 == 2000
+            # No message is embedded in the index.
+            assert storage.body_bytes_stored >= 2000 * 200 > storage.journal_bytes_written
+            (await cluster.contents("q")).judge(load)
+            storage = (await cluster.info("q")).storage
+            assert storage is not None
+            assert storage.blocks_read > 0
+            (await cluster.drained("q")).judge(load)
+
+    asyncio.run(story())

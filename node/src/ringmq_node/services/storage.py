@@ -1,0 +1,31 @@
+"""How a replica keeps its messages, as the wire says it."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from ringmq.v1 import broker_pb2 as broker
+from ringmq_node.storage import QueueStore
+
+
+def storage_to_wire(store: QueueStore) -> broker.QueueStorage:
+    """Looks at every index entry that is in memory."""
+    chain, bodies = store.chain(), store.bodies
+    return broker.QueueStorage(
+        messages_pending=chain.pending,
+        messages_q4=chain.q4,
+        messages_q3=chain.q3,
+        messages_delta=chain.delta,
+        messages_q2=chain.q2,
+        messages_q1=chain.q1,
+        messages_in_memory=bodies.index.messages_in_memory,
+        memory_bytes=bodies.index.memory_bytes,
+        messages_target=bodies.target if isfinite(bodies.target) else None,
+        publish_rate=bodies.rates.publish,
+        deliver_rate=bodies.rates.deliver,
+        acknowledge_rate=bodies.rates.ack,
+        blocks_read=bodies.blocks_read,
+        journal_bytes_written=store.written.journal_bytes,
+        segment_bytes_written=store.written.segment_bytes,
+        body_bytes_stored=store.written.stored_bytes,
+    )
