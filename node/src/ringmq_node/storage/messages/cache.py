@@ -15,6 +15,9 @@ class BlockCache:
         self._blocks: OrderedDict[int, Block] = OrderedDict()
         self.size_bytes = 0
 
+    def __contains__(self, key: int) -> bool:
+        return key in self._blocks
+
     def get(self, key: int) -> Block | None:
         block = self._blocks.get(key)
         if block is not None:

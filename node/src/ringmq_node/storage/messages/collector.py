@@ -80,6 +80,8 @@ class Collector:
         self.compactions = 0
 
     def start(self) -> None:
+        if self.started:
+            return
         self.started = self._look = True
         self._catalogue.note_all()
 

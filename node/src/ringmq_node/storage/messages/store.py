@@ -12,10 +12,10 @@ What it promises
 
 What it asks
 
-* `release` a location that is on the disk only when what removes it from the index is
-  durable. Else a power cut brings back a message without its body. (Of what is not on the
-  disk yet, see `is_durable`, nobody has been told; that may be released at any time, and a
-  record that nobody refers to when it is taken becomes a hole: only its header is written.)
+* `release` a location only when what removes it from the index is durable. Else a power cut
+  may bring back a message whose body has been deleted. At once may be released what has not
+  been taken yet (see `is_waiting`): what adds it to the index is not durable either, and
+  goes with what removes it. It becomes a hole: only its header is written.
 * Each `share` and `put` is followed by at most one `release`; a location without references
   is not shared again, once `start_collecting` has been called. A location is always the
   one that `put` gave: nobody is told where compaction has put the record.
@@ -27,9 +27,13 @@ a map, and the file or map with the highest number is not removed before a highe
 durable. A file that was there at the start is never appended to, so what a crash has torn
 stays at its end, and nothing that is referred to is behind it.
 
-Memory: one byte for each record (of files that compaction has written as well), 17 bytes for
-each record that was moved and is still referred to, a few hundred bytes for each file, and
-what waits to be written. See `docs/formats.md` for the formats, `compaction` for the moving.
+Memory: one byte for each record; for one that was moved and is still referred to 17 bytes
+where it was and 1 where it is; about 360 bytes for each file; and what waits to be written.
+Measured with a million records of 4 KiB (4052 in a file): 1.2 bytes each, and 18.5 each if
+all of them have been moved. So 100 million, which are 410 GB, take 0.12 GB, and 1.9 GB at worst.
+A start takes 2 ms for 250 files, and 1.5 ms for each map of 4052 rows.
+
+See `docs/formats.md` for the formats, `compaction` for the moving.
 """
 
 from __future__ import annotations
@@ -238,9 +242,10 @@ class MessageStore:
             put.block = None
             put.file.hole_bytes += location.length - RECORD_HEADER_BYTES
             self._holes += 1
-        with self._lock:
-            self._forget_unwritten(key)
-            self._cache.drop(key)
+        if key in self._unwritten or key in self._cache:
+            with self._lock:
+                self._forget_unwritten(key)
+                self._cache.drop(key)
 
     def is_durable(self, location: Location) -> bool:
         """Whether the record is on the disk (transient store: written)."""
@@ -248,6 +253,10 @@ class MessageStore:
         if isinstance(file, DataFile):
             return location.offset + location.length <= file.written
         return file is not None
+
+    def is_waiting(self, location: Location) -> bool:
+        """Whether the record has not been taken yet, so that a release keeps it off the disk."""
+        return _key(location) in self._gathered
 
     # -- reading
 
