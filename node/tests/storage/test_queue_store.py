@@ -354,3 +354,19 @@ def test_install_after_a_diverged_tail_does_not_bring_its_bodies_back() -> None:
     queue = open_store(disk, TINY).open_queue(QUEUE)
     assert bodies(queue) == {0: b"kept", 1: b"kept", 2: b"kept", 3: b"new", 4: b"new"}
     assert not queue.incomplete
+
+
+def test_body_is_not_released_before_its_removal_is_durable() -> None:
+    """A power cut takes back a removal that wasn't synced: the body must be there then."""
+    store = open_store(SimulatedDisk(), StoreLimits(embed_below=0))
+    queue = store.open_queue(QUEUE)
+
+    async def work() -> None:
+        publish(queue, [b"x" * 100])
+        await store.sync()
+        append(queue, Remove(((0, 0),)))
+        assert store.statistics().messages.records_now == 1
+        await store.sync()
+        assert store.statistics().messages.records_now == 0
+
+    run_store(store, work)

@@ -35,11 +35,11 @@ from ringmq_node.storage.index import (
     Delta,
     Entry,
     RunIndex,
-    live_count,
 )
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.recovery import Recovered, load_segment
+from ringmq_node.storage.references import Location
 from ringmq_node.storage.segments import read_block, read_blocks
 
 # Where everything that is or will be in a queue lies before.
@@ -88,6 +88,8 @@ class Condemned:
     # The positions that were live in it.
     positions: RangeSet
     cuts: tuple[Cut, ...]
+    # The round that makes this durable.
+    gate: int
 
 
 def read_ahead(host: Host, job: AheadJob) -> None:
@@ -103,8 +105,15 @@ class Bodies:
     """Of one queue. All on the event loop's thread."""
 
     def __init__(
-        self, host: Host, found: Recovered, on_emptied: Callable[[DataFile], None]
+        self,
+        host: Host,
+        found: Recovered,
+        *,
+        gate: Callable[[], int],
+        on_emptied: Callable[[DataFile], None],
     ) -> None:
+        """`gate()`: the round that has to be over for what has happened so far to be durable.
+        `on_emptied(file)`: an entry has left that file."""
         self.live: RangeSet = found.state.live
         self.missing: RangeSet = found.missing
         # Body bytes of all live messages that are not missing.
@@ -118,8 +127,10 @@ class Bodies:
         self.lazy = False
         self.target = math.inf
         self.condemned: deque[Condemned] = deque()
+        self._releasing: list[Location] = []
         self.blocks_read = 0
         self._host = host
+        self._gate = gate
         self._on_emptied = on_emptied
         # The position that is fetched next, as far as is known; None: nothing was fetched.
         self._fetched: int | None = None
@@ -188,7 +199,7 @@ class Bodies:
         if delta.stored:
             delta.segment.references += 1
             inside = RangeSet(positions.intersection(delta.first, delta.last))
-            self.condemned.append(Condemned(delta.segment, inside, self.cuts))
+            self.condemned.append(Condemned(delta.segment, inside, self.cuts, self._gate()))
         self._on_emptied(delta.segment)
 
     def give_back(self, condemned: Condemned, entries: list[Entry]) -> None:
@@ -200,23 +211,48 @@ class Bodies:
         self._on_emptied(condemned.segment)
 
     def _release(self, entry: Entry) -> None:
-        """An entry has died, or gone into others."""
-        if entry.location is not None:
-            self._host.messages(transient=entry.transient).release(entry.location)
+        """An entry has died."""
+        place = entry.location
+        if place is not None:
+            store = self._host.messages(transient=entry.transient)
+            if entry.transient or not store.is_durable(place):
+                store.release(place)
+            else:
+                # Not before it is durable that the message is gone: it may come back, and
+                # would find its body deleted.
+                self._releasing.append(place)
+        self._left(entry)
+
+    def _left(self, entry: Entry) -> None:
+        """An entry is in the index no more."""
         if entry is self._recent:
             self._recent = self._recent_block = None
         if entry.file is not None:
             self._on_emptied(entry.file)
 
+    def take_releases(self) -> list[Location]:
+        """Persistent bodies that may be released when what was appended so far is durable."""
+        taken, self._releasing = self._releasing, []
+        return taken
+
+    def released(self, places: list[Location]) -> None:
+        """What made these superfluous is durable."""
+        store = self._host.messages(transient=False)
+        for place in places:
+            store.release(place)
+
     def replace(self, entries: list[Entry], parts: list[Entry]) -> None:
-        """The index records of `entries`, which follow one another, are those of `parts` now."""
-        for part in parts:
+        """The index records of `entries`, which follow one another, are those of `parts` now.
+
+        Those in the message store come one by one, so that the parts have the same location.
+        """
+        for part in parts[1:]:
             if part.location is not None:
                 self._host.messages(transient=part.transient).share(part.location)
         self.index.replace(entries, parts)
         for entry in entries:
             entry.block = None
-            self._release(entry)
+            self._left(entry)
         self._account()
 
     def clear(self) -> None:
@@ -251,27 +287,28 @@ class Bodies:
             self.index.unfold(delta, [])
         self.live_bytes = 0
         for entry in self.index.clear():
-            # Of what the ring takes for persistent a body in memory only is no body.
-            kept = not entry.transient or state.transient.contains_all(entry.first, entry.last)
-            self._reinstall(entry, keep_below if kept else 0)
+            self._reinstall(entry, keep_below, state.transient)
         for delta in deltas:
             self.index.put(delta)
             self.live_bytes += delta.live_bytes
             self.missing.remove(delta.first, delta.last)
         self._account()
 
-    def _reinstall(self, entry: Entry, keep_below: int) -> None:
-        live = 0
+    def _reinstall(self, entry: Entry, keep_below: int, transient: RangeSet) -> None:
+        parts: list[Range] = []
         if entry.first < keep_below:
             entry.trim(min(entry.last, keep_below - 1))
-            live = live_count(self.live, entry.first, entry.last)
-        entry.live = live
-        if not live:
+            parts = self.live.intersection(entry.first, entry.last)
+        if entry.transient and not all(transient.contains_all(*part) for part in parts):
+            # Of what the ring takes for persistent a body in memory only is no body.
+            parts = []
+        entry.live = sum(last - first + 1 for first, last in parts)
+        if not parts:
             entry.block = None
             self._release(entry)
             return
         self.index.add(entry)
-        for low, high in self.live.intersection(entry.first, entry.last):
+        for low, high in parts:
             self.missing.remove(low, high)
             self.live_bytes += entry.bytes_of(low, high)
 
