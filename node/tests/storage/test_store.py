@@ -111,7 +111,8 @@ def fix_header_checksum(content: bytearray) -> None:
         crc = zlib.crc32(content[18:], zlib.crc32(content[:14]))
         content[14:18] = crc.to_bytes(4, "little")
     else:
-        content[24:28] = zlib.crc32(content[:24]).to_bytes(4, "little")
+        owner = int.from_bytes(content[28:32], "little")
+        content[24:28] = zlib.crc32(content[:24], owner).to_bytes(4, "little")
 
 
 # -- queues

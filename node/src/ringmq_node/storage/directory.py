@@ -146,12 +146,13 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
         size = files.get(NAME_NAME, 0)
         path = folder / NAME_NAME
         texts = decode_texts(path, NAME_MAGIC, disk.read(path, 0, size)) if size else None
-        if texts is not None:
+        if texts is not None and folder_name(texts[0]) == name:
             queues[texts[0]] = folder
         elif files.keys() <= {NAME_NAME}:
             # The name is synced before the first journal is made.
             remove_folder(disk, folder)
         else:
+            # Or it is that of another queue's folder.
             reports.append(CorruptionReport(str(path), 0, size, "the queue's name is lost"))
     return queues, reports
 

@@ -38,6 +38,7 @@ from ringmq_node.storage.records import (
     Kind,
     file_header,
     new_marker,
+    owner_of,
     record_header,
 )
 
@@ -131,7 +132,8 @@ class JournalWriter:
             oldest_generation=start.generation,
         )
         self.file = file
-        head = [file_header(JOURNAL_MAGIC, file.marker, file.number)]
+        owner = owner_of(self._path.parent)
+        head = [file_header(JOURNAL_MAGIC, file.marker, file.number, owner)]
         self._pieces.append(Piece(file, 0, head, seals))
         payload = checkpoint.encode(start)
         for _ in range(2):

@@ -244,7 +244,8 @@ class RecordFile:
     """A file of records that is being read.
 
     `marker` is 0 where the file can't be read at all, for the reason `unreadable`; `number`
-    is None where the header is damaged. Raises `UnsupportedFormatError` for another version.
+    is None where the header is damaged. Without `owner` any queue's file is read. Raises
+    `UnsupportedFormatError` for another version.
     """
 
     def __init__(
@@ -384,7 +385,7 @@ class RecordFile:
             found, version, _, marker, number, crc, owned = FILE_HEADER.unpack_from(window.data, at)
             seeds = {zlib.crc32(window.data[at : at + 24], seed): seed for seed in (owned, owner)}
             if crc in seeds:
-                if found != magic or seeds[crc] not in (0, owner):
+                if found != magic or (owner and seeds[crc] not in (0, owner)):
                     self.unreadable = "a file of another kind, or of another queue"
                     return 0
                 if version != VERSION:
@@ -395,12 +396,14 @@ class RecordFile:
                 self.number = number
                 return int(marker)
         # Each record has the marker too. If the first one is valid with it, only the
-        # file's header is damaged.
-        at = window.place(FILE_HEADER.size, min(self.size, RECORD_HEADER_BYTES))
-        first = window.data[at : at + RECORD_HEADER_BYTES]
-        if len(first) == RECORD_HEADER_BYTES:
-            marker = RECORD_PREFIX.unpack_from(first)[0]
-            if marker and parse_header(marker, FILE_HEADER.size, first) is not None:
+        # file's header is damaged. Whose the file is, is in no record.
+        at = window.place(0, min(self.size, FILE_HEADER.size + RECORD_HEADER_BYTES))
+        head = window.data[at : at + FILE_HEADER.size + RECORD_HEADER_BYTES]
+        if len(head) == FILE_HEADER.size + RECORD_HEADER_BYTES:
+            owned = FILE_HEADER.unpack_from(head)[6]
+            marker = RECORD_PREFIX.unpack_from(head, FILE_HEADER.size)[0]
+            first = parse_header(marker, FILE_HEADER.size, head, FILE_HEADER.size)
+            if marker and first is not None and owner in (0, owned):
                 what = "file header is damaged"
                 self.corruptions.append(CorruptionReport(self.name, 0, FILE_HEADER.size, what))
                 return int(marker)

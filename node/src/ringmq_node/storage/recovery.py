@@ -99,15 +99,13 @@ def recover(
     disk: Disk,
     directory: Path,
     refer: Callable[[Location], None] = _refer_to_nothing,
-    *,
-    fold: bool = True,
 ) -> Recovered:
     """Reads everything in `directory`. Raises `OSError`, `UnsupportedFormatError`.
 
     Calls `refer` once for each living entry whose block is in the message store, also for
-    those of a delta. Without `fold` all entries are in memory.
+    those of a delta.
     """
-    return _Recovery(disk, directory, refer, fold).run()
+    return _Recovery(disk, directory, refer).run()
 
 
 @dataclass(slots=True)
@@ -120,13 +118,10 @@ class _Journal:
 
 
 class _Recovery:
-    def __init__(
-        self, disk: Disk, directory: Path, refer: Callable[[Location], None], fold: bool
-    ) -> None:
+    def __init__(self, disk: Disk, directory: Path, refer: Callable[[Location], None]) -> None:
         self._disk = disk
         self._directory = directory
         self._refer = refer
-        self._fold = fold
         self._owner = owner_of(directory)
         self._state: QueueState | None = None
         self._guessed = False
@@ -141,6 +136,8 @@ class _Recovery:
         self._torn_journal = False
         # The latest generation of which anything was seen.
         self._generation = 0
+        # Those of which there is a journal, readable or not.
+        self._generations: set[int] = set()
         self._covered = RangeSet()
         self._deltas: dict[int, Delta] = {}
 
@@ -198,6 +195,7 @@ class _Recovery:
             self._lose_journal(number)
             return None
         self._generation = max(before, found)
+        self._generations.add(found)
         file = DataFile(path, found, records.marker, end=0, synced=0, oldest_generation=found)
         journal = _Journal(file)
         result: Scan[None] = records.scan(
@@ -256,6 +254,7 @@ class _Recovery:
         # A later one's checkpoint makes up for it.
         self._damaged = True
         self._generation = max(self._generation, generation)
+        self._generations.add(generation)
 
     def _follow(self, header: Header, said: Said) -> None:
         """Applies one record to the state, however much is missing before it."""
@@ -287,8 +286,11 @@ class _Recovery:
                 state.last_number = header.number
                 return
             self._lost_positions(state, op.first_position)
-        if isinstance(op, Remove) and self._guessed:
+        if self._guessed and isinstance(op, Remove):
             self._removed.update(op.ranges)
+        elif self._guessed and isinstance(op, Outline):
+            # Positions may be removed before there is anything at them.
+            self._removed.remove(op.first_position, op.last_position)
         state.apply(header.number, op)
 
     def _lost_positions(self, state: QueueState, next_position: int) -> None:
@@ -324,7 +326,8 @@ class _Recovery:
                 state.live.remove(first, last)
                 state.transient.remove(first, last)
             # Nothing at all, or only what the creation of the queue left half done.
-            self._damaged |= bool(state.next_position or self._corruptions)
+            lost = bool(state.next_position or self._corruptions)
+            self._damaged |= lost or any(name.endswith(BAD_SUFFIX) for name in names)
             _drop_transient(state)
             for file in segments.values():
                 self._sum(state, file, self._bodies_of(file))
@@ -332,7 +335,7 @@ class _Recovery:
 
     def _open_segment(self, number: int, size: int) -> tuple[DataFile, list[Body]] | None:
         path = self._directory / segment_name(number)
-        found = scan_segment(self._disk, path, number, size)
+        found = scan_segment(self._disk, path, number, size, journals=self._generations)
         self._corruptions += found.corruptions
         if not found.marker or (size > FILE_HEADER.size and not found.bodies):
             # It was whole once, as a journal was.
@@ -349,7 +352,8 @@ class _Recovery:
 
     def _bodies_of(self, file: DataFile) -> list[Body]:
         """Again, of a segment that was opened."""
-        return scan_segment(self._disk, file.path, file.number, file.end, file.end).bodies
+        end = file.end
+        return scan_segment(self._disk, file.path, file.number, end, proven=end).bodies
 
     def _guess(self, state: QueueState, bodies: list[Body]) -> None:
         """Without a checkpoint: all bodies found are live, unless a remove is known."""
@@ -409,7 +413,7 @@ class _Recovery:
             entries += journal.file.entries
         index = RunIndex()
         for number, delta in self._deltas.items():
-            if self._fold and number not in mixed:
+            if number not in mixed:
                 index.put(delta)
                 continue
             lasting = _lasting(self._bodies_of(delta.segment))

@@ -41,6 +41,7 @@ from ringmq_node.storage.records import (
     SEGMENT_MAGIC,
     Kind,
     file_header,
+    owner_of,
     parse_payload,
     record_header,
 )
@@ -136,7 +137,8 @@ def _write_segment(
     placed: list[Placed] = []
     start = offset = segment.end
     if start == 0:
-        buffers.append(file_header(SEGMENT_MAGIC, segment.marker, segment.number))
+        owner = owner_of(segment.path.parent)
+        buffers.append(file_header(SEGMENT_MAGIC, segment.marker, segment.number, owner))
         offset = FILE_HEADER.size
     readable: list[tuple[FlushItem, Block | None]] = []
     for item in items:

@@ -19,7 +19,7 @@ from ringmq.ranges import RangeSet
 from ringmq_node.queue import block
 from ringmq_node.storage import checkpoint, references
 from ringmq_node.storage.checkpoint import Cut
-from ringmq_node.storage.index import DataFile, Entry
+from ringmq_node.storage.index import DataFile, Entry, alike
 from ringmq_node.storage.records import FLAG_TRANSIENT, Header
 from ringmq_node.storage.references import Location
 
@@ -61,7 +61,7 @@ class Body(NamedTuple):
             length=self.length,
             body_bytes=self.body_bytes,
             block=None,
-            sizes=self.sizes,
+            sizes=None if self.sizes is None else alike(self.sizes),
             durable=True,
             location=self.location,
         )
