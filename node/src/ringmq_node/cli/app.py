@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 failed, one line on stderr says why; 2 wrong usage; 3 a
 guarantee that the command checks is broken (lost, duplicated, reordered or damaged
-messages in `demo` and `bench`); 130 interrupted.
+messages in `demo` and `bench`, a directory that isn't sound in `store verify`); 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ringmq_node.cli.messages import consume, publish
 from ringmq_node.cli.node import node
 from ringmq_node.cli.output import fail
 from ringmq_node.cli.queue import promote, queue
+from ringmq_node.cli.store import store
 from ringmq_node.config import ConfigError
 from ringmq_node.errors import StartError
 
@@ -31,7 +32,7 @@ def commands() -> None:
     """RingMQ: a message-queue cluster whose queues are mirrored around a ring."""
 
 
-for _command in (node, cluster, queue, promote, publish, consume, bench, demo):
+for _command in (node, cluster, queue, promote, publish, consume, store, bench, demo):
     commands.add_command(_command)
 
 

@@ -1,0 +1,195 @@
+"""A disk that is only read. What recovery changes on it is remembered here, and not done.
+
+Recovery renames what it can't read, removes what is half made, and replaces a file by its own
+beginning (a segment with a torn tail). Here a name stands for the first bytes of some real
+file, or for nothing, so these are changes of names and take no memory for contents.
+
+Whatever is in the directory, reading it ends: only regular files are opened, never with a
+write flag, and no more than `READ_BYTES_MAX` is read at a time. One thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ringmq_node.storage.directory import LOCK_NAME
+from ringmq_node.storage.errors import DirectoryInUseError
+
+HANDLES_MAX = 32
+# Larger than any record that the engine reads whole, but for one that was made to hurt.
+READ_BYTES_MAX = 1 << 30
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+@dataclass(slots=True)
+class Names:
+    """What is in a directory: sizes of the regular files, directories, and anything else."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+class ReadOnlyDisk:
+    """A `Disk`. Raises `OSError` for what it refuses, too."""
+
+    def __init__(self) -> None:
+        # What a name stands for: the first bytes of a real file, or nothing.
+        self._aliases: dict[Path, tuple[Path, int] | None] = {}
+        self._handles: OrderedDict[Path, int] = OrderedDict()
+        self.bytes_read = 0
+
+    # -- reading
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        alias = self._aliases.get(path, (path, -1))
+        if alias is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        real, end = alias
+        if end >= 0:
+            size = min(size, end - offset)
+        if size > READ_BYTES_MAX:
+            raise OSError(errno.EFBIG, f"{size} bytes are too many to be read at a time", str(path))
+        descriptor = self._open(real)
+        pieces: list[bytes] = []
+        while size > 0 and (data := os.pread(descriptor, size, offset)):
+            pieces.append(data)
+            size -= len(data)
+            offset += len(data)
+            self.bytes_read += len(data)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def list(self, path: Path) -> dict[str, int]:
+        return self.names(path).files
+
+    def names(self, path: Path) -> Names:
+        """What is in a directory; nothing if there is no such directory."""
+        found = Names()
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    _sort_in(entry, found)
+        except (FileNotFoundError, NotADirectoryError):
+            return found
+        for alias, source in self._aliases.items():
+            if alias.parent == path:
+                found.files.pop(alias.name, None)
+                if source is not None:
+                    found.files[alias.name] = source[1]
+        return found
+
+    def _open(self, path: Path) -> int:
+        descriptor = self._handles.get(path)
+        if descriptor is not None:
+            self._handles.move_to_end(path)
+            return descriptor
+        descriptor = os.open(path, _FLAGS)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        self._handles[path] = descriptor
+        if len(self._handles) > HANDLES_MAX:
+            os.close(self._handles.popitem(last=False)[1])
+        return descriptor
+
+    def close(self) -> None:
+        while self._handles:
+            os.close(self._handles.popitem()[1])
+
+    # -- what is only remembered
+
+    def write(
+        self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+    ) -> None:
+        """Only of what is in the file of this name without its last suffix, at the same place."""
+        source = path.with_suffix("")
+        for data in buffers:
+            if self.read(source, offset, len(data)) != data:
+                raise OSError(errno.EROFS, "nothing is written here", str(path))
+            offset += len(data)
+        self._aliases[path] = (self._real(source), offset)
+
+    def rename(self, old: Path, new: Path) -> None:
+        alias = self._aliases.get(old)
+        if alias is None:
+            alias = (old, os.stat(old).st_size)
+        self._aliases[new] = alias
+        self._aliases[old] = None
+
+    def remove(self, path: Path) -> None:
+        self._aliases[path] = None
+
+    def sync(self, path: Path) -> None:
+        """Nothing was written."""
+
+    def sync_all(self, directory: Path) -> None:
+        """Nothing was written."""
+
+    def forget(self, folder: Path) -> None:
+        """Names in `folder` are as they are on the disk again. For when it has been dealt with."""
+        for path in [path for path in self._aliases if path.parent == folder]:
+            del self._aliases[path]
+
+    def _real(self, path: Path) -> Path:
+        alias = self._aliases.get(path)
+        return path if alias is None else alias[0]
+
+
+def _sort_in(entry: os.DirEntry[str], found: Names) -> None:
+    try:
+        status = entry.stat()
+    except OSError:
+        # A link to nowhere, or to itself.
+        found.others.append(entry.name)
+        return
+    if stat.S_ISREG(status.st_mode):
+        found.files[entry.name] = status.st_size
+    elif stat.S_ISDIR(status.st_mode):
+        found.folders.append(entry.name)
+    else:
+        found.others.append(entry.name)
+
+
+@contextmanager
+def open_offline(directory: Path) -> Iterator[ReadOnlyDisk]:
+    """A disk to read `directory` with, for as long as no node can open that.
+
+    Holds the lock of the directory, shared, so several readers may go on at a time. A directory
+    without a lock file is a copy, and is read as it is. Raises `DirectoryInUseError`, `OSError`.
+    """
+    lock = _lock(directory)
+    disk = ReadOnlyDisk()
+    try:
+        yield disk
+    finally:
+        disk.close()
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(directory: Path) -> int | None:
+    try:
+        descriptor = os.open(directory / LOCK_NAME, _FLAGS)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise DirectoryInUseError(
+            f"{directory} is in use by process {holder}: stop that node, or look at a copy"
+        ) from error
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

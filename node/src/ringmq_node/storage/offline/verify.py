@@ -1,0 +1,246 @@
+"""Whether a data directory is sound: every byte is read, and every live message looked for.
+
+Sound means
+
+* every record of every journal, segment and message store file has its checksums, and its
+  tables add up; every map is whole;
+* no queue has lost ops;
+* every live position of every queue has its body exactly once: in a record of its own files, or
+  in a message store record that is there, valid, of the length, place and number of messages
+  that the queue says.
+
+Sound, and only told: torn tails (what a crash cut short before anyone was told that it was
+there), files that are no part of the store, transient messages (dropped at a start).
+
+Memory: what a start of the node takes for the largest queue, a byte for each record of the
+message store, a bounded table of its records, and a bounded list of faults. Time: each file is
+read once or twice, in order; for the bodies of what is referred to, tables are looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringmq.ranges import RangeSet
+from ringmq_node.storage.errors import UnsupportedFormatError
+from ringmq_node.storage.index import DataFile as QueueFile
+from ringmq_node.storage.index import Entry
+from ringmq_node.storage.messages.files import data_name, map_name
+from ringmq_node.storage.messages.relocation import LOST
+from ringmq_node.storage.offline.bodies import BodyFiles, Lost, References
+from ringmq_node.storage.offline.contents import (
+    DataDirectory,
+    QueueFolder,
+    UnreadableQueueError,
+    is_bodies,
+)
+from ringmq_node.storage.offline.faults import Fault, TornTail
+from ringmq_node.storage.offline.walk import open_records, steps
+from ringmq_node.storage.records import SEGMENT_MAGIC
+from ringmq_node.storage.recovery import Recovered
+from ringmq_node.storage.references import Location
+
+# Told the name of each file or queue that has been dealt with.
+OnProgress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """`faults` and `notes` may be cut short; the totals are all there were."""
+
+    directory: str
+    cluster: str | None
+    node: str | None
+    sound: bool
+    queues: int
+    bytes_read: int
+    messages: int
+    messages_transient: int
+    messages_unreadable: int
+    torn_bytes: int
+    faults_total: int
+    faults: list[Fault]
+    torn: list[TornTail]
+    notes_total: int
+    notes: list[str]
+
+
+def steps_of(directory: DataDirectory) -> int:
+    """How often `verify` will call `on_progress`."""
+    stored = directory.store_files(directory.persistent)
+    return len(directory.queues) + sum(map(is_bodies, stored))
+
+
+def verify(directory: DataDirectory, on_progress: OnProgress = lambda name: None) -> Verification:
+    """Reads all of it. Raises `OSError` where that is not allowed, or files vanish meanwhile."""
+    return _Verifier(directory, on_progress).run()
+
+
+class _Verifier:
+    def __init__(self, directory: DataDirectory, on_progress: OnProgress) -> None:
+        self._directory = directory
+        self._disk = directory.disk
+        self._findings = directory.findings
+        self._on_progress = on_progress
+        # None where a file of another version makes the store unreadable.
+        self._stored: tuple[References, BodyFiles] | None = None
+        self._messages = 0
+        self._transient = 0
+        self._unreadable = 0
+
+    def run(self) -> Verification:
+        directory, findings = self._directory, self._findings
+        self._check_stores()
+        for queue in directory.queues:
+            self._check_queue(queue)
+            self._disk.forget(queue.path)
+            self._on_progress(queue.name or queue.path.name)
+        return Verification(
+            directory=str(directory.root),
+            cluster=directory.cluster,
+            node=directory.node,
+            sound=findings.faults_total == 0,
+            queues=len(directory.queues),
+            bytes_read=self._disk.bytes_read,
+            messages=self._messages,
+            messages_transient=self._transient,
+            messages_unreadable=self._unreadable,
+            torn_bytes=findings.torn_bytes,
+            faults_total=findings.faults_total,
+            faults=findings.faults,
+            torn=findings.torn,
+            notes_total=findings.notes_total,
+            notes=findings.notes,
+        )
+
+    # -- the message store
+
+    def _check_stores(self) -> None:
+        store = self._directory.persistent
+        try:
+            references = References(self._disk, store)
+        except UnsupportedFormatError as error:
+            self._findings.add(store, 0, 0, str(error))
+            return
+        catalogue = references.catalogue
+        for report in catalogue.corruptions:
+            self._findings.report(report)
+        led_to = {file for moved in catalogue.moved_files() for file in moved.table.files}
+        files = BodyFiles(self._disk, store, self._findings, led_to - {LOST})
+        self._stored = references, files
+        for file in sorted(catalogue.data_files(), key=lambda file: file.number):
+            path = store / data_name(file.number)
+            if file.end == 0 and map_name(file.number) in self._directory.store_files(store):
+                # A map that can't be read stands for a file without anything in it.
+                continue
+            try:
+                files.check(file.number, file.end)
+            except (PermissionError, FileNotFoundError):
+                raise
+            except (OSError, UnsupportedFormatError) as error:
+                self._findings.add(path, 0, file.end, f"can't be read: {error}")
+            self._on_progress(path.name)
+
+    def _lost(self, location: Location, messages: int) -> Lost | None:
+        """None if the body is there, as it should be."""
+        if self._stored is None:
+            return Lost(self._directory.persistent, 0, 0, "the message store can't be read")
+        references, files = self._stored
+        place = references.find(location)
+        if isinstance(place, Lost):
+            return place
+        path = references.directory / data_name(place.file)
+        try:
+            file = files.get(place.file, references.size_of(place.file))
+            what = file.fault_of(place, messages)
+        except (OSError, UnsupportedFormatError) as error:
+            what = f"can't be read: {error}"
+        return Lost(path, place.offset, place.length, what) if what else None
+
+    # -- a queue
+
+    def _check_queue(self, queue: QueueFolder) -> None:
+        findings = self._findings
+        try:
+            found = self._directory.recover(queue, lambda location: None)
+            for report in found.corruptions:
+                findings.report(report, queue.name)
+            if found.damaged:
+                what = "ops were lost, now or before: the queue has to come anew from the ring"
+                findings.add(queue.path, 0, 0, what, queue=queue.name)
+            self._note_torn(queue, found)
+            self._messages += len(found.state.live)
+            self._transient += self._directory.transient_of(found)
+            bad = {file.path: self._bad_records(file) for file in found.segments.values()}
+            self._check_bodies(queue, found, bad)
+        except (PermissionError, FileNotFoundError):
+            raise
+        except (UnreadableQueueError, OSError) as error:
+            findings.add(queue.path, 0, 0, str(error), queue=queue.name)
+
+    def _note_torn(self, queue: QueueFolder, found: Recovered) -> None:
+        files = [*found.sealed, *found.segments.values()]
+        if found.current is not None:
+            files.append(found.current)
+        for file in files:
+            size = queue.sizes.get(file.path.name, file.end)
+            if file.end < size:
+                self._findings.tear(file.path, file.end, size - file.end)
+
+    def _bad_records(self, segment: QueueFile) -> set[int]:
+        """Where the damaged records of a segment begin."""
+        records = open_records(self._disk, segment.path, SEGMENT_MAGIC, segment.end, owned=True)
+        bad: set[int] = set()
+        for step in steps(records, payloads=True):
+            if step.what:
+                bad.add(step.offset)
+                self._findings.add(segment.path, step.offset, step.end - step.offset, step.what)
+        return bad
+
+    def _check_bodies(
+        self, queue: QueueFolder, found: Recovered, bad: dict[Path, set[int]]
+    ) -> None:
+        """Each live position has its body exactly once."""
+        live = found.state.live
+        covered = RangeSet()
+        for entry in self._directory.entries(found):
+            for first, last in live.intersection(entry.first, entry.last):
+                for twice in covered.intersection(first, last):
+                    self._tell(queue, entry, twice, "position has two bodies")
+                covered.add(first, last)
+            lost = self._lost_body(entry, bad)
+            if lost is not None:
+                self._unreadable += entry.live
+                self._findings.add(
+                    lost.path,
+                    lost.offset,
+                    lost.length,
+                    lost.what,
+                    queue=queue.name,
+                    positions=(entry.first, entry.last),
+                )
+        bare = live.copy()
+        bare.subtract(covered)
+        self._unreadable += len(bare)
+        what = "no body: lost, or not fetched from the ring yet"
+        for positions in bare:
+            self._findings.add(queue.path, 0, 0, what, queue=queue.name, positions=positions)
+
+    def _lost_body(self, entry: Entry, bad: dict[Path, set[int]]) -> Lost | None:
+        if entry.location is not None:
+            return self._lost(entry.location, entry.start + entry.count)
+        file = entry.file
+        assert file is not None
+        if entry.offset in bad.get(file.path, ()):
+            return Lost(file.path, entry.offset, entry.length, "body is damaged")
+        return None
+
+    def _tell(
+        self, queue: QueueFolder, entry: Entry, positions: tuple[int, int], what: str
+    ) -> None:
+        assert entry.file is not None
+        self._findings.add(
+            entry.file.path, entry.offset, entry.length, what, queue=queue.name, positions=positions
+        )
