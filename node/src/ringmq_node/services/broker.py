@@ -185,6 +185,7 @@ class BrokerService:
         )
         async with asyncio.timeout(context.time_remaining() or UNARY_DEADLINE_S):
             info = await self._node.queue_info(request.queue)
+        info.ClearField("storage")
         return broker.DeclareQueueResponse(queue=info, created=created).SerializeToString()
 
     async def _set_mode(self, data: bytes, context: Context) -> bytes:
