@@ -22,7 +22,7 @@ from ringmq_node.storage.messages.compaction import (
     Rebuilt,
     RemoveJob,
 )
-from ringmq_node.storage.messages.files import DataFile, MovedFile, data_name, map_name
+from ringmq_node.storage.messages.files import SUFFIX, DataFile, MovedFile, data_name, map_name
 from ringmq_node.storage.messages.policy import FileNumbers, choose
 from ringmq_node.storage.records import FILE_HEADER, new_marker
 
@@ -99,7 +99,7 @@ class Collector:
         self._catalogue.corruptions += job.corruptions
         match job:
             case RemoveJob():
-                self.files_deleted += len(job.names)
+                self.files_deleted += sum(name.endswith(SUFFIX) for name in job.names)
             case CopyJob():
                 self._copied(job)
             case PublishJob():

@@ -59,6 +59,7 @@ from ringmq_node.storage.messages.walk import marker_of_record, parse_file_heade
 from ringmq_node.storage.messages.writing import MessagesJob, MessagesPiece, Put
 from ringmq_node.storage.records import (
     FILE_HEADER,
+    PAYLOAD_BYTES_MAX,
     RECORD_HEADER_BYTES,
     Kind,
     new_marker,
@@ -115,6 +116,8 @@ class MessageStore:
 
         Reads names, sizes and maps. Raises `OSError`, `UnsupportedFormatError`.
         """
+        # Offsets have 4 bytes.
+        assert limits.store_file_bytes_max <= PAYLOAD_BYTES_MAX
         self.directory = directory
         self.persistent = persistent
         self._disk = disk
@@ -170,6 +173,7 @@ class MessageStore:
                 self._shared += 1
                 return known
         length = RECORD_HEADER_BYTES + len(block.data)
+        assert length <= PAYLOAD_BYTES_MAX, f"a block of {len(block.data)} bytes"
         file = self._file_for(length)
         location = Location(file.number, file.records, file.end, length)
         put = Put(file, location.ordinal, location.offset, length, message_id, block)
