@@ -272,7 +272,7 @@ def _headers(content: bytearray) -> Iterator[int]:
     data = bytes(content)
     if len(data) < FILE_HEADER.size:
         return
-    marker = FILE_HEADER.unpack_from(data)[4]
+    marker = FILE_HEADER.unpack_from(data)[3]
     offset = FILE_HEADER.size
     while (header := parse_header(marker, offset, data, offset)) is not None:
         yield offset
@@ -287,7 +287,7 @@ def forge(rng: random.Random, disk: SimulatedDisk) -> str:
     if not headers:
         return "nothing forged"
     at = rng.choice(headers)
-    marker = FILE_HEADER.unpack_from(content)[4]
+    marker = FILE_HEADER.unpack_from(content)[3]
     header = parse_header(marker, at, bytes(content[at : at + RECORD_HEADER_BYTES]))
     assert header is not None
     payload = bytearray(content[at + RECORD_HEADER_BYTES : header.end])
@@ -459,7 +459,8 @@ def picture(queue: QueueStore) -> object:
     state = queue.state
     return (
         state.digest(),
-        tuple(queue.missing),
+        # Not tuple(...): it would make room for as many as there are numbers.
+        tuple(pair for pair in queue.missing),
         queue.damaged,
         queue.live_bytes,
         tuple(state.epochs),

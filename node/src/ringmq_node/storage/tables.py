@@ -232,7 +232,7 @@ def _parts(
     # Dead positions within are carried along, those that another entry has are not.
     low, high = fresh.first, fresh.last
     if covered.intersection(low, high) or missing.intersection(low, high):
-        parts = [*fresh]
+        parts = fresh.intersection(low, high)
     else:
         parts = [(low, high)]
     covered.update(fresh)
