@@ -253,7 +253,7 @@ class NodeInfo:
     version: str
     masters: int
     mirrors: int
-    # None: it did not answer in time.
+    # None: not asked for, or it did not answer in time.
     resources: Resources | None
 
 

@@ -151,8 +151,12 @@ class SyncClient:
             )
         )
 
-    def cluster_status(self, *, deadline_s: float | None = None) -> ClusterStatus:
-        return _run(self._client.cluster_status(deadline_s=deadline_s))
+    def cluster_status(
+        self, *, with_resources: bool = False, deadline_s: float | None = None
+    ) -> ClusterStatus:
+        return _run(
+            self._client.cluster_status(with_resources=with_resources, deadline_s=deadline_s)
+        )
 
     def promote_mirror(
         self, queue: str, node: str, *, deadline_s: float | None = None

@@ -46,9 +46,15 @@ Global___NodeState: typing_extensions.TypeAlias = NodeState
 class GetClusterStatusRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    WITH_RESOURCES_FIELD_NUMBER: builtins.int
+    with_resources: builtins.bool
+    """Ask each node for its `resources`. With a node that hangs this takes half a second."""
     def __init__(
         self,
+        *,
+        with_resources: builtins.bool = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["with_resources", b"with_resources"]) -> None: ...
 
 Global___GetClusterStatusRequest: typing_extensions.TypeAlias = GetClusterStatusRequest
 
@@ -73,7 +79,7 @@ class NodeInfo(google.protobuf.message.Message):
     mirrors: builtins.int
     @property
     def resources(self) -> Global___Resources:
-        """As the node itself says; not set if it did not answer in time."""
+        """As the node itself says; not set if nobody asked, or it did not answer in time."""
 
     def __init__(
         self,

@@ -86,7 +86,7 @@ def status(data: Path | None, seeds: str, timeout: float, as_json: bool) -> None
 
     async def work() -> ClusterStatus:
         async with ringmq.connect(seeds, deadline_s=timeout) as client:
-            return await client.cluster_status()
+            return await client.cluster_status(with_resources=True)
 
     found = run(work())
     if as_json:

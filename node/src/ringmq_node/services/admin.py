@@ -70,7 +70,7 @@ class AdminService:
         )
 
     async def _status(self, data: bytes, context: Context) -> bytes:
-        parse(admin.GetClusterStatusRequest, data)
+        request = parse(admin.GetClusterStatusRequest, data)
         node = self._node
         response = admin.GetClusterStatusResponse(
             cluster_id=node.cluster_id,
@@ -80,28 +80,28 @@ class AdminService:
         )
         masters, mirrors = node.directory.count_roles()
         infos = node.known_nodes()
-        for info, resources in zip(
-            infos, await asyncio.gather(*map(self._ask_resources, infos)), strict=True
-        ):
+        for info in infos:
             info.masters = masters.get(info.node, 0)
             info.mirrors = mirrors.get(info.node, 0)
-            if resources is not None:
-                info.resources.CopyFrom(resources)
+        if request.with_resources:
+            await asyncio.gather(*map(self._ask_resources, infos))
         response.nodes.extend(infos)
         return response.SerializeToString()
 
-    async def _ask_resources(self, info: admin.NodeInfo) -> admin.Resources | None:
+    async def _ask_resources(self, info: admin.NodeInfo) -> None:
+        """Sets them, if the node answers in time."""
         node = self._node
         if (info.node, info.incarnation) == (node.me.node, node.me.incarnation):
-            return resources_to_wire(node.resources.usage())
+            info.resources.CopyFrom(resources_to_wire(node.resources.usage()))
+            return
         if not info.address:
-            return None
+            return
         call: Any = node.channels.to(info.address).unary_unary(f"/{NAME}/GetResources")
         try:
             data = await call(b"", timeout=RESOURCES_DEADLINE_S)
         except grpc.aio.AioRpcError:
-            return None  # The status is of all that are there, also of one that hangs.
-        return parse(admin.GetResourcesResponse, data).resources
+            return  # The status is of all that are there, also of one that hangs.
+        info.resources.CopyFrom(parse(admin.GetResourcesResponse, data).resources)
 
     async def _get_resources(self, data: bytes, context: Context) -> bytes:
         parse(admin.GetResourcesRequest, data)
