@@ -201,8 +201,8 @@ class QueueStore:
     def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
         """Live messages of `first..last`, in order; at least one if there is any.
 
-        Ends before `bytes_max` of bodies or `messages_max` would be exceeded. Passes over
-        what is missing. Raises `CorruptError` if a body can't be read back: its positions
+        Ends before `bytes_max` of bodies or `messages_max` would be exceeded; with half of
+        `bytes_max` it may end where a block ends. Passes over what is missing. Raises `CorruptError` if a body can't be read back: its positions
         are missing from then on.
         """
         return self._read(first, last, bytes_max, messages_max, keep=False)
@@ -211,8 +211,12 @@ class QueueStore:
         self, first: int, last: int, bytes_max: int, messages_max: int, *, keep: bool
     ) -> list[Run]:
         runs: list[Run] = []
+        enough = (bytes_max + 1) // 2
         for entry, low, high, redelivered in self._live_parts(first, last):
             if runs and entry.bytes_of(low, low) > bytes_max:
+                break
+            if runs and bytes_max <= enough and entry.bytes_of(low, high) > bytes_max:
+                # Cutting a block costs a copy of it: it comes whole the next time.
                 break
             block = self.bodies.block_of(entry, keep=keep)
             start = low - entry.first + entry.start
