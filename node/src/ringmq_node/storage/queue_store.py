@@ -211,7 +211,7 @@ class QueueStore:
         self, first: int, last: int, bytes_max: int, messages_max: int, *, keep: bool
     ) -> list[Run]:
         runs: list[Run] = []
-        enough = (bytes_max + 1) // 2
+        enough = bytes_max // 2
         for entry, low, high, redelivered in self._live_parts(first, last):
             if runs and entry.bytes_of(low, low) > bytes_max:
                 break
