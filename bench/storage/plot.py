@@ -158,7 +158,11 @@ def _rates(outcomes: Sequence[Outcome], phase: str) -> Draw:
                 marker=".",
                 markersize=2,
             )
-        axes.set_ylim(bottom=0)
+        if len(variants_of(outcomes, "backlog")) > 1:
+            # Else the slowest are one flat line at the bottom.
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
         axes.set_xlabel("million messages done", fontsize=8)
         axes.set_title(f"backlog, {phase}: messages/s", fontsize=10)
