@@ -60,6 +60,9 @@ class Rates:
     def update(self, now: float) -> None:
         """Takes what was counted since the last time into the means. `now` in seconds."""
         before, self._updated_at = self._updated_at, now
+        if before is None:
+            # Nobody knows in how much time this came together.
+            self._counts = [0, 0, 0]
         if before is None or now <= before:
             return
         passed = now - before
