@@ -6,6 +6,8 @@ import asyncio
 import os
 import random
 import shutil
+import zlib
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,23 +17,34 @@ from node.tests.storage.workload import run_store
 
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove
-from ringmq_node.storage import Store, StoreLimits
+from ringmq_node.storage import DirectoryInUseError, Store, StoreLimits, references
 from ringmq_node.storage.directory import folder_name
 from ringmq_node.storage.offline import (
     DataDirectory,
     Fault,
+    NotADataDirectoryError,
     Verification,
     open_offline,
     verify,
 )
+from ringmq_node.storage.offline.faults import FAULTS_PER_FILE_MAX, Findings
+from ringmq_node.storage.offline.inspection import (
+    NothingToInspectError,
+    inspect_file,
+    inspect_queue,
+)
 from ringmq_node.storage.offline.statistics import DirectoryStatistics, collect
 from ringmq_node.storage.records import (
     BODIES_MAGIC,
+    JOURNAL_MAGIC,
     RECORD_HEADER_BYTES,
     Header,
+    Kind,
     RecordFile,
     owner_of,
+    record_header,
 )
+from ringmq_node.storage.references import Location, Reference
 
 LIMITS = StoreLimits(
     journal_entries_max=400,
@@ -169,6 +182,14 @@ def queue_file(root: Path, queue: str, name: str) -> Path:
     return root / "queues" / folder_name(queue) / name
 
 
+def write_version(path: Path, version: int) -> None:
+    """Into the header of a queue's file, with the checksum that goes with it."""
+    data = bytearray(path.read_bytes())
+    data[8:10] = version.to_bytes(2, "little")
+    data[24:28] = zlib.crc32(data[:24], owner_of(path.parent)).to_bytes(4, "little")
+    path.write_bytes(data)
+
+
 def below(root: Path, path: Path) -> str:
     return str(path.relative_to(root))
 
@@ -247,7 +268,8 @@ def test_a_torn_tail_is_told_and_is_sound(killed: Path) -> None:
 
 
 def test_a_torn_tail_of_a_store_file_is_sound_while_nobody_refers_to_it(killed: Path) -> None:
-    newest = max((killed / PERSISTENT).glob("*.rdq"), key=lambda path: int(path.stem))
+    # The last one that messages were put into; of what compaction wrote all is durable.
+    newest = killed / PERSISTENT / "30.rdq"
     size = newest.stat().st_size
     with newest.open("ab") as file:
         file.write(b"\x55" * 100)
@@ -285,11 +307,283 @@ def test_leftovers_and_foreign_files_are_noted_and_sound(root: Path) -> None:
 def test_a_flipped_bit_in_a_body_in_a_journal(killed: Path) -> None:
     """Of an op whose body counts: another one behind it says that it was durable."""
     journal = queue_file(killed, SMALL, "journal.jif")
-    blocks = [header for header in headers(journal) if header.length > 500]
-    hit = blocks[-1]
+    hit = [header for header in headers(journal) if header.length > 500][-2]
     flip(journal, hit.end - 3)
     found = check(killed)
     fault = faults_in(found, killed, journal)[0]
     assert (fault.offset, fault.length) == (hit.offset, hit.end - hit.offset)
     assert "checksum" in fault.what
     assert fault.queue == SMALL
+    # What was in it lives, by what is behind it.
+    assert found.messages == 900 + 2 * 152
+    assert found.messages_unreadable == 50
+    (bare,) = (fault for fault in found.faults if fault.first is not None)
+    assert (bare.first, bare.last, bare.queue) == (900, 949, SMALL)
+
+
+@pytest.mark.parametrize("place", ["header", "table", "body"])
+def test_a_flipped_bit_in_a_segment(root: Path, place: str) -> None:
+    """Recovery passes over bodies; this doesn't."""
+    segment = queue_file(root, SMALL, "0.idx")
+    hit = headers(segment)[1]
+    at = {"header": 20, "table": RECORD_HEADER_BYTES + 9, "body": hit.end - hit.offset - 1}[place]
+    flip(segment, hit.offset + at)
+    found = check(root)
+    fault, *_ = faults_in(found, root, segment)
+    assert (fault.offset, fault.length) == (hit.offset, hit.end - hit.offset)
+    assert found.messages_unreadable == 100
+    whose = [each for each in found.faults if each.first is not None]
+    assert [(each.queue, each.first, each.last) for each in whose] == [(SMALL, 350, 449)]
+
+
+@pytest.mark.parametrize("queue", [LARGE, COPY])
+def test_a_flipped_bit_in_a_table_of_references(root: Path, queue: str) -> None:
+    segment = queue_file(root, queue, "0.idx")
+    (record,) = headers(segment)
+    flip(segment, record.offset + RECORD_HEADER_BYTES + 30)
+    found = check(root)
+    assert not found.sound
+    assert faults_in(found, root, segment)
+    assert found.messages_unreadable == 104
+
+
+@pytest.mark.parametrize("place", ["header", "body"])
+def test_a_flipped_bit_in_a_record_of_the_message_store(root: Path, place: str) -> None:
+    """Both queues that share it are told, with the positions that are hit."""
+    path = root / PERSISTENT / "1.rdq"
+    hit = headers(path)[0]
+    flip(path, hit.offset + (12 if place == "header" else 2_000))
+    found = check(root)
+    assert found.messages_unreadable == 8
+    told = faults_in(found, root, path)
+    assert {(each.offset, each.length) for each in told} == {(hit.offset, hit.end - hit.offset)}
+    whose = [(each.queue, each.first, each.last) for each in told if each.queue is not None]
+    assert sorted(whose) == [(COPY, 0, 3), (LARGE, 0, 3)]
+
+
+def test_damage_to_garbage_is_damage_and_no_message_is_lost(root: Path) -> None:
+    path = root / PERSISTENT / "1.rdq"
+    hit = headers(path)[1]
+    flip(path, hit.offset + 2_000)
+    found = check(root)
+    assert not found.sound
+    assert found.messages_unreadable == 0
+    assert [(each.offset, each.queue) for each in found.faults] == [(hit.offset, None)]
+
+
+def test_a_store_file_that_is_missing(root: Path) -> None:
+    path = root / PERSISTENT / "1.rdq"
+    path.unlink()
+    found = check(root)
+    assert found.messages_unreadable == 2 * 2 * 4
+    told = faults_in(found, root, path)
+    assert {each.what for each in told} == {"the file is not there, or is empty"}
+    assert {each.queue for each in told} == {LARGE, COPY}
+
+
+def test_a_store_file_that_was_cut_short(root: Path) -> None:
+    path = root / PERSISTENT / "1.rdq"
+    last = headers(path)[-1]
+    os.truncate(path, last.end - 1)
+    found = check(root)
+    assert found.messages_unreadable == 8
+    assert {each.offset for each in faults_in(found, root, path)} == {last.offset}
+
+
+@pytest.mark.parametrize("harm", ["damaged", "gone"])
+def test_a_map_that_is_lost(root: Path, harm: str) -> None:
+    path = next(iter(sorted((root / PERSISTENT).glob("*.map"))))
+    if harm == "gone":
+        path.unlink()
+    else:
+        flip(path, path.stat().st_size - 1)
+    found = check(root)
+    assert found.messages_unreadable == 8
+    assert path.stem in {Path(each.file).stem for each in found.faults}
+
+
+def test_a_record_in_the_place_of_another(root: Path) -> None:
+    """Whole, with a good checksum, in a store file of the same size: but not the same file."""
+    one, other = root / PERSISTENT / "1.rdq", root / PERSISTENT / "30.rdq"
+    shutil.copyfile(other, one)
+    found = check(root)
+    assert faults_in(found, root, one)[0].what == "this is file 30"
+    assert found.messages_unreadable == 2 * 2 * 4
+
+
+def test_a_file_of_another_queue(root: Path) -> None:
+    path = queue_file(root, SMALL, "0.idx")
+    shutil.copyfile(queue_file(root, COPY, "0.idx"), path)
+    found = check(root)
+    assert faults_in(found, root, path)[0].what == "a file of another kind, or of another queue"
+    assert found.messages_unreadable == 800
+
+
+@pytest.mark.parametrize("name", ["journal.jif", "0.idx", "queue.name"])
+def test_a_queue_file_that_is_gone(root: Path, name: str) -> None:
+    queue_file(root, SMALL, name).unlink()
+    found = check(root)
+    assert not found.sound
+    with_text = " ".join(fault.what for fault in found.faults)
+    assert {"journal.jif": "ops were lost", "0.idx": "no body", "queue.name": "name is lost"}[
+        name
+    ] in with_text
+
+
+def test_a_folder_under_a_wrong_name(root: Path) -> None:
+    folder = queue_file(root, SMALL, "queue.name").parent
+    shutil.copytree(folder, folder.with_name("0" * 32))
+    found = check(root)
+    assert not found.sound
+    assert any("the folder of this queue is" in fault.what for fault in found.faults)
+
+
+def test_no_number_of_faults_is_too_many(tmp_path: Path) -> None:
+    """They are counted, and the first of each file are kept."""
+    findings = Findings(tmp_path)
+    for offset in range(50):
+        findings.add(tmp_path / "1.idx", offset, 1, "damaged")
+        findings.add(tmp_path / "1.idx", offset, 1, "the same place again")
+    assert findings.faults_total == 50
+    assert [fault.offset for fault in findings.faults] == [*range(FAULTS_PER_FILE_MAX)]
+
+
+# -- what may lie in wait
+
+
+def test_no_kind_of_file_hangs_it(root: Path) -> None:
+    """Pipes, devices, links to nowhere, and directories in the place of files."""
+    os.mkfifo(root / PERSISTENT / "70.rdq")
+    (root / PERSISTENT / "71.map").mkdir()
+    os.mkfifo(queue_file(root, SMALL, "5.idx"))
+    queue_file(root, COPY, "6.idx").symlink_to("/dev/zero")
+    queue_file(root, COPY, "7.idx").symlink_to("7.idx")
+    (root / "queues" / "loop").symlink_to(root)
+    os.mkfifo(root / "pipe")
+    with open_offline(root) as disk:
+        found = verify(DataDirectory(root, disk))
+    assert {Path(fault.file).name for fault in found.faults} >= {
+        "70.rdq", "71.map", "5.idx", "6.idx", "7.idx"
+    }  # fmt: skip
+    assert found.messages_unreadable == 0
+    assert any(note.startswith("pipe:") for note in found.notes)
+
+
+def test_numbers_that_would_take_all_memory_are_not_believed(root: Path) -> None:
+    """References with good checksums, to records that can't be: no table is made for them."""
+    table = array("I", [4])
+    locations = [
+        Location(1, 0xFFFF_FFFE, 32, 3668),
+        Location(1, 0, 0xFFFF_FF00, 3668),
+        Location(0xFFFF_FFFE, 0xFFFF_FFFE, 32, 44),
+        Location(1, 4, 14704, 0xFFFF_FFFF),
+        Location(1, 0, 32, 0),
+    ]
+    payload = references.encode([Reference(place, 0, table) for place in locations])
+    journal = queue_file(root, SMALL, "journal.jif")
+    data = journal.read_bytes()
+    file = RecordFile(str(journal), JOURNAL_MAGIC, len(data), lambda at, n: data[at : at + n], 0)
+    end = headers(journal)[-1]
+    header = record_header(
+        file.marker, end.end, Kind.STORED_FILL, payload, number=0, epoch=end.number
+    )
+    journal.write_bytes(data + header + payload)
+    queue_file(root, SMALL, "0.idx").unlink()
+    found = check(root)
+    assert found.messages_unreadable == 800
+    assert statistics(root).stores[0].references_lost == len(locations)
+
+
+def test_a_queue_that_another_version_wrote_is_a_fault(root: Path) -> None:
+    write_version(queue_file(root, SMALL, "journal.jif"), 7)
+    found = check(root)
+    (fault,) = found.faults
+    assert "format version 7" in fault.what
+    assert fault.queue == SMALL
+    unreadable = {each.queue: each.error for each in statistics(root).queues}
+    assert "format version 7" in str(unreadable[SMALL])
+    assert unreadable[LARGE] is None
+
+
+# -- who else is there
+
+
+def test_a_directory_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, cluster_id="c", node="n1")
+    with pytest.raises(DirectoryInUseError, match=f"in use by process {os.getpid()}: stop"):
+        check(tmp_path)
+    store.close()
+    with open_offline(tmp_path), open_offline(tmp_path), pytest.raises(DirectoryInUseError):
+        Store.open(tmp_path, cluster_id="c", node="n1")
+    Store.open(tmp_path, cluster_id="c", node="n1").close()
+
+
+def test_a_copy_without_a_lock_file_is_read(root: Path) -> None:
+    (root / "store.lock").unlink()
+    assert check(root).sound
+
+
+def test_what_is_no_data_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store.lock").touch()
+    with pytest.raises(NotADataDirectoryError, match=r"has no store\.meta"):
+        check(tmp_path)
+
+
+# -- single records
+
+
+def test_a_queue_is_shown_record_by_record(root: Path) -> None:
+    with open_offline(root) as disk:
+        found = inspect_queue(DataDirectory(root, disk), SMALL, 1000)
+    assert found.live.messages == 900
+    assert found.live.ranges == [(0, 99), (150, 299), (350, 999)]
+    assert [each.kind for each in found.files] == ["journal", "segment"]
+    assert [each.messages_live for each in found.files] == [100, 800]
+    assert [each.messages for each in found.files] == [100, 900]
+    kinds = [record.kind for record in found.records]
+    assert kinds == [*["checkpoint"] * 2, *["op"] * 3, "epoch", "op", "end", *["entry"] * 4]
+    assert len(found.records) == found.records_total
+    entry = found.records[-4]
+    assert (entry.number, entry.messages, entry.messages_live) == (0, 350, 250)
+    assert (entry.details["first"], entry.details["last"]) == (0, 349)
+    for record, header in zip(
+        found.records[8:], headers(queue_file(root, SMALL, "0.idx")), strict=True
+    ):
+        assert (record.offset, record.length) == (header.offset, header.end - header.offset)
+
+
+def test_references_are_shown_from_both_sides(root: Path) -> None:
+    with open_offline(root) as disk:
+        directory = DataDirectory(root, disk)
+        queue = inspect_queue(directory, LARGE, 1000)
+        stored = inspect_file(directory, PERSISTENT / "1.rdq", 1000)
+        moved = inspect_file(directory, next((root / PERSISTENT).glob("*.map")), 1000)
+    entry = queue.records[-1]
+    locations = entry.details["locations"]
+    assert isinstance(locations, list)
+    place = {"file": 1, "ordinal": 1, "offset": 3700, "length": 3668}
+    assert locations[1] == {**place, "start": 0, "messages": 4}
+    assert entry.details["locations_total"] == 101
+    counts = [record.details["references"] for record in stored.records]
+    assert counts == [2, 0, 0, 0, 2]
+    assert stored.records[1].details["message_id"] == (bytes(12) + (4).to_bytes(4)).hex()
+    assert (stored.summary.messages, stored.summary.messages_live) == (20, 8)
+    assert [record.kind for record in moved.records] == ["moved"]
+
+
+def test_damage_is_shown_in_its_place(root: Path) -> None:
+    segment = queue_file(root, SMALL, "0.idx")
+    second = headers(segment)[1]
+    flip(segment, second.end - 1)
+    with open_offline(root) as disk:
+        found = inspect_file(DataDirectory(root, disk), segment, 3)
+    assert [record.kind for record in found.records] == ["entry", "damage", "entry"]
+    assert (found.records[1].offset, found.records_total) == (second.offset, 4)
+    assert "checksum" in str(found.records[1].fault)
+    assert found.summary.faults == 1
+
+
+@pytest.mark.parametrize("path", ["store.meta", "none.idx", "../killed/store.meta", "/dev/zero"])
+def test_a_file_without_records_is_refused(root: Path, path: str) -> None:
+    with open_offline(root) as disk, pytest.raises(NothingToInspectError):
+        inspect_file(DataDirectory(root, disk), Path(path), 10)

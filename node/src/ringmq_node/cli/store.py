@@ -16,6 +16,17 @@ from ringmq_node.cli.output import emit_facts, emit_json, emit_table, fail, prog
 from ringmq_node.storage.errors import StoreError
 from ringmq_node.storage.offline import DataDirectory, NotADataDirectoryError, open_offline
 from ringmq_node.storage.offline.faults import Fault, plain
+from ringmq_node.storage.offline.inspection import (
+    FileInspection,
+    FilesInspection,
+    NothingToInspectError,
+    QueueInspection,
+    Ranges,
+    inspect_file,
+    inspect_files,
+    inspect_queue,
+)
+from ringmq_node.storage.offline.listing import FileSummary, Record
 from ringmq_node.storage.offline.statistics import DirectoryStatistics, collect
 from ringmq_node.storage.offline.verify import Verification, steps_of
 from ringmq_node.storage.offline.verify import verify as verify_directory
@@ -43,7 +54,7 @@ def opened(directory: Path) -> Iterator[DataDirectory]:
     try:
         with open_offline(directory) as disk:
             yield DataDirectory(directory, disk)
-    except NotADataDirectoryError as error:
+    except (NotADataDirectoryError, NothingToInspectError) as error:
         raise click.UsageError(str(error)) from error
     except StoreError as error:
         raise click.ClickException(str(error)) from error
@@ -127,6 +138,22 @@ def _show_statistics(statistics: DirectoryStatistics) -> None:
         ),
     )
     click.echo()
+    _show_stores(statistics)
+    click.echo()
+    totals = statistics.totals
+    emit_facts(
+        {
+            "queues": totals.queues,
+            "messages": totals.messages,
+            "bytes": size_text(totals.bytes),
+            "file_bytes": size_text(totals.file_bytes),
+            "garbage_bytes": size_text(totals.garbage_bytes),
+            "torn_bytes": totals.torn_bytes,
+        }
+    )
+
+
+def _show_stores(statistics: DirectoryStatistics) -> None:
     emit_table(
         ("store", "files", "bytes", "records", "live", "garbage", "fraction", "maps", "lost"),
         (
@@ -143,18 +170,6 @@ def _show_statistics(statistics: DirectoryStatistics) -> None:
             )
             for each in statistics.stores
         ),
-    )
-    click.echo()
-    totals = statistics.totals
-    emit_facts(
-        {
-            "queues": totals.queues,
-            "messages": totals.messages,
-            "bytes": size_text(totals.bytes),
-            "file_bytes": size_text(totals.file_bytes),
-            "garbage_bytes": size_text(totals.garbage_bytes),
-            "torn_bytes": totals.torn_bytes,
-        }
     )
 
 
@@ -232,6 +247,170 @@ def _show_verification(result: Verification) -> None:
         )
     for note in result.notes:
         click.echo(f"note: {note}")
+
+
+@store.command()
+@directory_argument
+@click.option("--queue", metavar="NAME", help="This queue's state, files and records.")
+@click.option(
+    "--file",
+    "path",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="This file's records; the path from DIR.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Print so many files, records and ranges; count all.",
+)
+@json_option
+def inspect(
+    directory: Path, queue: str | None, path: Path | None, limit: int, as_json: bool
+) -> None:
+    """What is in the files: all of them by name, those of one queue, or one of them.
+
+    Damage is shown in its place. Whether all is sound is for `verify` to say.
+    """
+    if queue is not None and path is not None:
+        raise click.UsageError("--queue and --file exclude each other")
+    with opened(directory) as found:
+        if queue is not None:
+            of_queue = inspect_queue(found, queue, limit)
+            emit_json(asdict(of_queue)) if as_json else _show_queue(of_queue)
+        elif path is not None:
+            of_file = inspect_file(found, path, limit)
+            emit_json(asdict(of_file)) if as_json else _show_file(of_file)
+        else:
+            names = inspect_files(found, limit)
+            emit_json(asdict(names)) if as_json else _show_files(names)
+
+
+def _show_files(found: FilesInspection) -> None:
+    emit_table(
+        ("file", "kind", "of", "bytes"),
+        ((each.file, each.kind, each.owner, each.size_bytes) for each in found.files),
+    )
+    _say_more(len(found.files), found.files_total, "files")
+
+
+def _show_queue(found: QueueInspection) -> None:
+    emit_facts(
+        {
+            "queue": None if found.queue is None else plain(found.queue),
+            "folder": found.folder,
+            "last_op": found.last_op,
+            "epoch": found.epochs[-1][0] if found.epochs else 0,
+            "next_position": found.next_position,
+            "live": _ranges_text(found.live),
+            "redelivered": _ranges_text(found.redelivered),
+            "missing": _ranges_text(found.missing),
+            "transient_dropped": found.transient_dropped,
+            "producers": found.producers,
+            "cuts": " ".join(f"{a}:{b}" for a, b in found.cuts) or "none",
+            "damaged": found.damaged,
+            "torn_bytes": found.torn_bytes,
+        }
+    )
+    click.echo()
+    _show_summaries(found.files)
+    click.echo()
+    _show_records(found.records, found.records_total)
+
+
+def _show_file(found: FileInspection) -> None:
+    _show_summaries([found.summary])
+    if found.queues_unreadable:
+        click.echo(f"references of {found.queues_unreadable} queues are not known")
+    click.echo()
+    _show_records(found.records, found.records_total)
+
+
+def _show_summaries(files: list[FileSummary]) -> None:
+    emit_table(
+        ("file", "kind", "number", "bytes", "records", "messages", "live", "garbage", "faults"),
+        (
+            (
+                each.file,
+                each.kind,
+                "?" if each.number is None else each.number,
+                each.size_bytes,
+                each.records,
+                each.messages,
+                "?" if each.messages_live is None else each.messages_live,
+                "?" if each.bytes_live is None else size_text(each.body_bytes - each.bytes_live),
+                each.faults,
+            )
+            for each in files
+        ),
+    )
+
+
+def _show_records(records: list[Record], total: int) -> None:
+    emit_table(
+        (
+            "file",
+            "offset",
+            "length",
+            "kind",
+            "number",
+            "epoch",
+            "flags",
+            "messages",
+            "live",
+            "bytes",
+            "says",
+        ),
+        (
+            (
+                each.file.rpartition("/")[2],
+                each.offset,
+                each.length,
+                each.kind,
+                each.number,
+                each.epoch,
+                "transient" if each.transient else "-",
+                each.messages,
+                "-" if each.messages_live is None else each.messages_live,
+                each.body_bytes,
+                each.fault or _details_text(each.details),
+            )
+            for each in records
+        ),
+    )
+    _say_more(len(records), total, "records")
+
+
+def _details_text(details: dict[str, object]) -> str:
+    """`name value` for what is there; ranges `first-last`, locations `file/ordinal@offset`."""
+    texts: list[str] = []
+    for name, value in details.items():
+        if value in ("", None) or name.endswith("_total"):
+            continue
+        if isinstance(value, list):
+            more = "" if details[f"{name}_total"] == len(value) else " ..."
+            value = (" ".join(map(_item_text, value)) or "none") + more
+        texts.append(f"{name} {value}")
+    return ", ".join(texts)
+
+
+def _item_text(item: dict[str, int] | tuple[int, int]) -> str:
+    if isinstance(item, dict):
+        return f"{item['file']}/{item['ordinal']}@{item['offset']}"
+    return f"{item[0]}-{item[1]}"
+
+
+def _ranges_text(found: Ranges) -> str:
+    shown = " ".join(f"{first}-{last}" for first, last in found.ranges)
+    more = " ..." if len(found.ranges) < found.total else ""
+    return f"{found.messages} in {found.total} ranges: {shown}{more}" if found.total else "none"
+
+
+def _say_more(shown: int, total: int, what: str) -> None:
+    if shown < total:
+        click.echo(f"({shown} of {total} {what}: see --limit)")
 
 
 def _whose(result: DirectoryStatistics | Verification) -> dict[str, object]:

@@ -57,6 +57,8 @@ class References:
         self.catalogue.load(disk, directory)
         # References that lead nowhere.
         self.lost = 0
+        # Queues whose references are not known.
+        self.unreadable_queues = 0
 
     def refer(self, location: Location) -> None:
         if isinstance(self.find(location), Lost):

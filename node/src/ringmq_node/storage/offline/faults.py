@@ -12,6 +12,8 @@ from ringmq_node.storage.errors import CorruptionReport
 FAULTS_PER_FILE_MAX = 20
 FAULTS_MAX = 10_000
 NOTES_MAX = 1_000
+# Remembered, so that a place is counted once. Past it one may be counted twice.
+_PLACES_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Findings:
     # What is there and means nothing to a node.
     notes: list[str] = field(default_factory=list)
     notes_total: int = 0
-    # By file, and for those whose number is bounded, by offset too.
+    # How many by file, and where.
     _counts: dict[str, int] = field(default_factory=dict)
     _places: set[tuple[str, int]] = field(default_factory=set)
 
@@ -65,16 +67,17 @@ class Findings:
         queue: str | None = None,
         positions: tuple[int, int] | None = None,
     ) -> None:
-        """One fault. The same place is told once, unless other positions are hit by it."""
+        """One fault. The same bytes are told once, unless other positions are hit by it."""
         file = relative(self.root, path)
-        if positions is None and (file, offset) in self._places:
+        if positions is None and length and (file, offset) in self._places:
             return
+        if length and len(self._places) < _PLACES_MAX:
+            self._places.add((file, offset))
         self.faults_total += 1
         count = self._counts.get(file, 0) + 1
         self._counts[file] = count
         if count > FAULTS_PER_FILE_MAX or len(self.faults) >= FAULTS_MAX:
             return
-        self._places.add((file, offset))
         first, last = positions or (None, None)
         self.faults.append(Fault(file, offset, length, what, queue, first, last))
 

@@ -65,15 +65,20 @@ def steps(file: RecordFile, *, payloads: bool) -> Iterator[Step]:
         offset = end
 
 
-def block_body(file: RecordFile, header: Header) -> tables.Body:
-    """The messages of a record whose payload is a block, numbered from 0. Raises `ValueError`."""
+def block_body(
+    file: RecordFile, header: Header, first: int = 0, generation: int = 0
+) -> tables.Body:
+    """The messages, from position `first` on, of a record whose payload is a block.
+
+    Reads the tables only. Raises `ValueError`.
+    """
     begin = header.offset + RECORD_HEADER_BYTES
     at = file.window.place(begin, min(header.length, 16), SPARSE_BYTES)
     size = tables.tables_bytes(file.window.data, at)
     if size > header.length:
         raise ValueError(f"block of {header.length} bytes ends within its tables")
     at = file.window.place(begin, size, SPARSE_BYTES)
-    return tables.embedded(header, file.window.data, at, header.length, 0, 0)
+    return tables.embedded(header, file.window.data, at, header.length, first, generation)
 
 
 @dataclass(slots=True)
