@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,6 +44,10 @@ from ringmq_node.storage.segments import read_block, read_blocks
 
 # Where everything that is or will be in a queue lies before.
 _END = (1 << 63) - 1
+# What is let go of before others have their turn, in messages, and what an entry costs of
+# it: about 10 ms.
+_REDUCE_STEP = 20_000
+_REDUCE_ENTRY = 10
 
 
 class Host(Protocol):
@@ -61,6 +65,9 @@ class Host(Protocol):
 
     def mark_reading(self, bodies: Bodies) -> None:
         """There is something to be read ahead."""
+
+    def mark_reducing(self, bodies: Bodies) -> None:
+        """`reduce_some` is to be called, when others have had their turn."""
 
 
 @dataclass(slots=True, eq=False)
@@ -141,6 +148,10 @@ class Bodies:
         # On their way into the transient store; in it and in no segment yet.
         self._paging: list[Entry] = []
         self.paged: deque[Entry] = deque()
+        # What is to be let go of. Some may be dead or not in memory any more.
+        self._excess: deque[Entry] = deque()
+        # Something was requeued since the last `reduce`.
+        self._returned = False
         self._accounted = 0
         self._account()
 
@@ -156,6 +167,9 @@ class Bodies:
         """A living entry of a new message, with its block."""
         self.index.add(entry)
         self.live_bytes += entry.body_bytes
+        if self.lazy and entry.transient:
+            # No round will make it durable, as it does others.
+            self.let_go(entry)
         self._account()
 
     def before_removal(self, ranges: tuple[Range, ...]) -> None:
@@ -213,14 +227,13 @@ class Bodies:
     def _release(self, entry: Entry) -> None:
         """An entry has died."""
         place = entry.location
-        if place is not None:
-            store = self._host.messages(transient=entry.transient)
-            if entry.transient or not store.is_durable(place):
-                store.release(place)
-            else:
-                # Not before it is durable that the message is gone: it may come back, and
-                # would find its body deleted.
-                self._releasing.append(place)
+        if place is not None and entry.transient:
+            # Not written yet, it never will be.
+            self._host.messages(transient=True).release(place)
+        elif place is not None:
+            # Not before it is durable that the message is gone: it may come back, and
+            # would find its body deleted.
+            self._releasing.append(place)
         self._left(entry)
 
     def _left(self, entry: Entry) -> None:
@@ -253,6 +266,8 @@ class Bodies:
         for entry in entries:
             entry.block = None
             self._left(entry)
+        if self._excess and self.lazy:
+            self._excess.extend(parts)
         self._account()
 
     def clear(self) -> None:
@@ -263,8 +278,10 @@ class Bodies:
         for entry in self.index.clear():
             if entry.location is not None:
                 self._host.messages(transient=entry.transient).release(entry.location)
+        self.released(self.take_releases())
         self.paged.clear()
         self._paging.clear()
+        self._excess.clear()
         self._account()
 
     # -- another state in the place of this one
@@ -281,6 +298,7 @@ class Bodies:
         self.next_position = state.next_position
         self._fetched = None
         self._ahead_at = 0
+        self._excess.clear()
         self.missing = live.copy()
         deltas = [*self.index.deltas.values()]
         for delta in deltas:
@@ -382,6 +400,7 @@ class Bodies:
 
     def requeued(self, first: int) -> None:
         """Messages from `first` on may be fetched again."""
+        self._returned = True
         if self._fetched is not None and first < self._fetched:
             self._fetched = first
             self._ahead_at = 0
@@ -488,30 +507,42 @@ class Bodies:
             self._on_emptied(delta.segment)
         self._account()
 
-    def fold(self, *, hard: bool = False) -> None:
-        """Folds segments, newest first, while there are more betas than are permitted."""
+    def fold(self) -> None:
+        """Folds segments, newest first, while there are more betas than are permitted.
+
+        One at once, the others when the host calls `reduce_some`.
+        """
+        if self._fold_one():
+            self._host.mark_reducing(self)
+        self._account()
+
+    def _fold_one(self) -> bool:
+        """Folds the newest segment that may be; returns False if there is none."""
         index = self.index
         permitted = paging.permitted_betas(index.messages, self.target)
-        if self.lazy or hard or self._over():
+        if self.lazy or self._over():
             permitted = paging.permitted_betas(index.messages, 0)
+        if index.messages - index.messages_in_memory <= permitted:
+            return False
         first = self.head // SEGMENT_POSITIONS
         for number in sorted(self.segments, reverse=True):
-            if index.messages - index.messages_in_memory <= permitted or number <= first:
+            if number <= first:
                 break
             segment = self.segments[number]
             if number not in index.deltas and self._may_fold(segment):
                 index.fold(segment, self.live)
-        self._account()
+                return True
+        return False
 
     def _may_fold(self, segment: DataFile) -> bool:
         first = segment.number * SEGMENT_POSITIONS
         last = first + SEGMENT_POSITIONS - 1
         if not segment.references or last >= self.next_position:
             return False
-        entries = [*self.index.overlapping(first, last)]
-        if not all(entry.file is segment and entry.durable for entry in entries):
+        overlapping = self.index.overlapping(first, last)
+        if not all(entry.file is segment and entry.durable for entry in overlapping):
             return False
-        for entry in entries:
+        for entry in self.index.overlapping(first, last):
             if entry.block is not None:
                 self.index.detach(entry)
         return True
@@ -531,21 +562,54 @@ class Bodies:
                 index.detach(entry)
                 self._account()
 
+    @property
+    def wants_reducing(self) -> bool:
+        """Whether something that was with a consumer may be in memory without need."""
+        return self.lazy and self._returned
+
     def reduce(self) -> None:
-        """Lets go of what is above the target, or above what the node may hold."""
+        """Lets go of what is above the target, or above what the node may hold.
+
+        A step of it at once, the others when the host calls `reduce_some`.
+        """
+        self._returned = False
+        excess = self._excess_messages()
+        if excess > 0 and not self._excess:
+            self._excess.extend(self._to_release(excess))
+        if self.reduce_some():
+            self._host.mark_reducing(self)
+
+    def _to_release(self, excess: float) -> Iterable[Entry]:
+        if self.lazy:
+            # All of it, in any order.
+            return [entry for entry in self.index if entry.block is not None]
+        rates = self.rates
+        acks_first = rates.deliver - rates.ack > rates.publish - rates.deliver
+        return paging.to_release([*self.index], self.head, excess, acks_first=acks_first)
+
+    def reduce_some(self) -> bool:
+        """One step of `reduce`; returns whether there is more to do."""
+        work = _REDUCE_STEP
+        while self._excess and work > 0:
+            entry = self._excess.popleft()
+            work -= entry.count + _REDUCE_ENTRY
+            if entry.live and entry.block is not None:
+                self.let_go(entry)
+        if self._excess and self._excess_messages() <= 0:
+            # There is room again, or the queue isn't lazy any more.
+            self._excess.clear()
+        more = bool(self._excess) or self._fold_one()
+        self._account()
+        return more
+
+    def _excess_messages(self) -> float:
+        """How many messages too many are in memory."""
         excess = self.index.messages_in_memory - (0 if self.lazy else self.target)
         over = self._host.counters.cache_bytes - self._host.limits.cache_bytes_max
         if over > 0 and self.index.memory_bytes:
             share = over / self.index.memory_bytes
             excess = max(excess, share * self.index.messages_in_memory)
-        if excess > 0:
-            rates = self.rates
-            acks_first = rates.deliver - rates.ack > rates.publish - rates.deliver
-            entries = [*self.index]
-            for entry in paging.to_release(entries, self.head, excess, acks_first=acks_first):
-                self.let_go(entry)
-        self.fold()
-        self._account()
+        return excess
 
     def let_go(self, entry: Entry) -> None:
         """Alpha to beta; of a transient message, on its way to that."""

@@ -28,7 +28,7 @@ from ringmq_node.storage.bodies import Bodies
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError
 from ringmq_node.storage.flush import Flusher, FlushJob
-from ringmq_node.storage.index import DataFile, Entry
+from ringmq_node.storage.index import DataFile, Entry, live_count
 from ringmq_node.storage.journal import JournalWriter, Piece
 from ringmq_node.storage.limits import Written
 from ringmq_node.storage.records import (
@@ -332,7 +332,10 @@ class QueueStore:
     # -- paging
 
     def set_lazy(self, lazy: bool) -> None:
-        """Whether bodies are kept in memory only while they are being written or fetched."""
+        """Whether bodies are kept in memory only while they are being written or fetched.
+
+        What is in memory is let go of in steps of about 10 ms, with others between them.
+        """
         self.bodies.lazy = lazy
         self.bodies.reduce()
 
@@ -350,8 +353,13 @@ class QueueStore:
 
     def chain(self) -> paging.Chain:
         """How many messages are in which part of the queue."""
-        index = self.bodies.index
-        return paging.chain(index, index.deltas.values(), self.bodies.head)
+        index, head = self.bodies.index, self.bodies.head
+        if not index.deltas and index.messages == index.messages_in_memory:
+            # There may be very many entries, and it isn't needed to look at them.
+            pending = live_count(self.state.live, 0, head - 1)
+            pending -= live_count(self.missing, 0, head - 1)
+            return paging.Chain(pending, index.messages - pending, 0, 0, 0, 0)
+        return paging.chain(index, index.deltas.values(), head)
 
     def seal(self) -> None:
         """The queue is idle: begins another journal, so that a large one is flushed."""

@@ -86,6 +86,8 @@ class Store:
         self._commit = GroupCommit(self, disk, limits, stores)
         self._background = Background(self, disk, stores)
         self._paging: dict[Bodies, None] = {}
+        # Queues that have more to let go of than fits one turn of the loop.
+        self._reducing: dict[Bodies, None] = {}
         # Queues that something was appended to, and in which tick that was last.
         self._active: dict[QueueStore, int] = {}
         self._ticks = 0
@@ -178,6 +180,7 @@ class Store:
             self._background.forget(opened)
             self._active.pop(opened, None)
             self._paging.pop(opened.bodies, None)
+            self._reducing.pop(opened.bodies, None)
             opened.delete()
             condemned = [*opened.bodies.condemned]
         del self._folders[queue]
@@ -310,8 +313,9 @@ class Store:
         for queue in idle:
             del self._active[queue]
             queue.seal()
-        if self.counters.cache_bytes > self.limits.cache_bytes_max:
-            for queue in self._queues.values():
+        over = self.counters.cache_bytes > self.limits.cache_bytes_max
+        for queue in self._queues.values():
+            if over or queue.bodies.wants_reducing:
                 queue.bodies.reduce()
         self._background.look_for_garbage()
 
@@ -339,6 +343,27 @@ class Store:
 
     def mark_reading(self, bodies: Bodies) -> None:
         self._background.mark_reading(bodies)
+
+    def mark_reducing(self, bodies: Bodies) -> None:
+        if self._loop is None:
+            # There are no others.
+            while bodies.reduce_some():
+                pass
+            return
+        if not self._reducing:
+            self._loop.call_soon(self._reduce)
+        self._reducing[bodies] = None
+
+    def _reduce(self) -> None:
+        """One step of one queue in each turn of the loop."""
+        if self._loop is None or self.failure is not None or not self._reducing:
+            return
+        bodies = next(iter(self._reducing))
+        del self._reducing[bodies]
+        if bodies.reduce_some():
+            self._reducing[bodies] = None
+        if self._reducing:
+            self._loop.call_soon(self._reduce)
 
     # -- what the threads report (`rounds.Host`, `background.Host`)
 
