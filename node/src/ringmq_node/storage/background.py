@@ -116,6 +116,8 @@ class Background:
             self._host.fail(task.error)
         elif self._host.has(job.queue):
             job.queue.flushed(job)
+        elif job.condemned is not None:
+            job.queue.bodies.give_back(job.condemned, job.given_back)
 
     # -- reading ahead
 

@@ -16,7 +16,7 @@ given, is called on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -123,8 +123,9 @@ class GroupCommit:
         if current is not None and any(job.queue is queue for job in current.jobs):
             current.wait()
 
-    def drain(self) -> None:
-        """Waits for the threads, and commits what is left in this one. Raises `OSError`."""
+    def drain(self, queues: Iterable[QueueStore]) -> None:
+        """Waits for the threads, commits what is left in this one, and ends the journals of
+        `queues`. Raises `OSError`."""
         self._loop = None
         current, self._round = self._round, None
         if current is not None:
@@ -138,11 +139,18 @@ class GroupCommit:
             self._ended(current, error)
         if self._host.failure is not None:
             return
-        self.commit_now([*self._dirty])
+        self._commit_here([*self._dirty])
         self._dirty.clear()
         self._done = self._begun + 1
+        self._commit_here([queue for queue in queues if queue.end()])
 
-    def commit_now(self, queues: Sequence[QueueStore]) -> None:
+    def commit_new(self, queue: QueueStore) -> None:
+        """Makes a new queue durable, beside the round that may be on its way. Raises `OSError`."""
+        job = queue.take()
+        _write_journals(self._disk, [job])
+        queue.committed(job)
+
+    def _commit_here(self, queues: Sequence[QueueStore]) -> None:
         """A round in the place where it is called. Raises `OSError`."""
         stored = self._take_stored()
         jobs = [queue.take() for queue in queues]

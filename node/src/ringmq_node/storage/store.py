@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +86,7 @@ class Store:
         self._transient.start_collecting()
         self._commit = GroupCommit(self, disk, limits, stores)
         self._background = Background(self, disk, stores)
+        self._duration_s = math.inf
         self._paging: dict[Bodies, None] = {}
         # Queues that have more to let go of than fits one turn of the loop.
         self._reducing: dict[Bodies, None] = {}
@@ -150,12 +152,13 @@ class Store:
             found = recover(self.disk, folder, self._persistent.share)
             opened = QueueStore(queue, folder, self, found)
             if new:
-                self._commit.commit_now([opened])
+                self._commit.commit_new(opened)
         except OSError as error:
             failure = self.fail(error)
             raise failure from error
         self._folders[queue] = folder
         self._queues[queue] = opened
+        opened.set_duration(self._duration_s)
         self._unopened.discard(queue)
         self._collect_if_known()
         if opened.flushable:
@@ -256,10 +259,7 @@ class Store:
         loop, self._loop = self._loop, None
         try:
             self._background.drain()
-            self._commit.drain()
-            if self.failure is None:
-                queues = [queue for queue in self._queues.values() if queue.end()]
-                self._commit.commit_now(queues)
+            self._commit.drain(self._queues.values())
         except OSError as error:
             raise self.fail(error) from error
         finally:
@@ -296,6 +296,7 @@ class Store:
 
     def set_duration(self, duration_s: float) -> None:
         """For how many seconds each queue may have messages in memory."""
+        self._duration_s = duration_s
         for queue in self._queues.values():
             queue.set_duration(duration_s)
 
@@ -334,7 +335,7 @@ class Store:
         self._commit.mark_dirty(queue)
 
     def mark_flushable(self, queue: QueueStore) -> None:
-        if queue.queue in self._queues:
+        if self.has(queue):
             self._background.mark_flushable(queue)
 
     def mark_paging(self, bodies: Bodies) -> None:
@@ -375,7 +376,10 @@ class Store:
         """All of `jobs` is durable."""
         self.counters.rounds += 1
         for job in jobs:
-            if self.has(job.queue) and job.queue.committed(job) and self._loop is not None:
+            if not self.has(job.queue):
+                # Deleted meanwhile: nobody else will say that its bodies are not wanted.
+                job.queue.bodies.released(job.releases)
+            elif job.queue.committed(job) and self._loop is not None:
                 self._loop.call_soon(self._report_durable, job.queue)
         if self._paging:
             paging, self._paging = self._paging, {}
