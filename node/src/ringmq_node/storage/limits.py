@@ -31,7 +31,8 @@ class StoreLimits:
     # the index; the others go to the message store. 0: all go there.
     embed_below: int = 4096
     # What is put into the message store as one record, unless one message alone is larger.
-    store_block_bytes_max: int = 64 << 10
+    # One that lives keeps the others on the disk.
+    store_block_bytes_max: int = 16 << 10
     # A file of the message store is not begun before the one before it is this large.
     store_file_bytes_max: int = 16 << 20
     # Compaction begins when more than this part of the bytes of all files is garbage, and
