@@ -332,6 +332,35 @@ def test_transient_message_in_the_store_is_never_live_again() -> None:
     assert [*found.missing] == [(1, 1)]
 
 
+def test_transient_message_of_before_is_not_in_an_unfolded_delta() -> None:
+    """Found by the fuzzer: its position was given out again, and its record comes first."""
+    segment = Segment()
+    segment.entry(0, b"a")
+    segment.stored(1, stored_at(7, 1), flags=FLAG_TRANSIENT)
+    disk = folder({"0.idx": segment, "journal.jif": Journal(live=[(0, 0)])})
+    found = recovered(disk)
+    after = segment.entry(1, b"again", generation=found.next_generation)
+    now = segment.stored(2, stored_at(0, 1), generation=6, flags=FLAG_TRANSIENT)
+    disk.write(HERE / "0.idx", 0, [bytes(segment.data)])
+    found.segments[0].end = found.segments[0].synced = len(segment.data)
+    live = RangeSet([(0, 2)])
+    loaded, _ = load_segment(disk, found.segments[0], live, RangeSet(), found.cuts)
+    assert [entry.offset for entry in loaded] == [FILE_HEADER.size, after, now]
+
+
+def test_bodies_beyond_the_last_position_are_cut_off() -> None:
+    """The journal was cut short where a record ends, so that nothing in it shows that."""
+    segment, journal = Segment(), Journal(5, live=[(0, 0)])
+    segment.entry(0, b"a", b"lost")
+    found = recovered(folder({"0.idx": segment, "journal.jif": journal}))
+    assert found.cuts == (Cut(6, 1),)
+    later = Journal(6, live=[(0, 1)], cuts=found.cuts)
+    again = segment.entry(1, b"again", generation=6)
+    disk = folder({"0.idx": segment, "journal.jif": later})
+    found = recovered(disk)
+    assert unfolded(disk, found) == [(0, 0, 1, FILE_HEADER.size), (1, 1, 1, again)]
+
+
 def test_hollow_publish_counts_and_is_dropped() -> None:
     journal = Journal(next_position=3)
     outline = Outline(3, 4, transient=True, producer_id=b"p", first_sequence=1)

@@ -47,6 +47,8 @@ class DataFile:
     end: int
     # Known to be durable up to here.
     synced: int
+    # What this start has found ends here: it refers to nothing in the transient store.
+    found: int = 0
     # Living entries whose record is here.
     references: int = 0
     # The oldest journal generation of any body in it.

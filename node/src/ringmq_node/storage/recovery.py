@@ -58,7 +58,7 @@ from ringmq_node.storage.records import (
     owner_of,
 )
 from ringmq_node.storage.references import Location
-from ringmq_node.storage.segment_scan import entries_of, load_segment, scan_segment
+from ringmq_node.storage.segment_scan import entries_of, lasting, load_segment, scan_segment
 from ringmq_node.storage.segments import segment_name
 from ringmq_node.storage.tables import Body
 
@@ -133,7 +133,9 @@ class _Recovery:
         self._lost: list[CorruptionReport] = []
         self._torn_bytes = 0
         # A torn tail stays in the file when it is sealed: what is in it is made void by a cut.
+        # So is what lies beyond the last position that the state knows, if anything does.
         self._torn_journal = False
+        self._beyond = -1
         # The latest generation of which anything was seen.
         self._generation = 0
         # Those of which there is a journal, readable or not.
@@ -201,7 +203,7 @@ class _Recovery:
         result: Scan[None] = records.scan(
             lambda header, payload: self._visit(journal, header, payload)
         )
-        file.end = file.synced = result.end
+        file.end = file.synced = file.found = result.end
         self._torn_bytes += result.torn_bytes
         self._torn_journal |= result.torn_bytes > 0
         self._corruptions += result.corruptions
@@ -345,7 +347,8 @@ class _Recovery:
         if found.torn_bytes:
             self._cut_file(path, found.end)
         generations = [body.generation for body in found.bodies]
-        file = DataFile(path, number, found.marker, end=found.end, synced=found.end)
+        end = found.end
+        file = DataFile(path, number, found.marker, end=end, synced=end, found=end)
         file.oldest_generation = min(generations, default=0)
         self._generation = max(self._generation, *generations, 0)
         return file, found.bodies
@@ -365,9 +368,10 @@ class _Recovery:
 
     def _sum(self, state: QueueState, file: DataFile, bodies: list[Body]) -> None:
         """What recovery chooses of a segment, as a delta; refers to what is stored of it."""
-        lasting = _lasting(bodies)
         delta = Delta(file, 0, 0, False)
-        for choice in tables.choose(lasting, state.live, RangeSet(), self._covered, self._cuts):
+        self._beyond = max((self._beyond, *(body.last for body in bodies)))
+        mine = lasting(bodies, file.found)
+        for choice in tables.choose(mine, state.live, RangeSet(), self._covered, self._cuts):
             delta.live += choice[3]
             delta.live_bytes += tables.live_bytes(choice, state.live)
             location = choice[0].location
@@ -401,8 +405,9 @@ class _Recovery:
         mixed: set[int] = set()
         body_bytes = sum(delta.live_bytes for delta in self._deltas.values())
         for journal in journals:
-            lasting = _lasting(journal.bodies)
-            chosen = tables.choose(lasting, state.live, RangeSet(), self._covered, self._cuts)
+            self._beyond = max((self._beyond, *(body.last for body in journal.bodies)))
+            mine = lasting(journal.bodies, journal.file.found)
+            chosen = tables.choose(mine, state.live, RangeSet(), self._covered, self._cuts)
             body_bytes += sum(tables.live_bytes(choice, state.live) for choice in chosen)
             journal.file.entries = entries_of(chosen, journal.file)
             for entry in journal.file.entries:
@@ -416,8 +421,8 @@ class _Recovery:
             if number not in mixed:
                 index.put(delta)
                 continue
-            lasting = _lasting(self._bodies_of(delta.segment))
-            chosen = tables.choose(lasting, state.live, RangeSet(), RangeSet(), self._cuts)
+            mine = lasting(self._bodies_of(delta.segment), delta.segment.found)
+            chosen = tables.choose(mine, state.live, RangeSet(), RangeSet(), self._cuts)
             entries += entries_of(chosen, delta.segment)
         for entry in sorted(entries, key=lambda entry: entry.first):
             index.add(entry)
@@ -425,7 +430,7 @@ class _Recovery:
         missing.subtract(self._covered)
         generation = self._generation + 1
         cuts = self._cuts
-        if self._torn_journal:
+        if self._torn_journal or self._beyond >= state.next_position:
             cuts = checkpoint.add_cut(cuts, Cut(generation, state.next_position))
         files = [journal.file for journal in journals]
         current = files.pop() if files and files[-1].path.name == CURRENT_NAME else None
@@ -450,11 +455,6 @@ def _drop_transient(state: QueueState) -> None:
         state.live.remove(first, last)
         state.redelivered.remove(first, last)
     state.transient.clear()
-
-
-def _lasting(bodies: list[Body]) -> list[Body]:
-    """Those that aren't in the transient message store, which was emptied."""
-    return [body for body in bodies if not (body.transient and body.location is not None)]
 
 
 def _journals(names: dict[str, int]) -> list[tuple[int, bool]]:

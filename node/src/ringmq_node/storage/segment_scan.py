@@ -247,8 +247,20 @@ def load_segment(
     if not found.marker:
         report = CorruptionReport(str(file.path), 0, file.end, found.unreadable)
         return [], [report]
-    choices = tables.choose(found.bodies, live, missing, RangeSet(), cuts)
+    choices = tables.choose(lasting(found.bodies, file.found), live, missing, RangeSet(), cuts)
     return entries_of(choices, file), found.corruptions
+
+
+def lasting(bodies: list[Body], end: int) -> list[Body]:
+    """Those that count: not what a transient message store had, before `end`, at an earlier start.
+
+    It was emptied since, and the positions may have been given out again.
+    """
+    return [
+        body
+        for body in bodies
+        if not (body.transient and body.location is not None and body.offset < end)
+    ]
 
 
 def entries_of(choices: list[Choice], file: DataFile) -> list[Entry]:
