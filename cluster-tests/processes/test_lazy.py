@@ -132,6 +132,16 @@ async def test_mode_while_the_registry_does_not_answer(cluster: Cluster) -> None
 
 
 @scenario(deadline_s=30)
+async def test_many_who_disagree(cluster: Cluster) -> None:
+    """Every call is answered, and all replicas end with the mode of one of them."""
+    async with cluster.client() as client:
+        modes = [LAZY, DEFAULT] * 6
+        before = await asyncio.gather(*(client.set_queue_mode("q", mode) for mode in modes))
+        assert set(before) <= {LAZY, DEFAULT}
+        await everywhere(cluster, (await client.queue("q")).mode)
+
+
+@scenario(deadline_s=60)
 async def test_numbers(cluster: Cluster) -> None:
     """Every message is in one part of the queue; rates follow what is done."""
     async with cluster.publishing("q", total=1000) as load:
@@ -151,16 +161,17 @@ async def test_numbers(cluster: Cluster) -> None:
         assert await consumer.ack(batch, wait=True)
         # Lists are of many queues: they have what is known without looking.
         assert [each.storage for each in await client.queues()] == [None]
-
-        async def rates_are_known() -> bool:
-            storage = (await client.queue("q")).storage
-            assert storage is not None
-            return min(storage.publish_rate, storage.deliver_rate, storage.acknowledge_rate) > 0
-
-        await until(rates_are_known, "rates", within_s=10)
     mirror = await cluster.replica("q", (await cluster.mirrors_of("q"))[0])
     assert mirror.mode == common.QUEUE_MODE_DEFAULT
     assert total(mirror.storage) == 1000 - len(batch)
+
+    async def rates_are_known() -> bool:
+        storage = (await cluster.info("q")).storage
+        assert storage is not None
+        return min(storage.publish_rate, storage.deliver_rate, storage.acknowledge_rate) > 0
+
+    async with cluster.publishing("q"), cluster.consuming("q"):
+        await until(rates_are_known, "rates", within_s=15)
 
 
 @pytest.mark.slow
