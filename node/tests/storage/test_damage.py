@@ -228,6 +228,25 @@ def test_flipped_bit_in_the_file_header_loses_nothing() -> None:
             assert Picture.of(queue.state, queue.missing, 0) == made.last
 
 
+def test_damaged_body_in_a_segment_is_found_when_it_is_read() -> None:
+    """A start doesn't read it; the others of the segment are not hurt."""
+    made = aftermath(clean=True)
+    path = next(path for path in made.files if path.suffix == ".idx")
+    header = made.headers(path)[0]
+    disk = made.disk.copy()
+    disk.content(path)[header.end - 1] ^= 1
+    queue = open_store(disk).open_queue(QUEUE)
+    assert not queue.corruptions
+    assert not queue.missing
+    with pytest.raises(CorruptError) as caught:
+        bodies(queue)
+    assert (caught.value.report.file, caught.value.report.offset) == (str(path), header.offset)
+    assert queue.missing
+    for position, body in readable(queue).items():
+        assert body == made.load.bodies[0, position]
+    queue.check()
+
+
 def test_one_of_two_checkpoints_is_enough() -> None:
     made = aftermath(clean=True)
     path = next(path for path in made.files if path.name == "journal.jif")

@@ -121,6 +121,24 @@ def test_power_cut_after_some_writes(act: Callable[[Workload], None]) -> None:
     cut_at_every_write(recording, stride=5, kept=["nothing", "anything"], seed=1)
 
 
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+def test_power_cut_after_a_start_takes_back_nothing_of_what_was_found(
+    act: Callable[[Workload], None],
+) -> None:
+    """A killed process leaves what can be read and isn't durable; the next one reads it."""
+    recording = Recording(seed=3, steps=60, act=act)
+    for writes in range(recording.created, len(recording.disk.log)):
+        disk = SimulatedDisk()
+        for call in recording.disk.log[:writes]:
+            disk.do(call)
+        found = open_store(disk).open_queue(QUEUE)
+        recording.check(found, writes)
+        again = open_store(disk.power_cut("nothing", random.Random(0))).open_queue(QUEUE)
+        assert again.state.digest() == found.state.digest(), writes
+        assert again.missing == found.missing, writes
+        assert again.live_bytes == found.live_bytes, writes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
