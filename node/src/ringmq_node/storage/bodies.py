@@ -174,26 +174,31 @@ class Bodies:
 
     def before_removal(self, ranges: tuple[Range, ...]) -> None:
         """These positions will cease to be live: what is folded of them has to be known."""
-        if not self.index.deltas:
+        if not self.index.deltas or not ranges:
             return
-        for first, last in ranges:
-            for delta in self.index.folded(first, last):
-                if not self._covers(delta, first, last):
-                    self.unfold(delta)
+        going = RangeSet(ranges)
+        for delta in self.index.folded(going.first, going.last):
+            rest = RangeSet(self.live.intersection(delta.first, delta.last))
+            # A delta that dies of it as a whole stays folded; so does one that it leaves alone.
+            if rest.subtract(going.intersection(delta.first, delta.last)) and rest:
+                self.unfold(delta)
 
-    def before_fill(self, first: int, last: int) -> None:
-        """Bodies for missing positions will be added."""
+    def before_adding(self, first: int, last: int) -> None:
+        """Entries will be added there: of the segment that is begun, or of what is missing."""
         for delta in self.index.folded(first, last):
             self.unfold(delta)
 
     def forget(self, gone: list[Range]) -> None:
         """These positions were live until now."""
+        self.rates.acknowledged(sum(last - first + 1 for first, last in gone))
+        if self.index.deltas and gone:
+            # One delta may die of several ranges.
+            positions = RangeSet(gone)
+            for delta in self.index.folded(positions.first, positions.last):
+                if positions.intersection(delta.first, delta.last):
+                    self._condemn(delta, positions)
         if self.missing:
             self.missing.subtract(gone)
-        self.rates.acknowledged(sum(last - first + 1 for first, last in gone))
-        for first, last in gone:
-            for delta in self.index.folded(first, last):
-                self._condemn(delta, RangeSet([(first, last)]))
         freed, died = self.index.remove(gone)
         self.live_bytes -= freed
         for entry in died:
@@ -213,6 +218,8 @@ class Bodies:
         if delta.stored:
             delta.segment.references += 1
             inside = RangeSet(positions.intersection(delta.first, delta.last))
+            # What was lost has given its reference back.
+            inside.subtract(self.missing.intersection(delta.first, delta.last))
             self.condemned.append(Condemned(delta.segment, inside, self.cuts, self._gate()))
         self._on_emptied(delta.segment)
 
@@ -276,6 +283,8 @@ class Bodies:
             inside = RangeSet(self.live.intersection(delta.first, delta.last))
             self._condemn(delta, inside)
         for entry in self.index.clear():
+            # A thread may still be reading it.
+            entry.live = 0
             if entry.location is not None:
                 self._host.messages(transient=entry.transient).release(entry.location)
         self.released(self.take_releases())

@@ -235,7 +235,8 @@ class Flusher:
         """The living parts of an entry are in segments now, as entries of their own."""
         cached = entry.block is not None
         parts: list[Entry] = []
-        for place in places:
+        # Segments are not written in the order of positions.
+        for place in sorted(places, key=lambda place: place.item.first):
             first, last = place.item.first, min(place.item.last, entry.last)
             if first <= last and live_count(self._bodies.live, first, last):
                 parts.append(self._entry(place, first, last, cached=cached))

@@ -175,6 +175,8 @@ class QueueStore:
         state = self.state
         if isinstance(op, Remove):
             self.bodies.before_removal(op.ranges)
+        elif isinstance(op, Publish):
+            self.bodies.before_adding(op.first_position, op.last_position)
         gone = state.apply(number, op)
         if isinstance(op, Publish):
             self.bodies.next_position = state.next_position
@@ -202,8 +204,8 @@ class QueueStore:
         """Live messages of `first..last`, in order; at least one if there is any.
 
         Ends before `bytes_max` of bodies or `messages_max` would be exceeded; with half of
-        `bytes_max` it may end where a block ends. Passes over what is missing. Raises `CorruptError` if a body can't be read back: its positions
-        are missing from then on.
+        `bytes_max` it may end where a block ends. Passes over what is missing. Raises
+        `CorruptError` if a body can't be read back: its positions are missing from then on.
         """
         return self._read(first, last, bytes_max, messages_max, keep=False)
 
@@ -262,7 +264,7 @@ class QueueStore:
         for first, last in self.missing.intersection(first_position, last_position):
             start = first - first_position
             part = block.slice(start, start + last - first + 1)
-            self.bodies.before_fill(first, last)
+            self.bodies.before_adding(first, last)
             self._log(_FILL, first, part, part.data, None, transient=transient)
             self.missing.remove(first, last)
             self._fills += 1

@@ -137,8 +137,12 @@ def new_marker() -> int:
 
 
 def owner_of(directory: Path) -> int:
-    """What files in a queue's folder have in their headers; never 0, which says nothing."""
-    return zlib.crc32(directory.name.encode()) or 1
+    """What files in a queue's folder have in their headers; never 0, which says nothing.
+
+    The folder of a deleted queue has a suffix; what is in it stays the same.
+    """
+    name, _, _ = directory.name.partition(".")
+    return zlib.crc32(name.encode()) or 1
 
 
 def file_header(magic: bytes, marker: int, number: int, owner: int = 0) -> bytes:

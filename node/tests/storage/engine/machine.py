@@ -1,0 +1,566 @@
+"""The whole engine (`Store`, `QueueStore`, `QueueMaster` on a simulated disk) beside a plain model.
+
+The model of a queue is a dict of messages. It plays the replica's part of the contract:
+ops go to the store in order, watermarks to the master when the store reports. After a
+stop, clean or not, it looks up which moment came back, and goes on from there.
+
+The oracle: each live message can be had, with its bytes and properties, in order, and
+`redelivered` is what the ops say; lengths and bytes are equal at every step; after a
+restart there is a moment that happened, none before the last that was reported durable.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from node.tests.storage.engine.hand import Hand
+from node.tests.storage.simulated_disk import Kept, SimulatedDisk
+
+from ringmq.ranges import Range, RangeSet
+from ringmq_node.queue import master as master_module
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.master import Confirm, Deliver, Effect, Multicast, QueueMaster, Settled
+from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.state import QueueState
+from ringmq_node.storage import QueueStore, Run, Store, StoreLimits
+from ringmq_node.storage.index import SEGMENT_POSITIONS
+from ringmq_node.storage.references import Location
+from ringmq_node.storage.segment_scan import load_segment
+
+ROOT = Path("/data")
+NAMES = ("a", "b")
+
+
+@dataclass(frozen=True)
+class Message:
+    body: bytes
+    properties: bytes
+    transient: bool
+    redelivered: bool = False
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a queue was at some time, but for what is transient."""
+
+    timeline: int
+    number: int
+    epoch: int
+    next_position: int
+    messages: dict[int, Message]
+    missing: frozenset[int]
+
+    def is_state(self, state: QueueState) -> bool:
+        """Whether this is what came back."""
+        return (
+            (self.number, self.epoch, self.next_position)
+            == (state.last_number, state.epoch, state.next_position)
+            and positions_of(state.live) == sorted(self.messages)
+            and positions_of(state.redelivered)
+            == [at for at, message in sorted(self.messages.items()) if message.redelivered]
+        )
+
+
+def positions_of(ranges: Iterable[Range]) -> list[int]:
+    return [n for first, last in ranges for n in range(first, last + 1)]
+
+
+def ranges_of(positions: Iterable[int]) -> list[Range]:
+    return [*RangeSet((position, position) for position in positions)]
+
+
+@dataclass(eq=False)
+class Queue:
+    """One queue's model, and its real store and master."""
+
+    name: str
+    store: QueueStore
+    master: QueueMaster = field(init=False)
+    messages: dict[int, Message] = field(default_factory=dict)
+    # Removed, as another replica may still have them.
+    graves: dict[int, Message] = field(default_factory=dict)
+    missing: set[int] = field(default_factory=set)
+    ready: set[int] = field(default_factory=set)
+    clients: dict[int, set[int]] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    timeline: int = 0
+    lazy: bool = False
+    consumers: int = 0
+
+    def note(self) -> None:
+        """Something has changed that a restart may bring back."""
+        state = self.store.state
+        kept = {at: message for at, message in self.messages.items() if not message.transient}
+        missing = frozenset(self.missing & kept.keys())
+        self.moments.append(
+            Moment(
+                self.timeline, state.last_number, state.epoch, state.next_position, kept, missing
+            )
+        )
+
+    def promised(self) -> None:
+        """The store says that `durable_number` is durable: nothing older may come back."""
+        for at, moment in enumerate(self.moments):
+            is_it = moment.number == self.store.durable_number and moment.timeline == self.timeline
+            if is_it and (not self.store.fills_durable or moment.missing == self.lacking):
+                del self.moments[:at]
+                return
+
+    @property
+    def lacking(self) -> frozenset[int]:
+        return frozenset(at for at in self.missing if not self.messages[at].transient)
+
+    # -- the replica's part
+
+    def begin_mastership(self) -> None:
+        self.clients.clear()
+        self.ready = set(self.messages)
+        self.master = QueueMaster(self.store.state, self.store)
+
+    def append(self, op: Op) -> int:
+        number = self.store.state.last_number + 1
+        self.store.append(number, op, ops.encode(op))
+        return number
+
+    def take_over(self) -> None:
+        """What may have been delivered says so."""
+        self.store.begin_epoch(self.store.state.epoch + 1)
+        self.note()
+        live = self.store.state.live
+        if live:
+            self.append(Requeue(((live.first, live.last),)))
+            for at in self.messages:
+                self.messages[at] = replace(self.messages[at], redelivered=True)
+            self.note()
+        self.begin_mastership()
+
+    def do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Multicast(op):
+                    self.multicast(op)
+                case Deliver(consumer, runs):
+                    for position in self.seen(runs):
+                        self.ready.remove(position)
+                        self.clients[consumer].add(position)
+                case Confirm() | Settled():
+                    pass
+
+    def multicast(self, op: Op) -> None:
+        number = self.append(op)
+        if isinstance(op, Remove):
+            for position in positions_of(op.ranges):
+                self.graves[position] = self.messages.pop(position)
+            self.note()
+            self.master.removal_sent(number)
+        else:
+            assert isinstance(op, Requeue)
+            for position in positions_of(op.ranges):
+                self.messages[position] = replace(self.messages[position], redelivered=True)
+                self.ready.add(position)
+            self.note()
+        self.do(self.master.applied(number, op))
+
+    def watermarks(self) -> None:
+        last = self.store.state.last_number
+        self.do(self.master.watermarks(last, min(self.store.durable_number, last)))
+
+    def seen(self, runs: Sequence[master_module.Run]) -> list[int]:
+        """The positions of `runs`, whose content is what was published."""
+        found: list[int] = []
+        for run in runs:
+            assert isinstance(run, Run)
+            properties = run.block.properties() or [b""]
+            if len(properties) == 1:
+                properties *= run.block.count
+            bodies = run.block.bodies()
+            assert len(bodies) == len(properties) == run.block.count
+            for at, body in enumerate(bodies, run.first_position):
+                message = Message(
+                    body, properties[at - run.first_position], run.transient, run.redelivered
+                )
+                assert message == self.messages[at], (self.name, at)
+                found.append(at)
+        assert found == sorted(found)
+        return found
+
+
+@dataclass
+class Sizes:
+    """The messages of a queue as its model knows them."""
+
+    queue: Queue
+
+    def fetch(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
+        raise AssertionError(f"positions {first} to {last} are fetched")
+
+    read = fetch
+
+    def bytes_in(self, first: int, last: int) -> int:
+        messages = self.queue.messages
+        return sum(len(messages[at].body) for at in range(first, last + 1) if at in messages)
+
+
+@dataclass
+class Engine:
+    """One node's store and its queues. `rng` is for what no step says: contents, what is cut."""
+
+    hand: Hand
+    limits: StoreLimits
+    rng: random.Random
+    disk: SimulatedDisk = field(default_factory=SimulatedDisk)
+    queues: dict[str, Queue] = field(default_factory=dict)
+    events: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.start()
+        for name in NAMES:
+            self.create(name)
+
+    # -- the node
+
+    def start(self) -> None:
+        self.store = Store.open(ROOT, cluster_id="c", node="n", disk=self.disk, limits=self.limits)
+        self.store.on_durable = self.durable
+        self.running = self.hand.loop.create_task(self.store.run())
+        self.hand.turn()
+
+    def create(self, name: str) -> None:
+        queue = Queue(name, self.store.open_queue(name))
+        queue.note()
+        queue.begin_mastership()
+        self.queues[name] = queue
+
+    def durable(self, store: QueueStore) -> None:
+        queue = self.queues[store.queue]
+        queue.promised()
+        queue.watermarks()
+
+    def delete(self, name: str) -> None:
+        """And a new one of that name is declared."""
+        self.events["deleted"] += 1
+        self.store.delete_queue(name)
+        self.create(name)
+
+    def stop(self) -> None:
+        """As a node does it: clean."""
+        self.store.close()
+        self.hand.loop.run_until_complete(self.running)
+        self.count()
+        for queue in self.queues.values():
+            del queue.moments[:-1]
+        self.come_back()
+
+    def cut_power(self, kept: Kept) -> None:
+        self.running.cancel()
+        self.hand.turn()
+        self.hand.drop()
+        self.count()
+        self.disk = self.disk.power_cut(kept, self.rng)
+        self.come_back()
+
+    def kill(self) -> None:
+        """The process is gone, the disk keeps all that was written."""
+        self.cut_power("everything")
+
+    def count(self) -> None:
+        """Adds up what has happened until now."""
+        found = self.store.statistics()
+        for name in ("journals_sealed", "segments_deleted", "segment_bytes_written", "blocks_read"):
+            self.events[name] += getattr(found, name)
+        for name in ("compactions", "holes", "files_deleted", "records_shared"):
+            self.events[name] += getattr(found.messages, name)
+        self.events["paged"] += found.messages_transient.file_bytes_now
+        assert not found.failed_now
+
+    def come_back(self) -> None:
+        self.events["restarts"] += 1
+        self.start()
+        assert self.store.queue_names() == sorted(self.queues)
+        for name in self.queues:
+            self.recovered(self.queues[name], self.store.open_queue(name))
+        self.check()
+
+    def recovered(self, queue: Queue, store: QueueStore) -> None:
+        queue.store = store
+        store.check()
+        state = store.state
+        assert not store.corruptions, store.corruptions
+        assert not store.damaged
+        assert not state.transient
+        found = [moment for moment in queue.moments if moment.is_state(state)]
+        assert found, (
+            f"{queue.name}: op {state.last_number} live {state.live} redelivered "
+            f"{state.redelivered} came back, durable was {queue.moments[0]}"
+        )
+        queue.missing = set(positions_of(store.missing))
+        assert queue.missing <= max((moment.missing for moment in found), key=len)
+        queue.messages = {**found[-1].messages}
+        queue.timeline += 1
+        queue.moments.clear()
+        queue.note()
+        queue.graves = {at: m for at, m in queue.graves.items() if at < state.next_position}
+        queue.begin_mastership()
+        self.fill(queue)
+        queue.store.set_lazy(queue.lazy)
+        queue.take_over()
+
+    # -- what the background does
+
+    def work(self, steps: int) -> None:
+        """Lets threads and loop go on, in any order."""
+        for _ in range(steps):
+            if not self.hand.step(self.rng):
+                return
+
+    def settle(self) -> None:
+        """Until all is durable, flushed, and read."""
+        self.hand.settle()
+        for queue in self.queues.values():
+            assert queue.store.durable_number == queue.store.state.last_number
+            assert queue.store.fills_durable
+
+    def pass_time(self, seconds: float) -> None:
+        self.hand.pass_time(seconds)
+
+    def remember(self, duration_s: float) -> None:
+        """The memory monitor looks at the rates, and says how long messages may last."""
+        self.store.ram_durations(self.hand.loop.now)
+        self.store.set_duration(duration_s)
+
+    # -- what clients do
+
+    def publish(
+        self,
+        names: Sequence[str],
+        sizes: Sequence[int],
+        *,
+        transient: bool = False,
+        properties: int = 0,
+    ) -> None:
+        """To several queues: one block, one id. `properties`: none, one for all, or one each."""
+        stamp = self.rng.randbytes(4)
+        bodies = [(stamp + b"%d" % at).ljust(size)[:size] for at, size in enumerate(sizes)]
+        said = [b"p%d" % at for at in range((0, 1, len(sizes))[properties])]
+        block = Block.of(bodies, said)
+        each = said if len(said) == len(sizes) else (said or [b""]) * len(sizes)
+        message_id = self.rng.randbytes(16) if len(names) > 1 else b""
+        for name in names:
+            queue = self.queues[name]
+            first = queue.store.state.next_position
+            op = Publish(first, block, transient, message_id=message_id)
+            number = queue.append(op)
+            for at, (body, its) in enumerate(zip(bodies, each, strict=True), first):
+                queue.messages[at] = Message(body, its, transient)
+                queue.ready.add(at)
+            queue.note()
+            queue.master.published(number, op, -1)
+            queue.do(queue.master.applied(number, op, block.body_bytes()))
+
+    def consume(self, name: str, messages: int, size: int = 1 << 30) -> int:
+        """A consumer with room for so many."""
+        queue = self.queues[name]
+        queue.consumers += 1
+        queue.clients[queue.consumers] = set()
+        queue.do(queue.master.consumer_opened(queue.consumers, messages, size))
+        return queue.consumers
+
+    def settle_messages(
+        self, name: str, consumer: int, removed: Iterable[int], requeued: Iterable[int] = ()
+    ) -> None:
+        """Acks (or discards) and requeues what this consumer has."""
+        queue = self.queues[name]
+        removed, requeued = sorted(removed), sorted(requeued)
+        queue.clients[consumer] -= {*removed, *requeued}
+        queue.do(
+            queue.master.settle(consumer, removed=ranges_of(removed), requeued=ranges_of(requeued))
+        )
+
+    def disconnect(self, name: str, consumer: int) -> None:
+        queue = self.queues[name]
+        del queue.clients[consumer]
+        queue.do(queue.master.consumer_closed(consumer))
+
+    def take(self, name: str, messages: int, size: int = 1 << 30) -> list[int]:
+        """Fetches and removes, without an ack."""
+        queue = self.queues[name]
+        queue.consumers += 1
+        visible = sorted(at for at in queue.ready if at < queue.master.visible_below)
+        taken = queue.seen(queue.master.take(queue.consumers, messages, size))
+        assert taken == visible[: len(taken)]
+        assert bool(taken) == bool(visible and messages)
+        queue.ready -= {*taken}
+        queue.do(queue.master.flush())
+        return taken
+
+    def purge(self, name: str) -> None:
+        queue = self.queues[name]
+        queue.consumers += 1
+        count, effects = queue.master.purge(queue.consumers)
+        assert count == len(queue.ready)
+        queue.ready.clear()
+        queue.do(effects)
+
+    def browse(self, name: str, first: int, last: int, size: int = 1 << 30) -> None:
+        queue = self.queues[name]
+        there = [at for at in sorted(queue.messages) if first <= at <= last]
+        found = queue.seen(queue.store.read(first, last, bytes_max=size, messages_max=1 << 30))
+        assert found == there[: len(found)]
+        assert bool(found) == bool(there)
+        got = sum(len(queue.messages[at].body) for at in found)
+        assert len(found) <= 1 or got <= size
+        if len(found) < len(there) and found:
+            assert 2 * got >= size or got + len(queue.messages[there[len(found)]].body) > size
+        expected = sum(len(queue.messages[at].body) for at in there)
+        assert queue.store.bytes_in(first, last) == expected
+
+    def set_lazy(self, name: str, lazy: bool) -> None:
+        self.queues[name].lazy = lazy
+        self.queues[name].store.set_lazy(lazy)
+
+    # -- catching up
+
+    def catch_up(self, name: str, cut: int, more: int, revived: int) -> None:
+        """The ring agreed on a log that parted from ours: it has other messages at the end, and
+        has not removed some that we have."""
+        queue = self.queues[name]
+        old = queue.store.state
+        keep_below = max(0, old.next_position - cut)
+        queue.messages = {at: m for at, m in queue.messages.items() if at < keep_below}
+        for at in sorted(queue.graves)[-revived:] if revived else ():
+            if at < keep_below and at not in queue.messages:
+                queue.messages[at] = replace(queue.graves[at], redelivered=False)
+        for at in range(keep_below, keep_below + more):
+            body = self.rng.randbytes(4).ljust(self.rng.choice((4, 300)))
+            queue.messages[at] = Message(body, b"", self.rng.random() < 0.2)
+        state = QueueState(
+            last_number=old.last_number + 3,
+            next_position=keep_below + more,
+            epochs=[*old.epochs],
+            live=RangeSet((at, at) for at in queue.messages),
+            redelivered=RangeSet(ranges_of(self.flagged(queue, "redelivered"))),
+            transient=RangeSet(ranges_of(self.flagged(queue, "transient"))),
+        )
+        state.begin_epoch(old.epoch + 1)
+        queue.graves.clear()
+        queue.timeline += 1
+        queue.store.install(state, keep_below=keep_below)
+        queue.begin_mastership()
+        queue.missing = set(positions_of(queue.store.missing))
+        queue.note()
+        self.work(self.rng.randint(0, 5))
+        self.fill(queue)
+        queue.take_over()
+
+    def flagged(self, queue: Queue, flag: str) -> list[int]:
+        return sorted(at for at, message in queue.messages.items() if getattr(message, flag))
+
+    def fill(self, queue: Queue) -> None:
+        """Fetches what is missing from another replica, while other things go on."""
+        while queue.missing:
+            first = last = min(queue.missing)
+            transient = queue.messages[first].transient
+            longest = self.rng.randint(1, 9)
+            while last + 1 in queue.missing and last - first < longest:
+                if queue.messages[last + 1].transient != transient:
+                    break
+                last += 1
+            batch = [queue.messages[at] for at in range(first, last + 1)]
+            block = Block.of([m.body for m in batch], [m.properties for m in batch])
+            queue.store.fill(first, block, transient)
+            queue.missing -= {*range(first, last + 1)}
+            queue.note()
+            self.work(self.rng.randint(0, 2))
+
+    # -- what always holds
+
+    def check(self) -> None:
+        for queue in self.queues.values():
+            self.check_queue(queue)
+        for transient in (False, True):
+            self.store.messages(transient=transient).check()
+        self.check_references()
+        held = sum(q.store.bodies.index.memory_bytes for q in self.queues.values())
+        assert self.store.counters.cache_bytes == held
+
+    def check_queue(self, queue: Queue) -> None:
+        store, master = queue.store, queue.master
+        store.check()
+        # Asked for the size of each range, the store would unfold what it has folded.
+        master._messages, real = Sizes(queue), master._messages
+        master.check()
+        master._messages = real
+        assert positions_of(store.state.live) == sorted(queue.messages)
+        assert positions_of(store.state.redelivered) == self.flagged(queue, "redelivered")
+        assert positions_of(store.state.transient) == self.flagged(queue, "transient")
+        assert set(positions_of(store.missing)) == queue.missing
+        assert store.live_bytes == sum(len(message.body) for message in queue.messages.values())
+        assert set(positions_of(master.ready)) == queue.ready
+        assert master.unacknowledged == sum(map(len, queue.clients.values()))
+        chain = store.chain()
+        total = chain.pending + chain.q4 + chain.q3 + chain.delta + chain.q2 + chain.q1
+        assert total == len(queue.messages)
+
+    def check_references(self) -> None:
+        """Each record of the message stores is referred to as often as the queues say."""
+        for transient in (False, True):
+            catalogue = self.store.messages(transient=transient)._catalogue
+            expected = Counter[Location]()
+            for queue in self.queues.values():
+                expected.update(self.references(queue.store, transient))
+            for location, count in expected.items():
+                file = catalogue.files.get(location.file)
+                assert file is not None, location
+                assert catalogue.count(location) >= count, location
+
+    def references(self, store: QueueStore, transient: bool) -> list[Location]:
+        bodies = store.bodies
+        entries = [*bodies.index]
+        for delta in bodies.index.deltas.values():
+            segment = delta.segment
+            found, reports = load_segment(
+                self.disk, segment, bodies.live, bodies.missing, bodies.cuts
+            )
+            assert not reports
+            assert sum(entry.live for entry in found) == delta.live, delta
+            entries += found
+        return [
+            entry.location
+            for entry in entries
+            if entry.location is not None and entry.transient == transient
+        ]
+
+    def drain(self) -> None:
+        """All that is there can be had, in order; and then nothing is left of it."""
+        self.settle()
+        for name, queue in self.queues.items():
+            for consumer in [*queue.clients]:
+                self.disconnect(name, consumer)
+            self.settle()
+            expected = sorted(queue.messages)
+            assert expected == sorted(queue.ready)
+            got: list[int] = []
+            while taken := self.take(name, self.rng.randint(1, 40)):
+                got += taken
+                self.work(3)
+            assert got == expected
+            self.settle()
+            assert not queue.messages
+        self.settle()
+        self.check()
+        for transient in (False, True):
+            found = self.store.messages(transient=transient).statistics()
+            assert found.records_now == 0, f"{found.records_now} records are referred to for ever"
+
+    def end(self) -> None:
+        self.store.close()
+        self.hand.loop.run_until_complete(self.running)
+        self.count()
+
+
+assert SEGMENT_POSITIONS == 16_384

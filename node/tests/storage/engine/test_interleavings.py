@@ -1,0 +1,124 @@
+"""Cases that the model test has found, as short as they could be made; each was a fault once.
+
+The steps are those of `Engine`; after each scenario everything is drained and counted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from node.tests.storage.engine.hand import by_hand
+from node.tests.storage.engine.machine import Engine
+
+from ringmq_node.storage import StoreLimits
+
+# Every batch goes to the message store, every other one seals the journal.
+SMALL = StoreLimits(
+    journal_entries_max=20,
+    journal_bytes_max=1_500,
+    sync_in_place_bytes_max=0,
+    sync_threads=1,
+    idle_ticks_max=1,
+    embed_below=0,
+    store_file_bytes_max=700,
+)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """At its end all messages are drained, and nothing is left of them."""
+    with by_hand(segment_positions=8) as hand:
+        engine = Engine(hand, SMALL, random.Random(1))
+        yield engine
+        engine.check()
+        engine.drain()
+        engine.end()
+
+
+def with_deltas(engine: Engine, names: tuple[str, ...] = ("a",), *, count: int = 40) -> None:
+    """Queues of which all but the first segment or two are folded."""
+    for _ in range(count // 4):
+        engine.publish(names, [40] * 4)
+    engine.settle()
+    engine.remember(0.0)
+    engine.settle()
+    for name in names:
+        assert len(engine.queues[name].store.bodies.index.deltas) >= 2
+
+
+def test_publish_after_a_restart_continues_a_segment_that_was_folded(engine: Engine) -> None:
+    engine.publish(["a"], [40] * 21)
+    engine.settle()
+    engine.kill()
+    engine.settle()
+    engine.stop()
+    engine.publish(["a"], [40] * 5)
+
+
+def test_queue_is_declared_while_bodies_of_another_are_written(engine: Engine) -> None:
+    engine.publish(["a"], [900])
+    engine.hand.turn()
+    engine.publish(["a"], [200, 200])
+    engine.delete("b")
+
+
+def test_journal_of_a_queue_deleted_meanwhile_is_not_written_to_its_successor(
+    engine: Engine,
+) -> None:
+    engine.publish(["a"], [900])
+    engine.hand.turn()
+    assert engine.hand.waiting
+    # The bodies are written, the round's journals are still to come.
+    engine.delete("a")
+    engine.publish(["a"], [3])
+    engine.settle()
+    engine.stop()
+
+
+def test_delta_that_dies_of_several_ranges_gives_all_its_bodies_back(engine: Engine) -> None:
+    with_deltas(engine)
+    consumer = engine.consume("a", 1000)
+    has = engine.queues["a"].clients[consumer]
+    engine.settle_messages("a", consumer, [at for at in has if at % 8 == 3])
+    engine.disconnect("a", consumer)
+    engine.settle()
+    engine.stop()
+    assert engine.queues["a"].store.bodies.index.deltas
+    engine.settle()
+    engine.purge("a")
+
+
+def test_deltas_of_a_deleted_queue_give_their_bodies_back(engine: Engine) -> None:
+    with_deltas(engine, ("a", "b"))
+    engine.delete("a")
+
+
+def test_queue_is_deleted_while_it_is_read_ahead(engine: Engine) -> None:
+    with_deltas(engine)
+    engine.take("a", 1)
+    engine.hand.turn()
+    assert [item.worker for item in engine.hand.waiting].count("ringmq-read") == 1
+    engine.delete("a")
+
+
+def test_paged_messages_in_two_segments_keep_their_order(engine: Engine) -> None:
+    """Bodies are let go of from the newest to the oldest, and flushed in that order."""
+    for _ in range(3):
+        engine.publish(["a"], [40] * 6, transient=True)
+    engine.remember(0.0)
+    engine.publish(["a"], [900, 900])
+    engine.settle()
+    assert engine.take("a", 4) == [0, 1, 2, 3]
+
+
+def test_engine_with_room_for_nothing(engine: Engine) -> None:
+    engine.stop()
+    engine.limits = replace(SMALL, cache_bytes_max=0, read_ahead_bytes=0, store_cache_bytes_max=0)
+    engine.stop()
+    engine.publish(["a", "b"], [40, 900] * 10)
+    engine.settle()
+    engine.pass_time(5.0)
+    assert engine.store.statistics().cache_bytes_now < 20_000
