@@ -503,6 +503,25 @@ def test_tail_of_a_segment_is_proven_when_its_journal_is_gone() -> None:
     assert found.segments[0].end == len(segment.data)
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_transient_record_does_not_prove_what_is_before_it(stored: bool) -> None:
+    """It comes into a segment whenever memory is short, long after its journal has gone."""
+    segment, bad = tail_with_damaged_body()
+    if stored:
+        segment.stored(3, stored_at(0, 1), generation=2, flags=FLAG_TRANSIENT)
+    else:
+        segment.entry(3, b"transient", generation=2, flags=FLAG_TRANSIENT)
+    sealed = Journal(5, live=[(0, 0)])
+    sealed.publish(1, b"second")
+    sealed.publish(2, b"third")
+    journal = Journal(6, live=[(0, 3)], transient=[(3, 3)])
+    found = recovered(folder({"0.idx": segment, "5.jif": sealed, "journal.jif": journal}))
+    assert found.torn_bytes == len(segment.data) - bad
+    assert not found.corruptions
+    assert not found.missing
+    assert [entry.file.path.name for entry in found.index if entry.file][1:] == ["5.jif"] * 2
+
+
 def test_tail_of_a_segment_that_is_no_record_is_cut_off() -> None:
     for tail in (b"x", bytes(100), b"\xff" * 5000):
         segment = Segment()

@@ -4,8 +4,10 @@ Bodies are passed over, but for those of records that nothing proves durable: th
 checked whole, since they may be what a crash cut short, and then their journal has them. What
 proves a record durable is a later one that says so (see `records`), or that the journal from
 which it came is gone: journals are removed when all in them that is live is in segments,
-synced. A body of a proven record that is damaged is found when it is read. A table of
-references is always checked whole: it is all that its record has.
+synced. (But for transient messages: these come when memory is short, whenever that is.)
+
+A body of a proven record that is damaged is found when it is read. A table of references is
+always checked whole: it is all that its record has.
 
 A record whose tables don't add up, or that has positions of another segment, counts as damaged.
 """
@@ -45,7 +47,7 @@ _DENSE_BYTES_MAX = 32 << 10
 # A record's header, and the tables of a block of one message without properties.
 _SINGLE = struct.Struct("<IIIIBBHQQQHBBII")
 _SINGLE_TABLES_BYTES = _SINGLE.size - RECORD_HEADER_BYTES
-_SINGLE_KIND = (Kind.ENTRY, 1, block.PROPERTIES_NONE)
+_SINGLE_KIND = (Kind.ENTRY, 0, 1, block.PROPERTIES_NONE)
 _BLOCK_VERSION = (block.MAGIC, block.VERSION)
 
 
@@ -125,7 +127,8 @@ def _collect(
                 except ValueError as error:
                     what = str(error)
                 else:
-                    if header.epoch not in journals:
+                    transient = header.flags & FLAG_TRANSIENT != 0
+                    if header.epoch not in journals and not transient:
                         proven = header.end
                     elif header.end > proven:
                         unproven.append(header)
@@ -186,7 +189,7 @@ def _pass_single(
             found != marker
             or length != body_bytes + _SINGLE_TABLES_BYTES
             or crc != zlib.crc32(data[at + 8 : at + RECORD_HEADER_BYTES], seed)
-            or (kind, count, properties) != _SINGLE_KIND
+            or (kind, flags, count, properties) != _SINGLE_KIND
             or (magic, version) != _BLOCK_VERSION
             or not low <= number <= high
             or epoch in journals
@@ -195,10 +198,7 @@ def _pass_single(
         ):
             break
         length += RECORD_HEADER_BYTES
-        transient = flags & FLAG_TRANSIENT != 0
-        bodies.append(
-            Body(number, number, 0, body_bytes, None, None, transient, epoch, offset, length)
-        )
+        bodies.append(Body(number, number, 0, body_bytes, None, None, False, epoch, offset, length))
         at += length
         offset += length
     return offset
