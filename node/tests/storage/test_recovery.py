@@ -7,6 +7,7 @@ import tracemalloc
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from node.tests.storage import fuzz_recovery
@@ -17,9 +18,10 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Outline, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import checkpoint, references
+from ringmq_node.storage import CorruptError, checkpoint, references
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry
+from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
@@ -35,6 +37,7 @@ from ringmq_node.storage.records import (
 )
 from ringmq_node.storage.recovery import Recovered, load_segment, recover
 from ringmq_node.storage.references import Location, Reference
+from ringmq_node.storage.segments import MessagesOf, read_block
 
 HERE = Path("/data/queues/1c168adb00d208e42f93314529f1fa9c")
 
@@ -315,6 +318,34 @@ def test_fill_from_the_message_store_is_an_entry_for_each_reference() -> None:
     assert entries(found) == [(2, 3), (4, 4)]
     assert [entry.start for entry in found.index] == [3, 0]
     assert [*found.missing] == [(0, 1), (5, 5)]
+
+
+class Messages:
+    """A message store with one block everywhere."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+
+    def read(self, location: Location) -> Block:
+        return self.block
+
+
+def messages_of(block: Block) -> MessagesOf:
+    return lambda *, transient: cast("MessageStore", Messages(block))
+
+
+def test_reference_to_more_messages_than_the_block_has_is_damage() -> None:
+    """Found by the fuzzer, in a record that was wrong and had the right checksums."""
+    segment = Segment()
+    segment.stored(0, stored_at(0, 2, start=1))
+    disk = folder({"0.idx": segment, "journal.jif": Journal(live=[(0, 1)])})
+    found = recovered(disk)
+    [entry], _ = load_segment(disk, found.segments[0], found.state.live, RangeSet(), ())
+    whole = Block.of([b"a", b"b", b"c"])
+    assert read_block(disk, entry, messages_of(whole)) is whole
+    with pytest.raises(CorruptError, match="refers to messages 1 to 2 of a block of 2") as caught:
+        read_block(disk, entry, messages_of(whole.slice(0, 2)))
+    assert caught.value.report.offset == FILE_HEADER.size
 
 
 def test_transient_message_in_the_store_is_never_live_again() -> None:

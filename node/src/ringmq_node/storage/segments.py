@@ -230,7 +230,12 @@ def _payload(group: list[tuple[FlushItem, Block | None]]) -> tuple[bytes, Block 
 def read_block(disk: Disk, entry: Entry, messages: MessagesOf) -> Block:
     """The block of an entry, from its record or the message store. Raises `CorruptError`."""
     if entry.location is not None:
-        return messages(transient=entry.transient).read(entry.location)
+        block = messages(transient=entry.transient).read(entry.location)
+        stop = entry.start + entry.count
+        if stop > block.count:
+            what = f"refers to messages {entry.start} to {stop - 1} of a block of {block.count}"
+            raise _corrupt(entry, what)
+        return block
     return _read_record(disk, entry)
 
 
