@@ -98,21 +98,43 @@ def make(root: Path) -> tuple[Path, Path]:
             append(queue, Remove(()))
         await store.sync()
         await until(lambda: store.statistics().journals_sealed_now == 0)
-        shutil.copytree(root, killed)
+        await until(lambda: has_copied(store, killed))
 
     run_store(store, work)
     return root, killed
 
 
 def is_compacted(store: Store) -> bool:
-    """There is no more to do, and what there was is done."""
+    """Less than half is garbage, so there is no more to do; a last step may be under way."""
     now = store.statistics().messages
-    names = os.listdir(store.directory / PERSISTENT)
-    return (
-        now.maps_now > 0
-        and 2 * now.garbage_bytes_now < now.file_bytes_now
-        and len(names) == now.maps_now + now.files_now
-    )
+    return now.maps_now > 0 and 2 * now.garbage_bytes_now < now.file_bytes_now
+
+
+def has_copied(store: Store, target: Path) -> bool:
+    """Copies the directory as it is at one moment: compaction goes on in a thread meanwhile."""
+    before = names_and_times(store.directory)
+    now = store.statistics().messages
+    if len(os.listdir(store.directory / PERSISTENT)) != now.maps_now + now.files_now:
+        # In the middle of a step.
+        return False
+    shutil.rmtree(target, ignore_errors=True)
+    try:
+        shutil.copytree(store.directory, target)
+    except shutil.Error:
+        return False
+    return names_and_times(store.directory) == before
+
+
+def names_and_times(root: Path) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = []
+    for folder, _, files in os.walk(root):
+        for name in files:
+            try:
+                status = os.stat(os.path.join(folder, name))
+            except FileNotFoundError:
+                continue
+            found.append((name, status.st_size, status.st_mtime_ns))
+    return sorted(found)
 
 
 async def until(condition: Callable[[], bool]) -> None:
