@@ -26,6 +26,23 @@ class ForwardsOnlyNewOps(RingMember):
         return []
 
 
+class AppliesBeforeForwarding(RingMember):
+    """Delivers an op to its application before it passes it on, and may die between the two.
+
+    Alone this loses nothing: the upstream keeps its copy until the op is stable, and sends
+    it to whoever comes next. It is `ForwardsOnlyNewOps` that makes it a loss. What the order
+    buys is time: the others write to their disks while this one does.
+    """
+
+    def _accept(self, place: Place, op: CachedOp) -> list[Effect]:
+        effects = super()._accept(place, op)
+        return [effects[-1], *effects[:-1]]
+
+
+class AppliesFirstAndForgets(AppliesBeforeForwarding, ForwardsOnlyNewOps):
+    """The same, in a ring where nobody sends again what a dead member had not passed on."""
+
+
 class ConfirmsAtReceived(RingMember):
     """Takes an op that all have in memory for one that all have on disk."""
 
