@@ -136,6 +136,9 @@ class _Recovery:
         # So is what lies beyond the last position that the state knows, if anything does.
         self._torn_journal = False
         self._beyond = -1
+        # What was filled in again. A segment may still have what was there before, which
+        # is lost, or was released.
+        self._filled = RangeSet()
         # The latest generation of which anything was seen.
         self._generation = 0
         # Those of which there is a journal, readable or not.
@@ -243,6 +246,8 @@ class _Recovery:
         said = journal_scan.decode(header, payload, journal.file.number)
         self._follow(header, said)
         journal.bodies += said.bodies
+        if header.kind in journal_scan.FILLS:
+            self._filled.update((body.first, body.last) for body in said.bodies)
 
     def _load(self, loaded: Checkpoint) -> None:
         self._state = loaded.state
@@ -371,7 +376,7 @@ class _Recovery:
         delta = Delta(file, 0, 0, False)
         self._beyond = max((self._beyond, *(body.last for body in bodies)))
         mine = lasting(bodies, file.found)
-        for choice in tables.choose(mine, state.live, RangeSet(), self._covered, self._cuts):
+        for choice in tables.choose(mine, state.live, self._filled, self._covered, self._cuts):
             delta.live += choice[3]
             delta.live_bytes += tables.live_bytes(choice, state.live)
             location = choice[0].location
@@ -404,7 +409,8 @@ class _Recovery:
         entries: list[Entry] = []
         mixed: set[int] = set()
         body_bytes = sum(delta.live_bytes for delta in self._deltas.values())
-        for journal in journals:
+        # What was filled in again counts before what was there.
+        for journal in reversed(journals) if self._filled else journals:
             self._beyond = max((self._beyond, *(body.last for body in journal.bodies)))
             mine = lasting(journal.bodies, journal.file.found)
             chosen = tables.choose(mine, state.live, RangeSet(), self._covered, self._cuts)
@@ -422,7 +428,7 @@ class _Recovery:
                 index.put(delta)
                 continue
             mine = lasting(self._bodies_of(delta.segment), delta.segment.found)
-            chosen = tables.choose(mine, state.live, RangeSet(), RangeSet(), self._cuts)
+            chosen = tables.choose(mine, state.live, self._filled, RangeSet(), self._cuts)
             entries += entries_of(chosen, delta.segment)
         for entry in sorted(entries, key=lambda entry: entry.first):
             index.add(entry)

@@ -254,13 +254,33 @@ def load_segment(
 def lasting(bodies: list[Body], end: int) -> list[Body]:
     """Those that count: not what a transient message store had, before `end`, at an earlier start.
 
-    It was emptied since, and the positions may have been given out again.
+    It was emptied since, and the positions may have been given out again. In an order in which
+    of several for a position the one that was logged last comes first.
     """
-    return [
+    found = [
         body
         for body in bodies
         if not (body.transient and body.location is not None and body.offset < end)
     ]
+    return found if _disjoint(found) else _newest_first(found)
+
+
+def _disjoint(bodies: list[Body]) -> bool:
+    """Whether no position is in two of these, which are in ascending order."""
+    behind = 0
+    for body in bodies:
+        if body.first < behind:
+            return False
+        behind = body.last + 1
+    return True
+
+
+def _newest_first(bodies: list[Body]) -> list[Body]:
+    """Bodies that were lost, or removed and put back, have been filled in again."""
+    ascending = sorted(bodies, key=lambda body: body.first)
+    if _disjoint(ascending):
+        return ascending
+    return sorted(bodies, key=lambda body: (body.generation, body.offset), reverse=True)
 
 
 def entries_of(choices: list[Choice], file: DataFile) -> list[Entry]:

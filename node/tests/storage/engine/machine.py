@@ -91,17 +91,19 @@ class Queue:
     timeline: int = 0
     lazy: bool = False
     consumers: int = 0
+    # All moments there were, those that can't come back any more too.
+    history: list[Moment] = field(default_factory=list)
 
     def note(self) -> None:
         """Something has changed that a restart may bring back."""
         state = self.store.state
         kept = {at: message for at, message in self.messages.items() if not message.transient}
         missing = frozenset(self.missing & kept.keys())
-        self.moments.append(
-            Moment(
-                self.timeline, state.last_number, state.epoch, state.next_position, kept, missing
-            )
+        moment = Moment(
+            self.timeline, state.last_number, state.epoch, state.next_position, kept, missing
         )
+        self.moments.append(moment)
+        self.history.append(moment)
 
     def promised(self) -> None:
         """The store says that `durable_number` is durable: nothing older may come back."""
@@ -256,10 +258,14 @@ class Engine:
             del queue.moments[:-1]
         self.come_back()
 
-    def cut_power(self, kept: Kept) -> None:
+    def abandon(self) -> None:
+        """The process is gone."""
         self.running.cancel()
         self.hand.turn()
         self.hand.drop()
+
+    def cut_power(self, kept: Kept) -> None:
+        self.abandon()
         self.count()
         self.disk = self.disk.power_cut(kept, self.rng)
         self.come_back()
@@ -380,6 +386,21 @@ class Engine:
         queue.do(
             queue.master.settle(consumer, removed=ranges_of(removed), requeued=ranges_of(requeued))
         )
+
+    def settle_some(self, name: str, which: int, order: str, requeue: bool) -> None:
+        """One of the consumers acks or requeues some of what it has."""
+        clients = self.queues[name].clients
+        consumer = sorted(clients)[which % len(clients)]
+        has = sorted(clients[consumer])
+        chosen = {
+            "first": has[:3],
+            "last": has[-3:],
+            "every other": has[::2],
+            "any": self.rng.sample(has, min(len(has), 4)),
+            "all": has,
+        }[order]
+        removed, requeued = ([], chosen) if requeue else (chosen, [])
+        self.settle_messages(name, consumer, removed, requeued)
 
     def disconnect(self, name: str, consumer: int) -> None:
         queue = self.queues[name]

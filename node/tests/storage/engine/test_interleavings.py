@@ -122,3 +122,20 @@ def test_engine_with_room_for_nothing(engine: Engine) -> None:
     engine.settle()
     engine.pass_time(5.0)
     assert engine.store.statistics().cache_bytes_now < 20_000
+
+
+def test_what_was_removed_and_filled_in_again_is_read_from_where_it_was_filled_in(
+    engine: Engine,
+) -> None:
+    """The ring's log parted from ours before a removal. The body that it removed is gone."""
+    engine.publish(["a"], [40] * 4)
+    engine.publish(["a"], [900] * 4)
+    engine.settle()
+    engine.take("a", 4)
+    engine.settle()
+    engine.catch_up("a", cut=0, more=0, revived=4)
+    engine.settle()
+    engine.kill()
+    engine.pass_time(5.0)
+    engine.settle()
+    engine.browse("a", 0, 7)

@@ -1,8 +1,8 @@
 """The whole engine against a plain model: whatever happens in whatever order, and every kind of
 stop in between. See `machine` for the model and the oracle, `hand` for how threads are held.
 
-Longer by hand: `ENGINE_EXAMPLES=2000 pytest node/tests/storage/engine/test_model.py`, with
-`--hypothesis-seed=N` for another run.
+Longer: `fuzz_engine` does the same without hypothesis, or `ENGINE_EXAMPLES=2000 pytest
+node/tests/storage/engine/test_model.py --hypothesis-seed=N`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from node.tests.storage.engine.fuzz_engine import ORDERS
 from node.tests.storage.engine.hand import by_hand
 from node.tests.storage.engine.machine import NAMES, Engine
 
@@ -77,24 +78,12 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(
         name=NAME,
         which=st.integers(0, 2),
-        order=st.sampled_from(["first", "last", "every other", "any", "all"]),
+        order=st.sampled_from(ORDERS),
         requeue=st.sampled_from([False, False, True]),
     )
     def settle_messages(self, name: str, which: int, order: str, requeue: bool) -> None:
-        clients = self.engine.queues[name].clients
-        if not clients:
-            return
-        consumer = sorted(clients)[which % len(clients)]
-        has = sorted(clients[consumer])
-        chosen = {
-            "first": has[:3],
-            "last": has[-3:],
-            "every other": has[::2],
-            "any": self.engine.rng.sample(has, min(len(has), 4)),
-            "all": has,
-        }[order]
-        removed, requeued = ([], chosen) if requeue else (chosen, [])
-        self.engine.settle_messages(name, consumer, removed, requeued)
+        if self.engine.queues[name].clients:
+            self.engine.settle_some(name, which, order, requeue)
 
     @rule(name=NAME)
     def disconnect(self, name: str) -> None:
@@ -176,8 +165,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.drain()
             self.engine.end()
         finally:
-            self.engine.running.cancel()
-            self.engine.hand.turn()
+            self.engine.abandon()
             self.context.__exit__(None, None, None)
 
 
