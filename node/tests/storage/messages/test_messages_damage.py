@@ -110,3 +110,27 @@ def test_damage_is_never_taken_for_a_message(part: int) -> None:
 def test_much_damage_is_never_taken_for_a_message(part: int) -> None:
     for seed in range(1000 + 400 * part, 1400 + 400 * part):
         survive(seed)
+
+
+def test_a_file_in_the_place_of_another_is_not_taken_for_it() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    live: dict[Location, int] = {}
+    for number in range(40):
+        live[put_all(store, disk, [block_of(number, 600)])[0]] = number
+    files = sorted({location.file for location in live})
+    first, last = files[0], files[-1]
+    assert first != last
+    path = DIRECTORY / f"{first}.rdq"
+    copied = disk.read(path, 0, 1 << 20)
+    disk.remove(DIRECTORY / f"{last}.rdq")
+    disk.write(DIRECTORY / f"{last}.rdq", 0, [copied], sync=True)
+    again = open_store(disk)
+    for location in live:
+        again.share(location)
+    for location, number in live.items():
+        if location.file == last:
+            with pytest.raises(CorruptError, match=f"is store file {first}"):
+                again.read(location)
+        else:
+            assert again.read(location).data == block_of(number, 600).data

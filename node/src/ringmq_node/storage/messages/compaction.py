@@ -261,6 +261,9 @@ class _Copier:
             # No record of it will be valid, so it is left alone.
             self._report(0, FILE_HEADER.size, str(error))
             return
+        if header is not None and header.number != source.number:
+            self._report(0, FILE_HEADER.size, f"is store file {header.number}")
+            return
         if header is not None:
             source.marker = header.marker
             return

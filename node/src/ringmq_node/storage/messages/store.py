@@ -319,10 +319,14 @@ class MessageStore:
         raise CorruptError(CorruptionReport(str(path), offset, length, what))
 
     def _read_marker(self, file: DataFile, path: Path) -> int:
-        """0 if the file's header is damaged."""
+        """0 if the file's header is damaged. Raises `CorruptError` if it is another file's."""
         header = parse_file_header(str(path), self._disk.read(path, 0, FILE_HEADER.size))
-        if header is None or header.number != file.number:
+        if header is None:
             return 0
+        if header.number != file.number:
+            # All its records are valid, and none of them is what was put here.
+            what = f"is store file {header.number}"
+            raise CorruptError(CorruptionReport(str(path), 0, FILE_HEADER.size, what))
         file.marker = header.marker
         return header.marker
 
