@@ -122,9 +122,10 @@ class GroupCommit:
         current = self._round
         if current is not None and any(job.queue is queue for job in current.jobs):
             current.wait()
-            if not current.parts:
-                # Its journal would be written to a folder that is not its own any more.
-                current.jobs = [job for job in current.jobs if job.queue is not queue]
+            for job in current.jobs:
+                if job.queue is queue:
+                    # Not written yet, it would go to a folder that is not its own any more.
+                    job.pieces.clear()
 
     def drain(self, queues: Iterable[QueueStore]) -> None:
         """Waits for the threads, commits what is left in this one, and ends the journals of

@@ -139,3 +139,12 @@ def test_what_was_removed_and_filled_in_again_is_read_from_where_it_was_filled_i
     engine.pass_time(5.0)
     engine.settle()
     engine.browse("a", 0, 7)
+
+
+def test_queue_is_deleted_while_a_round_is_to_release_its_bodies(engine: Engine) -> None:
+    engine.publish(["a", "b"], [0])
+    engine.settle()
+    engine.publish(["a"], [3])
+    engine.take("b", 1)
+    engine.hand.turn()
+    engine.delete("b")
