@@ -127,9 +127,9 @@ class QueueStore:
         self._fills = self._fills_durable = 0
         self._installs = 0
         # A queue that was there before gets a journal of its own when something is appended.
-        self._journal = JournalWriter(
-            directory, self._checkpoint(found.next_generation, found.current), found.current
-        )
+        start = self._checkpoint(found.next_generation, found.current, found.cuts)
+        self.bodies.cuts = start.cuts
+        self._journal = JournalWriter(directory, start, found.current)
 
     # -- what the ring asks for
 
@@ -250,9 +250,12 @@ class QueueStore:
         self.damaged = False
         self.durable_number = 0
         self._installs += 1
+        cuts = checkpoint.add_cut(self.bodies.cuts, Cut(generation, keep_below))
+        start = self._checkpoint(generation, self._journal.file, cuts)
+        # First: what the new state empties waits for this to be durable before it is deleted.
+        self._sealing.append(self._journal.rotate(start))
         self.bodies.install(state, keep_below)
-        self.bodies.cuts = checkpoint.add_cut(self.bodies.cuts, Cut(generation, keep_below))
-        self._rotate()
+        self.bodies.cuts = start.cuts
         self._host.mark_dirty(self)
 
     def fill(self, first_position: int, block: Block, transient: bool) -> None:
@@ -300,7 +303,7 @@ class QueueStore:
                 self._sealing = [file for file in self._sealing if file is not piece.seals]
                 counters.sealed += 1
                 self._host.mark_flushable(self)
-        self.bodies.durable(job.entries)
+        self.bodies.pager.durable(job.entries)
         self.bodies.released(job.releases)
         self._commits += 1
         if self._flusher.waits_for_a_round:
@@ -338,8 +341,8 @@ class QueueStore:
 
         What is in memory is let go of in steps of about 10 ms, with others between them.
         """
-        self.bodies.lazy = lazy
-        self.bodies.reduce()
+        self.bodies.pager.lazy = lazy
+        self.bodies.pager.reduce()
 
     def tick(self, now: float) -> float:
         """Takes stock; returns for how many seconds what is in memory lasts. `now` in seconds."""
@@ -408,16 +411,17 @@ class QueueStore:
         if self._deleted:
             raise StoreClosedError(f"queue {self.queue!r} was deleted")
 
-    def _checkpoint(self, generation: int, current: DataFile | None) -> Checkpoint:
+    def _checkpoint(
+        self, generation: int, current: DataFile | None, cuts: tuple[Cut, ...]
+    ) -> Checkpoint:
         """The state as it is, for the journal `generation`, which comes after `current`."""
         # A cut says nothing once no file has bodies from before it, nor can come back with them.
         files = [*self._sealing, *self._flusher.files()]
         if current is not None:
             files.append(current)
         oldest = min((file.oldest_generation for file in files), default=generation)
-        bodies = self.bodies
-        bodies.cuts = tuple(cut for cut in bodies.cuts if cut.generation > oldest)
-        return Checkpoint(generation, self.state, bodies.cuts, self.damaged)
+        cuts = tuple(cut for cut in cuts if cut.generation > oldest)
+        return Checkpoint(generation, self.state, cuts, self.damaged)
 
     def _log(
         self,
@@ -526,7 +530,8 @@ class QueueStore:
     def _rotate(self) -> None:
         """The next journal begins with the state as it is now."""
         current = self._journal.file
-        start = self._checkpoint(current.number + 1, current)
+        start = self._checkpoint(current.number + 1, current, self.bodies.cuts)
+        self.bodies.cuts = start.cuts
         self._sealing.append(self._journal.rotate(start))
 
     def _live_parts(self, first: int, last: int) -> Iterator[tuple[Entry, int, int, bool]]:

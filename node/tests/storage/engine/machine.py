@@ -305,7 +305,8 @@ class Engine:
             f"{state.redelivered} came back, durable was {queue.moments[0]}"
         )
         queue.missing = set(positions_of(store.missing))
-        assert queue.missing <= max((moment.missing for moment in found), key=len)
+        lacking = max((moment.missing for moment in found), key=len)
+        assert queue.missing <= lacking, f"{queue.name}: {queue.missing} lost, of {found[-1]}"
         queue.messages = {**found[-1].messages}
         queue.timeline += 1
         queue.moments.clear()

@@ -148,3 +148,16 @@ def test_queue_is_deleted_while_a_round_is_to_release_its_bodies(engine: Engine)
     engine.take("b", 1)
     engine.hand.turn()
     engine.delete("b")
+
+
+def test_segments_that_an_installed_state_empties_stay_until_it_is_durable(engine: Engine) -> None:
+    for _ in range(5):
+        engine.publish(["a"], [40] * 5)
+    engine.settle()
+    assert engine.queues["a"].store.segment_count
+    # Parts with all that was there before; the flush goes on, the round doesn't.
+    engine.catch_up("a", cut=30, more=2, revived=0)
+    flushing = [item for item in engine.hand.waiting if item.worker == "ringmq-flush"]
+    for item in flushing:
+        engine.hand.let_go(item)
+    engine.cut_power("anything")
