@@ -184,7 +184,9 @@ class AdminService:
             messages=len(state.live),
             messages_missing=len(replica.store.missing),
             digest=state.digest(),
-            mode=mode_to_wire(QueueMode.LAZY if replica.store.bodies.lazy else QueueMode.DEFAULT),
+            mode=mode_to_wire(
+                QueueMode.LAZY if replica.store.bodies.pager.lazy else QueueMode.DEFAULT
+            ),
             storage=storage_to_wire(replica.store),
         )
         return admin.GetReplicaResponse(replica=found).SerializeToString()

@@ -21,13 +21,14 @@ from ringmq.ranges import RangeSet
 from ringmq_node.storage import bodies as bodies_module
 from ringmq_node.storage import directory as folders
 from ringmq_node.storage import messages
-from ringmq_node.storage.bodies import AheadJob, Bodies, Condemned
+from ringmq_node.storage.bodies import Bodies, Condemned
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import StoreFailedError
 from ringmq_node.storage.flush import FlushJob, flush
 from ringmq_node.storage.index import Entry
 from ringmq_node.storage.messages import CompactionJob, MessageStore
 from ringmq_node.storage.queue_store import QueueStore
+from ringmq_node.storage.read_ahead import AheadJob, read_ahead
 from ringmq_node.storage.recovery import load_segment
 from ringmq_node.storage.threads import Task, Worker
 
@@ -130,10 +131,10 @@ class Background:
         while self._readable and self._reading is None and self._runs:
             bodies = next(iter(self._readable))
             del self._readable[bodies]
-            job = bodies.plan_ahead()
+            job = bodies.ahead.plan()
             if job is None:
                 continue
-            task = Task(partial(bodies_module.read_ahead, self._host, job))
+            task = Task(partial(read_ahead, self._host, job))
             self._reading = (task, job)
             self._submit("read", task, partial(self._read_done, task))
 
@@ -142,10 +143,10 @@ class Background:
             return
         (_, job), self._reading = self._reading, None
         if task.error is None:
-            job.bodies.read_done(job)
+            job.bodies.ahead.done(job)
         else:
             # What couldn't be read ahead is read when it is wanted, and says then what is wrong.
-            job.bodies.read_failed(job)
+            job.bodies.ahead.failed(job)
         self._begin_reading()
 
     # -- compaction

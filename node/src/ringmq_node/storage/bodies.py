@@ -1,8 +1,8 @@
 """Where the bodies of one queue's live messages are, and which of them are in memory.
 
-The executing side of `paging`: keeps the index, lets blocks go, folds segments into
-deltas and unfolds them, reads ahead of the consumers, and holds the references to the
-message stores.
+Keeps the index, reads blocks and unfolds deltas, and holds the references to the message
+stores. What is let go of and folded is the business of `pager`, what is read before it is
+wanted that of `read_ahead`.
 
 A body that is needed and not in memory is read at once, on the event loop: one block, or the
 headers of one segment. Reading ahead, in a thread, makes that rare.
@@ -16,10 +16,9 @@ Invariants (`check`):
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from ringmq.ranges import Range, RangeSet
@@ -30,7 +29,6 @@ from ringmq_node.storage.checkpoint import Cut
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport
 from ringmq_node.storage.index import (
-    SEGMENT_POSITIONS,
     DataFile,
     Delta,
     Entry,
@@ -38,16 +36,11 @@ from ringmq_node.storage.index import (
 )
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessageStore
+from ringmq_node.storage.pager import Pager
+from ringmq_node.storage.read_ahead import ReadAhead
 from ringmq_node.storage.recovery import Recovered, load_segment
 from ringmq_node.storage.references import Location
-from ringmq_node.storage.segments import read_block, read_blocks
-
-# Where everything that is or will be in a queue lies before.
-_END = (1 << 63) - 1
-# What is let go of before others have their turn, in messages, and what an entry costs of
-# it: about 10 ms.
-_REDUCE_STEP = 20_000
-_REDUCE_ENTRY = 10
+from ringmq_node.storage.segments import read_block
 
 
 class Host(Protocol):
@@ -71,23 +64,6 @@ class Host(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class AheadJob:
-    """What is read in a thread because it will be fetched soon."""
-
-    bodies: Bodies
-    entries: list[Entry] = field(default_factory=list)
-    # A segment to unfold, and what was live when that was planned.
-    delta: Delta | None = None
-    live: RangeSet = field(default_factory=RangeSet)
-    missing: RangeSet = field(default_factory=RangeSet)
-    cuts: tuple[Cut, ...] = ()
-    # The answer.
-    blocks: list[Block | CorruptionReport] = field(default_factory=list)
-    unfolded: list[Entry] = field(default_factory=list)
-    reports: list[CorruptionReport] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
 class Condemned:
     """A segment that died as a delta: its references are to be read and given back."""
 
@@ -97,15 +73,6 @@ class Condemned:
     cuts: tuple[Cut, ...]
     # The round that makes this durable.
     gate: int
-
-
-def read_ahead(host: Host, job: AheadJob) -> None:
-    """Runs in the reading thread."""
-    job.blocks = read_blocks(host.disk, job.entries, host.messages)
-    if job.delta is not None:
-        job.unfolded, job.reports = load_segment(
-            host.disk, job.delta.segment, job.live, job.missing, job.cuts
-        )
 
 
 class Bodies:
@@ -130,36 +97,24 @@ class Bodies:
         self.cuts: tuple[Cut, ...] = found.cuts
         self.corruptions: list[CorruptionReport] = found.corruptions
         self.next_position = found.state.next_position
-        self.rates = paging.Rates()
-        self.lazy = False
-        self.target = math.inf
         self.condemned: deque[Condemned] = deque()
         self._releasing: list[Location] = []
         self.blocks_read = 0
         self._host = host
         self._gate = gate
         self._on_emptied = on_emptied
-        # The position that is fetched next, as far as is known; None: nothing was fetched.
-        self._fetched: int | None = None
-        self._ahead: AheadJob | None = None
-        self._ahead_at = 0
         self._recent: Entry | None = None
         self._recent_block: Block | None = None
-        # On their way into the transient store; in it and in no segment yet.
-        self._paging: list[Entry] = []
-        self.paged: deque[Entry] = deque()
-        # What is to be let go of. Some may be dead or not in memory any more.
-        self._excess: deque[Entry] = deque()
-        # Something was requeued since the last `reduce`.
-        self._returned = False
+        self.pager = Pager(host, self)
+        self.ahead = ReadAhead(host, self)
         self._accounted = 0
-        self._account()
+        self.account()
 
     @property
     def head(self) -> int:
         """The position that is fetched next."""
         first = self.live.first if self.live else self.next_position
-        return first if self._fetched is None else max(self._fetched, first)
+        return first if self.ahead.next is None else max(self.ahead.next, first)
 
     # -- what comes and goes
 
@@ -167,10 +122,10 @@ class Bodies:
         """A living entry of a new message, with its block."""
         self.index.add(entry)
         self.live_bytes += entry.body_bytes
-        if self.lazy and entry.transient:
+        if self.pager.lazy and entry.transient:
             # No round will make it durable, as it does others.
-            self.let_go(entry)
-        self._account()
+            self.pager.let_go(entry)
+        self.account()
 
     def before_removal(self, ranges: tuple[Range, ...]) -> None:
         """These positions will cease to be live: what is folded of them has to be known."""
@@ -190,7 +145,7 @@ class Bodies:
 
     def forget(self, gone: list[Range]) -> None:
         """These positions were live until now."""
-        self.rates.acknowledged(sum(last - first + 1 for first, last in gone))
+        self.pager.rates.acknowledged(sum(last - first + 1 for first, last in gone))
         if self.index.deltas and gone:
             # One delta may die of several ranges.
             positions = RangeSet(gone)
@@ -203,7 +158,7 @@ class Bodies:
         self.live_bytes -= freed
         for entry in died:
             self._release(entry)
-        self._account()
+        self.account()
 
     def _covers(self, delta: Delta, first: int, last: int) -> bool:
         """Whether all that is live in a delta is in `first..last`."""
@@ -273,9 +228,8 @@ class Bodies:
         for entry in entries:
             entry.block = None
             self._left(entry)
-        if self._excess and self.lazy:
-            self._excess.extend(parts)
-        self._account()
+        self.pager.replaced(parts)
+        self.account()
 
     def clear(self) -> None:
         """The queue is deleted: gives back its memory and references."""
@@ -288,10 +242,8 @@ class Bodies:
             if entry.location is not None:
                 self._host.messages(transient=entry.transient).release(entry.location)
         self.released(self.take_releases())
-        self.paged.clear()
-        self._paging.clear()
-        self._excess.clear()
-        self._account()
+        self.pager.clear()
+        self.account()
 
     # -- another state in the place of this one
 
@@ -305,9 +257,8 @@ class Bodies:
                 self.unfold(delta)
         self.live = live
         self.next_position = state.next_position
-        self._fetched = None
-        self._ahead_at = 0
-        self._excess.clear()
+        self.ahead.forget()
+        self.pager.forget()
         self.missing = live.copy()
         deltas = [*self.index.deltas.values()]
         for delta in deltas:
@@ -319,7 +270,7 @@ class Bodies:
             self.index.put(delta)
             self.live_bytes += delta.live_bytes
             self.missing.remove(delta.first, delta.last)
-        self._account()
+        self.account()
 
     def _reinstall(self, entry: Entry, keep_below: int, transient: RangeSet) -> None:
         parts: list[Range] = []
@@ -391,88 +342,32 @@ class Bodies:
         except CorruptError as error:
             self.lose(entry, error.report)
             raise
-        self._host.counters.blocks_read += 1
-        self.blocks_read += 1
-        if keep and not self._over():
+        self.count_read()
+        if keep and not self.is_over:
             self.index.attach(entry, block)
-            self._account()
+            self.account()
         else:
             self._recent, self._recent_block = entry, block
         return block
 
     def fetched(self, next_position: int, count: int) -> None:
         """A consumer was given `count` messages before `next_position`."""
-        self.rates.delivered(count)
-        self._fetched = next_position
-        if next_position >= self._ahead_at:
-            self._host.mark_reading(self)
+        self.pager.rates.delivered(count)
+        self.ahead.fetched(next_position)
 
     def requeued(self, first: int) -> None:
         """Messages from `first` on may be fetched again."""
-        self._returned = True
-        if self._fetched is not None and first < self._fetched:
-            self._fetched = first
-            self._ahead_at = 0
+        self.pager.requeued()
+        self.ahead.requeued(first)
 
-    def plan_ahead(self) -> AheadJob | None:
-        """What to read next, or None: it is all there, or on its way."""
-        if self._ahead is not None or self._fetched is None:
-            return None
-        window = self._host.limits.read_ahead_bytes
-        job = AheadJob(self)
-        head = position = self.head
-        ahead = 0
-        stop = _END
-        deltas = self.index.folded(head, self.next_position) if self.index.deltas else []
-        if deltas:
-            stop = deltas[0].first - 1
-        middle = head
-        for entry in self.index.overlapping(head, stop) if head <= stop else ():
-            ahead += entry.body_bytes
-            position = entry.last + 1
-            if ahead <= window // 2:
-                middle = position
-            if entry.block is None and entry.durable and entry is not self._recent:
-                job.entries.append(entry)
-            if ahead >= window:
-                break
-        if ahead < window and deltas:
-            self._plan_unfold(job, deltas[0])
-        self._ahead_at = max(middle, head + 1)
-        if not job.entries and job.delta is None:
-            return None
-        self._ahead = job
-        return job
+    def has_at_hand(self, entry: Entry) -> bool:
+        """Whether the block of an entry was read last."""
+        return entry is self._recent
 
-    def _plan_unfold(self, job: AheadJob, delta: Delta) -> None:
-        part = (delta.first, delta.last)
-        job.delta = delta
-        job.live = RangeSet(self.live.intersection(*part))
-        job.missing = RangeSet(self.missing.intersection(*part))
-        job.cuts = self.cuts
-
-    def read_done(self, job: AheadJob) -> None:
-        """`job` has been done; what has died meanwhile is left."""
-        self._ahead = None
-        for entry, block in zip(job.entries, job.blocks, strict=True):
-            if not entry.live or entry.block is not None:
-                continue
-            if isinstance(block, CorruptionReport):
-                self.lose(entry, block)
-                continue
-            self._host.counters.blocks_read += 1
-            self.blocks_read += 1
-            self.index.attach(entry, block)
-        delta = job.delta
-        if delta is not None and self.index.deltas.get(delta.segment.number) is delta:
-            self._unfold_with(delta, job.unfolded, job.reports)
-            self._host.mark_reading(self)
-        self._account()
-
-    def read_failed(self, job: AheadJob) -> None:
-        """`job` could not be done."""
-        if self._ahead is job:
-            self._ahead = None
+    def count_read(self) -> None:
+        """A block has been read from disk."""
+        self._host.counters.blocks_read += 1
+        self.blocks_read += 1
 
     def lose(self, entry: Entry, report: CorruptionReport) -> None:
         """The bodies of an entry can't be read: they are missing now."""
@@ -483,7 +378,7 @@ class Bodies:
         self.index.discard(entry)
         entry.block = None
         self._release(entry)
-        self._account()
+        self.account()
 
     # -- folding
 
@@ -492,9 +387,9 @@ class Bodies:
         found, reports = load_segment(
             self._host.disk, delta.segment, self.live, self.missing, self.cuts
         )
-        self._unfold_with(delta, found, reports)
+        self.unfold_with(delta, found, reports)
 
-    def _unfold_with(
+    def unfold_with(
         self, delta: Delta, found: list[Entry], reports: list[CorruptionReport]
     ) -> None:
         self.corruptions += reports
@@ -514,145 +409,15 @@ class Bodies:
         self.live_bytes += size - delta.live_bytes
         if not entries:
             self._on_emptied(delta.segment)
-        self._account()
-
-    def fold(self) -> None:
-        """Folds segments, newest first, while there are more betas than are permitted.
-
-        One at once, the others when the host calls `reduce_some`.
-        """
-        if self._fold_one():
-            self._host.mark_reducing(self)
-        self._account()
-
-    def _fold_one(self) -> bool:
-        """Folds the newest segment that may be; returns False if there is none."""
-        index = self.index
-        permitted = paging.permitted_betas(index.messages, self.target)
-        if self.lazy or self._over():
-            permitted = paging.permitted_betas(index.messages, 0)
-        if index.messages - index.messages_in_memory <= permitted:
-            return False
-        first = self.head // SEGMENT_POSITIONS
-        for number in sorted(self.segments, reverse=True):
-            if number <= first:
-                break
-            segment = self.segments[number]
-            if number not in index.deltas and self._may_fold(segment):
-                index.fold(segment, self.live)
-                return True
-        return False
-
-    def _may_fold(self, segment: DataFile) -> bool:
-        first = segment.number * SEGMENT_POSITIONS
-        last = first + SEGMENT_POSITIONS - 1
-        if not segment.references or last >= self.next_position:
-            return False
-        overlapping = self.index.overlapping(first, last)
-        if not all(entry.file is segment and entry.durable for entry in overlapping):
-            return False
-        for entry in self.index.overlapping(first, last):
-            if entry.block is not None:
-                self.index.detach(entry)
-        return True
-
-    # -- memory
-
-    def durable(self, entries: list[Entry]) -> None:
-        """These are on disk now. Lets go of them if the queue has more than it should."""
-        index = self.index
-        for entry in entries:
-            entry.durable = True
-            if (
-                entry.block is not None
-                and entry.live
-                and (self.lazy or index.messages_in_memory > self.target or self._over())
-            ):
-                index.detach(entry)
-                self._account()
+        self.account()
 
     @property
-    def wants_reducing(self) -> bool:
-        """Whether something that was with a consumer may be in memory without need."""
-        return self.lazy and self._returned
-
-    def reduce(self) -> None:
-        """Lets go of what is above the target, or above what the node may hold.
-
-        A step of it at once, the others when the host calls `reduce_some`.
-        """
-        self._returned = False
-        excess = self._excess_messages()
-        if excess > 0 and not self._excess:
-            self._excess.extend(self._to_release(excess))
-        if self.reduce_some():
-            self._host.mark_reducing(self)
-
-    def _to_release(self, excess: float) -> Iterable[Entry]:
-        if self.lazy:
-            # All of it, in any order.
-            return [entry for entry in self.index if entry.block is not None]
-        rates = self.rates
-        acks_first = rates.deliver - rates.ack > rates.publish - rates.deliver
-        return paging.to_release([*self.index], self.head, excess, acks_first=acks_first)
-
-    def reduce_some(self) -> bool:
-        """One step of `reduce`; returns whether there is more to do."""
-        work = _REDUCE_STEP
-        while self._excess and work > 0:
-            entry = self._excess.popleft()
-            work -= entry.count + _REDUCE_ENTRY
-            if entry.live and entry.block is not None:
-                self.let_go(entry)
-        if self._excess and self._excess_messages() <= 0:
-            # There is room again, or the queue isn't lazy any more.
-            self._excess.clear()
-        more = bool(self._excess) or self._fold_one()
-        self._account()
-        return more
-
-    def _excess_messages(self) -> float:
-        """How many messages too many are in memory."""
-        excess = self.index.messages_in_memory - (0 if self.lazy else self.target)
-        over = self._host.counters.cache_bytes - self._host.limits.cache_bytes_max
-        if over > 0 and self.index.memory_bytes:
-            share = over / self.index.memory_bytes
-            excess = max(excess, share * self.index.messages_in_memory)
-        return excess
-
-    def let_go(self, entry: Entry) -> None:
-        """Alpha to beta; of a transient message, on its way to that."""
-        if entry.durable:
-            self.index.detach(entry)
-        elif entry.transient and entry.location is None:
-            assert entry.block is not None
-            store = self._host.messages(transient=True)
-            entry.location, _ = store.put(entry.block)
-            self._paging.append(entry)
-            self._host.mark_paging(self)
-
-    def page_out_done(self) -> bool:
-        """The transient store has been written. Returns whether more is on its way."""
-        store = self._host.messages(transient=True)
-        waiting: list[Entry] = []
-        for entry in self._paging:
-            if entry.location is None or not entry.live:
-                continue
-            if not store.is_durable(entry.location):
-                waiting.append(entry)
-                continue
-            entry.durable = True
-            self.paged.append(entry)
-            if entry.block is not None:
-                self.index.detach(entry)
-        self._paging = waiting
-        self._account()
-        return bool(waiting)
-
-    def _over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether the node holds more in memory than it should."""
         return self._host.counters.cache_bytes > self._host.limits.cache_bytes_max
 
-    def _account(self) -> None:
+    def account(self) -> None:
+        """Tells the node what is in memory now."""
         now = self.index.memory_bytes
         self._host.counters.cache_bytes += now - self._accounted
         self._accounted = now

@@ -144,7 +144,7 @@ class Flusher:
             self._sealed.popleft()
             self._cursor = 0
             self._spent = None
-        paged = self._bodies.paged
+        paged = self._bodies.pager.paged
         while paged and len(job.items) < _ITEMS_MAX:
             entry = paged.popleft()
             if entry.live and entry.file is None:
@@ -220,7 +220,7 @@ class Flusher:
         job.queue.written.segment_bytes += sum(records.values())
         counters.segments_deleted += sum(file.path.suffix == ".idx" for file in self._leaving)
         self._leaving = []
-        self._bodies.fold()
+        self._bodies.pager.fold()
 
     def _relocate_span(self, span: list[Placed]) -> None:
         """Whole entries one after another, which are one record now, become one entry."""

@@ -180,7 +180,7 @@ class QueueStore:
         gone = state.apply(number, op)
         if isinstance(op, Publish):
             self.bodies.next_position = state.next_position
-            self.bodies.rates.published(op.block.count)
+            self.bodies.pager.rates.published(op.block.count)
             self._log(_OP, op.first_position, op.block, payload, op, transient=op.transient)
         else:
             self._journal.append(Kind.OP, payload, flags=0, number=number, epoch=state.epoch)
@@ -346,15 +346,16 @@ class QueueStore:
 
     def tick(self, now: float) -> float:
         """Takes stock; returns for how many seconds what is in memory lasts. `now` in seconds."""
-        rates = self.bodies.rates
+        rates = self.bodies.pager.rates
         rates.update(now)
         return rates.duration_s(self.bodies.index.messages_in_memory)
 
     def set_duration(self, duration_s: float) -> None:
         """For how long messages in memory should last; infinite: there is room for all."""
-        self.bodies.target = self.bodies.rates.target(duration_s)
-        if not math.isinf(self.bodies.target) or self.bodies.lazy:
-            self.bodies.reduce()
+        pager = self.bodies.pager
+        pager.target = pager.rates.target(duration_s)
+        if not math.isinf(pager.target) or pager.lazy:
+            pager.reduce()
 
     def chain(self) -> paging.Chain:
         """How many messages are in which part of the queue."""

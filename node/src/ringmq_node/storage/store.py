@@ -316,8 +316,8 @@ class Store:
             queue.seal()
         over = self.counters.cache_bytes > self.limits.cache_bytes_max
         for queue in self._queues.values():
-            if over or queue.bodies.wants_reducing:
-                queue.bodies.reduce()
+            if over or queue.bodies.pager.wants_reducing:
+                queue.bodies.pager.reduce()
         self._background.look_for_garbage()
 
     # -- what the queues ask for (`queue_store.Host`)
@@ -348,7 +348,7 @@ class Store:
     def mark_reducing(self, bodies: Bodies) -> None:
         if self._loop is None:
             # There are no others.
-            while bodies.reduce_some():
+            while bodies.pager.reduce_some():
                 pass
             return
         if not self._reducing:
@@ -361,7 +361,7 @@ class Store:
             return
         bodies = next(iter(self._reducing))
         del self._reducing[bodies]
-        if bodies.reduce_some():
+        if bodies.pager.reduce_some():
             self._reducing[bodies] = None
         if self._reducing:
             self._loop.call_soon(self._reduce)
@@ -384,7 +384,7 @@ class Store:
         if self._paging:
             paging, self._paging = self._paging, {}
             for bodies in paging:
-                if bodies.page_out_done():
+                if bodies.pager.page_out_done():
                     self._paging[bodies] = None
 
     def _report_durable(self, queue: QueueStore) -> None:

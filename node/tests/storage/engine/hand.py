@@ -19,9 +19,9 @@ import pytest
 
 from ringmq_node.storage import (
     background,
-    bodies,
     flush,
     index,
+    pager,
     paging,
     recovery,
     rounds,
@@ -31,7 +31,7 @@ from ringmq_node.storage import (
 )
 
 # Who knows how large a segment is.
-_SIZED = (bodies, flush, index, paging, recovery, segment_scan, segments)
+_SIZED = (pager, flush, index, paging, recovery, segment_scan, segments)
 _TURNS_MAX = 20_000
 
 
