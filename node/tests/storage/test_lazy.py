@@ -13,8 +13,7 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import QueueStore, Store, StoreLimits
-from ringmq_node.storage import bodies as bodies_module
+from ringmq_node.storage import QueueStore, Store, StoreLimits, pager
 from ringmq_node.storage import store as store_module
 from ringmq_node.storage.paging import Chain
 
@@ -27,7 +26,7 @@ COUNT = 300
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two or three entries in each."""
-    monkeypatch.setattr(bodies_module, "_REDUCE_STEP", 30)
+    monkeypatch.setattr(pager, "_REDUCE_STEP", 30)
     monkeypatch.setattr(store_module, "TICK_S", 0.02)
 
 
