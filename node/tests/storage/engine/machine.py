@@ -28,7 +28,6 @@ from ringmq_node.queue.master import Confirm, Deliver, Effect, Multicast, QueueM
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import QueueStore, Run, Store, StoreLimits
-from ringmq_node.storage.index import SEGMENT_POSITIONS
 from ringmq_node.storage.references import Location
 from ringmq_node.storage.segment_scan import load_segment
 
@@ -281,6 +280,7 @@ class Engine:
             self.events[name] += getattr(found, name)
         for name in ("compactions", "holes", "files_deleted", "records_shared"):
             self.events[name] += getattr(found.messages, name)
+            self.events[name] += getattr(found.messages_transient, name)
         self.events["paged"] += found.messages_transient.file_bytes_now
         assert not found.failed_now
 
@@ -506,7 +506,7 @@ class Engine:
             self.check_queue(queue)
         for transient in (False, True):
             self.store.messages(transient=transient).check()
-        self.check_references()
+        check_references(self.store, [queue.store for queue in self.queues.values()])
         held = sum(q.store.bodies.index.memory_bytes for q in self.queues.values())
         assert self.store.counters.cache_bytes == held
 
@@ -527,35 +527,6 @@ class Engine:
         chain = store.chain()
         total = chain.pending + chain.q4 + chain.q3 + chain.delta + chain.q2 + chain.q1
         assert total == len(queue.messages)
-
-    def check_references(self) -> None:
-        """Each record of the message stores is referred to as often as the queues say."""
-        for transient in (False, True):
-            catalogue = self.store.messages(transient=transient)._catalogue
-            expected = Counter[Location]()
-            for queue in self.queues.values():
-                expected.update(self.references(queue.store, transient))
-            for location, count in expected.items():
-                file = catalogue.files.get(location.file)
-                assert file is not None, location
-                assert catalogue.count(location) >= count, location
-
-    def references(self, store: QueueStore, transient: bool) -> list[Location]:
-        bodies = store.bodies
-        entries = [*bodies.index]
-        for delta in bodies.index.deltas.values():
-            segment = delta.segment
-            found, reports = load_segment(
-                self.disk, segment, bodies.live, bodies.missing, bodies.cuts
-            )
-            assert not reports
-            assert sum(entry.live for entry in found) == delta.live, delta
-            entries += found
-        return [
-            entry.location
-            for entry in entries
-            if entry.location is not None and entry.transient == transient
-        ]
 
     def drain(self) -> None:
         """All that is there can be had, in order; and then nothing is left of it."""
@@ -585,4 +556,29 @@ class Engine:
         self.count()
 
 
-assert SEGMENT_POSITIONS == 16_384
+def check_references(store: Store, queues: Iterable[QueueStore]) -> None:
+    """Each record of the message stores is referred to at least as often as the queues say.
+
+    At the end, when nothing is left in any queue, nothing may be referred to (`drain`).
+    """
+    expected: Counter[tuple[bool, Location]] = Counter()
+    for queue in queues:
+        expected.update(references(store, queue))
+    for (transient, location), count in expected.items():
+        catalogue = store.messages(transient=transient)._catalogue
+        assert location.file in catalogue.files, location
+        assert catalogue.count(location) >= count, location
+
+
+def references(store: Store, queue: QueueStore) -> list[tuple[bool, Location]]:
+    """Of the entries in memory, and of those that unfolding would bring."""
+    bodies = queue.bodies
+    entries = [*bodies.index]
+    for delta in bodies.index.deltas.values():
+        found, reports = load_segment(
+            store.disk, delta.segment, bodies.live, bodies.missing, bodies.cuts
+        )
+        assert not reports
+        assert sum(entry.live for entry in found) == delta.live, delta
+        entries += found
+    return [(entry.transient, entry.location) for entry in entries if entry.location is not None]
