@@ -320,6 +320,26 @@ def test_fill_from_the_message_store_is_an_entry_for_each_reference() -> None:
     assert [*found.missing] == [(0, 1), (5, 5)]
 
 
+def test_reference_to_a_record_that_can_not_be_there_is_damage() -> None:
+    """Found by the fuzzer, in forged records: counting up to it would take a gigabyte."""
+    segment = Segment()
+    sizes = array("I", [3])
+    bad = [
+        segment.stored(0, Reference(Location(1, 1 << 30, 5000, 100), 0, sizes)),
+        segment.stored(1, Reference(Location(1, 1, 32 + RECORD_HEADER_BYTES - 1, 100), 0, sizes)),
+        segment.stored(2, Reference(Location(1, 0, 31, 100), 0, sizes)),
+        segment.stored(3, Reference(Location(1, 0, 32, RECORD_HEADER_BYTES), 0, sizes)),
+        segment.stored(4, Reference(Location(1, 0, 32, 100), 1 << 20, sizes)),
+    ]
+    segment.stored(5, Reference(Location(1, 1, 32 + RECORD_HEADER_BYTES, 100), 0, sizes))
+    referred: list[int] = []
+    disk = folder({"0.idx": segment, "journal.jif": Journal(live=[(0, 5)])})
+    found = recover(disk, HERE, lambda place: referred.append(place.ordinal))
+    check(found)
+    assert referred == [1]
+    assert [report.offset for report in found.corruptions] == bad
+
+
 class Messages:
     """A message store with one block everywhere."""
 

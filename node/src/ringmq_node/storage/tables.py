@@ -20,7 +20,7 @@ from ringmq_node.queue import block
 from ringmq_node.storage import checkpoint, references
 from ringmq_node.storage.checkpoint import Cut
 from ringmq_node.storage.index import DataFile, Entry, alike
-from ringmq_node.storage.records import FLAG_TRANSIENT, Header
+from ringmq_node.storage.records import FILE_HEADER, FLAG_TRANSIENT, RECORD_HEADER_BYTES, Header
 from ringmq_node.storage.references import Location
 
 # Positions, op numbers and generations are below; so they can be counted on from anywhere.
@@ -156,6 +156,11 @@ def stored(header: Header, table: bytes, first: int, generation: int) -> list[Bo
         count = len(reference.sizes)
         if first + count > NUMBER_MAX or reference.start + count > block.COUNT_MAX:
             raise ValueError(f"reference to message {reference.start} for position {first}")
+        place = reference.location
+        before = FILE_HEADER.size + place.ordinal * RECORD_HEADER_BYTES
+        if place.offset < before or place.length <= RECORD_HEADER_BYTES:
+            # Whoever counts references makes room for as many records as there are before it.
+            raise ValueError(f"reference to record {place.ordinal} at {place.offset}")
         bodies.append(
             Body(
                 first,
