@@ -68,6 +68,11 @@ def test_one_full_disk(tmp_path: Path, place: int) -> None:
             assert cluster.is_running(name)
             async with cluster.client(*cluster.others(name)) as client:
                 assert (await client.queue("q")).state is ringmq.QueueState.RUNNING
+            async with cluster.client(name) as client:
+                status = await client.cluster_status(with_resources=True)
+                (own,) = [each.resources for each in status.nodes if each.node == name]
+                assert own is not None
+                assert "No space left" in str(own.store_failure)
             found = await cluster.drained("q")
             found.judge(load)
             assert len(found.positions) >= len(load.confirmed)

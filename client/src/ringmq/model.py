@@ -228,6 +228,8 @@ class Resources:
     disk_alarm: bool
     # How long a queue may keep a message in memory; None: as long as it likes.
     desired_duration_s: float | None
+    # Why the node's store is closed for writes; None: it is open.
+    store_failure: str | None
 
     @classmethod
     def from_wire(cls, wire: admin.Resources) -> Resources:
@@ -241,6 +243,7 @@ class Resources:
             disk_limit_bytes=wire.disk_limit_bytes,
             disk_alarm=wire.disk_alarm,
             desired_duration_s=wire.desired_duration_s if bounded else None,
+            store_failure=wire.store_failure or None,
         )
 
 

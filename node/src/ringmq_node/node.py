@@ -296,6 +296,7 @@ class Node:
         if self.failed is not None:
             return
         self.failed = error
+        self._alarm(Alarm.STORE, True)
         logger.critical("the store has failed, this node leaves its rings: %s", error)
         for task in self._tasks:
             if task.get_name() == "group":

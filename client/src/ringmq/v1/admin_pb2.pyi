@@ -112,6 +112,7 @@ class Resources(google.protobuf.message.Message):
     DISK_LIMIT_BYTES_FIELD_NUMBER: builtins.int
     DISK_ALARM_FIELD_NUMBER: builtins.int
     DESIRED_DURATION_S_FIELD_NUMBER: builtins.int
+    STORE_FAILURE_FIELD_NUMBER: builtins.int
     memory_used_bytes: builtins.int
     """Resident; the watermark; what the process may use, at most."""
     memory_limit_bytes: builtins.int
@@ -123,6 +124,8 @@ class Resources(google.protobuf.message.Message):
     disk_alarm: builtins.bool
     desired_duration_s: builtins.float
     """How long a queue may keep a message in memory. Not set: as long as it likes."""
+    store_failure: builtins.str
+    """Why the node's store is closed for writes; empty: it is open."""
     def __init__(
         self,
         *,
@@ -134,9 +137,10 @@ class Resources(google.protobuf.message.Message):
         disk_limit_bytes: builtins.int = ...,
         disk_alarm: builtins.bool = ...,
         desired_duration_s: builtins.float | None = ...,
+        store_failure: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "store_failure", b"store_failure"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_desired_duration_s", b"_desired_duration_s"]) -> typing.Literal["desired_duration_s"] | None: ...
 
 Global___Resources: typing_extensions.TypeAlias = Resources

@@ -148,7 +148,11 @@ def resources_texts(resources: Resources | None) -> tuple[str, str, str]:
     if resources is None:
         return "-", "-", "-"
     used, limit = resources.memory_used_bytes, resources.memory_limit_bytes
-    alarms = {"memory": resources.memory_alarm, "disk": resources.disk_alarm}
+    alarms = {
+        "memory": resources.memory_alarm,
+        "disk": resources.disk_alarm,
+        "store": resources.store_failure is not None,
+    }
     return (
         f"{size_text(used)} of {size_text(limit)}",
         size_text(resources.disk_free_bytes),

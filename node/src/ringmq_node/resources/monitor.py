@@ -32,10 +32,12 @@ TRIM_REST_RATIO = 50.0
 
 
 class Alarm(Enum):
-    """What is short. The value is what people read."""
+    """What is short, or broken. The value is what people read."""
 
     MEMORY = "memory"
     DISK = "disk"
+    # Closed for writes, until the node is started again.
+    STORE = "store"
 
 
 class Paged(Protocol):

@@ -37,7 +37,7 @@ PROMOTION_REASONS = {
 }
 
 
-def resources_to_wire(usage: Usage) -> admin.Resources:
+def resources_to_wire(usage: Usage, store_failure: object = None) -> admin.Resources:
     return admin.Resources(
         memory_used_bytes=usage.memory_used,
         memory_limit_bytes=usage.memory_limit,
@@ -47,6 +47,7 @@ def resources_to_wire(usage: Usage) -> admin.Resources:
         disk_limit_bytes=usage.disk_limit,
         disk_alarm=usage.disk_alarm,
         desired_duration_s=usage.duration_s if isfinite(usage.duration_s) else None,
+        store_failure="" if store_failure is None else str(store_failure),
     )
 
 
@@ -92,7 +93,7 @@ class AdminService:
         """Sets them, if the node answers in time."""
         node = self._node
         if (info.node, info.incarnation) == (node.me.node, node.me.incarnation):
-            info.resources.CopyFrom(resources_to_wire(node.resources.usage()))
+            info.resources.CopyFrom(resources_to_wire(node.resources.usage(), node.failed))
             return
         if not info.address:
             return
@@ -105,7 +106,7 @@ class AdminService:
 
     async def _get_resources(self, data: bytes, context: Context) -> bytes:
         parse(admin.GetResourcesRequest, data)
-        resources = resources_to_wire(self._node.resources.usage())
+        resources = resources_to_wire(self._node.resources.usage(), self._node.failed)
         return admin.GetResourcesResponse(resources=resources).SerializeToString()
 
     async def _list_queues(self, data: bytes, context: Context) -> bytes:
