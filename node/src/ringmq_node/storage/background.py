@@ -17,7 +17,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
-from ringmq.ranges import RangeSet
 from ringmq_node.storage import bodies as bodies_module
 from ringmq_node.storage import directory as folders
 from ringmq_node.storage import messages
@@ -29,7 +28,6 @@ from ringmq_node.storage.index import Entry
 from ringmq_node.storage.messages import CompactionJob, MessageStore
 from ringmq_node.storage.queue_store import QueueStore
 from ringmq_node.storage.read_ahead import AheadJob, read_ahead
-from ringmq_node.storage.recovery import load_segment
 from ringmq_node.storage.threads import Task, Worker
 
 
@@ -254,6 +252,5 @@ class _Removal:
     def run(self) -> None:
         for dead in self._condemned:
             dead.segment.path = self._folder / dead.segment.path.name
-            found, _ = load_segment(self._disk, dead.segment, dead.positions, RangeSet(), dead.cuts)
-            self.entries += found
+            self.entries += dead.read(self._disk)
         folders.remove_folder(self._disk, self._folder)

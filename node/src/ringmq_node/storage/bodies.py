@@ -73,6 +73,15 @@ class Condemned:
     cuts: tuple[Cut, ...]
     # The round that makes this durable.
     gate: int
+    # What the segment has behind it is of other messages, at the same positions perhaps.
+    end: int
+
+    def read(self, disk: Disk) -> list[Entry]:
+        """What held references. What can't be read stays referred to until the next start."""
+        found, _ = load_segment(
+            disk, self.segment, self.positions, RangeSet(), self.cuts, end=self.end
+        )
+        return found
 
 
 class Bodies:
@@ -175,7 +184,8 @@ class Bodies:
             inside = RangeSet(positions.intersection(delta.first, delta.last))
             # What was lost has given its reference back.
             inside.subtract(self.missing.intersection(delta.first, delta.last))
-            self.condemned.append(Condemned(delta.segment, inside, self.cuts, self._gate()))
+            segment = delta.segment
+            self.condemned.append(Condemned(segment, inside, self.cuts, self._gate(), segment.end))
         self._on_emptied(delta.segment)
 
     def give_back(self, condemned: Condemned, entries: list[Entry]) -> None:

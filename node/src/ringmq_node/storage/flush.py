@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringmq.ranges import RangeSet
 from ringmq_node.storage.bodies import Bodies, Condemned
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry, alike, live_count
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.records import new_marker
-from ringmq_node.storage.recovery import load_segment
 from ringmq_node.storage.segments import (
     FlushItem,
     Placed,
@@ -56,9 +54,7 @@ def flush(disk: Disk, job: FlushJob, directory: Path) -> None:
     """Does `job`. Runs in the flush thread; raises `OSError`."""
     job.placed = write_items(disk, job.items)
     if job.condemned is not None:
-        dead = job.condemned
-        # What can't be read stays referred to until the next start.
-        job.given_back, _ = load_segment(disk, dead.segment, dead.positions, RangeSet(), dead.cuts)
+        job.given_back = job.condemned.read(disk)
     for file in job.removals:
         disk.remove(file.path)
     if job.removals:

@@ -235,15 +235,23 @@ def _add_bodies(file: RecordFile, header: Header, low: int, high: int, bodies: l
 
 
 def load_segment(
-    disk: Disk, file: DataFile, live: RangeSet, missing: RangeSet, cuts: tuple[Cut, ...]
+    disk: Disk,
+    file: DataFile,
+    live: RangeSet,
+    missing: RangeSet,
+    cuts: tuple[Cut, ...],
+    *,
+    end: int | None = None,
 ) -> tuple[list[Entry], list[CorruptionReport]]:
-    """The entries of a segment for those of its positions that are `live` and not `missing`.
+    """The entries of a segment, up to `end` if given, for its positions that are `live` and not
+    `missing`.
 
     In order, and not overlapping; as recovery chooses them. Positions for which there is none
     are for the caller to see. Only reads; may run in a thread. Raises `OSError`.
     """
     # What is in a file that is in use was written, or found to be whole, by this process.
-    found = scan_segment(disk, file.path, file.number, file.end, proven=file.synced)
+    size = file.end if end is None else end
+    found = scan_segment(disk, file.path, file.number, size, proven=min(size, file.synced))
     if not found.marker:
         report = CorruptionReport(str(file.path), 0, file.end, found.unreadable)
         return [], [report]
