@@ -497,11 +497,11 @@ def test_numbers_that_would_take_all_memory_are_not_believed(root: Path) -> None
     """References with good checksums, to records that can't be: no table is made for them."""
     table = array("I", [4])
     locations = [
-        Location(1, 0xFFFF_FFFE, 32, 3668),
+        # The most that recovery lets through: as many records as there is room for before it.
+        Location(1, 90_000_000, 0xFFFF_FF00, 3668),
         Location(1, 0, 0xFFFF_FF00, 3668),
-        Location(0xFFFF_FFFE, 0xFFFF_FFFE, 32, 44),
+        Location(0xFFFF_FFFE, 90_000_000, 0xFFFF_FF00, 45),
         Location(1, 4, 14704, 0xFFFF_FFFF),
-        Location(1, 0, 32, 0),
     ]
     payload = references.encode([Reference(place, 0, table) for place in locations])
     journal = queue_file(root, SMALL, "journal.jif")
