@@ -585,6 +585,36 @@ def test_tail_of_a_segment_that_is_no_record_is_cut_off() -> None:
         assert [*found.missing] == [(1, 1)]
 
 
+# -- what was fetched again
+
+
+def test_body_that_was_fetched_again_counts_and_not_the_damaged_one() -> None:
+    """A start doesn't see that a body is damaged. That it was missing once shows it."""
+    segment = Segment()
+    old = segment.entry(0, b"a", b"damaged", b"c", generation=2)
+    segment.data[old + RECORD_HEADER_BYTES + 24] ^= 1
+    journal = Journal(live=[(0, 2), (20_000, 20_000)])
+    for first in (1, 20_000):
+        data = Block.of([b"fetched"]).data
+        journal.add(Kind.FILL, data, number=first, epoch=journal.number)
+    found = recovered(folder({"0.idx": segment, "journal.jif": journal}))
+    assert [(entry.first, entry.last, entry.offset == old) for entry in found.index] == [
+        (0, 0, True),
+        (1, 1, False),
+        (2, 2, True),
+        (20_000, 20_000, False),
+    ]
+    # When its journal has been flushed, it is the later one in the segment.
+    new = segment.entry(1, b"fetched", generation=5)
+    disk = folder({"0.idx": segment, "journal.jif": Journal(6, live=[(0, 2)])})
+    found = recovered(disk)
+    assert [(first, last, at) for first, last, _, at in unfolded(disk, found)] == [
+        (0, 0, old),
+        (1, 1, new),
+        (2, 2, old),
+    ]
+
+
 # -- tables
 
 
