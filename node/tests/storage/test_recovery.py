@@ -573,6 +573,29 @@ def test_transient_record_does_not_prove_what_is_before_it(stored: bool) -> None
     assert [entry.file.path.name for entry in found.index if entry.file][1:] == ["5.jif"] * 2
 
 
+def test_damage_before_a_torn_tail_is_no_tail_at_the_next_start() -> None:
+    """Found by the fuzzer: only the tail had shown that what is before it was durable."""
+    segment = Segment()
+    segment.entry(0, b"first", generation=5)
+    bad = segment.entry(1, b"second", generation=5)
+    segment.entry(2, b"third", generation=5)
+    segment.synced = len(segment.data)
+    torn = segment.entry(3, b"fourth", generation=5)
+    segment.entry(4, b"fifth", generation=5)
+    for at in (bad, torn):
+        segment.data[at + RECORD_HEADER_BYTES + 13] ^= 1
+        segment.data[at + 4] ^= 1
+    disk = folder({"0.idx": segment, "journal.jif": Journal(5, live=[(0, 4)])})
+    first = recovered(disk)
+    assert first.torn_bytes
+    for _ in range(2):
+        again = recovered(disk)
+        assert not again.torn_bytes
+        assert [report.offset for report in again.corruptions] == [bad]
+        assert [*again.missing] == [*first.missing] == [(1, 1), (3, 4)]
+        assert again.segments[0].end == first.segments[0].end == len(disk.content(HERE / "0.idx"))
+
+
 def test_tail_of_a_segment_that_is_no_record_is_cut_off() -> None:
     for tail in (b"x", bytes(100), b"\xff" * 5000):
         segment = Segment()

@@ -56,9 +56,16 @@ from ringmq_node.storage.records import (
     RecordFile,
     Scan,
     owner_of,
+    record_header,
 )
 from ringmq_node.storage.references import Location
-from ringmq_node.storage.segment_scan import entries_of, lasting, load_segment, scan_segment
+from ringmq_node.storage.segment_scan import (
+    SegmentScan,
+    entries_of,
+    lasting,
+    load_segment,
+    scan_segment,
+)
 from ringmq_node.storage.segments import segment_name
 from ringmq_node.storage.tables import Body
 
@@ -350,7 +357,7 @@ class _Recovery:
             return None
         self._torn_bytes += found.torn_bytes
         if found.torn_bytes:
-            self._cut_file(path, found.end)
+            found.end = self._cut_file(path, found)
         generations = [body.generation for body in found.bodies]
         end = found.end
         file = DataFile(path, number, found.marker, end=end, synced=end, found=end)
@@ -386,15 +393,25 @@ class _Recovery:
         if delta.live:
             self._deltas[file.number] = delta
 
-    def _cut_file(self, path: Path, end: int) -> None:
-        """Cuts a torn tail off, so that nothing of it is behind what is written next."""
+    def _cut_file(self, path: Path, found: SegmentScan) -> int:
+        """Cuts a torn tail off, so that nothing of it is behind what is written next.
+
+        Where there is damage before it, a record takes its place that says what the tail has
+        shown: that the bytes before were durable. Returns where the file ends.
+        """
+        end = found.end
         new = path.with_name(path.name + NEW_SUFFIX)
         for offset in range(0, end, _COPY_BYTES):
             size = min(_COPY_BYTES, end - offset)
             self._disk.write(new, offset, [self._disk.read(path, offset, size)])
+        if found.corruptions:
+            mark = record_header(found.marker, end, Kind.END, b"", synced=end)
+            self._disk.write(new, end, [mark])
+            end += len(mark)
         self._disk.sync(new)
         self._disk.rename(new, path)
         self._disk.sync(self._directory)
+        return end
 
     def _set_aside(self, path: Path, size: int, what: str, name: str) -> None:
         self._corruptions.append(CorruptionReport(str(path), 0, size, what))

@@ -225,6 +225,9 @@ def _add_bodies(file: RecordFile, header: Header, low: int, high: int, bodies: l
             raise ValueError(what)
         found = tables.stored(header, file.payload(header, header.length), first, header.epoch)
         last = found[-1].last
+    elif header.kind == Kind.END and not header.length:
+        # Where recovery has cut off a torn tail: it only says what was durable before.
+        return
     else:
         raise ValueError(f"record of kind {header.kind} in a segment")
     if not low <= first <= last <= high:
