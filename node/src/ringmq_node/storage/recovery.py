@@ -33,7 +33,6 @@ What is read is durable: `Store.open` syncs all that a killed process has left.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +41,7 @@ from ringmq.ranges import RangeSet
 from ringmq_node.queue.ops import Outline, Remove
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import checkpoint, journal_scan, tables
+from ringmq_node.storage import names as names_of
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
@@ -67,14 +67,10 @@ from ringmq_node.storage.segment_scan import (
     scan_segment,
 )
 from ringmq_node.storage.segments import segment_name
-from ringmq_node.storage.tables import Body
+from ringmq_node.storage.tables import Body, Choice
 
 __all__ = ["BAD_SUFFIX", "Recovered", "load_segment", "recover"]
 
-# As the writers name them: no other digits, no zeros before.
-_NUMBER = r"(0|[1-9][0-9]{0,14})"
-_JOURNAL = re.compile(_NUMBER + r"\.jif(\.bad)?")
-_SEGMENT = re.compile(_NUMBER + r"\.idx")
 _COPY_BYTES = 4 << 20
 # Files that can't be read at all are kept under this suffix for whoever wants to look.
 BAD_SUFFIX = ".bad"
@@ -82,6 +78,11 @@ BAD_SUFFIX = ".bad"
 
 def _refer_to_nothing(location: Location) -> None:
     """For queues whose bodies are all in their own files."""
+
+
+def _is_there(location: Location) -> CorruptionReport | None:
+    """For those who don't ask."""
+    return None
 
 
 @dataclass(slots=True)
@@ -106,13 +107,14 @@ def recover(
     disk: Disk,
     directory: Path,
     refer: Callable[[Location], None] = _refer_to_nothing,
+    lost: Callable[[Location], CorruptionReport | None] = _is_there,
 ) -> Recovered:
     """Reads everything in `directory`. Raises `OSError`, `UnsupportedFormatError`.
 
     Calls `refer` once for each living entry whose block is in the message store, also for
-    those of a delta.
+    those of a delta. What `lost` says is not in the message store is missing.
     """
-    return _Recovery(disk, directory, refer).run()
+    return _Recovery(disk, directory, refer, lost).run()
 
 
 @dataclass(slots=True)
@@ -125,10 +127,17 @@ class _Journal:
 
 
 class _Recovery:
-    def __init__(self, disk: Disk, directory: Path, refer: Callable[[Location], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        refer: Callable[[Location], None],
+        lost: Callable[[Location], CorruptionReport | None],
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._refer = refer
+        self._is_lost = lost
         self._owner = owner_of(directory)
         self._state: QueueState | None = None
         self._guessed = False
@@ -143,8 +152,8 @@ class _Recovery:
         # So is what lies beyond the last position that the state knows, if anything does.
         self._torn_journal = False
         self._beyond = -1
-        # What was filled in again. A segment may still have what was there before, which
-        # is lost, or was released.
+        # What was filled in again, or is to be. A segment may still have what was there
+        # before, which is lost, or was released.
         self._filled = RangeSet()
         # The latest generation of which anything was seen.
         self._generation = 0
@@ -170,7 +179,7 @@ class _Recovery:
 
     def _read_journals(self, names: dict[str, int]) -> list[_Journal]:
         found: list[_Journal] = []
-        for generation, bad in _journals(names):
+        for generation, bad in names_of.journals(names):
             name = sealed_name(generation)
             if bad:
                 name += BAD_SUFFIX
@@ -323,7 +332,7 @@ class _Recovery:
         segments: dict[int, DataFile] = {}
         if not self._guessed:
             _drop_transient(state)
-        for number in _segments(names):
+        for number in names_of.segments(names):
             opened = self._open_segment(number, names[segment_name(number)])
             if opened is None:
                 continue
@@ -384,6 +393,8 @@ class _Recovery:
         self._beyond = max((self._beyond, *(body.last for body in bodies)))
         mine = lasting(bodies, file.found)
         for choice in tables.choose(mine, state.live, self._filled, self._covered, self._cuts):
+            if self._drop_lost(choice, state.live):
+                continue
             delta.live += choice[3]
             delta.live_bytes += tables.live_bytes(choice, state.live)
             location = choice[0].location
@@ -392,6 +403,24 @@ class _Recovery:
                 self._refer(location)
         if delta.live:
             self._deltas[file.number] = delta
+
+    def _drop_lost(self, choice: Choice, live: RangeSet) -> bool:
+        """Whether the body is not in the message store: its positions are missing then.
+
+        It was released when its message was removed. Then a state was installed that has the
+        message again, and the power was cut before the body was filled in. Where no state has
+        been installed since, it is damage.
+        """
+        body, first, last, _ = choice
+        report = None if body.location is None else self._is_lost(body.location)
+        if report is None:
+            return False
+        if not any(cut.generation > body.generation for cut in self._cuts):
+            self._corruptions.append(report)
+        parts = live.intersection(first, last)
+        self._covered.subtract(parts)
+        self._filled.update(parts)
+        return True
 
     def _cut_file(self, path: Path, found: SegmentScan) -> int:
         """Cuts a torn tail off, so that nothing of it is behind what is written next.
@@ -431,6 +460,7 @@ class _Recovery:
             self._beyond = max((self._beyond, *(body.last for body in journal.bodies)))
             mine = lasting(journal.bodies, journal.file.found)
             chosen = tables.choose(mine, state.live, RangeSet(), self._covered, self._cuts)
+            chosen = [choice for choice in chosen if not self._drop_lost(choice, state.live)]
             body_bytes += sum(tables.live_bytes(choice, state.live) for choice in chosen)
             journal.file.entries = entries_of(chosen, journal.file)
             for entry in journal.file.entries:
@@ -478,18 +508,6 @@ def _drop_transient(state: QueueState) -> None:
         state.live.remove(first, last)
         state.redelivered.remove(first, last)
     state.transient.clear()
-
-
-def _journals(names: dict[str, int]) -> list[tuple[int, bool]]:
-    """Generations of the sealed journals, in order, and whether each was set aside."""
-    matches = (_JOURNAL.fullmatch(name) for name in names)
-    found = sorted((int(match[1]), match[2] is None) for match in matches if match is not None)
-    return [(generation, not good) for generation, good in found]
-
-
-def _segments(names: dict[str, int]) -> list[int]:
-    matches = (_SEGMENT.fullmatch(name) for name in names)
-    return sorted(int(match[1]) for match in matches if match is not None)
 
 
 def _unreadable(path: Path, size: int) -> CorruptionReport:

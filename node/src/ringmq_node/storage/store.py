@@ -149,7 +149,7 @@ class Store:
             new = folder is None
             if folder is None:
                 folder = folders.create_folder(self.disk, self.directory, queue)
-            found = recover(self.disk, folder, self._persistent.share)
+            found = recover(self.disk, folder, self._persistent.share, self._persistent.lost)
             opened = QueueStore(queue, folder, self, found)
             if new:
                 self._commit.commit_new(opened)

@@ -68,7 +68,7 @@ def random_step(rng: random.Random) -> Step:
         (3, ("pass_time", (some([0.1, 1.0, 5.0]),))),
         (16, ("work", (some([1, 2, 10]),))),
         (6, ("settle", ())),
-        (3, ("catch_up", (name, some([0, 3, 30]), some([0, 2, 12]), 0))),
+        (3, ("catch_up", (name, some([0, 3, 30]), some([0, 2, 12]), some([0, 0, 5])))),
         (2, ("stop", ())),
         (4, ("cut_power", (some(["nothing", "everything", "anything", "anything"]),))),
     ]

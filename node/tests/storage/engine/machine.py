@@ -448,6 +448,13 @@ class Engine:
     # -- catching up
 
     def catch_up(self, name: str, cut: int, more: int, revived: int) -> None:
+        """Takes on the ring's log, and what it lacks of it."""
+        self.install(name, cut, more, revived)
+        self.work(self.rng.randint(0, 5))
+        self.fill(self.queues[name])
+        self.queues[name].take_over()
+
+    def install(self, name: str, cut: int, more: int, revived: int) -> None:
         """The ring agreed on a log that parted from ours: it has other messages at the end, and
         has not removed some that we have."""
         queue = self.queues[name]
@@ -475,9 +482,6 @@ class Engine:
         queue.begin_mastership()
         queue.missing = set(positions_of(queue.store.missing))
         queue.note()
-        self.work(self.rng.randint(0, 5))
-        self.fill(queue)
-        queue.take_over()
 
     def flagged(self, queue: Queue, flag: str) -> list[int]:
         return sorted(at for at, message in queue.messages.items() if getattr(message, flag))

@@ -161,3 +161,18 @@ def test_segments_that_an_installed_state_empties_stay_until_it_is_durable(engin
     for item in flushing:
         engine.hand.let_go(item)
     engine.cut_power("anything")
+
+
+def test_what_was_removed_and_is_to_be_filled_in_again_is_missing_after_a_power_cut(
+    engine: Engine,
+) -> None:
+    engine.publish(["a"], [40] * 4)
+    engine.publish(["a"], [900] * 4)
+    engine.settle()
+    engine.take("a", 4)
+    engine.pass_time(5.0)
+    engine.settle()
+    engine.install("a", cut=0, more=0, revived=4)
+    engine.settle()
+    engine.kill()
+    engine.browse("a", 0, 7)

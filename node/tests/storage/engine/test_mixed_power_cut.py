@@ -161,7 +161,7 @@ def random_step(engine: Recorder, rng: random.Random) -> None:
     elif choice < 0.88:
         engine.set_lazy(name, rng.random() < 0.5)
     elif choice < 0.89:
-        engine.catch_up(name, rng.choice([0, 10]), rng.choice([0, 5]), 0)
+        engine.catch_up(name, rng.choice([0, 10]), rng.choice([0, 5]), rng.choice([0, 3]))
     elif choice < 0.90 and rng.random() < 0.3:
         engine.delete(name)
     elif choice < 0.93:

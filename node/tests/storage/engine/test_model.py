@@ -138,9 +138,10 @@ class EngineMachine(RuleBasedStateMachine):
         name=NAME,
         cut=st.sampled_from([0, 3, 30]),
         more=st.sampled_from([0, 2, 12]),
+        revived=st.sampled_from([0, 0, 5]),
     )
-    def catch_up(self, name: str, cut: int, more: int) -> None:
-        self.engine.catch_up(name, cut, more, 0)
+    def catch_up(self, name: str, cut: int, more: int, revived: int) -> None:
+        self.engine.catch_up(name, cut, more, revived)
 
     @rule()
     def stop(self) -> None:

@@ -258,6 +258,12 @@ class MessageStore:
             return location.offset + location.length <= file.written
         return file is not None
 
+    def lost(self, location: Location) -> CorruptionReport | None:
+        """What is wrong, if it is known that the record can't be read."""
+        if self._catalogue.find(location) is not None:
+            return None
+        return self._lost(location, "record is lost: it was damaged, or is not known").report
+
     def is_waiting(self, location: Location) -> bool:
         """Whether the record has not been taken yet, so that a release keeps it off the disk."""
         return _key(location) in self._gathered
