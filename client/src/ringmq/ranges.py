@@ -53,6 +53,10 @@ class RangeSet:
     def __repr__(self) -> str:
         return f"RangeSet({list(self)!r})"
 
+    def ranges(self) -> list[Range]:
+        """Its ranges, in order. `list` and `tuple` would make room for as many as it has numbers."""
+        return [*zip(self._firsts, self._lasts, strict=True)]
+
     @property
     def range_count(self) -> int:
         return len(self._firsts)

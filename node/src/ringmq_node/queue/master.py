@@ -233,7 +233,7 @@ class QueueMaster:
         gone = self.consumers.pop(consumer)
         self._turn.remove(consumer)
         self.unacknowledged_bytes -= gone.outstanding_bytes
-        return self._requeue(tuple(gone.outstanding))
+        return self._requeue(tuple(gone.outstanding.ranges()))
 
     def settle(
         self,
@@ -318,7 +318,7 @@ class QueueMaster:
         """Removes what is ready, visible or not; `Settled` for `taker` says when that is safe."""
         count = len(self.ready)
         if count:
-            self._remove_for(taker, [*self.ready])
+            self._remove_for(taker, self.ready.ranges())
             self.ready.clear()
             self.ready_bytes = 0
         return count, self._flush_removes()
@@ -412,7 +412,7 @@ class QueueMaster:
                 del ranges[:room]
             room -= len(self._in_hand[consumer])
         merged = RangeSet(pair for ranges in self._in_hand.values() for pair in ranges)
-        return [Multicast(Remove(tuple(merged)))]
+        return [Multicast(Remove(tuple(merged.ranges())))]
 
     # --- dispatch ---
 
