@@ -90,10 +90,11 @@ class Pager:
         last = first + SEGMENT_POSITIONS - 1
         if not segment.references or last >= self._bodies.next_position:
             return False
-        overlapping = self._bodies.index.overlapping(first, last)
-        if not all(entry.file is segment and entry.durable for entry in overlapping):
+        entries = [*self._bodies.index.overlapping(first, last)]
+        # There are none if a delta has died whose references are still to be read.
+        if not entries or not all(entry.file is segment and entry.durable for entry in entries):
             return False
-        for entry in self._bodies.index.overlapping(first, last):
+        for entry in entries:
             if entry.block is not None:
                 self._bodies.index.detach(entry)
         return True

@@ -76,15 +76,6 @@ _COPY_BYTES = 4 << 20
 BAD_SUFFIX = ".bad"
 
 
-def _refer_to_nothing(location: Location) -> None:
-    """For queues whose bodies are all in their own files."""
-
-
-def _is_there(location: Location) -> CorruptionReport | None:
-    """For those who don't ask."""
-    return None
-
-
 @dataclass(slots=True)
 class Recovered:
     """A queue as found. `current` is the journal to be sealed; it may be None after a crash."""
@@ -106,8 +97,8 @@ class Recovered:
 def recover(
     disk: Disk,
     directory: Path,
-    refer: Callable[[Location], None] = _refer_to_nothing,
-    lost: Callable[[Location], CorruptionReport | None] = _is_there,
+    refer: Callable[[Location], None] = lambda location: None,
+    lost: Callable[[Location], CorruptionReport | None] = lambda location: None,
 ) -> Recovered:
     """Reads everything in `directory`. Raises `OSError`, `UnsupportedFormatError`.
 
@@ -184,8 +175,8 @@ class _Recovery:
             if bad:
                 name += BAD_SUFFIX
                 self._lose_journal(generation)
-                report = _unreadable(self._directory / name, names[name])
-                self._lost.append(report)
+                path = str(self._directory / name)
+                self._lost.append(CorruptionReport(path, 0, names[name], "no readable record"))
                 continue
             journal = self._read_journal(name, names[name], generation)
             if journal is not None:
@@ -407,9 +398,8 @@ class _Recovery:
     def _drop_lost(self, choice: Choice, live: RangeSet) -> bool:
         """Whether the body is not in the message store: its positions are missing then.
 
-        It was released when its message was removed. Then a state was installed that has the
-        message again, and the power was cut before the body was filled in. Where no state has
-        been installed since, it is damage.
+        It was released with its message, and a state was installed that has this again. The
+        power was cut before the body was filled in. Else it is damage.
         """
         body, first, last, _ = choice
         report = None if body.location is None else self._is_lost(body.location)
@@ -508,7 +498,3 @@ def _drop_transient(state: QueueState) -> None:
         state.live.remove(first, last)
         state.redelivered.remove(first, last)
     state.transient.clear()
-
-
-def _unreadable(path: Path, size: int) -> CorruptionReport:
-    return CorruptionReport(str(path), 0, size, "no readable record")

@@ -176,3 +176,14 @@ def test_what_was_removed_and_is_to_be_filled_in_again_is_missing_after_a_power_
     engine.settle()
     engine.kill()
     engine.browse("a", 0, 7)
+
+
+def test_segment_of_a_dead_delta_is_not_folded_again(engine: Engine) -> None:
+    """It is referred to until its references have been read, and has no entry."""
+    with_deltas(engine)
+    queue = engine.queues["a"].store
+    consumer = engine.consume("a", 12)
+    engine.purge("a")
+    assert queue.bodies.condemned
+    engine.remember(0.0)
+    engine.settle_messages("a", consumer, range(12))
