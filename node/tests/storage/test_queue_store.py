@@ -373,3 +373,24 @@ def test_body_is_not_released_before_its_removal_is_durable() -> None:
         assert store.statistics().messages.records_now == 0
 
     run_store(store, work)
+
+
+@pytest.mark.slow
+def test_index_of_single_messages_is_flushed_when_memory_is_short() -> None:
+    """What is in a journal only can't be folded, and takes an entry for each message."""
+    store = open_store(SimulatedDisk(), StoreLimits(idle_journal_bytes_min=1 << 30))
+    queue = store.open_queue(QUEUE)
+
+    async def work() -> None:
+        for _ in range(40_000):
+            publish(queue, [b"x"])
+        await store.sync()
+        assert len(queue.bodies.index) == 40_000
+        store.set_duration(0.0)
+        while len(queue.bodies.index) > 4096:
+            await store.sync()
+            await asyncio.sleep(0.01)
+        assert queue.chain().delta >= 16_384
+
+    run_store(store, work)
+    queue.check()

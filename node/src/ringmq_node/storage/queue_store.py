@@ -28,7 +28,7 @@ from ringmq_node.storage.bodies import Bodies
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError
 from ringmq_node.storage.flush import Flusher, FlushJob
-from ringmq_node.storage.index import DataFile, Entry, live_count
+from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry, live_count
 from ringmq_node.storage.journal import JournalWriter, Piece
 from ringmq_node.storage.limits import Written
 from ringmq_node.storage.records import (
@@ -42,6 +42,8 @@ from ringmq_node.storage.references import Location, Reference
 
 # Dead entries that a journal's list may have beside as many as it has living ones.
 _DEAD_MAX = 1000
+# Below as many entries in memory a flush for memory's sake is not worth its syncs.
+_FOLDABLE_MIN = 4096
 _COUNT = struct.Struct("<I")
 
 
@@ -370,6 +372,13 @@ class QueueStore:
     def seal(self) -> None:
         """The queue is idle: begins another journal, so that a large one is flushed."""
         if self._journal.size_bytes >= self._host.limits.idle_journal_bytes_min:
+            self._rotate()
+            self._host.mark_dirty(self)
+
+    def seal_for_memory(self) -> None:
+        """Memory is short, and what is in a journal only can't be folded: has it flushed."""
+        index = self.bodies.index
+        if self._journal.entries >= SEGMENT_POSITIONS and len(index) >= _FOLDABLE_MIN:
             self._rotate()
             self._host.mark_dirty(self)
 

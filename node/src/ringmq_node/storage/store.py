@@ -299,6 +299,8 @@ class Store:
         self._duration_s = duration_s
         for queue in self._queues.values():
             queue.set_duration(duration_s)
+            if not math.isinf(duration_s):
+                queue.seal_for_memory()
 
     def _tick(self) -> None:
         """What has been idle for a while is put in order; memory above the budget is freed."""
@@ -316,6 +318,8 @@ class Store:
             queue.seal()
         over = self.counters.cache_bytes > self.limits.cache_bytes_max
         for queue in self._queues.values():
+            if over:
+                queue.seal_for_memory()
             if over or queue.bodies.pager.wants_reducing:
                 queue.bodies.pager.reduce()
         self._background.look_for_garbage()
