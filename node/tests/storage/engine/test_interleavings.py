@@ -187,3 +187,24 @@ def test_segment_of_a_dead_delta_is_not_folded_again(engine: Engine) -> None:
     assert queue.bodies.condemned
     engine.remember(0.0)
     engine.settle_messages("a", consumer, range(12))
+
+
+def let_only(engine: Engine, worker: str) -> None:
+    """Lets some threads go on, as far as they get, and the others not."""
+    for _ in range(30):
+        engine.hand.turn()
+        for item in [item for item in engine.hand.waiting if item.worker.startswith(worker)]:
+            engine.hand.let_go(item)
+
+
+def test_journal_whose_messages_have_died_stays_until_that_is_durable(engine: Engine) -> None:
+    engine.publish(["a"], [40] * 25)
+    engine.publish(["a"], [40] * 25)
+    let_only(engine, "ringmq-sync")
+    assert engine.queues["a"].store.sealed_count == 2
+    consumer = engine.consume("a", 50)
+    engine.settle_messages("a", consumer, range(25, 50))
+    # The first journal goes into segments; of the second nothing lives, as far as memory knows.
+    let_only(engine, "ringmq-flush")
+    engine.cut_power("nothing")
+    assert sorted(engine.queues["a"].messages) == [*range(50)]
