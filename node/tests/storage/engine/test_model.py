@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from node.tests.storage.engine.fuzz_engine import ORDERS
+from node.tests.storage.engine.fuzz_engine import ORDERS, Plan, run
 from node.tests.storage.engine.hand import by_hand
 from node.tests.storage.engine.machine import NAMES, Engine
 
 from ringmq_node.storage import StoreLimits
 
-EXAMPLES = int(os.environ.get("ENGINE_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("ENGINE_EXAMPLES", "100"))
 SIZES = st.sampled_from([0, 3, 40, 200, 900])
 NAME = st.sampled_from(NAMES)
 LIMITS = st.builds(
@@ -176,3 +177,13 @@ EngineMachine.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow],
 )
 TestEngine = pytest.mark.slow(EngineMachine.TestCase)
+
+
+@pytest.mark.slow
+def test_plans_of_the_fuzzer() -> None:
+    """Always the same ones, longer than hypothesis makes them; and everything is in them."""
+    events: Counter[str] = Counter()
+    for seed in range(100):
+        failure = run(Plan.of(seed, steps=70), events)
+        assert failure is None, f"seed {seed}: {failure and failure.story}"
+    assert len(+events) >= 11, events
