@@ -208,3 +208,15 @@ def test_journal_whose_messages_have_died_stays_until_that_is_durable(engine: En
     let_only(engine, "ringmq-flush")
     engine.cut_power("nothing")
     assert sorted(engine.queues["a"].messages) == [*range(50)]
+
+
+def test_bodies_of_a_dead_delta_stay_until_that_is_durable(engine: Engine) -> None:
+    with_deltas(engine)
+    engine.purge("a")
+    for _ in range(3):
+        let_only(engine, "ringmq-flush")
+        let_only(engine, "ringmq-compact")
+        engine.pass_time(2.0)
+    engine.cut_power("nothing")
+    assert sorted(engine.queues["a"].messages) == [*range(40)]
+    engine.browse("a", 0, 39)
