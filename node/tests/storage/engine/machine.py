@@ -18,14 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from node.tests.storage.engine.hand import Hand
+from node.tests.storage.engine.model import Message, Queue, positions_of, ranges_of
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 
-from ringmq.ranges import Range, RangeSet
-from ringmq_node.queue import master as master_module
-from ringmq_node.queue import ops
+from ringmq.ranges import RangeSet
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.master import Confirm, Deliver, Effect, Multicast, QueueMaster, Settled
-from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import QueueStore, Run, Store, StoreLimits
 from ringmq_node.storage.references import Location
@@ -33,162 +31,6 @@ from ringmq_node.storage.segment_scan import load_segment
 
 ROOT = Path("/data")
 NAMES = ("a", "b")
-
-
-@dataclass(frozen=True)
-class Message:
-    body: bytes
-    properties: bytes
-    transient: bool
-    redelivered: bool = False
-
-
-@dataclass(frozen=True)
-class Moment:
-    """What a queue was at some time, but for what is transient."""
-
-    timeline: int
-    number: int
-    epoch: int
-    next_position: int
-    messages: dict[int, Message]
-    missing: frozenset[int]
-
-    def is_state(self, state: QueueState) -> bool:
-        """Whether this is what came back."""
-        return (
-            (self.number, self.epoch, self.next_position)
-            == (state.last_number, state.epoch, state.next_position)
-            and positions_of(state.live) == sorted(self.messages)
-            and positions_of(state.redelivered)
-            == [at for at, message in sorted(self.messages.items()) if message.redelivered]
-        )
-
-
-def positions_of(ranges: Iterable[Range]) -> list[int]:
-    return [n for first, last in ranges for n in range(first, last + 1)]
-
-
-def ranges_of(positions: Iterable[int]) -> list[Range]:
-    return [*RangeSet((position, position) for position in positions)]
-
-
-@dataclass(eq=False)
-class Queue:
-    """One queue's model, and its real store and master."""
-
-    name: str
-    store: QueueStore
-    master: QueueMaster = field(init=False)
-    messages: dict[int, Message] = field(default_factory=dict)
-    # Removed, as another replica may still have them.
-    graves: dict[int, Message] = field(default_factory=dict)
-    missing: set[int] = field(default_factory=set)
-    ready: set[int] = field(default_factory=set)
-    clients: dict[int, set[int]] = field(default_factory=dict)
-    moments: list[Moment] = field(default_factory=list)
-    timeline: int = 0
-    lazy: bool = False
-    consumers: int = 0
-    # All moments there were, those that can't come back any more too.
-    history: list[Moment] = field(default_factory=list)
-
-    def note(self) -> None:
-        """Something has changed that a restart may bring back."""
-        state = self.store.state
-        kept = {at: message for at, message in self.messages.items() if not message.transient}
-        missing = frozenset(self.missing & kept.keys())
-        moment = Moment(
-            self.timeline, state.last_number, state.epoch, state.next_position, kept, missing
-        )
-        self.moments.append(moment)
-        self.history.append(moment)
-
-    def promised(self) -> None:
-        """The store says that `durable_number` is durable: nothing older may come back."""
-        for at, moment in enumerate(self.moments):
-            is_it = moment.number == self.store.durable_number and moment.timeline == self.timeline
-            if is_it and (not self.store.fills_durable or moment.missing == self.lacking):
-                del self.moments[:at]
-                return
-
-    @property
-    def lacking(self) -> frozenset[int]:
-        return frozenset(at for at in self.missing if not self.messages[at].transient)
-
-    # -- the replica's part
-
-    def begin_mastership(self) -> None:
-        self.clients.clear()
-        self.ready = set(self.messages)
-        self.master = QueueMaster(self.store.state, self.store)
-
-    def append(self, op: Op) -> int:
-        number = self.store.state.last_number + 1
-        self.store.append(number, op, ops.encode(op))
-        return number
-
-    def take_over(self) -> None:
-        """What may have been delivered says so."""
-        self.store.begin_epoch(self.store.state.epoch + 1)
-        self.note()
-        live = self.store.state.live
-        if live:
-            self.append(Requeue(((live.first, live.last),)))
-            for at in self.messages:
-                self.messages[at] = replace(self.messages[at], redelivered=True)
-            self.note()
-        self.begin_mastership()
-
-    def do(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Multicast(op):
-                    self.multicast(op)
-                case Deliver(consumer, runs):
-                    for position in self.seen(runs):
-                        self.ready.remove(position)
-                        self.clients[consumer].add(position)
-                case Confirm() | Settled():
-                    pass
-
-    def multicast(self, op: Op) -> None:
-        number = self.append(op)
-        if isinstance(op, Remove):
-            for position in positions_of(op.ranges):
-                self.graves[position] = self.messages.pop(position)
-            self.note()
-            self.master.removal_sent(number)
-        else:
-            assert isinstance(op, Requeue)
-            for position in positions_of(op.ranges):
-                self.messages[position] = replace(self.messages[position], redelivered=True)
-                self.ready.add(position)
-            self.note()
-        self.do(self.master.applied(number, op))
-
-    def watermarks(self) -> None:
-        last = self.store.state.last_number
-        self.do(self.master.watermarks(last, min(self.store.durable_number, last)))
-
-    def seen(self, runs: Sequence[master_module.Run]) -> list[int]:
-        """The positions of `runs`, whose content is what was published."""
-        found: list[int] = []
-        for run in runs:
-            assert isinstance(run, Run)
-            properties = run.block.properties() or [b""]
-            if len(properties) == 1:
-                properties *= run.block.count
-            bodies = run.block.bodies()
-            assert len(bodies) == len(properties) == run.block.count
-            for at, body in enumerate(bodies, run.first_position):
-                message = Message(
-                    body, properties[at - run.first_position], run.transient, run.redelivered
-                )
-                assert message == self.messages[at], (self.name, at)
-                found.append(at)
-        assert found == sorted(found)
-        return found
 
 
 @dataclass

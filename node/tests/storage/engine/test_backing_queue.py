@@ -17,7 +17,8 @@ from collections.abc import Iterator
 
 import pytest
 from node.tests.storage.engine.hand import by_hand
-from node.tests.storage.engine.machine import Engine, Queue
+from node.tests.storage.engine.machine import Engine
+from node.tests.storage.engine.model import Queue
 
 from ringmq_node.storage import StoreLimits
 from ringmq_node.storage.paging import Chain

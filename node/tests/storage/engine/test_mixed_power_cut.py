@@ -34,11 +34,9 @@ from node.tests.storage.engine.machine import (
     NAMES,
     ROOT,
     Engine,
-    Moment,
-    Queue,
     check_references,
-    positions_of,
 )
+from node.tests.storage.engine.model import Moment, Queue, positions_of
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.storage import QueueStore, Store, StoreLimits
