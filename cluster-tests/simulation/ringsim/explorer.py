@@ -722,3 +722,12 @@ def _facts_of(node: Node) -> Facts:
         member.next_deadline() is not None,
         node.tail_from is None and node.synced < len(node.log),
     )
+
+
+# Of one case, when many are explored.
+STATES_MAX = 5_000_000
+
+
+def explored(case: Case) -> Outcomes:
+    """A case, up to `STATES_MAX`."""
+    return Explorer(case).run(STATES_MAX)

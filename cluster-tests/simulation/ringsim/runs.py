@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import traceback
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from ringmq_gm.member import RingMember
 from ringsim.faults import Scenario, scenario_of
+from ringsim.processes import over_all
 from ringsim.story import shortened
 from ringsim.world import MakeMember, World
 
@@ -77,8 +76,8 @@ def run_many(seeds: range, *, processes: int | None = None) -> list[Failure]:
     """All seeds, over all processors; the failures in order of their seeds."""
     chunk = 100
     parts = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
-    with ProcessPoolExecutor(processes or os.cpu_count()) as pool:
-        return [failure for failures in pool.map(_run_part, parts) for failure in failures]
+    found = over_all(_run_part, parts, processes)
+    return [failure for failures in found for failure in failures]
 
 
 def _run_part(seeds: range) -> list[Failure]:
