@@ -268,7 +268,7 @@ CASES = (
         )
         for name, size, what in (
             ("compaction", 64 << 10, "each a record of its own"),
-            ("compaction-blocks", 16 << 10, "several in a record"),
+            ("compaction-blocks", 4 << 10, "four in a record"),
         )
     ),
     Case(

@@ -103,6 +103,8 @@ class _Bodies:
     @contextmanager
     def _failing(self) -> Iterator[None]:
         try:
+            if self._store.incomplete:
+                raise StoreError(f"queue {self._store.queue!r}: bodies are damaged or missing")
             yield
         except StoreError as error:
             self._host.store_failed(error)
@@ -213,6 +215,12 @@ class Replica:
     async def _take_over(self, epoch: int) -> None:
         """Everything that is live may have been delivered by the one before."""
         if not await self._wait_taking() or self.master is not None:
+            return
+        if self.store.incomplete:
+            # Found damaged since it caught up. Another one has what is missing here.
+            self._host.store_failed(
+                StoreError(f"queue {self.record.name!r}: bodies are damaged or missing")
+            )
             return
         live = self.store.state.live
         if live:

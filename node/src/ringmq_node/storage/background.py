@@ -198,7 +198,8 @@ class Background:
             self._give_back(removal.entries)
             return
         task = Task(removal.run)
-        self._submit("flush", task, partial(self._removed, task, removal))
+        # Not in the thread of the flushes: a large folder takes long, and these must go on.
+        self._submit("remove", task, partial(self._removed, task, removal))
 
     def _removed(self, task: Task[None], removal: _Removal) -> None:
         if task.error is not None:

@@ -16,6 +16,7 @@ Invariants (`check`):
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import paging
 from ringmq_node.storage.checkpoint import Cut
 from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.errors import CorruptError, CorruptionReport
+from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.index import (
     DataFile,
     Delta,
@@ -41,6 +42,8 @@ from ringmq_node.storage.read_ahead import ReadAhead
 from ringmq_node.storage.recovery import Recovered, load_segment
 from ringmq_node.storage.references import Location
 from ringmq_node.storage.segments import read_block
+
+logger = logging.getLogger(__name__)
 
 
 class Host(Protocol):
@@ -380,29 +383,53 @@ class Bodies:
         self.blocks_read += 1
 
     def lose(self, entry: Entry, report: CorruptionReport) -> None:
-        """The bodies of an entry can't be read: they are missing now."""
-        self.corruptions.append(report)
-        for low, high in self.live.intersection(entry.first, entry.last):
-            self.live_bytes -= entry.bytes_of(low, high)
-            self.missing.add(low, high)
+        """The bodies of an entry are damaged: they are missing now.
+
+        What is there of them stays, for whoever wants to look: the record in the message
+        store is referred to until the next start, and so is a segment.
+        """
+        self._report(report)
+        self.give_up(entry, self.live.intersection(entry.first, entry.last))
         self.index.discard(entry)
         entry.block = None
-        self._release(entry)
+        file = entry.file
+        if file is not None and not file.damaged and self.segments.get(file.number) is file:
+            file.damaged = True
+            file.references += 1
+        self._left(entry)
         self.account()
+
+    def give_up(self, entry: Entry, parts: list[Range]) -> None:
+        """These live positions of an entry have no body here any more."""
+        for low, high in parts:
+            self.live_bytes -= entry.bytes_of(low, high)
+            self.missing.add(low, high)
+
+    def _report(self, report: CorruptionReport) -> None:
+        logger.error("%s", report)
+        self.corruptions.append(report)
+
+    def forget_recent(self) -> None:
+        """Lets go of the block that was read last and is kept beside the budget."""
+        self._recent = self._recent_block = None
 
     # -- folding
 
     def unfold(self, delta: Delta) -> None:
         """Reads the entries of a delta. What can't be read is missing from then on."""
-        found, reports = load_segment(
-            self._host.disk, delta.segment, self.live, self.missing, self.cuts
-        )
+        try:
+            found, reports = load_segment(
+                self._host.disk, delta.segment, self.live, self.missing, self.cuts
+            )
+        except OSError as error:
+            raise ReadError(f"{delta.segment.path}: can't be read: {error}") from error
         self.unfold_with(delta, found, reports)
 
     def unfold_with(
         self, delta: Delta, found: list[Entry], reports: list[CorruptionReport]
     ) -> None:
-        self.corruptions += reports
+        for report in reports:
+            self._report(report)
         entries: list[Entry] = []
         lost = RangeSet(self.live.intersection(delta.first, delta.last))
         lost.subtract(self.missing.intersection(delta.first, delta.last))

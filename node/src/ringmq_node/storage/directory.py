@@ -162,6 +162,9 @@ def create_folder(disk: Disk, directory: Path, queue: str) -> Path:
     root = directory / QUEUES_NAME
     fresh = QUEUES_NAME not in disk.list(directory)
     folder = root / folder_name(queue)
+    if disk.list(folder):
+        # Its name was lost. Whatever is there of it must not be behind the new one.
+        disk.remove(folder / NAME_NAME)
     disk.write(folder / NAME_NAME, 0, [encode_texts(NAME_MAGIC, queue)], sync=True)
     disk.sync(folder)
     disk.sync(root)

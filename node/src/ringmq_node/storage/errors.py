@@ -5,6 +5,7 @@
     ├── ForeignDirectoryError    it belongs to another cluster or node: look at the configuration
     ├── UnsupportedFormatError   written by another version of RingMQ: use that version
     ├── CorruptError             bytes on the disk are not what was written: refetch from the ring
+    ├── ReadError                a file can't be read now, and may be whole: repair, start again
     └── StoreFailedError         closed for writes, for good: repair the disk, start the node again
         ├── DiskFullError        the same, because there is no room: make some, start again
         └── StoreClosedError     `close` was called
@@ -41,6 +42,10 @@ class CorruptError(StoreError):
     def __init__(self, report: CorruptionReport) -> None:
         super().__init__(str(report))
         self.report = report
+
+
+class ReadError(StoreError):
+    """A file could not be read just now. Nothing that is in it is given up for that."""
 
 
 class StoreFailedError(StoreError):

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ringmq.ranges import RangeSet
 from ringmq_node.storage.bodies import Bodies, Condemned
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry, alike, live_count
@@ -54,7 +56,9 @@ def flush(disk: Disk, job: FlushJob, directory: Path) -> None:
     """Does `job`. Runs in the flush thread; raises `OSError`."""
     job.placed = write_items(disk, job.items)
     if job.condemned is not None:
-        job.given_back = job.condemned.read(disk)
+        # What can't be read now stays referred to until the next start.
+        with suppress(OSError):
+            job.given_back = job.condemned.read(disk)
     for file in job.removals:
         disk.remove(file.path)
     if job.removals:
@@ -236,6 +240,12 @@ class Flusher:
             first, last = place.item.first, min(place.item.last, entry.last)
             if first <= last and live_count(self._bodies.live, first, last):
                 parts.append(self._entry(place, first, last, cached=cached))
+        if sum(part.live for part in parts) < entry.live:
+            # Positions that were dead when the pieces were cut, and that an installed state
+            # has brought back.
+            revived = RangeSet(self._bodies.live.intersection(entry.first, entry.last))
+            revived.subtract((part.first, part.last) for part in parts)
+            self._bodies.give_up(entry, revived.ranges())
         self._bodies.replace([entry], parts)
 
     def _entry(self, place: Placed, first: int, last: int, *, cached: bool) -> Entry:

@@ -51,6 +51,8 @@ class DataFile:
     found: int = 0
     # Living entries whose record is here.
     references: int = 0
+    # Something in it is damaged: it is kept until the next start, and not folded.
+    damaged: bool = False
     # The oldest journal generation of any body in it.
     oldest_generation: int = 0
     # Entries that were logged here, dead ones too. Only of journals.

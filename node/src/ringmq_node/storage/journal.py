@@ -74,6 +74,8 @@ class JournalWriter:
         self._path = directory / CURRENT_NAME
         self._pieces: list[Piece] = []
         self.entries = 0
+        # What the state takes at the beginning of the current one.
+        self.start_bytes = 0
         self.file = self._begin(start, seals)
 
     @property
@@ -144,6 +146,7 @@ class JournalWriter:
                 number=start.state.last_number,
                 epoch=start.state.epoch,
             )
+        self.start_bytes = file.end
         return file
 
 

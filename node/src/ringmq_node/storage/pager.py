@@ -88,7 +88,7 @@ class Pager:
     def _may_fold(self, segment: DataFile) -> bool:
         first = segment.number * SEGMENT_POSITIONS
         last = first + SEGMENT_POSITIONS - 1
-        if not segment.references or last >= self._bodies.next_position:
+        if not segment.references or segment.damaged or last >= self._bodies.next_position:
             return False
         entries = [*self._bodies.index.overlapping(first, last)]
         # There are none if a delta has died whose references are still to be read.

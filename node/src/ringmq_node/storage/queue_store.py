@@ -533,7 +533,8 @@ class QueueStore:
         journal = self._journal
         if (
             journal.entries > limits.journal_entries_max
-            or journal.size_bytes > limits.journal_bytes_max
+            # A state of many ranges makes a large beginning: not one journal for each op then.
+            or journal.size_bytes > max(limits.journal_bytes_max, 4 * journal.start_bytes)
         ):
             self._rotate()
 

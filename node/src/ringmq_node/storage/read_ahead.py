@@ -36,7 +36,7 @@ class AheadJob:
     missing: RangeSet = field(default_factory=RangeSet)
     cuts: tuple[Cut, ...] = ()
     # The answer.
-    blocks: list[Block | CorruptionReport] = field(default_factory=list)
+    blocks: list[Block | CorruptionReport | None] = field(default_factory=list)
     unfolded: list[Entry] = field(default_factory=list)
     reports: list[CorruptionReport] = field(default_factory=list)
 
@@ -85,6 +85,8 @@ class ReadAhead:
             return None
         bodies, index = self._bodies, self._bodies.index
         window = self._host.limits.read_ahead_bytes
+        if bodies.is_over:
+            window //= 8
         job = AheadJob(bodies)
         head = position = bodies.head
         ahead = 0
@@ -122,7 +124,7 @@ class ReadAhead:
         self._job = None
         bodies = self._bodies
         for entry, block in zip(job.entries, job.blocks, strict=True):
-            if not entry.live or entry.block is not None:
+            if block is None or not entry.live or entry.block is not None:
                 continue
             if isinstance(block, CorruptionReport):
                 bodies.lose(entry, block)

@@ -31,7 +31,7 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.storage import references
 from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.errors import CorruptError, CorruptionReport
+from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry
 from ringmq_node.storage.journal import NEW_SUFFIX
 from ringmq_node.storage.messages import MessageStore
@@ -241,9 +241,12 @@ def read_block(disk: Disk, entry: Entry, messages: MessagesOf) -> Block:
 
 def read_blocks(
     disk: Disk, entries: Sequence[Entry], messages: MessagesOf
-) -> list[Block | CorruptionReport]:
-    """The blocks of all `entries`. Records that follow one another are read in one go."""
-    found: list[Block | CorruptionReport] = []
+) -> list[Block | CorruptionReport | None]:
+    """The blocks of all `entries`; None where one can't be read just now.
+
+    Records that follow one another are read in one go.
+    """
+    found: list[Block | CorruptionReport | None] = []
     index = 0
     while index < len(entries):
         stop = index + 1
@@ -266,8 +269,8 @@ def _follows(before: Entry, entry: Entry) -> bool:
 
 def _read_run(
     disk: Disk, entries: Sequence[Entry], messages: MessagesOf
-) -> list[Block | CorruptionReport]:
-    found: list[Block | CorruptionReport] = []
+) -> list[Block | CorruptionReport | None]:
+    found: list[Block | CorruptionReport | None] = []
     data = b""
     start = entries[0].offset
     if len(entries) > 1 and entries[0].file is not None:
@@ -291,6 +294,9 @@ def _read_run(
         except CorruptError as error:
             found.append(error.report)
             continue
+        except ReadError:
+            found.append(None)
+            continue
         parsed = None if entry.location is not None else (entry.offset, block)
         found.append(block)
     return found
@@ -302,8 +308,10 @@ def _read_record(disk: Disk, entry: Entry) -> Block:
     try:
         with file.lock:
             data = disk.read(file.path, entry.offset, entry.length)
+    except FileNotFoundError as error:
+        raise _corrupt(entry, "file is not there") from error
     except OSError as error:
-        raise _corrupt(entry, f"can't be read: {error}") from error
+        raise ReadError(f"{file.path}: can't be read: {error}") from error
     return _parse_record(entry, data)
 
 

@@ -69,7 +69,11 @@ class Store:
         self._folders, self.corruptions = folders.find_queues(disk, directory)
         self._queues: dict[str, QueueStore] = {}
         # Until each of these has been opened or deleted, nobody knows what is garbage.
-        self._unopened = set(self._folders)
+        self._unopened = {folder.name for folder in self._folders.values()}
+        for report in self.corruptions:
+            # A folder whose queue's name is lost; opened as what it was, it has it again.
+            logger.error("%s", report)
+            self._unopened.add(Path(report.file).parent.name)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         stores = [
@@ -159,7 +163,7 @@ class Store:
         self._folders[queue] = folder
         self._queues[queue] = opened
         opened.set_duration(self._duration_s)
-        self._unopened.discard(queue)
+        self._unopened.discard(folder.name)
         self._collect_if_known()
         if opened.flushable:
             self.mark_flushable(opened)
@@ -187,7 +191,7 @@ class Store:
             opened.delete()
             condemned = [*opened.bodies.condemned]
         del self._folders[queue]
-        self._unopened.discard(queue)
+        self._unopened.discard(folder.name)
         self._gone += 1
         gone = folder.with_name(f"{folder.name}.{self._gone}{folders.GONE_SUFFIX}")
         try:
@@ -320,6 +324,7 @@ class Store:
         for queue in self._queues.values():
             if over:
                 queue.seal_for_memory()
+                queue.bodies.forget_recent()
             if over or queue.bodies.pager.wants_reducing:
                 queue.bodies.pager.reduce()
         self._background.look_for_garbage()

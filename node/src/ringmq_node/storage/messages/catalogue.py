@@ -201,11 +201,13 @@ class Catalogue:
         """Where the record is: the file, and the offset in it; None if it is lost."""
         file = self.files.get(location.file)
         if isinstance(file, MovedFile):
-            row = file.table.find(location.ordinal)
+            # Once: another thread may put a packed one in its place meanwhile.
+            table = file.table
+            row = table.find(location.ordinal)
             if row < 0:
                 return None
-            target = self.files.get(file.table.files[row])
-            return (target, file.table.offsets[row]) if isinstance(target, DataFile) else None
+            target = self.files.get(table.files[row])
+            return (target, table.offsets[row]) if isinstance(target, DataFile) else None
         return None if file is None else (file, location.offset)
 
     def data_files(self) -> Iterator[DataFile]:

@@ -45,7 +45,7 @@ from pathlib import Path
 
 from ringmq_node.queue.block import Block, BlockError
 from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.errors import CorruptError, CorruptionReport
+from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages.cache import BlockCache
 from ringmq_node.storage.messages.catalogue import Catalogue
@@ -308,8 +308,7 @@ class MessageStore:
         except FileNotFoundError:
             raise
         except OSError as error:
-            what = f"can't be read: {error}"
-            raise CorruptError(CorruptionReport(str(path), offset, length, what)) from error
+            raise ReadError(f"{path}: can't be read: {error}") from error
         header, payload, what = parse_payload(marker or marker_of_record(data), offset, data)
         if header is not None and header.kind == Kind.HOLE:
             what = "was released before it was written"

@@ -1,0 +1,165 @@
+"""What is found to be damaged, or can't be read, while a queue is in use."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from node.tests.storage.simulated_disk import SimulatedDisk
+from node.tests.storage.workload import QUEUE, ROOT, bodies, open_store, run_store
+
+from ringmq.ranges import RangeSet
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.state import QueueState
+from ringmq_node.storage import CorruptError, QueueStore, StoreLimits
+from ringmq_node.storage.directory import NAME_NAME
+from ringmq_node.storage.errors import ReadError
+from ringmq_node.storage.flush import flush
+
+STORED = StoreLimits(cache_bytes_max=0, embed_below=0)
+EMBEDDED = StoreLimits(cache_bytes_max=0)
+
+
+def append(queue: QueueStore, op: Op) -> None:
+    queue.append(queue.state.last_number + 1, op, ops.encode(op))
+
+
+def publish(queue: QueueStore, messages: Sequence[bytes]) -> None:
+    append(queue, Publish(queue.state.next_position, Block.of(messages)))
+
+
+class ShortOfHandles(SimulatedDisk):
+    """Reads fail while `is_short`, and what is on the disk is whole."""
+
+    is_short = False
+
+    def read(self, path: Path, offset: int, size: int) -> bytes:
+        if self.is_short:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().read(path, offset, size)
+
+
+@pytest.mark.parametrize("limits", [STORED, EMBEDDED], ids=["stored", "embedded"])
+def test_a_read_that_fails_gives_nothing_up(limits: StoreLimits) -> None:
+    disk = ShortOfHandles()
+    store = open_store(disk, limits)
+    queue = store.open_queue(QUEUE)
+
+    async def work() -> None:
+        publish(queue, [b"a" * 100, b"b" * 100])
+        await store.sync()
+        # The blocks that were written last may still be at hand.
+        again = open_store(disk, limits)
+        found = again.open_queue(QUEUE)
+        disk.is_short = True
+        with pytest.raises(ReadError, match="Too many open files"):
+            found.read(0, 1, bytes_max=1000, messages_max=2)
+        disk.is_short = False
+        assert not found.missing
+        assert bodies(found) == {0: b"a" * 100, 1: b"b" * 100}
+
+    run_store(store, work)
+
+
+def test_a_state_installed_during_a_flush_brings_back_what_was_not_flushed() -> None:
+    """The piece that is being written was cut when some of its positions were dead."""
+    store = open_store(SimulatedDisk(), StoreLimits(journal_entries_max=3))
+    queue = store.open_queue(QUEUE)
+
+    async def work() -> None:
+        publish(queue, [bytes([at]) for at in range(10)])
+        append(queue, Remove(((2, 9),)))
+        store._background.stop()
+        await store.sync()
+        job = queue.plan_flush()
+        assert job is not None
+        assert [(item.first, item.last) for item in job.items] == [(0, 1)]
+        state = QueueState(last_number=9, next_position=10, live=RangeSet([(0, 9)]))
+        queue.install(state, keep_below=10)
+        flush(store.disk, job, queue.directory)
+        queue.flushed(job)
+        queue.check()
+        assert list(queue.missing) == [(2, 9)]
+        assert bodies(queue) == {0: b"\0", 1: b"\1"}
+
+    run_store(store, work)
+
+
+def test_a_queue_whose_name_is_lost_keeps_its_large_bodies() -> None:
+    disk = SimulatedDisk()
+    limits = StoreLimits(embed_below=0, store_file_bytes_max=500)
+    store = open_store(disk, limits)
+    queue = store.open_queue(QUEUE)
+    expected = {at: bytes([at]) * 300 for at in range(8)}
+
+    async def fill() -> None:
+        for body in expected.values():
+            publish(queue, [body])
+            await store.sync()
+
+    run_store(store, fill)
+    name = queue.directory / NAME_NAME
+    disk.write(name, 10, [b"xxxx"], sync=True)
+    again = open_store(disk, limits)
+    assert [report.file for report in again.corruptions] == [str(name)]
+    files = disk.list(ROOT / "messages" / "persistent")
+
+    async def look() -> None:
+        await again.sync()
+        assert disk.list(ROOT / "messages" / "persistent") == files
+        assert bodies(again.open_queue(QUEUE)) == expected
+
+    run_store(again, look)
+    assert open_store(disk, limits).queue_names() == [QUEUE]
+
+
+def test_a_state_of_many_ranges_does_not_make_a_journal_for_each_op() -> None:
+    store = open_store(SimulatedDisk(), StoreLimits(journal_bytes_max=20_000))
+    queue = store.open_queue(QUEUE)
+
+    async def work() -> None:
+        publish(queue, [b"x"] * 4000)
+        append(queue, Requeue(tuple((at, at) for at in range(0, 4000, 2))))
+        await store.sync()
+        before = store.statistics().journals_sealed
+        for _ in range(100):
+            publish(queue, [b"y"])
+            await store.sync()
+        assert store.statistics().journals_sealed <= before + 2
+
+    run_store(store, work)
+
+
+def test_a_damaged_body_stays_on_the_disk() -> None:
+    """For whoever wants to look; its position is missing."""
+    disk = SimulatedDisk()
+    limits = StoreLimits(embed_below=0, cache_bytes_max=0, store_file_bytes_max=100)
+    store = open_store(disk, limits)
+    queue = store.open_queue(QUEUE)
+
+    async def fill() -> None:
+        for body in (b"a" * 300, b"b" * 300, b"c" * 300):
+            publish(queue, [body])
+            await store.sync()
+
+    run_store(store, fill)
+    folder = ROOT / "messages" / "persistent"
+    damaged = folder / min(disk.list(folder), key=lambda name: int(name.partition(".")[0]))
+    disk.write(damaged, 200, [b"????"], sync=True)
+    again = open_store(disk, limits)
+
+    async def look() -> None:
+        found = again.open_queue(QUEUE)
+        with pytest.raises(CorruptError):
+            found.fetch(0, 0, bytes_max=1000, messages_max=1)
+        assert list(found.missing) == [(0, 0)]
+        append(found, Remove(((1, 1),)))
+        await again.sync()
+        found.check()
+
+    run_store(again, look)
+    assert damaged.name in disk.list(folder)
