@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from node.tests.storage.workload import bodies, run_store
 
-from ringmq.ranges import Range
+from ringmq.ranges import Range, RangeSet
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import Mark, Member, MemberId, Ring, RingClosedError, Role, View
@@ -506,6 +506,21 @@ def test_new_master_says_first_that_all_may_have_been_delivered(tmp_path: Path) 
         await scene.until(lambda: len(scene.consumer.got) == 3)
         assert scene.consumer.got == [(1, b"2", True), (2, b"3", True), (3, b"4", False)]
         assert scene.replica.store.state.epoch == 2
+
+    scenario(tmp_path, play)
+
+
+def test_replica_without_some_bodies_does_not_become_master(tmp_path: Path) -> None:
+    """Found damaged since it caught up; the node leaves the ring to those who have them."""
+
+    async def play(scene: Scene) -> None:
+        scene.ring.enter(Role.MIRROR, 1)
+        state = QueueState(last_number=1, next_position=2, live=RangeSet([(0, 1)]))
+        scene.replica.store.install(state, keep_below=0)
+        scene.ring.enter(Role.MASTER, 2)
+        await scene.until(lambda: len(scene.host.failures) == 1)
+        assert scene.replica.master is None
+        assert scene.ring.log == []
 
     scenario(tmp_path, play)
 
