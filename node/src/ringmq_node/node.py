@@ -80,7 +80,7 @@ class Node:
         self.me = MemberId(config.node, incarnation)
         self.failed: StoreError | None = None
         self.draining = False
-        # What is short here now; the broker's flow control asks.
+        # What is short or broken here now. Said in the cluster status; flow control will ask, too.
         self.alarms: set[Alarm] = set()
         self.address = config.advertise
         self.directory = Directory(self)

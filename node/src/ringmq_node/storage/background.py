@@ -11,6 +11,7 @@ Thread rule: threads touch only the job that they are given.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,9 @@ from ringmq_node.storage.messages import CompactionJob, MessageStore
 from ringmq_node.storage.queue_store import QueueStore
 from ringmq_node.storage.read_ahead import AheadJob, read_ahead
 from ringmq_node.storage.threads import Task, Worker
+
+
+logger = logging.getLogger(__name__)
 
 
 class Host(bodies_module.Host, Protocol):
@@ -187,6 +191,8 @@ class Background:
             self._host.fail(task.error)
         else:
             store.done(job)
+            for report in job.corruptions:
+                logger.error("compaction: %s", report)
 
     # -- deleted queues
 

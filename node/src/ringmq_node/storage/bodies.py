@@ -471,5 +471,5 @@ class Bodies:
             assert entry.durable or entry.block is not None
         assert self.live_bytes == total, (self.live_bytes, total)
         chain = paging.chain(self.index, self.index.deltas.values(), self.head)
-        paging.check(chain, fetched=False)
+        paging.check(chain)
         assert self._accounted == self.index.memory_bytes

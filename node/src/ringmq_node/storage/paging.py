@@ -15,9 +15,7 @@ only counts of whole segments are in memory). What comes before is with consumer
 * Above the number of betas that it may have, a queue folds whole segments into deltas. The
   segments at its head stay.
 
-Invariants (`check`): Q1 not empty => Q3 or delta not empty; Q2 not empty => delta not empty;
-delta not empty => Q3 or Q4 not empty, once something was fetched; in a lazy queue nothing
-that is on disk is an alpha, but for what is with consumers or about to be.
+Invariants (`check`): Q1 not empty => Q3 or delta not empty; Q2 not empty => delta not empty.
 """
 
 from __future__ import annotations
@@ -165,11 +163,9 @@ def chain(entries: Iterable[Entry], deltas: Iterable[Delta], head: int) -> Chain
     return Chain(pending, q4, q3, sum(delta.live for delta in folded), q2, q1)
 
 
-def check(chain: Chain, *, fetched: bool) -> None:
-    """Asserts the invariants at the top, but for that of lazy queues."""
+def check(chain: Chain) -> None:
+    """Asserts the invariants at the top."""
     if chain.q1:
         assert chain.q3 or chain.delta, chain
     if chain.q2:
         assert chain.delta, chain
-    if chain.delta and fetched:
-        assert chain.q3 or chain.q4 or chain.pending, chain
