@@ -394,3 +394,20 @@ def test_index_of_single_messages_is_flushed_when_memory_is_short() -> None:
 
     run_store(store, work)
     queue.check()
+
+
+def test_idle_journal_of_a_large_state_is_sealed_once() -> None:
+    """Else an idle queue of many ranges wrote its state again and again."""
+    store = open_store(SimulatedDisk(), StoreLimits(idle_journal_bytes_min=10_000))
+    queue = store.open_queue(QUEUE)
+
+    async def work() -> None:
+        publish(queue, [b"x" * 10] * 2000)
+        append(queue, Remove(tuple((at, at) for at in range(0, 2000, 2))))
+        await store.sync()
+        for _ in range(3):
+            queue.seal()
+            await store.sync()
+        assert store.statistics().journals_sealed == 1
+
+    run_store(store, work)

@@ -371,7 +371,9 @@ class QueueStore:
 
     def seal(self) -> None:
         """The queue is idle: begins another journal, so that a large one is flushed."""
-        if self._journal.size_bytes >= self._host.limits.idle_journal_bytes_min:
+        # Not counting the state that it begins with: the next one begins with it as well.
+        logged = self._journal.size_bytes - self._journal.start_bytes
+        if logged >= self._host.limits.idle_journal_bytes_min:
             self._rotate()
             self._host.mark_dirty(self)
 
