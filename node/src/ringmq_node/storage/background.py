@@ -31,7 +31,6 @@ from ringmq_node.storage.queue_store import QueueStore
 from ringmq_node.storage.read_ahead import AheadJob, read_ahead
 from ringmq_node.storage.threads import Task, Worker
 
-
 logger = logging.getLogger(__name__)
 
 
