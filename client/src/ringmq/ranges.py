@@ -54,7 +54,7 @@ class RangeSet:
         return f"RangeSet({list(self)!r})"
 
     def ranges(self) -> list[Range]:
-        """Its ranges, in order. `list` and `tuple` would make room for as many as it has numbers."""
+        """Its ranges, in order. `list` and `tuple` make room for each of its numbers."""
         return [*zip(self._firsts, self._lasts, strict=True)]
 
     @property
