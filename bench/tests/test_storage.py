@@ -373,7 +373,8 @@ def test_the_use_of_a_tree_is_that_of_its_processes() -> None:
     use = procs.tree_use([os.getpid()])
     assert use.rss_peak_bytes >= use.rss_bytes > 10 << 20
     assert use.cpu_s > 0
-    assert procs.own_rss_peak_bytes() >= use.rss_bytes
+    # Other tests of the same process may have left children, which are in the tree's sum.
+    assert 10 << 20 < procs.own_rss_peak_bytes() <= use.rss_peak_bytes + (64 << 20)
 
 
 def test_evicting_leaves_the_files_as_they_were(tmp_path: Path) -> None:
