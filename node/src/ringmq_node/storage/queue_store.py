@@ -536,7 +536,7 @@ class QueueStore:
         if (
             journal.entries > limits.journal_entries_max
             # A state of many ranges makes a large beginning: not one journal for each op then.
-            or journal.size_bytes > max(limits.journal_bytes_max, 2 * journal.start_bytes)
+            or journal.size_bytes > max(limits.journal_bytes_max, journal.start_bytes * 3 // 2)
         ):
             self._rotate()
 
