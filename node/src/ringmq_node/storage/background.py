@@ -56,10 +56,10 @@ class Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: dict[str, Worker] = {}
         self._flushable: dict[QueueStore, None] = {}
-        self._flushing: tuple[Task[None], FlushJob] | None = None
+        self._flushing: tuple[Task, FlushJob] | None = None
         self._readable: dict[Bodies, None] = {}
-        self._reading: tuple[Task[None], AheadJob] | None = None
-        self._compacting: tuple[Task[None], MessageStore, CompactionJob] | None = None
+        self._reading: tuple[Task, AheadJob] | None = None
+        self._compacting: tuple[Task, MessageStore, CompactionJob] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -77,7 +77,7 @@ class Background:
     def _runs(self) -> bool:
         return self._loop is not None and self._host.failure is None
 
-    def _submit(self, name: str, task: Task[None], done: partial[None]) -> None:
+    def _submit(self, name: str, task: Task, done: partial[None]) -> None:
         assert self._loop is not None
         if name not in self._workers:
             self._workers[name] = Worker(f"ringmq-{name}")
@@ -103,7 +103,7 @@ class Background:
             self._flushing = (task, job)
             self._submit("flush", task, partial(self._flush_done, task))
 
-    def _flush_done(self, task: Task[None]) -> None:
+    def _flush_done(self, task: Task) -> None:
         if self._flushing is None or self._flushing[0] is not task:
             return
         self._finish_flush()
@@ -139,7 +139,7 @@ class Background:
             self._reading = (task, job)
             self._submit("read", task, partial(self._read_done, task))
 
-    def _read_done(self, task: Task[None]) -> None:
+    def _read_done(self, task: Task) -> None:
         if self._reading is None or self._reading[0] is not task:
             return
         (_, job), self._reading = self._reading, None
@@ -177,7 +177,7 @@ class Background:
         if self._compacting is None and self._timer is None:
             self._begin_compaction()
 
-    def _compaction_done(self, task: Task[None]) -> None:
+    def _compaction_done(self, task: Task) -> None:
         if self._compacting is None or self._compacting[0] is not task:
             return
         self._finish_compaction()
@@ -206,7 +206,7 @@ class Background:
         # Not in the thread of the flushes: a large folder takes long, and these must go on.
         self._submit("remove", task, partial(self._removed, task, removal))
 
-    def _removed(self, task: Task[None], removal: _Removal) -> None:
+    def _removed(self, task: Task, removal: _Removal) -> None:
         if task.error is not None:
             self._host.fail(task.error)
         self._give_back(removal.entries)

@@ -52,8 +52,8 @@ class Round:
     stored: list[tuple[MessageStore, MessagesJob]]
     jobs: list[CommitJob]
     # Of the bodies; of the journals, once those are written.
-    first: Task[None] | None = None
-    parts: list[Task[None]] = field(default_factory=list)
+    first: Task | None = None
+    parts: list[Task] = field(default_factory=list)
     parts_left: int = 0
 
     def wait(self) -> None:

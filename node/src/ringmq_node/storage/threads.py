@@ -11,27 +11,23 @@ import asyncio
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Generic, TypeVar
 
 from ringmq_node.storage.errors import StoreFailedError
 
 WAIT_S_MAX = 60.0
 
-T = TypeVar("T")
 
+class Task:
+    """A piece of work, and what went wrong with it. Its answer is in what it works on."""
 
-class Task(Generic[T]):
-    """A piece of work, and what came of it."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
+    def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
         self._done = threading.Event()
-        self._result: T | None = None
         self.error: Exception | None = None
 
     def run(self) -> None:
         try:
-            self._result = self._work()
+            self._work()
         except Exception as error:
             self.error = error
         self._done.set()
@@ -41,28 +37,20 @@ class Task(Generic[T]):
         if not self._done.wait(WAIT_S_MAX):
             raise StoreFailedError(f"the disk has not answered for {WAIT_S_MAX:.0f} s")
 
-    def result(self) -> T:
-        """What the work returned; raises what it raised."""
-        if self.error is not None:
-            raise self.error
-        return self._result  # type: ignore[return-value]  # set, unless T has None in it
-
 
 class Worker:
     """A thread that does one `Task` after another."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[
-            tuple[Task[object], asyncio.AbstractEventLoop, Callable[[], None]] | None
+            tuple[Task, asyncio.AbstractEventLoop, Callable[[], None]] | None
         ] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(
-        self, task: Task[T], loop: asyncio.AbstractEventLoop, done: Callable[[], None]
-    ) -> None:
+    def submit(self, task: Task, loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
         """Runs `task` in the thread, then calls `done` on the loop."""
-        self._queue.put((task, loop, done))  # type: ignore[arg-type]  # the result isn't looked at
+        self._queue.put((task, loop, done))
 
     def close(self) -> None:
         """Ends the thread when it has done what it was given."""

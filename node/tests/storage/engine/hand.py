@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -47,7 +46,7 @@ class HandLoop(asyncio.SelectorEventLoop):
 @dataclass(eq=False)
 class Waiting:
     worker: str
-    task: threads.Task[Any]
+    task: threads.Task
     loop: asyncio.AbstractEventLoop
     done: Callable[[], None]
 
@@ -111,7 +110,7 @@ def by_hand(*, segment_positions: int | None = None) -> Iterator[Hand]:
     """All stores that are made within are worked by hand."""
     hand = Hand()
 
-    class HandTask(threads.Task[Any]):
+    class HandTask(threads.Task):
         has_run = False
 
         def run(self) -> None:
@@ -131,7 +130,7 @@ def by_hand(*, segment_positions: int | None = None) -> Iterator[Hand]:
 
         def submit(
             self,
-            task: threads.Task[Any],
+            task: threads.Task,
             loop: asyncio.AbstractEventLoop,
             done: Callable[[], None],
         ) -> None:
