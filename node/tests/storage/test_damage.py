@@ -54,20 +54,25 @@ class Aftermath:
         self.load = Workload(store.open_queue(QUEUE), random.Random(seed))
         self.crashed = disk
 
+        async def flushed() -> None:
+            # However slow the flush is: what reaches the segments is the same in each run.
+            while store.statistics().journals_sealed_now:  # noqa: ASYNC110 threads do it
+                await asyncio.sleep(0.001)
+
         async def work() -> None:
             for step in range(steps):
                 self.load.random_op()
                 if step % 3 == 0:
                     await store.sync()
+                    await flushed()
             # The journal that is left has ops of several rounds.
             for size in (3, 1, 5):
                 self.load.publish(size)
                 await store.sync()
             self.load.remove((0, self.load.queue.state.live.first))
             await store.sync()
-            # However slow the flush is: all ops that aren't in a checkpoint are in one journal.
-            while store.statistics().journals_sealed_now:  # noqa: ASYNC110 threads do it
-                await asyncio.sleep(0.001)
+            # All ops that aren't in a checkpoint are in one journal.
+            await flushed()
             if not clean:
                 self.crashed = disk.copy()
 
