@@ -22,6 +22,7 @@ from rich.console import Console
 
 from bench import plot, report
 from bench.measure import BenchError, Measurement, Peer, Point, machine_facts, measure
+from bench.peers.bare_ring import BareRing
 from bench.peers.footing import Footing
 from bench.peers.rabbitmq import peer as rabbitmq
 from bench.peers.rabbitmq.cluster import RabbitCluster
@@ -31,7 +32,7 @@ from bench.storage import command as storage
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
 RESULTS = Path(__file__).resolve().parent / "results"
-PEERS = ("ringmq", "rabbitmq", "rabbitmq-quorum", "disk")
+PEERS = ("ringmq", "rabbitmq", "rabbitmq-quorum", "bare-ring", "disk")
 # The share of a point that warms a peer up: connections, the Erlang JIT, page cache.
 _WARM_UP_SHARE = 10
 
@@ -107,6 +108,10 @@ def start_peers(names: Sequence[str], directory: Path, stack: ExitStack) -> list
             peers.append(rabbitmq.RabbitPeer(cluster, client, "classic"))
         if "rabbitmq-quorum" in names:
             peers.append(rabbitmq.RabbitPeer(cluster, client, "quorum"))
+    if "bare-ring" in names:
+        bare = BareRing(directory / "bare-ring")
+        stack.callback(bare.stop)
+        peers.append(bare)
     if "disk" in names:
         peers.append(Footing(directory))
     return peers
