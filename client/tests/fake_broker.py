@@ -45,6 +45,8 @@ class Queue:
     producers: dict[bytes, int] = field(default_factory=dict)
     next_position: int = 1
     mode: common.QueueMode.ValueType = common.QUEUE_MODE_DEFAULT
+    # None: it is an old node, which says nothing of it.
+    durable: bool | None = True
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def append(self, message: Message) -> None:
@@ -178,6 +180,7 @@ class FakeNode(BrokerServicer, AdminServicer):
             next_position=queue.next_position,
             ring=[broker.ReplicaInfo(node="a", synchronised=True)],
             mode=queue.mode,
+            durable=queue.durable,
         )
 
     async def DeclareQueue(self, request: Any, context: Any) -> Any:
@@ -186,6 +189,8 @@ class FakeNode(BrokerServicer, AdminServicer):
         queue = self.queue(request.queue)
         if created and request.mode:
             queue.mode = request.mode
+        if created and request.HasField("durable"):
+            queue.durable = request.durable
         return broker.DeclareQueueResponse(queue=self._info(request.queue), created=created)
 
     async def DeleteQueue(self, request: Any, context: Any) -> Any:

@@ -71,6 +71,21 @@ def test_modes_of_a_queue() -> None:
     asyncio.run(test())
 
 
+def test_durability_of_a_queue() -> None:
+    """None says nothing, so that the node takes the queue as it is."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            assert not (await client.declare_queue("t", durable=False)).durable
+            assert not (await client.declare_queue("t")).durable
+            assert (await client.declare_queue("q", durable=True)).durable
+            assert (await client.declare_queue("r")).durable
+            node.cluster.queues["t"].durable = None
+            assert (await client.queue("t")).durable
+
+    asyncio.run(test())
+
+
 def test_target_of_a_queue_may_be_zero() -> None:
     """Which is not the same as none."""
     wire = broker.QueueInfo(storage=broker.QueueStorage(messages_target=0.0, publish_rate=2.5))

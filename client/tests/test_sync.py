@@ -40,6 +40,9 @@ SCRIPT = """
         assert client.set_queue_mode("q", ringmq.QueueMode.LAZY) is ringmq.QueueMode.DEFAULT
         assert client.declare_queue("q", mode=ringmq.QueueMode.LAZY).mode is ringmq.QueueMode.LAZY
         assert [info.queue for info in client.queues()] == ["q"]
+        assert client.queue("q").durable
+        assert not client.declare_queue("t", durable=False).durable
+        client.delete_queue("t")
         assert client.cluster_status().registry_available
         assert client.delete_queue("q") == 0
         print("consumed", count)

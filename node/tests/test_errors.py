@@ -71,14 +71,16 @@ def test_queue_names_that_are_refused(name: str) -> None:
 
 
 def test_queue_record_is_read_as_written() -> None:
-    record = QueueRecord("a/ä", "0123", ("n1", "n2"), 2, QueueMode.LAZY)
-    assert QueueRecord.decode(record.encode()) == record
+    for durable in (True, False):
+        record = QueueRecord("a/ä", "0123", ("n1", "n2"), 2, QueueMode.LAZY, durable)
+        assert QueueRecord.decode(record.encode()) == record
     assert json.loads(record.encode())["nodes"] == ["n1", "n2"]
 
 
-def test_queue_record_without_a_mode_is_of_a_default_queue() -> None:
+def test_old_queue_record_is_of_a_default_durable_queue() -> None:
     record = QueueRecord.decode(b'{"name":"q","id":"0123","nodes":["n1"],"min_insync":1}')
     assert record.mode is QueueMode.DEFAULT
+    assert record.durable
 
 
 def test_modes_on_the_wire() -> None:

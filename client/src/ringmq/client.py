@@ -132,6 +132,7 @@ class Client:
         min_insync: int = 0,
         *,
         mode: QueueMode | None = None,
+        durable: bool | None = None,
         deadline_s: float | None = None,
     ) -> QueueInfo:
         """Creates the queue, unless it exists with the same arguments; else `QueueExistsError`.
@@ -139,7 +140,9 @@ class Client:
         `replicas`: the master included; 0: as many as there are nodes, at most 3.
         `min_insync`: how many must have a message on disk before it is confirmed; 0: the
         majority of the replicas. `mode`: None: the default for a new queue, and whatever
-        one has that exists.
+        one has that exists. `durable`: False: a transient queue, whose messages are all
+        transient, and which is gone once all nodes that hold it have been restarted; None:
+        durable if it is new, either if it exists.
         """
         if replicas < 0 or min_insync < 0:
             raise BadRequestError("replicas and min_insync are 0 or more")
@@ -148,6 +151,7 @@ class Client:
             replicas=replicas,
             min_insync=min_insync,
             mode=common.QUEUE_MODE_UNSPECIFIED if mode is None else _mode_to_wire(mode),
+            durable=durable,
         )
 
         async def attempt(node: Node, timeout_s: float) -> QueueInfo:

@@ -170,6 +170,8 @@ class QueueInfo:
     mode: QueueMode
     # The master's; None in lists, and in what `declare_queue` returns.
     storage: QueueStorage | None
+    # False: a transient queue.
+    durable: bool
 
     @property
     def master(self) -> str:
@@ -201,6 +203,7 @@ class QueueInfo:
             acknowledged_total=wire.acknowledged_total,
             mode=QueueMode(wire.mode),
             storage=QueueStorage.from_wire(wire.storage) if wire.HasField("storage") else None,
+            durable=wire.durable if wire.HasField("durable") else True,
         )
 
 

@@ -99,10 +99,13 @@ class SyncClient:
         min_insync: int = 0,
         *,
         mode: QueueMode | None = None,
+        durable: bool | None = None,
         deadline_s: float | None = None,
     ) -> QueueInfo:
         return _run(
-            self._client.declare_queue(name, replicas, min_insync, mode=mode, deadline_s=deadline_s)
+            self._client.declare_queue(
+                name, replicas, min_insync, mode=mode, durable=durable, deadline_s=deadline_s
+            )
         )
 
     def set_queue_mode(

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import LogEnd, MemberId, Role, View, ring_key
 from ringmq_gm.registry.base import (
+    Change,
     Changed,
     Delete,
     Entry,
     Guard,
     OutcomeUnknownError,
     Put,
+    RegistryError,
     Removed,
     Reset,
     UnavailableError,
@@ -38,6 +40,7 @@ from ringmq_node.records import (
 )
 from ringmq_node.replica import Replica
 from ringmq_node.storage import StoreError
+from ringmq_node.transient import is_gone
 
 if TYPE_CHECKING:
     from ringmq_node.node import Node
@@ -46,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 REPLICAS_DEFAULT_MAX = 3
 COMMIT_TRIES = 5
+# How often it is looked for transient queues of which nothing is left.
+GONE_POLL_S = 0.5
 # How far the watch of a node may be behind the registry.
 WATCH_LAG_S_MAX = 5.0
 
@@ -60,6 +65,8 @@ class Directory:
         self._keys: dict[str, str] = {}
         # By name, of the record that is here.
         self._revisions: dict[str, int] = {}
+        # How far the watch is, in revisions of the registry.
+        self._shown = 0
         self._changed = asyncio.Event()
         self.loaded = asyncio.Event()
 
@@ -67,21 +74,27 @@ class Directory:
         """Follows the registry until cancelled."""
         async for changes in self._node.registry.watch(QUEUES):
             for change in changes:
-                match change:
-                    case Reset(snapshot):
-                        self.records.clear()
-                        self._keys.clear()
-                        self._revisions.clear()
-                        for entry in snapshot.entries:
-                            self._learn(entry)
-                    case Changed(entry):
-                        self._learn(entry)
-                    case Removed(key):
-                        self._forget(key)
+                self._learn_change(change)
             await self._reconcile()
             self.loaded.set()
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
+
+    def _learn_change(self, change: Change) -> None:
+        match change:
+            case Reset(snapshot):
+                self.records.clear()
+                self._keys.clear()
+                self._revisions.clear()
+                for entry in snapshot.entries:
+                    self._learn(entry)
+                self._shown = max(self._shown, snapshot.revision)
+            case Changed(entry):
+                self._learn(entry)
+                self._shown = max(self._shown, entry.revision)
+            case Removed(key, revision):
+                self._forget(key)
+                self._shown = max(self._shown, revision)
 
     def _learn(self, entry: Entry) -> None:
         self._forget(entry.key)
@@ -117,13 +130,14 @@ class Directory:
     def _open(self, record: QueueRecord) -> None:
         node = self._node
         try:
-            store = node.store.open_queue(record.id)
+            store = node.store.open_queue(record.id, durable=record.durable)
         except StoreError as error:
             node.store_failed(error)
             return
         replica = Replica(record, store, node)
         state = store.state
-        whole = not (store.damaged or store.incomplete)
+        # Of a transient queue there is nothing here: it is to be fetched, never begun again.
+        whole = record.durable and not (store.damaged or store.incomplete)
         log = LogEnd(state.epoch, state.last_number)
         replica.attach(node.group.open(record.id, replica, log, log_is_whole=whole))
         self.replicas[record.id] = replica
@@ -144,6 +158,52 @@ class Directory:
         for queue_id in self._node.store.queue_names():
             if queue_id not in known:
                 self._node.store.delete_queue(queue_id)
+
+    # --- transient queues ---
+
+    async def delete_gone(self) -> None:
+        """Deletes the transient queues of which nothing is left; until cancelled."""
+        while True:
+            await asyncio.sleep(GONE_POLL_S)
+            outside = [
+                replica.record
+                for replica in self.replicas.values()
+                if not replica.record.durable and replica.ring.role is Role.OUTSIDE
+            ]
+            for record in outside:
+                try:
+                    await self._delete_if_gone(record)
+                except RegistryError as error:
+                    logger.warning("queue %s: not deleted yet: %s", record.name, error)
+                    break
+
+    async def _delete_if_gone(self, record: QueueRecord) -> bool:
+        """Deletes a transient queue that has nobody left (see `transient`); whether it did.
+
+        Raises `RegistryError`.
+        """
+        group, registry = self._node.group, self._node.registry
+        known = group.view(record.id)
+        if known is None or not is_gone(known, group.known_incarnation):
+            return False
+        ring = await registry.get(ring_key(record.id))
+        entry = await registry.get(record.key)
+        if ring is None or entry is None or QueueRecord.decode(entry.value).id != record.id:
+            return False
+        # What was known may be old: a member may have joined, and been synchronised.
+        view = View.decode(ring.value)
+        if not is_gone(view, group.known_incarnation):
+            return False
+        revision = await registry.commit(
+            [Guard(ring.key, ring.revision), Guard(entry.key, entry.revision)],
+            [Delete(entry.key), Delete(ring.key)],
+        )
+        if revision is None:
+            return False
+        logger.warning(
+            "queue %s: transient, and %s are gone: deleted", record.name, [*map(str, view.synced)]
+        )
+        return True
 
     # --- looking up ---
 
@@ -226,7 +286,12 @@ class Directory:
     # --- declaring and deleting ---
 
     async def declare(
-        self, name: str, replicas: int, min_insync: int, mode: QueueMode | None
+        self,
+        name: str,
+        replicas: int,
+        min_insync: int,
+        mode: QueueMode | None,
+        durable: bool | None = None,
     ) -> bool:
         """Creates the queue and its first ring in one commit; returns whether it is new.
 
@@ -237,11 +302,15 @@ class Directory:
                 entry = await self._node.registry.get(queue_key(name))
                 if entry is not None:
                     there = QueueRecord.decode(entry.value)
-                    self._check_equivalent(there, replicas, min_insync, mode)
+                    if not there.durable and await self._delete_if_gone(there):
+                        continue
+                    self._check_equivalent(there, replicas, min_insync, mode, durable)
                     await self._wait_for(name, present=True)
                     return False
                 record, view = await self._place(name, replicas, min_insync)
-                record = replace(record, mode=mode or QueueMode.DEFAULT)
+                record = replace(
+                    record, mode=mode or QueueMode.DEFAULT, durable=durable is not False
+                )
                 revision = await self._node.registry.commit(
                     [Guard(record.key, 0)],
                     [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())],
@@ -251,7 +320,8 @@ class Directory:
             except OutcomeUnknownError:
                 continue
             if revision is not None:
-                await self._wait_for(name, present=True)
+                # Not until there is one of that name: it may be one that was deleted.
+                await self._wait_shown(revision)
                 return True
         raise registry_away()
 
@@ -282,17 +352,24 @@ class Directory:
         return record, first_view(order, insync)
 
     def _check_equivalent(
-        self, record: QueueRecord, replicas: int, min_insync: int, mode: QueueMode | None
+        self,
+        record: QueueRecord,
+        replicas: int,
+        min_insync: int,
+        mode: QueueMode | None,
+        durable: bool | None,
     ) -> None:
         there: dict[str, object] = {
             "replicas": len(record.nodes),
             "min_insync": record.min_insync,
             "mode": record.mode.value,
+            "durable": _yes_or_no(record.durable),
         }
         asked: dict[str, object] = {
             "replicas": replicas,
             "min_insync": min_insync,
             "mode": mode and mode.value,
+            "durable": None if durable is None else _yes_or_no(durable),
         }
         for field, value in asked.items():
             if value and value != there[field]:
@@ -357,10 +434,19 @@ class Directory:
         while (name in self.records) is not present:
             await self._changed.wait()
 
+    async def _wait_shown(self, revision: int) -> None:
+        """Until the watch has come to this revision; the caller has the deadline."""
+        while self._shown < revision:
+            await self._changed.wait()
+
     async def _wait_revision(self, name: str, revision: int) -> None:
         """Until the watch has shown this record or a later one, or that the queue is gone."""
         while self._revisions.get(name, revision) < revision:
             await self._changed.wait()
+
+
+def _yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def registry_away() -> BrokerError:

@@ -136,6 +136,7 @@ class Node:
             (self.resources.run(), "resources"),
             (self.group.run(), "group"),
             (self.directory.run(), "directory"),
+            (self.directory.delete_gone(), "transient queues"),
         ):
             self._spawn_vital(work, name)
         try:

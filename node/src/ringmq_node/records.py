@@ -41,13 +41,15 @@ _FROM_WIRE = {wire: mode for mode, wire in _TO_WIRE.items()}
 
 @dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """`nodes`: those that should hold a replica, in the order of the first ring."""
+    """`nodes`: those that should hold a replica, in the order of the first ring. Not `durable`:
+    nothing of the queue outlives the processes that hold it; it stays so for life."""
 
     name: str
     id: str
     nodes: tuple[str, ...]
     min_insync: int
     mode: QueueMode = QueueMode.DEFAULT
+    durable: bool = True
 
     @property
     def key(self) -> str:
@@ -60,6 +62,7 @@ class QueueRecord:
             "nodes": self.nodes,
             "min_insync": self.min_insync,
             "mode": self.mode.value,
+            "durable": self.durable,
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -71,8 +74,9 @@ class QueueRecord:
             value["id"],
             tuple(value["nodes"]),
             value["min_insync"],
-            # Records that are older than modes have none.
+            # Records that are older than modes, or than transient queues, don't say.
             QueueMode(value.get("mode", QueueMode.DEFAULT.value)),
+            value.get("durable", True),
         )
 
 

@@ -297,7 +297,8 @@ class Replica:
 
     def _multicast(self, op: Op) -> int:
         self._own_op = op
-        urgent = isinstance(op, Publish) and op.transient
+        # In a transient queue "persisted" is no later than "received": nobody is to say both.
+        urgent = isinstance(op, Publish) and op.transient and self.record.durable
         try:
             return self.ring.multicast(ops.encode(op), urgent=urgent)
         finally:
@@ -406,6 +407,7 @@ class Replica:
         """Enqueues a batch, without what was enqueued before; confirms come to the session."""
         master = self.serving()
         self._check_writable()
+        transient = transient or not self.record.durable
         last_sequence = first_sequence + len(bodies) - 1
         known = self._last_sequence(producer_id, first_sequence)
         if known >= first_sequence:
@@ -561,6 +563,7 @@ class Replica:
             replicas_wanted=len(self.record.nodes),
             min_insync=self.record.min_insync,
             mode=mode_to_wire(self.record.mode),
+            durable=self.record.durable,
             next_position=state.next_position,
             digest=state.digest(),
             stable=min((mark.received for mark in marks.values()), default=0),

@@ -51,6 +51,17 @@ def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[
     assert [(each["node"], each["synchronised"]) for each in shown["ring"]] == [("node1", True)]
     run("queue", "show", "none", code=1)
 
+    # Transient queues.
+    assert shown["durable"]
+    assert not run("queue", "declare", "t", "--transient")["durable"]
+    assert not run("queue", "declare", "t")["durable"]
+    run("queue", "declare", "t", "--durable", code=1)
+    run("queue", "declare", "q", "--transient", code=1)
+    assert run("publish", "t", "--count", 100)["confirmed"] == 100
+    assert run("queue", "show", "t")["storage"]["journal_bytes_written"] == 0
+    assert [each["durable"] for each in run("queue", "list", "t")] == [False]
+    run("queue", "delete", "t")
+
     # Modes, and where messages are.
     assert run("queue", "declare", "lazy", "--mode", "lazy")["mode"] == "lazy"
     run("queue", "declare", "lazy", "--mode", "default", code=1)

@@ -85,6 +85,7 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     REPLICAS_FIELD_NUMBER: builtins.int
     MIN_INSYNC_FIELD_NUMBER: builtins.int
     MODE_FIELD_NUMBER: builtins.int
+    DURABLE_FIELD_NUMBER: builtins.int
     queue: builtins.str
     """1 to 255 bytes of UTF-8, no control characters."""
     replicas: builtins.int
@@ -95,6 +96,11 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     """
     mode: ringmq.v1.common_pb2.QueueMode.ValueType
     """Unspecified: default for a new queue, any for one that exists."""
+    durable: builtins.bool
+    """False: a transient queue. All its messages are transient, and it is gone once every
+    synchronised member of its ring has been restarted. Absent: true for a new queue,
+    either for one that exists.
+    """
     def __init__(
         self,
         *,
@@ -102,8 +108,11 @@ class DeclareQueueRequest(google.protobuf.message.Message):
         replicas: builtins.int = ...,
         min_insync: builtins.int = ...,
         mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
+        durable: builtins.bool | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["min_insync", b"min_insync", "mode", b"mode", "queue", b"queue", "replicas", b"replicas"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "min_insync", b"min_insync", "mode", b"mode", "queue", b"queue", "replicas", b"replicas"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_durable", b"_durable"]) -> typing.Literal["durable"] | None: ...
 
 Global___DeclareQueueRequest: typing_extensions.TypeAlias = DeclareQueueRequest
 
@@ -427,6 +436,7 @@ class QueueInfo(google.protobuf.message.Message):
     ACKNOWLEDGED_TOTAL_FIELD_NUMBER: builtins.int
     MODE_FIELD_NUMBER: builtins.int
     STORAGE_FIELD_NUMBER: builtins.int
+    DURABLE_FIELD_NUMBER: builtins.int
     queue: builtins.str
     replicas_wanted: builtins.int
     min_insync: builtins.int
@@ -446,6 +456,8 @@ class QueueInfo(google.protobuf.message.Message):
     published_total: builtins.int
     acknowledged_total: builtins.int
     mode: ringmq.v1.common_pb2.QueueMode.ValueType
+    durable: builtins.bool
+    """False: a transient queue. Absent, from an older node: true."""
     @property
     def ring(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReplicaInfo]:
         """In ring order, the master first."""
@@ -476,9 +488,11 @@ class QueueInfo(google.protobuf.message.Message):
         acknowledged_total: builtins.int = ...,
         mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
         storage: Global___QueueStorage | None = ...,
+        durable: builtins.bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["storage", b"storage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "epoch", b"epoch", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_durable", b"_durable"]) -> typing.Literal["durable"] | None: ...
 
 Global___QueueInfo: typing_extensions.TypeAlias = QueueInfo
 

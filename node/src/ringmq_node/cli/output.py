@@ -110,6 +110,7 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
         "published_total": info.published_total,
         "acknowledged_total": info.acknowledged_total,
         "mode": info.mode.name.lower(),
+        "durable": info.durable,
         "stable": info.stable,
         "digest": info.digest,
     }

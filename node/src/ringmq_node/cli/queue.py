@@ -39,12 +39,19 @@ def queue() -> None:
     type=MODES,
     help="default: messages in memory while there is room. lazy: on disk only.",
 )
+@click.option(
+    "--durable/--transient",
+    default=None,
+    help="transient: nothing is synced, and the queue is gone once all nodes that hold it have "
+    "been restarted.  [default: durable]",
+)
 @client_options
 def declare(
     name: str,
     replicas: int,
     min_insync: int,
     mode_name: str | None,
+    durable: bool | None,
     seeds: str,
     timeout: float,
     as_json: bool,
@@ -55,7 +62,9 @@ def declare(
 
     async def work() -> QueueInfo:
         async with ringmq.connect(seeds, deadline_s=timeout) as client:
-            return await client.declare_queue(name, replicas, min_insync, mode=mode)
+            return await client.declare_queue(
+                name, replicas, min_insync, mode=mode, durable=durable
+            )
 
     info = run(work())
     if as_json:
@@ -79,12 +88,24 @@ def list_queues(prefix: str, seeds: str, timeout: float, as_json: bool) -> None:
         emit_json([queue_json(info) for info in found])
         return
     emit_table(
-        ("queue", "state", "mode", "ring", "epoch", "ready", "unacked", "bytes", "consumers"),
+        (
+            "queue",
+            "state",
+            "mode",
+            "durable",
+            "ring",
+            "epoch",
+            "ready",
+            "unacked",
+            "bytes",
+            "consumers",
+        ),
         (
             (
                 info.queue,
                 info.state.name.lower(),
                 info.mode.name.lower(),
+                "yes" if info.durable else "no",
                 ring_text(info),
                 info.epoch,
                 info.messages_ready,

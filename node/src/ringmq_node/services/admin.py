@@ -127,7 +127,10 @@ class AdminService:
         )
         page = names[:count]
         known = await self._ask_masters(request.prefix)
-        queues = [known.get(name) or self._without_master(name) for name in page]
+        records = self._node.directory.records
+        # Some may have been deleted while the masters were asked.
+        there = [name for name in page if name in known or name in records]
+        queues = [known.get(name) or self._without_master(name) for name in there]
         following = page[-1] if len(names) > count else ""
         return admin.ListQueuesResponse(queues=queues, next=following).SerializeToString()
 
@@ -154,6 +157,7 @@ class AdminService:
             replicas_wanted=len(record.nodes),
             min_insync=record.min_insync,
             mode=mode_to_wire(record.mode),
+            durable=record.durable,
             state=broker.QUEUE_STATE_DOWN,
         )
         view = self._node.group.view(record.id)

@@ -179,12 +179,22 @@ class BrokerService:
         check_queue_name(request.queue)
         mode = mode_from_wire(request.mode)
         self._node.check_open()
-        directory = self._node.directory
-        created = await _by_registry(
-            directory.declare(request.queue, request.replicas, request.min_insync, mode), context
-        )
-        async with asyncio.timeout(context.time_remaining() or UNARY_DEADLINE_S):
-            info = await self._node.queue_info(request.queue)
+        durable = request.durable if request.HasField("durable") else None
+        info: broker.QueueInfo | None = None
+        while info is None:
+            created = await _by_registry(
+                self._node.directory.declare(
+                    request.queue, request.replicas, request.min_insync, mode, durable
+                ),
+                context,
+            )
+            try:
+                async with asyncio.timeout(context.time_remaining() or UNARY_DEADLINE_S):
+                    info = await self._node.queue_info(request.queue)
+            except BrokerError as error:
+                # It was there, and is deleted: a transient one of which nothing was left, say.
+                if error.reason != common.REASON_QUEUE_NOT_FOUND:
+                    raise
         info.ClearField("storage")
         return broker.DeclareQueueResponse(queue=info, created=created).SerializeToString()
 

@@ -134,7 +134,7 @@ class Bodies:
         """A living entry of a new message, with its block."""
         self.index.add(entry)
         self.live_bytes += entry.body_bytes
-        if self.pager.lazy and entry.transient:
+        if entry.transient and self.pager.wants_less:
             # No round will make it durable, as it does others.
             self.pager.let_go(entry)
         self.account()
@@ -260,8 +260,11 @@ class Bodies:
 
     # -- another state in the place of this one
 
-    def install(self, state: QueueState, keep_below: int) -> None:
-        """Keeps the bodies below `keep_below` that are live in `state`; the rest is missing."""
+    def install(self, state: QueueState, keep_below: int, transient: RangeSet) -> None:
+        """Keeps the bodies below `keep_below` that are live in `state`; the rest is missing.
+
+        Of `transient` positions also those that are on no disk.
+        """
         live = state.live
         for delta in [*self.index.deltas.values()]:
             part = (delta.first, delta.last)
@@ -278,7 +281,7 @@ class Bodies:
             self.index.unfold(delta, [])
         self.live_bytes = 0
         for entry in self.index.clear():
-            self._reinstall(entry, keep_below, state.transient)
+            self._reinstall(entry, keep_below, transient)
         for delta in deltas:
             self.index.put(delta)
             self.live_bytes += delta.live_bytes

@@ -6,6 +6,8 @@
         queue.name    the name
         ...           see `journal` and `segments`
     queues/H.N.gone/  a deleted queue, on its way out
+    queues/H.transient/  what a transient queue has paged out: segments, and `queue.name`;
+                      of use to the process that made it only, and removed at every start
 
 `store.meta` and `queue.name` are
 
@@ -46,6 +48,9 @@ QUEUES_NAME = "queues"
 MESSAGES_NAME = "messages"
 NAME_NAME = "queue.name"
 GONE_SUFFIX = ".gone"
+TRANSIENT_SUFFIX = ".transient"
+# Of folders that are nothing to whoever opens the directory.
+VOID_SUFFIXES = (GONE_SUFFIX, TRANSIENT_SUFFIX)
 QUEUE_NAME_BYTES_MAX = 255
 
 _HEAD = struct.Struct("<8sHHHI")
@@ -139,7 +144,7 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
     root = directory / QUEUES_NAME
     for name in sorted(disk.list(root)):
         folder = root / name
-        if name.endswith(GONE_SUFFIX):
+        if name.endswith(VOID_SUFFIXES):
             remove_folder(disk, folder)
             continue
         files = disk.list(folder)
@@ -169,6 +174,17 @@ def create_folder(disk: Disk, directory: Path, queue: str) -> Path:
     disk.sync(folder)
     disk.sync(root)
     if fresh:
+        disk.sync(directory)
+    return folder
+
+
+def create_transient_folder(disk: Disk, directory: Path, queue: str) -> Path:
+    """A new transient queue's folder. It isn't synced: the next start removes what it finds."""
+    fresh = QUEUES_NAME not in disk.list(directory)
+    folder = directory / QUEUES_NAME / (folder_name(queue) + TRANSIENT_SUFFIX)
+    disk.write(folder / NAME_NAME, 0, [encode_texts(NAME_MAGIC, queue)])
+    if fresh:
+        # Once for all: the next durable queue finds that there are queues, and relies on it.
         disk.sync(directory)
     return folder
 

@@ -54,14 +54,15 @@ class FlushJob:
 
 def flush(disk: Disk, job: FlushJob, directory: Path) -> None:
     """Does `job`. Runs in the flush thread; raises `OSError`."""
-    job.placed = write_items(disk, job.items)
+    durable = job.queue.durable
+    job.placed = write_items(disk, job.items, sync=durable)
     if job.condemned is not None:
         # What can't be read now stays referred to until the next start.
         with suppress(OSError):
             job.given_back = job.condemned.read(disk)
     for file in job.removals:
         disk.remove(file.path)
-    if job.removals:
+    if job.removals and durable:
         disk.sync(directory)
 
 

@@ -5,6 +5,9 @@ generation: each journal's is above those of all before it. Each begins with the
 queue's state (twice, see `checkpoint`), so the newest alone gives the state, and
 older ones only give bodies, until these are in segments.
 
+A transient queue's journal is not written: what it would say is of no use to the next
+start. It only gives out generations.
+
 This side runs on the event loop: it frames records into buffers, and knows where in
 the file each will be. `take` hands what has gathered to a thread, which calls
 `write_pieces`. Nothing here waits for the disk.
@@ -69,9 +72,12 @@ class Piece:
 class JournalWriter:
     """What is appended, until a thread takes it. Only on the event loop's thread."""
 
-    def __init__(self, directory: Path, start: Checkpoint, seals: DataFile | None) -> None:
+    def __init__(
+        self, directory: Path, start: Checkpoint, seals: DataFile | None, *, written: bool = True
+    ) -> None:
         """A new journal, which begins with `start` and takes the place of `seals`."""
         self._path = directory / CURRENT_NAME
+        self._written = written
         self._pieces: list[Piece] = []
         self.entries = 0
         # What the state takes at the beginning of the current one.
@@ -90,6 +96,8 @@ class JournalWriter:
         """Frames a record; returns the offset where it will be."""
         file = self.file
         offset = file.end
+        if not self._written:
+            return offset
         assert len(payload) <= PAYLOAD_BYTES_MAX
         if not self._pieces:
             self._pieces.append(Piece(file, offset))
@@ -112,7 +120,7 @@ class JournalWriter:
     def rotate(self, start: Checkpoint) -> DataFile:
         """Seals the journal and begins the next; returns the sealed one."""
         sealed = self.file
-        if not self._pieces:
+        if self._written and not self._pieces:
             # Nothing new in it, but its last sync may not have been asked for yet.
             self._pieces.append(Piece(sealed, sealed.end))
         self.file = self._begin(start, sealed)
@@ -134,6 +142,9 @@ class JournalWriter:
             oldest_generation=start.generation,
         )
         self.file = file
+        self.start_bytes = file.end
+        if not self._written:
+            return file
         owner = owner_of(self._path.parent)
         head = [file_header(JOURNAL_MAGIC, file.marker, file.number, owner)]
         self._pieces.append(Piece(file, 0, head, seals))

@@ -104,13 +104,15 @@ class Pager:
         index = self._bodies.index
         for entry in entries:
             entry.durable = True
-            if (
-                entry.block is not None
-                and entry.live
-                and (self.lazy or index.messages_in_memory > self.target or self._bodies.is_over)
-            ):
+            if entry.block is not None and entry.live and self.wants_less:
                 index.detach(entry)
                 self._bodies.account()
+
+    @property
+    def wants_less(self) -> bool:
+        """Whether what need not be in memory shouldn't be."""
+        in_memory = self._bodies.index.messages_in_memory
+        return self.lazy or in_memory > self.target or self._bodies.is_over
 
     @property
     def wants_reducing(self) -> bool:

@@ -5,6 +5,9 @@ framed into buffers, and written and synced by the store's next round. `durable_
 then says how far that has come. Where the bodies are, and which of them are in memory, is
 the business of `bodies`; how they get from journals into segments that of `flush`.
 
+A transient queue waits for nothing: its `durable_number` is that of its last op, its journal
+isn't written, all its messages are transient, and nobody syncs what it pages out.
+
 The node's contract: ops are appended in order, by one master's numbering; `install`
 is what a replica does that has to give up its own tail.
 """
@@ -104,8 +107,12 @@ _FILL = _Kinds(Kind.FILL, Kind.STORED_FILL, Kind.HOLLOW_FILL)
 class QueueStore:
     """Made by `Store.open_queue`."""
 
-    def __init__(self, queue: str, directory: Path, host: Host, found: Recovered) -> None:
+    def __init__(
+        self, queue: str, directory: Path, host: Host, found: Recovered, *, durable: bool = True
+    ) -> None:
         self.queue = queue
+        # False: nothing of it is there after a restart.
+        self.durable = durable
         self.directory = directory
         self.state: QueueState = found.state
         # Ops up to here are synced.
@@ -131,7 +138,7 @@ class QueueStore:
         # A queue that was there before gets a journal of its own when something is appended.
         start = self._checkpoint(found.next_generation, found.current, found.cuts)
         self.bodies.cuts = start.cuts
-        self._journal = JournalWriter(directory, start, found.current)
+        self._journal = JournalWriter(directory, start, found.current, written=durable)
 
     # -- what the ring asks for
 
@@ -166,7 +173,7 @@ class QueueStore:
         self._journal.append(
             Kind.EPOCH, b"", flags=0, number=self.state.last_number + 1, epoch=epoch
         )
-        self._host.mark_dirty(self)
+        self._appended()
 
     def append(self, number: int, op: Op, payload: bytes) -> list[Range]:
         """Applies and logs the next op, whose encoded form `payload` is.
@@ -191,7 +198,7 @@ class QueueStore:
                 self.bodies.forget(gone)
             elif isinstance(op, Requeue) and op.ranges:
                 self.bodies.requeued(op.ranges[0][0])
-        self._host.mark_dirty(self)
+        self._appended()
         self._seal_if_full()
         return gone
 
@@ -255,10 +262,12 @@ class QueueStore:
         cuts = checkpoint.add_cut(self.bodies.cuts, Cut(generation, keep_below))
         start = self._checkpoint(generation, self._journal.file, cuts)
         # First: what the new state empties waits for this to be durable before it is deleted.
-        self._sealing.append(self._journal.rotate(start))
-        self.bodies.install(state, keep_below)
+        sealed = self._journal.rotate(start)
+        if self.durable:
+            self._sealing.append(sealed)
+        self.bodies.install(state, keep_below, state.transient if self.durable else state.live)
         self.bodies.cuts = start.cuts
-        self._host.mark_dirty(self)
+        self._appended()
 
     def fill(self, first_position: int, block: Block, transient: bool) -> None:
         """Bodies for missing positions. Parts that aren't missing are passed over."""
@@ -273,7 +282,7 @@ class QueueStore:
             self._log(_FILL, first, part, part.data, None, transient=transient)
             self.missing.remove(first, last)
             self._fills += 1
-            self._host.mark_dirty(self)
+            self._appended()
         self._seal_if_full()
 
     # -- what the store's rounds ask for
@@ -380,6 +389,11 @@ class QueueStore:
     def seal_for_memory(self) -> None:
         """Memory is short, and what is in a journal only can't be folded: has it flushed."""
         index = self.bodies.index
+        if not self.durable:
+            # Nor what is in the transient store and in no segment.
+            if self.bodies.pager.paged and len(index) >= _FOLDABLE_MIN:
+                self._host.mark_flushable(self)
+            return
         if self._journal.entries >= SEGMENT_POSITIONS and len(index) >= _FOLDABLE_MIN:
             self._rotate()
             self._host.mark_dirty(self)
@@ -389,7 +403,7 @@ class QueueStore:
 
         Returns whether there was anything to be said.
         """
-        if not self._journal.entries:
+        if not self._journal.entries or not self.durable:
             return False
         state = self.state
         payload = END_PAYLOAD.pack(state.next_position)
@@ -423,6 +437,12 @@ class QueueStore:
         if self._deleted:
             raise StoreClosedError(f"queue {self.queue!r} was deleted")
 
+    def _appended(self) -> None:
+        """There is something for the next round; of a transient queue, only to be told."""
+        if not self.durable:
+            self.durable_number, self._fills_durable = self.state.last_number, self._fills
+        self._host.mark_dirty(self)
+
     def _checkpoint(
         self, generation: int, current: DataFile | None, cuts: tuple[Cut, ...]
     ) -> Checkpoint:
@@ -453,6 +473,7 @@ class QueueStore:
         journal.entries += block.count
         outline = b"" if op is None else ops.encode_outline(op)
         flags = 0
+        transient = transient or not self.durable
         if transient:
             kind, flags = kinds.hollow, FLAG_TRANSIENT
             payload = outline or _COUNT.pack(block.count)
@@ -542,6 +563,11 @@ class QueueStore:
 
     def _rotate(self) -> None:
         """The next journal begins with the state as it is now."""
+        if not self.durable:
+            # There is none. What has been paged out finds its place in segments.
+            self._journal.entries = 0
+            self._host.mark_flushable(self)
+            return
         current = self._journal.file
         start = self._checkpoint(current.number + 1, current, self.bodies.cuts)
         self.bodies.cuts = start.cuts

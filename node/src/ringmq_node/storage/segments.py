@@ -118,20 +118,25 @@ def parts_of(entry: Entry, live: RangeSet) -> list[Range]:
     return parts
 
 
-def write_items(disk: Disk, items: list[FlushItem]) -> list[Placed]:
-    """Writes `items` into their segments, durably. Raises `OSError`."""
+def write_items(disk: Disk, items: list[FlushItem], *, sync: bool = True) -> list[Placed]:
+    """Writes `items` into their segments, durably if `sync`. Raises `OSError`."""
     by_segment: dict[DataFile, list[FlushItem]] = {}
     for item in items:
         by_segment.setdefault(item.segment, []).append(item)
     placed: list[Placed] = []
     blocks: dict[Entry, Block] = {}
     for segment, its_items in by_segment.items():
-        placed += _write_segment(disk, segment, its_items, blocks)
+        placed += _write_segment(disk, segment, its_items, blocks, sync=sync)
     return placed
 
 
 def _write_segment(
-    disk: Disk, segment: DataFile, items: list[FlushItem], blocks: dict[Entry, Block]
+    disk: Disk,
+    segment: DataFile,
+    items: list[FlushItem],
+    blocks: dict[Entry, Block],
+    *,
+    sync: bool,
 ) -> list[Placed]:
     buffers: list[bytes] = []
     placed: list[Placed] = []
@@ -169,11 +174,12 @@ def _write_segment(
     if start == 0:
         # Whole from the first moment, as a journal is.
         new = segment.path.with_name(segment.path.name + NEW_SUFFIX)
-        disk.write(new, 0, buffers, sync=True)
+        disk.write(new, 0, buffers, sync=sync)
         disk.rename(new, segment.path)
-        disk.sync(segment.path.parent)
+        if sync:
+            disk.sync(segment.path.parent)
     elif buffers:
-        disk.write(segment.path, start, buffers, sync=True)
+        disk.write(segment.path, start, buffers, sync=sync)
     segment.end = segment.synced = offset
     return placed
 

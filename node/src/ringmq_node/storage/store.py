@@ -60,7 +60,8 @@ class Store:
         self.disk = disk
         self.limits = limits
         self.counters = Counters()
-        # Called on the loop after each round, for each queue of which more is durable.
+        # Called on the loop after each round, for each queue of which more is durable; for a
+        # transient one soon after each append.
         self.on_durable: Callable[[QueueStore], None] = _nobody
         # Called on the loop, once.
         self.on_failed: Callable[[StoreError], None] = _log_failure
@@ -96,6 +97,8 @@ class Store:
         self._reducing: dict[Bodies, None] = {}
         # Queues that something was appended to, and in which tick that was last.
         self._active: dict[QueueStore, int] = {}
+        # Transient queues that have more than `on_durable` was told of.
+        self._transient_appended: dict[QueueStore, None] = {}
         self._ticks = 0
         self._gone = 0
         self._closed = False
@@ -136,26 +139,30 @@ class Store:
         """All queues that are in the directory, opened or not."""
         return sorted(self._folders)
 
-    def open_queue(self, queue: str) -> QueueStore:
+    def open_queue(self, queue: str, *, durable: bool = True) -> QueueStore:
         """The queue, new or as it was; the same object if it is open already.
 
         A new one is synced: blocks for about a millisecond. Of an old one the files' headers are
-        read. Raises `StoreFailedError`, `UnsupportedFormatError`, or `ValueError` for a
-        name that isn't legal.
+        read. One that isn't `durable` is always new and empty, whatever there was under its
+        name, and nothing is synced. Raises `StoreFailedError`, `UnsupportedFormatError`, or
+        `ValueError` for a name that isn't legal.
         """
         opened = self._queues.get(queue)
         if opened is not None:
             return opened
         folders.folder_name(queue)
         self.check_writable()
+        if not durable and queue in self._folders:
+            self.delete_queue(queue)
         try:
             folder = self._folders.get(queue)
             new = folder is None
             if folder is None:
-                folder = folders.create_folder(self.disk, self.directory, queue)
+                create = folders.create_folder if durable else folders.create_transient_folder
+                folder = create(self.disk, self.directory, queue)
             found = recover(self.disk, folder, self._persistent.share, self._persistent.lost)
-            opened = QueueStore(queue, folder, self, found)
-            if new:
+            opened = QueueStore(queue, folder, self, found, durable=durable)
+            if new and durable:
                 self._commit.commit_new(opened)
         except OSError as error:
             failure = self.fail(error)
@@ -196,7 +203,8 @@ class Store:
         gone = folder.with_name(f"{folder.name}.{self._gone}{folders.GONE_SUFFIX}")
         try:
             self.disk.rename(folder, gone)
-            self.disk.sync(gone.parent)
+            if opened is None or opened.durable:
+                self.disk.sync(gone.parent)
         except OSError as error:
             raise self.fail(error) from error
         self._background.remove_folder(gone, condemned)
@@ -215,6 +223,8 @@ class Store:
             return
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
+        if self._transient_appended:
+            self._loop.call_soon(self._report_transient)
         timer = self._loop.call_later(TICK_S, self._tick)
         try:
             self._commit.start(self._loop)
@@ -235,7 +245,8 @@ class Store:
         await self._commit.sync()
 
     def close(self) -> None:
-        """Makes everything durable and closes the files. Blocks; may be called twice.
+        """Makes everything durable and closes the files; transient queues are removed.
+        Blocks; may be called twice.
 
         `on_durable` is not called any more: `sync` first, if someone wants to be told.
         After a failure it only closes the files.
@@ -264,6 +275,10 @@ class Store:
         try:
             self._background.drain()
             self._commit.drain(self._queues.values())
+            if self.failure is None:
+                for queue in self._queues.values():
+                    if not queue.durable:
+                        folders.remove_folder(self.disk, queue.directory)
         except OSError as error:
             raise self.fail(error) from error
         finally:
@@ -340,6 +355,12 @@ class Store:
             raise self.failure
 
     def mark_dirty(self, queue: QueueStore) -> None:
+        if not queue.durable:
+            # Once for all that is appended in this turn of the loop.
+            if not self._transient_appended and self._loop is not None:
+                self._loop.call_soon(self._report_transient)
+            self._transient_appended[queue] = None
+            return
         self._active[queue] = self._ticks
         self._commit.mark_dirty(queue)
 
@@ -395,6 +416,12 @@ class Store:
             for bodies in paging:
                 if bodies.pager.page_out_done():
                     self._paging[bodies] = None
+
+    def _report_transient(self) -> None:
+        queues, self._transient_appended = self._transient_appended, {}
+        for queue in queues:
+            if self.has(queue):
+                self.on_durable(queue)
 
     def _report_durable(self, queue: QueueStore) -> None:
         self.on_durable(queue)

@@ -53,7 +53,7 @@ def random_step(rng: random.Random) -> Step:
     some = rng.choice
     name = some(NAMES)
     sizes = [some([0, 3, 40, 200, 900]) for _ in range(rng.randint(1, 4))] * some([1, 1, 5])
-    places = [("a",), ("a",), ("b",), NAMES]
+    places = [("a",), ("a",), ("b",), ("t",), NAMES]
     steps: list[tuple[int, Step]] = [
         (25, ("publish", (some(places), sizes, rng.random() < 0.3, rng.randint(0, 2)))),
         (5, ("consume", (name, some([1, 7, 1000]), some([100, 1 << 30])))),

@@ -30,7 +30,9 @@ from ringmq_node.storage.references import Location
 from ringmq_node.storage.segment_scan import load_segment
 
 ROOT = Path("/data")
-NAMES = ("a", "b")
+# Of the last one nothing comes back.
+NAMES = ("a", "b", "t")
+TRANSIENT = "t"
 
 
 @dataclass
@@ -74,7 +76,9 @@ class Engine:
         self.hand.turn()
 
     def create(self, name: str) -> None:
-        queue = Queue(name, self.store.open_queue(name))
+        durable = name != TRANSIENT
+        queue = Queue(name, self.store.open_queue(name, durable=durable), durable)
+        assert not queue.store.state.last_number
         queue.note()
         queue.begin_mastership()
         self.queues[name] = queue
@@ -129,9 +133,12 @@ class Engine:
     def come_back(self) -> None:
         self.events["restarts"] += 1
         self.start()
-        assert self.store.queue_names() == sorted(self.queues)
+        assert self.store.queue_names() == sorted(self.queues.keys() - {TRANSIENT})
         for name in self.queues:
-            self.recovered(self.queues[name], self.store.open_queue(name))
+            if name == TRANSIENT:
+                self.create(name)
+            else:
+                self.recovered(self.queues[name], self.store.open_queue(name))
         self.check()
 
     def recovered(self, queue: Queue, store: QueueStore) -> None:
@@ -202,10 +209,11 @@ class Engine:
         for name in names:
             queue = self.queues[name]
             first = queue.store.state.next_position
-            op = Publish(first, block, transient, message_id=message_id)
+            fleeting = transient or not queue.durable
+            op = Publish(first, block, fleeting, message_id=message_id)
             number = queue.append(op)
             for at, (body, its) in enumerate(zip(bodies, each, strict=True), first):
-                queue.messages[at] = Message(body, its, transient)
+                queue.messages[at] = Message(body, its, fleeting)
                 queue.ready.add(at)
             queue.note()
             queue.master.published(number, op, -1)
@@ -308,7 +316,8 @@ class Engine:
                 queue.messages[at] = replace(queue.graves[at], redelivered=False)
         for at in range(keep_below, keep_below + more):
             body = self.rng.randbytes(4).ljust(self.rng.choice((4, 300)))
-            queue.messages[at] = Message(body, b"", self.rng.random() < 0.2)
+            transient = self.rng.random() < 0.2 or not queue.durable
+            queue.messages[at] = Message(body, b"", transient)
         state = QueueState(
             last_number=old.last_number + 3,
             next_position=keep_below + more,

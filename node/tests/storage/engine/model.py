@@ -62,6 +62,7 @@ class Queue:
 
     name: str
     store: QueueStore
+    durable: bool = True
     master: QueueMaster = field(init=False)
     messages: dict[int, Message] = field(default_factory=dict)
     # Removed, as another replica may still have them.

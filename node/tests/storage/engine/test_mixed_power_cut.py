@@ -33,6 +33,7 @@ from node.tests.storage.engine.hand import Hand, by_hand
 from node.tests.storage.engine.machine import (
     NAMES,
     ROOT,
+    TRANSIENT,
     Engine,
     check_references,
 )
@@ -220,7 +221,8 @@ class Recording:
             store = Store.open(ROOT, cluster_id="c", node="n", disk=disk, limits=LIMITS)
             names = store.queue_names()
             moments: dict[str, list[Moment]] = {}
-            for name in NAMES:
+            assert TRANSIENT not in names
+            for name in sorted({*NAMES} - {TRANSIENT}):
                 lives = [life for life in self.lives if life.queue.name == name]
                 lives = [life for life in lives if life.begun <= changes < life.deleted]
                 if any(life.declared <= changes <= life.deleting for life in lives):

@@ -55,7 +55,7 @@ class EngineMachine(RuleBasedStateMachine):
     # -- clients
 
     @rule(
-        names=st.sampled_from([("a",), ("a",), ("b",), NAMES]),
+        names=st.sampled_from([("a",), ("a",), ("b",), ("t",), NAMES]),
         sizes=st.lists(SIZES, min_size=1, max_size=4),
         copies=st.sampled_from([1, 1, 5]),
         transient=st.sampled_from([False, False, True]),

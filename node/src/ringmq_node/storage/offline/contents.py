@@ -130,8 +130,10 @@ class DataDirectory:
             self.findings.note(root / name, "not of the store")
         for name in sorted(names.folders):
             folder = root / name
-            if name.endswith(folders.GONE_SUFFIX):
-                self.findings.note(folder, "a deleted queue, removed at the next start")
+            if name.endswith(folders.VOID_SUFFIXES):
+                gone = name.endswith(folders.GONE_SUFFIX)
+                what = "a deleted queue" if gone else "a transient queue"
+                self.findings.note(folder, f"{what}, removed at the next start")
                 continue
             found = self._queue(folder)
             if found is not None:

@@ -1,0 +1,202 @@
+"""Transient queues: nothing is waited for, nothing comes back, and memory is bounded all the same.
+
+The engine against its model (`engine/`) has one among its queues, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from node.tests.storage.simulated_disk import SimulatedDisk
+from node.tests.storage.workload import ROOT, bodies, open_store, run_store
+
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.ops import Op, Publish, Remove
+from ringmq_node.storage import DiskFullError, QueueStore, Store, StoreLimits
+from ringmq_node.storage import store as store_module
+
+QUEUES = ROOT / "queues"
+ROOMY = StoreLimits(cache_bytes_max=64 << 20)
+TIGHT = StoreLimits(cache_bytes_max=0, store_file_bytes_max=100_000)
+COUNT = 40_000
+
+
+@pytest.fixture(autouse=True)
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "TICK_S", 0.02)
+
+
+def opened(disk: SimulatedDisk, limits: StoreLimits = ROOMY) -> tuple[Store, QueueStore]:
+    store = open_store(disk, limits)
+    return store, store.open_queue("t", durable=False)
+
+
+def append(queue: QueueStore, op: Op) -> None:
+    queue.append(queue.state.last_number + 1, op, ops.encode(op))
+
+
+def publish(queue: QueueStore, count: int, *, batch: int = 8) -> None:
+    for first in range(queue.state.next_position, queue.state.next_position + count, batch):
+        block = Block.of([b"%d" % position for position in range(first, first + batch)])
+        append(queue, Publish(first, block, True))
+
+
+def expected(first: int, last: int) -> dict[int, bytes]:
+    return {position: b"%d" % position for position in range(first, last + 1)}
+
+
+def syncs(disk: SimulatedDisk, since: int) -> list[Path]:
+    return [call.path for call in disk.log[since:] if call.name.startswith("sync")]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  # any condition of any part
+            await asyncio.sleep(0.01)
+
+
+async def until_folded(queue: QueueStore) -> None:
+    """All that may be is in segments, and known by counts only."""
+    await until(lambda: queue.chain().delta >= COUNT - 2 * 16_384)
+
+
+def test_told_in_the_next_turn_of_the_loop_and_nothing_is_synced() -> None:
+    disk = SimulatedDisk()
+    store, queue = opened(disk)
+    told: list[int] = []
+    store.on_durable = lambda queue: told.append(queue.durable_number)
+
+    async def work() -> None:
+        since = len(disk.log)
+        publish(queue, 24)
+        assert queue.durable_number == 3
+        await asyncio.sleep(0)
+        assert told == [3]
+        append(queue, Remove(((0, 7),)))
+        await asyncio.sleep(0)
+        assert told == [3, 4]
+        await store.sync()
+        assert disk.log[since:] == []
+        assert (store.statistics().rounds, store.statistics().files_synced) == (0, 0)
+        assert bodies(queue) == expected(8, 23)
+
+    run_store(store, work)
+
+
+def test_paged_out_and_back_and_no_more_in_memory_than_may_be() -> None:
+    disk = SimulatedDisk()
+    store, queue = opened(disk, TIGHT)
+    since = len(disk.log)
+
+    async def work() -> None:
+        publish(queue, COUNT)
+        await until_folded(queue)
+        queue.check()
+        assert queue.segment_count == 3
+        assert bodies(queue) == expected(0, COUNT - 1)
+        half = COUNT // 2
+        append(queue, Remove(((0, half - 1),)))
+        await until(lambda: queue.segment_count <= 2)
+        queue.check()
+        assert bodies(queue) == expected(half, COUNT - 1)
+        assert queue.bodies.index.messages_in_memory == 0
+        append(queue, Remove(((0, COUNT),)))
+        await until(lambda: not queue.segment_count)
+        await until(lambda: not store.statistics().messages_transient.records_now)
+        store.delete_queue("t")
+
+    run_store(store, work)
+    assert syncs(disk, since) == []
+
+
+@pytest.mark.parametrize("kept", ["clean", "nothing", "everything", "anything"])
+def test_nothing_comes_back(kept: str) -> None:
+    """After a clean stop, a kill (everything that was written is there), and a power cut."""
+    disk = SimulatedDisk()
+    store, queue = opened(disk, TIGHT)
+    left: list[SimulatedDisk] = []
+
+    async def work() -> None:
+        store.open_queue("other")
+        publish(queue, COUNT)
+        await until_folded(queue)
+        if kept != "clean":
+            left.append(disk.power_cut(kept, random.Random(1)))  # type: ignore[arg-type]
+
+    run_store(store, work)
+    after = left[0] if left else disk
+    if kept in ("clean", "everything"):
+        there = [name for name in after.list(QUEUES) if name.endswith(".transient")]
+        assert len(there) == (kept != "clean")
+    again, queue = opened(after, TIGHT)
+    assert set(again.queue_names()) == {"other", "t"}
+    assert (queue.state.last_number, queue.state.next_position) == (0, 0)
+    assert not queue.segment_count
+    assert again.statistics().messages_transient.file_bytes_now == 0
+
+    async def more() -> None:
+        publish(queue, 80)
+        assert bodies(queue) == expected(0, 79)
+
+    run_store(again, more)
+    assert open_store(after).queue_names() == ["other"]
+
+
+def test_what_was_there_under_its_name_is_dropped() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, StoreLimits(embed_below=0))
+    durable = store.open_queue("t")
+
+    async def work() -> None:
+        append(durable, Publish(0, Block.of([b"x" * 5000])))
+        await store.sync()
+
+    run_store(store, work)
+    again, queue = opened(disk)
+    assert not queue.state.live
+    assert [name.partition(".")[2] for name in disk.list(QUEUES)] == ["transient"]
+    again.close()
+    assert open_store(disk).queue_names() == []
+
+
+def test_a_full_disk_is_told_when_there_is_something_to_be_written() -> None:
+    disk = SimulatedDisk()
+    store, queue = opened(disk, TIGHT)
+    disk.writes_left = 0
+
+    async def work() -> None:
+        publish(queue, 80)
+        await until(lambda: store.failure is not None)
+        with pytest.raises(DiskFullError):
+            publish(queue, 80)
+        # What is in memory can be had.
+        assert bodies(queue) == expected(0, 79)
+
+    run_store(store, work)
+
+
+def test_it_says_transient_whatever_the_op_says() -> None:
+    """Also of what is installed and filled in."""
+    disk = SimulatedDisk()
+    store, queue = opened(disk)
+    since = len(disk.log)
+
+    async def work() -> None:
+        append(queue, Publish(0, Block.of([b"x" * 9000])))
+        assert [entry.transient for entry in queue.bodies.index] == [True]
+        queue.install(queue.state, keep_below=0)
+        assert queue.missing.ranges() == [(0, 0)]
+        queue.fill(0, Block.of([b"x" * 9000]), False)
+        assert [entry.transient for entry in queue.bodies.index] == [True]
+        assert queue.fills_durable
+        assert queue.durable_number == 1
+        queue.check()
+        await store.sync()
+        assert disk.log[since:] == []
+
+    run_store(store, work)
