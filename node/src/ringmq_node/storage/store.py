@@ -254,6 +254,7 @@ class Store:
         if self._closed:
             return
         self._closed = True
+        self._transient_appended.clear()
         try:
             self._drain()
         finally:
