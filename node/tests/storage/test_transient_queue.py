@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove
 from ringmq_node.storage import DiskFullError, QueueStore, Store, StoreLimits
 from ringmq_node.storage import store as store_module
+from ringmq_node.storage.offline import DataDirectory, open_offline, verify
 
 QUEUES = ROOT / "queues"
 ROOMY = StoreLimits(cache_bytes_max=64 << 20)
@@ -200,3 +202,34 @@ def test_it_says_transient_whatever_the_op_says() -> None:
         assert disk.log[since:] == []
 
     run_store(store, work)
+
+
+def test_memory_is_let_go_of_between_two_looks_of_the_monitor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(store_module, "TICK_S", 3600.0)
+    store, queue = opened(SimulatedDisk(), TIGHT)
+
+    async def work() -> None:
+        publish(queue, 800)
+        await until(lambda: queue.bodies.index.messages_in_memory == 0)
+        queue.check()
+        assert bodies(queue) == expected(0, 799)
+
+    run_store(store, work)
+
+
+def test_a_killed_node_s_directory_is_sound(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "data", cluster_id="c", node="n1", limits=TIGHT)
+    queue = store.open_queue("t", durable=False)
+
+    async def work() -> None:
+        publish(queue, COUNT)
+        await until_folded(queue)
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+
+    run_store(store, work)
+    with open_offline(tmp_path / "killed") as disk:
+        found = verify(DataDirectory(tmp_path / "killed", disk))
+    assert found.sound
+    assert [note for note in found.notes if "a transient queue, removed" in note]

@@ -134,10 +134,10 @@ class Bodies:
         """A living entry of a new message, with its block."""
         self.index.add(entry)
         self.live_bytes += entry.body_bytes
+        self.account()
         if entry.transient and self.pager.wants_less:
             # No round will make it durable, as it does others.
             self.pager.let_go(entry)
-        self.account()
 
     def before_removal(self, ranges: tuple[Range, ...]) -> None:
         """These positions will cease to be live: what is folded of them has to be known."""
