@@ -174,7 +174,7 @@ class Directory:
                 try:
                     await self._delete_if_gone(record)
                 except RegistryError as error:
-                    logger.warning("queue %s: not deleted yet: %s", record.name, error)
+                    logger.info("queue %s: not deleted yet: %s", record.name, error)
                     break
 
     async def _delete_if_gone(self, record: QueueRecord) -> bool:
