@@ -267,6 +267,10 @@ class FakeNode(BrokerServicer, AdminServicer):
             queues=[self._info(name) for name in page], next=page[-1] if len(names) > 2 else ""
         )
 
+    async def DiscardDamaged(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        return admin.DiscardDamagedResponse(messages=3)
+
     async def PromoteMirror(self, request: Any, context: Any) -> Any:
         await self._check(context, request.queue)
         return admin.PromoteMirrorResponse(old_master="a", new_master=request.node, epoch=2)

@@ -121,6 +121,7 @@ def test_queues_are_declared_listed_looked_at_purged_and_deleted() -> None:
             with pytest.raises(ringmq.QueueNotEmptyError):
                 await client.delete_queue("a", if_empty=True)
             assert await client.purge_queue("a") == 2
+            assert await client.discard_damaged("a") == 3
             assert await client.delete_queue("a") == 0
             with pytest.raises(ringmq.QueueNotFoundError) as caught:
                 await client.queue("a")

@@ -16,7 +16,8 @@ from ringmq.v1 import ring_pb2 as wire
 from ringmq_node import joining as joining_module
 from ringmq_node.catchup import state_from_wire, state_to_wire
 from ringmq_node.errors import BrokerError
-from ringmq_node.joining import Joining, SourceError
+from ringmq_node.fetching import SourceError
+from ringmq_node.joining import Joining
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue

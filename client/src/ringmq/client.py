@@ -214,6 +214,17 @@ class Client:
 
         return await self._open_channels().call(attempt, deadline_s=deadline_s)
 
+    async def discard_damaged(self, name: str, *, deadline_s: float | None = None) -> int:
+        """Removes the messages whose bodies every replica has lost; returns how many (those of
+        the last attempt). They are gone for good, also if a replica that has them comes back."""
+        request = admin.DiscardDamagedRequest(queue=name)
+
+        async def attempt(node: Node, timeout_s: float) -> int:
+            answer = await node.admin.DiscardDamaged(request, timeout=timeout_s)
+            return answer.messages
+
+        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+
     async def queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
         """What the queue is like now."""
         request = broker.GetQueueRequest(queue=name)

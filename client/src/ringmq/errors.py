@@ -78,7 +78,8 @@ class RetryableError(RingMQError):
 
 
 class UnavailableError(RetryableError):
-    """Nobody answers, the queue is between two masters, or the node is shutting down."""
+    """Nobody answers, the queue is between two masters, the node is shutting down, or the
+    message that comes next was found damaged and is being fetched from another replica."""
 
 
 class TooFewSynchronisedError(RetryableError):

@@ -158,6 +158,8 @@ class QueueInfo:
     ring: tuple[Replica, ...]
     messages_ready: int
     messages_unacknowledged: int
+    # Not delivered, because every replica's body of them is damaged.
+    messages_damaged: int
     bytes_ready: int
     bytes_unacknowledged: int
     consumers: int
@@ -192,6 +194,7 @@ class QueueInfo:
             ),
             messages_ready=wire.messages_ready,
             messages_unacknowledged=wire.messages_unacknowledged,
+            messages_damaged=wire.messages_damaged,
             bytes_ready=wire.bytes_ready,
             bytes_unacknowledged=wire.bytes_unacknowledged,
             consumers=wire.consumers,

@@ -40,6 +40,7 @@ BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
     common.REASON_DRAINING: errors.UnavailableError,
     common.REASON_REGISTRY_UNAVAILABLE: errors.UnavailableError,
     common.REASON_TIMEOUT: errors.TimedOutError,
+    common.REASON_REPAIRING: errors.UnavailableError,
     common.REASON_DISK_FULL: errors.DiskFullError,
     common.REASON_STORE_FAILED: errors.StoreFailedError,
     common.REASON_LIMIT_EXCEEDED: errors.LimitExceededError,

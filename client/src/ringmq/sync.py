@@ -130,6 +130,9 @@ class SyncClient:
     def purge_queue(self, name: str, *, deadline_s: float | None = None) -> int:
         return _run(self._client.purge_queue(name, deadline_s=deadline_s))
 
+    def discard_damaged(self, name: str, *, deadline_s: float | None = None) -> int:
+        return _run(self._client.discard_damaged(name, deadline_s=deadline_s))
+
     def queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
         return _run(self._client.queue(name, deadline_s=deadline_s))
 

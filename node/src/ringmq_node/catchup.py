@@ -8,9 +8,10 @@ receives every op around the ring; beside that, it
    the two logs part (`keep_below`: in an epoch that both know, at positions that
    both gave out in it), and drops the rest: its own tail may have diverged;
 3. applies the ops after `p`, which have been waiting, and from then on each as it comes;
-4. fetches the missing bodies, the oldest first, in pieces bounded in bytes. What is
-   acknowledged meanwhile stops being missing by itself;
-5. when nothing is missing and all is on disk, it has caught up.
+4. fetches the missing bodies, the oldest first, in pieces bounded in bytes; those that are
+   damaged at the master, from the other synchronised members. What is acknowledged
+   meanwhile stops being missing by itself;
+5. when nothing is missing but what all of these have lost, and all is on disk, it has caught up.
 
 Any failure of the source (it may die, or cease to be master) starts again at 1
 with whoever is master then; the bodies that have been fetched are kept.

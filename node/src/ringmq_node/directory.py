@@ -136,14 +136,24 @@ class Directory:
             return
         replica = Replica(record, store, node)
         state = store.state
-        # Of a transient queue there is nothing here: it is to be fetched, never begun again.
-        whole = record.durable and not (store.damaged or store.incomplete)
         log = LogEnd(state.epoch, state.last_number)
+        # Bodies that are missing don't make the log less whole: every op is there, and they
+        # are fetched from whoever has them (docs/decisions/0014-damage-is-repaired-in-place.md).
+        # Of a transient queue there is nothing here: it is to be fetched, never begun again.
+        whole = record.durable and not store.damaged
         replica.attach(node.group.open(record.id, replica, log, log_is_whole=whole))
         self.replicas[record.id] = replica
         replica.ring.want(True)
-        for report in store.corruptions:
-            logger.error("queue %s: %s", record.name, report)
+        if store.corruptions:
+            # The store has said where.
+            logger.error(
+                "queue %s is %r: damage in %d places, %d bodies missing%s",
+                record.name,
+                record.id,
+                len(store.corruptions),
+                len(store.missing),
+                ", and ops were lost" if store.damaged else "",
+            )
 
     async def _close(self, queue_id: str) -> None:
         replica = self.replicas.pop(queue_id)

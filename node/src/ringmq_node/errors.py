@@ -44,6 +44,7 @@ CODES: dict[common.Reason.ValueType, grpc.StatusCode] = {
     common.REASON_DRAINING: Code.UNAVAILABLE,
     common.REASON_REGISTRY_UNAVAILABLE: Code.UNAVAILABLE,
     common.REASON_TIMEOUT: Code.DEADLINE_EXCEEDED,
+    common.REASON_REPAIRING: Code.UNAVAILABLE,
     common.REASON_DISK_FULL: Code.RESOURCE_EXHAUSTED,
     common.REASON_STORE_FAILED: Code.INTERNAL,
     common.REASON_LIMIT_EXCEEDED: Code.RESOURCE_EXHAUSTED,
@@ -59,6 +60,7 @@ RETRY_AFTER_MS: dict[common.Reason.ValueType, int] = {
     common.REASON_DRAINING: 50,
     common.REASON_REGISTRY_UNAVAILABLE: 500,
     common.REASON_SEQUENCE_GAP: 0,
+    common.REASON_REPAIRING: 500,
 }
 
 

@@ -17,15 +17,13 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
-from typing import cast
+from collections.abc import Awaitable, Callable, Sequence
 
-from ringmq.ranges import Range
-from ringmq_node.catchup import FETCH_RANGES_MAX, keep_below
+from ringmq.ranges import RangeSet
+from ringmq_node.catchup import keep_below
 from ringmq_node.errors import BrokerError
+from ringmq_node.fetching import FetchMessages, SourceError, ask, positions_text
 from ringmq_node.queue import ops
-from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import QueueStore, StoreFailedError
@@ -37,14 +35,11 @@ RETRY_S = 0.2
 DELIVERY_DEADLINE_S = 5.0
 # Ops that wait for the state. Past it the oldest go, and a newer state is wanted.
 HELD_BACK_BYTES_MAX = 64 * 1024 * 1024
+# Between two lines of the log about what nobody has.
+TELL_S = 30.0
 
 FetchState = Callable[[int], Awaitable[QueueState]]
-FetchMessages = Callable[[Sequence[Range]], AsyncIterator[tuple[int, Block, bool]]]
-Messages = AsyncGenerator[tuple[int, Block, bool], None]
-
-
-class SourceError(Exception):
-    """The source can't give what was asked for; another one may."""
+Others = Sequence[FetchMessages]
 
 
 class Joining:
@@ -70,6 +65,7 @@ class Joining:
         self._held_back_bytes = 0
         self._arrived = asyncio.Event()
         self._installed = False
+        self._tell_at = 0.0
 
     def holds_back(self, number: int, epoch: int, payload: bytes) -> bool:
         """Whether the op waits for the state; if not, it is to be applied now."""
@@ -83,16 +79,25 @@ class Joining:
         self._arrived.set()
         return True
 
-    async def run(self, fetch_state: FetchState, fetch_messages: FetchMessages) -> None:
-        """Returns when nothing is missing and all is on disk, or it has been cancelled."""
+    async def run(
+        self,
+        fetch_state: FetchState,
+        fetch_messages: FetchMessages,
+        others: Callable[[], Others] = lambda: (),
+    ) -> None:
+        """Returns when nothing is missing and all is on disk, or it has been cancelled.
+
+        The state and the bodies are the master's; what it has lost itself the `others` are
+        asked for, who are synchronised. What all of them lack stays missing: a replica without
+        it is as good as they are.
+        """
         while not self.cancelled:
             try:
                 if not self._installed:
                     state = await fetch_state(self._number)
                     await self._wait_delivered(state)
                     self._install(state)
-                while self._store.missing and not self.cancelled:
-                    await self._fetch_some(fetch_messages)
+                await self._fetch(fetch_messages, others)
                 if not self.cancelled:
                     await self._sync()
                 return
@@ -141,17 +146,41 @@ class Joining:
         self._held_back.clear()
         self._held_back_bytes = 0
 
-    async def _fetch_some(self, fetch_messages: FetchMessages) -> None:
-        wanted = [
-            pair for pair, _ in zip(self._store.missing, range(FETCH_RANGES_MAX), strict=False)
-        ]
-        before = len(self._store.missing)
-        # Whoever stops half way ends the call, too.
-        async with aclosing(cast(Messages, fetch_messages(wanted))) as messages:
-            async for first_position, block, transient in messages:
-                if self.cancelled:
-                    return
-                self._store.fill(first_position, block, transient)
-        if len(self._store.missing) == before:
-            # They have been acknowledged there, and the acks are on their way here.
+    async def _fetch(self, fetch: FetchMessages, others: Callable[[], Others]) -> None:
+        """Until nothing is missing, but for what no synchronised member has."""
+        while self._store.missing and not self.cancelled:
+            # What is neither given nor lost has been acknowledged there, and the acks are on
+            # their way here.
+            lost = await ask(self._store, fetch, is_cancelled=self._is_cancelled)
+            silent: Exception | None = None
+            for other in others() if lost else ():
+                try:
+                    lost = await ask(
+                        self._store, other, among=lost, is_cancelled=self._is_cancelled
+                    )
+                except (SourceError, BrokerError) as error:
+                    silent = error
+            if self.cancelled or not self._store.missing:
+                return
+            if lost:
+                self._tell(lost, silent)
+            if silent is None and lost == self._store.missing:
+                return
             await asyncio.sleep(RETRY_S)
+
+    def _is_cancelled(self) -> bool:
+        return self.cancelled
+
+    def _tell(self, lost: RangeSet, silent: Exception | None) -> None:
+        """Bodies that nobody who answers has; once in a while."""
+        now = asyncio.get_running_loop().time()
+        if now < self._tell_at:
+            return
+        self._tell_at = now + TELL_S
+        logger.warning(
+            "queue %s: catching up: %d messages are damaged on every synchronised replica%s: %s",
+            self._store.queue,
+            len(lost),
+            "" if silent is None else f" that answers ({silent})",
+            positions_text(lost),
+        )

@@ -42,7 +42,7 @@ from ringmq_gm.registry.url import open_registry
 from ringmq_node.config import MIB, NodeConfig
 from ringmq_node.directory import Directory
 from ringmq_node.errors import BrokerError, StartError
-from ringmq_node.queue.block import Block
+from ringmq_node.fetching import Fetched
 from ringmq_node.queue.state import QueueState
 from ringmq_node.replica import Replica
 from ringmq_node.resources import Alarm, ResourceMonitor
@@ -424,7 +424,7 @@ class Node:
 
     def fetch_messages(
         self, queue_id: str, source: MemberId, ranges: Sequence[Range]
-    ) -> AsyncIterator[tuple[int, Block, bool]]:
+    ) -> AsyncIterator[Fetched]:
         return self._fetcher.messages(queue_id, source, ranges)
 
 

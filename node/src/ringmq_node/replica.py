@@ -19,8 +19,9 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import MemberId, Ring, RingClosedError, RingFailedError, Role, View
 from ringmq_node.errors import BrokerError
+from ringmq_node.fetching import Fetched
 from ringmq_node.joining import Joining
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
@@ -43,7 +45,9 @@ from ringmq_node.queue.master import (
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
+from ringmq_node.reading import MasterBodies
 from ringmq_node.records import QueueMode, QueueRecord, mode_to_wire
+from ringmq_node.repair import Repair
 from ringmq_node.storage import QueueStore, Run, StoreError
 
 logger = logging.getLogger(__name__)
@@ -52,6 +56,8 @@ logger = logging.getLogger(__name__)
 HAND_OVER_POLL_S = 0.05
 # How long a get waits for the first confirm after a take-over.
 INHERITANCE_WAIT_S = 1.0
+# And for the repair of a message that is the next one.
+REPAIR_WAIT_S = 5.0
 
 
 class PublisherSession(Protocol):
@@ -78,37 +84,7 @@ class Host(Protocol):
     async def fetch_state(self, queue_id: str, source: MemberId, number_min: int) -> QueueState: ...
     def fetch_messages(
         self, queue_id: str, source: MemberId, ranges: Sequence[Range]
-    ) -> AsyncIterator[tuple[int, Block, bool]]: ...
-
-
-class _Bodies:
-    """The store, as the master's core reads it. A body that can't be read back takes this
-    node out of its rings: the others have it."""
-
-    def __init__(self, store: QueueStore, host: Host) -> None:
-        self._store = store
-        self._host = host
-
-    def fetch(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
-        with self._failing():
-            return self._store.fetch(first, last, bytes_max=bytes_max, messages_max=messages_max)
-
-    def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
-        with self._failing():
-            return self._store.read(first, last, bytes_max=bytes_max, messages_max=messages_max)
-
-    def bytes_in(self, first: int, last: int) -> int:
-        return self._store.bytes_in(first, last)
-
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            if self._store.incomplete:
-                raise StoreError(f"queue {self._store.queue!r}: bodies are damaged or missing")
-            yield
-        except StoreError as error:
-            self._host.store_failed(error)
-            raise BrokerError(common.REASON_STORE_FAILED, str(error)) from error
+    ) -> AsyncIterator[Fetched]: ...
 
 
 class Replica:
@@ -134,6 +110,7 @@ class Replica:
         self._watermarks = (0, 0)
         self._was_master = False
         self._joining: Joining | None = None
+        self._repair = Repair(store, self)
         self._changed = asyncio.Event()
         self._number_waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         if record.mode is not QueueMode.DEFAULT:
@@ -199,6 +176,7 @@ class Replica:
             self._step_down()
         if role is Role.OUTSIDE:
             self._stop_joining()
+        self._repair.view_changed(active=role in (Role.MASTER, Role.MIRROR))
         self._wake()
 
     def start_catch_up(self, number: int, source: MemberId) -> None:
@@ -216,16 +194,12 @@ class Replica:
         """Everything that is live may have been delivered by the one before."""
         if not await self._wait_taking() or self.master is not None:
             return
-        if self.store.incomplete:
-            # Found damaged since it caught up. Another one has what is missing here.
-            self._host.store_failed(
-                StoreError(f"queue {self.record.name!r}: bodies are damaged or missing")
-            )
-            return
         live = self.store.state.live
         if live:
             self._multicast(Requeue(((live.first, live.last),)))
-        self.master = QueueMaster(self.store.state, _Bodies(self.store, self._host))
+        bodies = MasterBodies(self.store, self._host.store_failed)
+        self.master = QueueMaster(self.store.state, bodies)
+        self._carry_out(self.master.give_up(self._repair.given_up))
         self._carry_out(self.master.watermarks(*self._watermarks))
         self._wake()
         logger.info("queue %s: master since epoch %d", self.record.name, epoch)
@@ -269,6 +243,7 @@ class Replica:
     def close(self, reason: common.Reason.ValueType) -> None:
         """No more is served from this replica."""
         self._stop_joining()
+        self._repair.stop()
         self._end_sessions(reason)
         self._wake()
 
@@ -284,14 +259,60 @@ class Replica:
             fetch_state=lambda number: self._host.fetch_state(
                 self.record.id, self.view.master, number
             ),
-            fetch_messages=lambda ranges: self._host.fetch_messages(
-                self.record.id, self.view.master, ranges
-            ),
+            fetch_messages=lambda ranges: self.fetch_from(self.view.master, ranges),
+            others=lambda: [
+                partial(self.fetch_from, source)
+                for source in self.synchronised_others()
+                if source != self.view.master
+            ],
         )
         if not joining.cancelled:
             self._joining = None
             self.ring.caught_up(self.store.durable_number)
             logger.info("queue %s: caught up", self.record.name)
+
+    # --- damaged bodies (`repair.Owner`) ---
+
+    @property
+    def queue_name(self) -> str:
+        return self.record.name
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self._host.spawn(work, name)
+
+    def synchronised_others(self) -> list[MemberId]:
+        return [member for member in self.view.synced if member != self.ring.me]
+
+    def fetch_from(self, source: MemberId, ranges: Sequence[Range]) -> AsyncIterator[Fetched]:
+        return self._host.fetch_messages(self.record.id, source, ranges)
+
+    def bodies_lost(self) -> None:
+        if self.master is not None:
+            self._carry_out(self.master.lost())
+
+    def bodies_filled(self, first: int, last: int) -> None:
+        if self.master is not None:
+            self._carry_out(self.master.filled(first, last))
+            self._wake()
+
+    def bodies_given_up(self, ranges: Sequence[Range]) -> None:
+        if self.master is not None:
+            self._carry_out(self.master.give_up(ranges))
+            self._wake()
+
+    async def _wait_repaired(self) -> None:
+        """While the message that comes next is being repaired; raises if that takes too long."""
+        try:
+            async with asyncio.timeout(REPAIR_WAIT_S):
+                while self.master is not None and self.master.is_held:
+                    await self._changed.wait()
+        except TimeoutError:
+            raise BrokerError(
+                common.REASON_REPAIRING,
+                f"queue {self.record.name!r}: its next message is damaged here, and is being "
+                "fetched from another replica",
+                queue=self.record.name,
+            ) from None
 
     # --- ops of this master ---
 
@@ -516,13 +537,17 @@ class Replica:
     async def take(self, messages_max: int, bytes_max: int) -> list[Run]:
         """Removes messages from the queue, and returns them when that is safe."""
         await self._wait_inheritance()
-        master = self.serving()
-        self._check_writable()
-        number = next(self._ids)
-        runs = master.take(number, messages_max, bytes_max)
-        if runs:
-            await self._wait_settled(number, master.flush())
-        return runs  # type: ignore[return-value]
+        while True:
+            master = self.serving()
+            self._check_writable()
+            number = next(self._ids)
+            runs = master.take(number, messages_max, bytes_max)
+            if runs:
+                await self._wait_settled(number, master.flush())
+            elif master.is_held:
+                await self._wait_repaired()
+                continue
+            return runs  # type: ignore[return-value]
 
     async def _wait_inheritance(self) -> None:
         """A queue whose master has just changed is not empty: a trip around the ring, and what
@@ -534,14 +559,26 @@ class Replica:
 
     async def peek(self, messages_max: int, bytes_max: int) -> list[Run]:
         await self._wait_inheritance()
-        return self.serving().peek(messages_max, bytes_max)  # type: ignore[return-value]
+        while True:
+            master = self.serving()
+            runs = master.peek(messages_max, bytes_max)
+            if runs or not master.is_held:
+                return runs  # type: ignore[return-value]
+            await self._wait_repaired()
 
     async def purge(self) -> int:
-        master = self.serving()
+        return await self._remove_all(self.serving().purge)
+
+    async def discard_damaged(self) -> int:
+        """Removes the messages whose bodies nobody has; returns how many."""
+        return await self._remove_all(self.serving().discard_damaged)
+
+    async def _remove_all(self, remove: Callable[[int], tuple[int, list[Effect]]]) -> int:
         self._check_writable()
         number = next(self._ids)
-        removed, effects = master.purge(number)
+        removed, effects = remove(number)
         if removed:
+            self._wake()
             await self._wait_settled(number, effects)
         return removed
 
@@ -582,6 +619,7 @@ class Replica:
         if master is not None:
             info.messages_ready = len(master.ready)
             info.messages_unacknowledged = master.unacknowledged
+            info.messages_damaged = len(master.damaged)
             info.bytes_ready = master.ready_bytes
             info.bytes_unacknowledged = master.unacknowledged_bytes
             info.consumers = len(master.consumers)

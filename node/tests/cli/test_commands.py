@@ -98,6 +98,8 @@ def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[
     assert run("consume", "q") == []
     assert run("publish", "q", "--count", 2500, "--size", 10)["confirmed"] == 2500
     assert run("queue", "purge", "q")["messages"] == 2500
+    assert run("queue", "discard-damaged", "q") == {"queue": "q", "messages": 0}
+    assert run("queue", "show", "q")["messages_damaged"] == 0
 
     # The bench, on queues of its own and on one that is there.
     both = run("bench", "both", "--count", 2001, "--queues", 2, "--size", 64, "--window", 100)

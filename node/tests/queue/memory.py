@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ringmq.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish
 from ringmq_node.queue.state import QueueState
@@ -24,13 +25,14 @@ class MemoryQueue:
     def __init__(self) -> None:
         self.state = QueueState()
         self.bodies: dict[int, bytes] = {}
+        self.missing = RangeSet()
         # The most that one `read` gives, beside what is asked for.
         self.read_messages_max = 1000
 
     def append(self, op: Op) -> int:
         """Applies the next op; returns its number."""
         number = self.state.last_number + 1
-        self.state.apply(number, op)
+        self.missing.subtract(self.state.apply(number, op))
         if isinstance(op, Publish):
             self.bodies.update(enumerate(op.block.bodies(), op.first_position))
         return number
@@ -45,6 +47,8 @@ class MemoryQueue:
     def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Message]:
         runs: list[Message] = []
         for position in self._live(first, last)[: min(messages_max, self.read_messages_max)]:
+            if position in self.missing:
+                break
             body = self.bodies[position]
             if runs and len(body) > bytes_max:
                 break
@@ -54,4 +58,5 @@ class MemoryQueue:
         return runs
 
     def bytes_in(self, first: int, last: int) -> int:
-        return sum(len(self.bodies[position]) for position in self._live(first, last))
+        there = (at for at in self._live(first, last) if at not in self.missing)
+        return sum(len(self.bodies[position]) for position in there)

@@ -52,6 +52,8 @@ PLACES = st.lists(st.integers(0, 40), min_size=1, max_size=6)
 class Queue(Messages, Protocol):
     @property
     def state(self) -> QueueState: ...
+    @property
+    def missing(self) -> RangeSet: ...
     def append(self, op: Op) -> int: ...
 
 
@@ -68,6 +70,10 @@ class StoreQueue:
     @property
     def state(self) -> QueueState:
         return self._queue.state
+
+    @property
+    def missing(self) -> RangeSet:
+        return self._queue.missing
 
     def append(self, op: Op) -> int:
         number = self.state.last_number + 1
@@ -89,11 +95,13 @@ class Client:
 
     prefetch_messages: int
     prefetch_bytes: int
+    # Of the whole queue: what doesn't count.
+    missing: set[int]
     has: dict[int, bytes] = field(default_factory=dict)
     cancelled: bool = False
 
     def takes(self, body: bytes) -> bool:
-        size = sum(map(len, self.has.values()))
+        size = sum(len(body) for at, body in self.has.items() if at not in self.missing)
         fits = not self.has or size + len(body) <= self.prefetch_bytes
         return fits and len(self.has) < self.prefetch_messages and not self.cancelled
 
@@ -116,6 +124,9 @@ class MasterMachine(RuleBasedStateMachine):
         self.ids = 0
         self.bodies: dict[int, bytes] = {}
         self.redelivered: set[int] = set()
+        # See `test_master_damage`.
+        self.missing: set[int] = set()
+        self.out_of_order: set[int] = set()
         self.given: Counter[int] = Counter()
         self.sequences: dict[bytes, int] = {b"a": 0, b"b": 0}
         self.begin_mastership()
@@ -131,6 +142,8 @@ class MasterMachine(RuleBasedStateMachine):
         # Of this master: what the one before took and could not remove is behind.
         self.first_given_max = -1
         self.ready = set(self.bodies)
+        self.given_up: set[int] = set()
+        self.damaged: set[int] = set()
         self.clients: dict[int, Client] = {}
         # Positions by who wants them removed: not yet in an op, and in one.
         self.gathered: dict[int, set[int]] = {}
@@ -169,8 +182,10 @@ class MasterMachine(RuleBasedStateMachine):
                 self.removal_applied(number, set(positions_of(op.ranges)))
                 self.master.removal_sent(number)
             else:
-                self.redelivered.update(positions_of(op.ranges))
-                self.ready.update(positions_of(op.ranges))
+                back = set(positions_of(op.ranges))
+                self.redelivered |= back
+                self.ready |= back - self.given_up
+                self.damaged |= back & self.given_up
             self.do(self.master.applied(number, op))
 
     def removal_applied(self, number: int, positions: set[int]) -> None:
@@ -184,6 +199,8 @@ class MasterMachine(RuleBasedStateMachine):
                 del self.gathered[owner]
             for position in part:
                 del self.bodies[position]
+            self.missing -= part
+            self.given_up -= part
         assert not positions, "removed what nobody asked for"
 
     def delivered(self, consumer: int, runs: Sequence[Run]) -> None:
@@ -195,7 +212,7 @@ class MasterMachine(RuleBasedStateMachine):
             self.look(position, body, redelivered)
             self.ready.remove(position)
             client.has[position] = body
-            if not self.given[position]:
+            if not self.given[position] and position not in self.out_of_order:
                 assert position > self.first_given_max
                 self.first_given_max = position
             assert redelivered or not self.given[position]
@@ -203,6 +220,7 @@ class MasterMachine(RuleBasedStateMachine):
 
     def look(self, position: int, body: bytes, redelivered: bool) -> None:
         assert position in self.ready
+        assert position not in self.missing
         assert position < self.visible_below
         assert body == self.bodies[position]
         assert redelivered == (position in self.redelivered)
@@ -287,7 +305,7 @@ class MasterMachine(RuleBasedStateMachine):
     @rule(messages=PREFETCH_MESSAGES, size=PREFETCH_BYTES)
     def open_consumer(self, messages: int, size: int) -> None:
         number = self.next_id()
-        self.clients[number] = Client(messages, size)
+        self.clients[number] = Client(messages, size, self.missing)
         self.do(self.master.consumer_opened(number, messages, size))
 
     def pick(self, which: int) -> int:
@@ -362,6 +380,8 @@ class MasterMachine(RuleBasedStateMachine):
         """The first of what is ready and visible, within these limits; at least one if any."""
         found: list[int] = []
         for position in self.visible()[:messages_max]:
+            if position in self.missing:
+                break
             bytes_max -= len(self.bodies[position])
             if found and bytes_max < 0:
                 break
@@ -442,11 +462,15 @@ class MasterMachine(RuleBasedStateMachine):
         master.check()
         assert set(positions_of(self.queue.state.live)) == set(self.bodies)
         assert set(positions_of(master.ready)) == self.ready
-        assert master.ready_bytes == sum(len(self.bodies[p]) for p in self.ready)
+        assert set(positions_of(master.damaged)) == self.damaged
+        assert master.ready_bytes == sum(len(self.bodies[p]) for p in self.ready - self.missing)
         assert master.visible_below == self.visible_below
         assert master.unacknowledged == sum(len(c.has) for c in self.clients.values())
         assert master.unacknowledged_bytes == sum(
-            len(body) for client in self.clients.values() for body in client.has.values()
+            len(body)
+            for client in self.clients.values()
+            for position, body in client.has.items()
+            if position not in self.missing
         )
 
     @invariant()
@@ -459,7 +483,7 @@ class MasterMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_for_what_is_there(self) -> None:
         visible = self.visible()
-        if visible and not self.held:
+        if visible and not self.held and visible[0] not in self.missing:
             body = self.bodies[visible[0]]
             assert not any(client.takes(body) for client in self.clients.values())
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,86 @@ def test_a_damaged_body_stays_on_the_disk() -> None:
 
     run_store(again, look)
     assert damaged.name in disk.list(folder)
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_bodies_that_compaction_finds_damaged_are_missing(folded: bool) -> None:
+    """Before anybody asks for them, so that they can be fetched from another replica."""
+    disk = SimulatedDisk()
+    limits = StoreLimits(
+        embed_below=0,
+        cache_bytes_max=0,
+        store_cache_bytes_max=0,
+        store_file_bytes_max=100_000,
+        journal_entries_max=5_000,
+    )
+    store = open_store(disk, limits)
+    queue = store.open_queue(QUEUE)
+    lost: list[None] = []
+    # More than a queue may have unfolded, or fewer.
+    batches = 250 if folded else 60
+    queue.on_lost = lambda: lost.append(None)
+
+    async def until(condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():  # noqa: ASYNC110  # of what threads do
+                await asyncio.sleep(0.001)
+
+    async def work() -> None:
+        # One record of the message store each; four of five will be garbage.
+        for batch in range(batches):
+            publish(queue, [b"<%06d>" % (batch * 1000 + at) for at in range(1000)])
+            await store.sync()
+        await until(lambda: not queue.flushable)
+        folder = ROOT / "messages" / "persistent"
+        spoilt = [
+            (folder / name, at)
+            for name, size in disk.list(folder).items()
+            for at in [disk.read(folder / name, 0, size).find(b"<040500>")]
+            if at >= 0
+        ]
+        assert len(spoilt) == 1
+        disk.write(spoilt[0][0], spoilt[0][1], [b"?"], sync=True)
+        append(queue, Remove(tuple((at, at + 3999) for at in range(1000, batches * 1000, 5000))))
+        await store.sync()
+        queue.bodies.pager.fold()
+        assert bool(queue.bodies.index.deltas) is folded
+        store._background.look_for_garbage()
+        await until(lambda: lost)
+        assert list(queue.missing) == [(40_000, 40_999)]
+        queue.check()
+        assert len(bodies(queue)) == batches * 200 - 1000
+
+    run_store(store, work)
+
+
+def test_damage_in_the_current_journal_leaves_the_state_whole() -> None:
+    """The op is in the record with its bodies; a restart finds the state in the next journal."""
+    disk = SimulatedDisk()
+    store = open_store(disk, EMBEDDED)
+    queue = store.open_queue(QUEUE)
+
+    async def work() -> None:
+        for body in (b"a" * 100, b"b" * 100, b"c" * 100):
+            publish(queue, [body])
+            await store.sync()
+        path = queue.directory / "journal.jif"
+        at = disk.read(path, 0, disk.list(queue.directory)[path.name]).find(b"b" * 100)
+        disk.write(path, at, [b"?"], sync=True)
+        with pytest.raises(CorruptError):
+            queue.read(0, 2, bytes_max=1000, messages_max=3)
+        queue.check()
+
+    run_store(store, work)
+    again = open_store(disk, EMBEDDED)
+    found = again.open_queue(QUEUE)
+    assert not found.damaged
+    assert list(found.missing) == [(1, 1)]
+
+    async def fill() -> None:
+        found.fill(1, Block.of([b"b" * 100]), transient=False)
+        await again.sync()
+        assert bodies(found) == {0: b"a" * 100, 1: b"b" * 100, 2: b"c" * 100}
+
+    run_store(again, fill)
+    assert not open_store(disk, EMBEDDED).open_queue(QUEUE).missing

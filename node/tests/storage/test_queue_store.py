@@ -298,12 +298,12 @@ def test_body_damaged_on_disk_is_reported_once_and_missing_from_then_on() -> Non
         with pytest.raises(CorruptError, match=r"journal\.jif.*checksum"):
             queue.read(0, 1, bytes_max=100, messages_max=100)
         assert [*queue.missing] == [(0, 0)]
-        assert queue.incomplete
+        assert queue.missing
         assert bodies(queue) == {1: b"second"}
         # The ring has it still.
         queue.fill(0, Block.of([b"first"]), transient=False)
         assert bodies(queue) == {0: b"first", 1: b"second"}
-        assert not queue.incomplete
+        assert not queue.missing
         queue.check()
 
     run_store(store, work)
@@ -356,7 +356,8 @@ def test_install_after_a_diverged_tail_does_not_bring_its_bodies_back() -> None:
     store.close()
     queue = open_store(disk, TINY).open_queue(QUEUE)
     assert bodies(queue) == {0: b"kept", 1: b"kept", 2: b"kept", 3: b"new", 4: b"new"}
-    assert not queue.incomplete
+    assert not queue.missing
+    assert not queue.damaged
 
 
 def test_body_is_not_released_before_its_removal_is_durable() -> None:

@@ -396,7 +396,8 @@ def check_child_survived(directory: Path, durable: int) -> None:
     queue = store.open_queue("q")
     queue.check()
     assert not queue.corruptions
-    assert not queue.incomplete
+    assert not queue.missing
+    assert not queue.damaged
     assert queue.state.last_number >= durable
     found = bodies(queue)
     assert all(body.startswith(b"%d:" % at) for at, body in found.items())

@@ -261,6 +261,36 @@ class PromoteMirrorResponse(google.protobuf.message.Message):
 Global___PromoteMirrorResponse: typing_extensions.TypeAlias = PromoteMirrorResponse
 
 @typing.final
+class DiscardDamagedRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["queue", b"queue"]) -> None: ...
+
+Global___DiscardDamagedRequest: typing_extensions.TypeAlias = DiscardDamagedRequest
+
+@typing.final
+class DiscardDamagedResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: builtins.int
+    messages: builtins.int
+    def __init__(
+        self,
+        *,
+        messages: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["messages", b"messages"]) -> None: ...
+
+Global___DiscardDamagedResponse: typing_extensions.TypeAlias = DiscardDamagedResponse
+
+@typing.final
 class GetReplicaRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -303,7 +333,9 @@ class Replica(google.protobuf.message.Message):
     """The last op that has been applied here."""
     next_position: builtins.int
     messages: builtins.int
-    """Messages in the queue, ready or not; and those whose bodies are still being fetched."""
+    """Messages in the queue, ready or not; and those whose bodies are not
+    here: still being fetched, or damaged.
+    """
     messages_missing: builtins.int
     digest: builtins.str
     """Hexadecimal."""

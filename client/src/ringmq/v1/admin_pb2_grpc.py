@@ -49,6 +49,11 @@ class AdminStub(object):
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorResponse.FromString,
                 _registered_method=True)
+        self.DiscardDamaged = channel.unary_unary(
+                '/ringmq.v1.Admin/DiscardDamaged',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.DiscardDamagedRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.DiscardDamagedResponse.FromString,
+                _registered_method=True)
         self.GetReplica = channel.unary_unary(
                 '/ringmq.v1.Admin/GetReplica',
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.GetReplicaRequest.SerializeToString,
@@ -85,6 +90,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DiscardDamaged(self, request, context):
+        """Removes the messages of which no replica has a body any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetReplica(self, request, context):
         """What the node that is asked holds of a queue itself; never relayed.
         """
@@ -116,6 +128,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.PromoteMirror,
                     request_deserializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorResponse.SerializeToString,
+            ),
+            'DiscardDamaged': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardDamaged,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.DiscardDamagedRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.DiscardDamagedResponse.SerializeToString,
             ),
             'GetReplica': grpc.unary_unary_rpc_method_handler(
                     servicer.GetReplica,
@@ -209,6 +226,33 @@ class Admin(object):
             '/ringmq.v1.Admin/PromoteMirror',
             ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.SerializeToString,
             ringmq_dot_v1_dot_admin__pb2.PromoteMirrorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DiscardDamaged(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/DiscardDamaged',
+            ringmq_dot_v1_dot_admin__pb2.DiscardDamagedRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.DiscardDamagedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,6 +73,22 @@ _AdminPromoteMirrorType = typing_extensions.TypeVar(
     ],
 )
 
+_AdminDiscardDamagedType = typing_extensions.TypeVar(
+    '_AdminDiscardDamagedType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DiscardDamagedRequest,
+        ringmq.v1.admin_pb2.DiscardDamagedResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DiscardDamagedRequest,
+        ringmq.v1.admin_pb2.DiscardDamagedResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DiscardDamagedRequest,
+        ringmq.v1.admin_pb2.DiscardDamagedResponse,
+    ],
+)
+
 _AdminGetReplicaType = typing_extensions.TypeVar(
     '_AdminGetReplicaType',
     grpc.UnaryUnaryMultiCallable[
@@ -105,7 +121,7 @@ _AdminGetResourcesType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminGetReplicaType, _AdminGetResourcesType]):
+class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminDiscardDamagedType, _AdminGetReplicaType, _AdminGetResourcesType]):
     @typing.overload
     def __init__(self: AdminStub[
         grpc.UnaryUnaryMultiCallable[
@@ -119,6 +135,10 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.PromoteMirrorRequest,
             ringmq.v1.admin_pb2.PromoteMirrorResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.DiscardDamagedRequest,
+            ringmq.v1.admin_pb2.DiscardDamagedResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.GetReplicaRequest,
@@ -145,6 +165,10 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
             ringmq.v1.admin_pb2.PromoteMirrorResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.DiscardDamagedRequest,
+            ringmq.v1.admin_pb2.DiscardDamagedResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.GetReplicaRequest,
             ringmq.v1.admin_pb2.GetReplicaResponse,
         ],
@@ -164,6 +188,9 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
     new master serves.
     """
 
+    DiscardDamaged: _AdminDiscardDamagedType
+    """Removes the messages of which no replica has a body any more."""
+
     GetReplica: _AdminGetReplicaType
     """What the node that is asked holds of a queue itself; never relayed."""
 
@@ -182,6 +209,10 @@ AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.PromoteMirrorRequest,
         ringmq.v1.admin_pb2.PromoteMirrorResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DiscardDamagedRequest,
+        ringmq.v1.admin_pb2.DiscardDamagedResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.GetReplicaRequest,
@@ -218,6 +249,14 @@ class AdminServicer(metaclass=abc.ABCMeta):
         and stays in the ring. Nothing is lost or enqueued twice. Answers when the
         new master serves.
         """
+
+    @abc.abstractmethod
+    def DiscardDamaged(
+        self,
+        request: ringmq.v1.admin_pb2.DiscardDamagedRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.DiscardDamagedResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.DiscardDamagedResponse]]:
+        """Removes the messages of which no replica has a body any more."""
 
     @abc.abstractmethod
     def GetReplica(

@@ -82,6 +82,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """the node is shutting down, or a promotion is under way"""
     REASON_REGISTRY_UNAVAILABLE: _Reason.ValueType  # 25
     REASON_TIMEOUT: _Reason.ValueType  # 26
+    REASON_REPAIRING: _Reason.ValueType  # 27
+    """the next message was found damaged, and is being fetched"""
     REASON_DISK_FULL: _Reason.ValueType  # 40
     """The node's limits: an operator has to act."""
     REASON_STORE_FAILED: _Reason.ValueType  # 41
@@ -129,6 +131,8 @@ REASON_DRAINING: Reason.ValueType  # 24
 """the node is shutting down, or a promotion is under way"""
 REASON_REGISTRY_UNAVAILABLE: Reason.ValueType  # 25
 REASON_TIMEOUT: Reason.ValueType  # 26
+REASON_REPAIRING: Reason.ValueType  # 27
+"""the next message was found damaged, and is being fetched"""
 REASON_DISK_FULL: Reason.ValueType  # 40
 """The node's limits: an operator has to act."""
 REASON_STORE_FAILED: Reason.ValueType  # 41

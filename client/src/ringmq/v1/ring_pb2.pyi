@@ -154,8 +154,10 @@ Global___FetchMessagesRequest: typing_extensions.TypeAlias = FetchMessagesReques
 
 @typing.final
 class FetchMessagesResponse(google.protobuf.message.Message):
-    """One run: positions and the block that holds them, as on disk. Positions that
-    have been acknowledged meanwhile are left out.
+    """One run: positions and the block that holds them, as on disk; or, without a block,
+    positions that are live and whose bodies are not here either. What is in neither is not
+    live here, or was too much for one answer: then there was something, and who wants more
+    asks again.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -164,10 +166,13 @@ class FetchMessagesResponse(google.protobuf.message.Message):
     COUNT_FIELD_NUMBER: builtins.int
     BLOCK_FIELD_NUMBER: builtins.int
     TRANSIENT_FIELD_NUMBER: builtins.int
+    MISSING_FIELD_NUMBER: builtins.int
     first_position: builtins.int
     count: builtins.int
     block: builtins.bytes
     transient: builtins.bool
+    @property
+    def missing(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
     def __init__(
         self,
         *,
@@ -175,7 +180,8 @@ class FetchMessagesResponse(google.protobuf.message.Message):
         count: builtins.int = ...,
         block: builtins.bytes = ...,
         transient: builtins.bool = ...,
+        missing: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block", b"block", "count", b"count", "first_position", b"first_position", "transient", b"transient"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["block", b"block", "count", b"count", "first_position", b"first_position", "missing", b"missing", "transient", b"transient"]) -> None: ...
 
 Global___FetchMessagesResponse: typing_extensions.TypeAlias = FetchMessagesResponse

@@ -67,7 +67,8 @@ class RingServicer(object):
 
     def FetchState(self, request, context):
         """What a joining replica lacks: the state of the queue as of one op, then the
-        messages that it asked for.
+        messages that it asked for. These also replace what has been damaged on disk; any
+        synchronised member gives them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

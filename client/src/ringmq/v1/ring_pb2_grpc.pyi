@@ -116,7 +116,8 @@ class RingStub(typing.Generic[_RingLinkType, _RingFetchStateType, _RingFetchMess
 
     FetchState: _RingFetchStateType
     """What a joining replica lacks: the state of the queue as of one op, then the
-    messages that it asked for.
+    messages that it asked for. These also replace what has been damaged on disk; any
+    synchronised member gives them.
     """
 
     FetchMessages: _RingFetchMessagesType
@@ -157,7 +158,8 @@ class RingServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.ring_pb2.FetchStateResponse, collections.abc.Awaitable[ringmq.v1.ring_pb2.FetchStateResponse]]:
         """What a joining replica lacks: the state of the queue as of one op, then the
-        messages that it asked for.
+        messages that it asked for. These also replace what has been damaged on disk; any
+        synchronised member gives them.
         """
 
     @abc.abstractmethod

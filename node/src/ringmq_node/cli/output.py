@@ -102,6 +102,7 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
         "min_insync": info.min_insync,
         "messages_ready": info.messages_ready,
         "messages_unacknowledged": info.messages_unacknowledged,
+        "messages_damaged": info.messages_damaged,
         "bytes_ready": info.bytes_ready,
         "bytes_unacknowledged": info.bytes_unacknowledged,
         "consumers": info.consumers,

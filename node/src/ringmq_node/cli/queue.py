@@ -239,6 +239,23 @@ def purge(name: str, seeds: str, timeout: float, as_json: bool) -> None:
         click.echo(f"queue {name}: {messages} messages removed")
 
 
+@queue.command("discard-damaged")
+@click.argument("name", metavar="QUEUE")
+@client_options
+def discard_damaged(name: str, seeds: str, timeout: float, as_json: bool) -> None:
+    """Remove the messages of QUEUE whose bodies are damaged on every replica."""
+
+    async def work() -> int:
+        async with ringmq.connect(seeds, deadline_s=timeout) as client:
+            return await client.discard_damaged(name)
+
+    messages = run(work())
+    if as_json:
+        emit_json({"queue": name, "messages": messages})
+    else:
+        click.echo(f"queue {name}: {messages} damaged messages discarded")
+
+
 @click.command()
 @click.argument("name", metavar="QUEUE")
 @click.argument("node")

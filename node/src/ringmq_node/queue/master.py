@@ -6,15 +6,20 @@ disk at every synchronised member (a transient one: received). If it were
 delivered earlier and the master died, the publisher's retry would enqueue it
 again at another position, and a consumer would see it twice without a sign.
 
-Every live message is in one place: ready, outstanding with one consumer, to be
-removed, or to be requeued; the last two until the op that says so is applied.
+Every live message is in one place: ready, damaged, outstanding with one consumer,
+to be removed, or to be requeued; the last two until the op that says so is applied.
 Acks leave as one op at a time: while a `Remove` is on its way around the ring,
 the next acks gather.
 
+A body may be found damaged at any time; the caller has it repaired. Until then what
+is before it is delivered, and nothing behind it. When nobody has it (`give_up`) the
+message is put aside as *damaged*, and deliveries go on without it.
+
 Invariants (`check`):
 * these places are disjoint, and together they are the live messages;
+* what is damaged was given up and has no body; what was given up isn't ready;
 * a consumer has no more outstanding than its prefetch, but for one message that
-  is larger than its bytes and alone;
+  is larger than its bytes and alone, or of which the body was missing meanwhile;
 * what is outstanding is visible.
 
 The caller carries out the effects in order; a `Multicast` comes back through
@@ -63,16 +68,22 @@ class Run(Protocol):
 class Messages(Protocol):
     """The bodies, wherever they are."""
 
+    @property
+    def missing(self) -> RangeSet:
+        """Live positions whose bodies are not here."""
+        ...
+
     def fetch(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> Sequence[Run]:
         """As `read`, by whom the next ones will be wanted too."""
         ...
 
     def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> Sequence[Run]:
-        """Live messages of `first..last` from the first on; at least one, however large."""
+        """Live messages of `first..last` from the first on; at least one, however large. Up to
+        the first that is missing, and none if that is the first."""
         ...
 
     def bytes_in(self, first: int, last: int) -> int:
-        """Bytes of the bodies of the live messages of `first..last`."""
+        """Bytes of the bodies of the live messages of `first..last` that are not missing."""
         ...
 
 
@@ -124,6 +135,8 @@ class Consumer:
     outstanding: RangeSet = field(default_factory=RangeSet)
     outstanding_bytes: int = 0
     cancelled: bool = False
+    # Of what it has, some bodies went missing here and did not count for a while.
+    had_lost: bool = False
 
     @property
     def room_messages(self) -> int:
@@ -164,6 +177,10 @@ class QueueMaster:
     def __init__(self, state: QueueState, messages: Messages) -> None:
         self.state = state
         self.ready = state.live.copy()
+        # Nobody has their bodies: not delivered until they are filled, or discarded.
+        self.damaged = RangeSet()
+        # Those, and what a consumer has that would come to be one of them.
+        self._given_up = RangeSet()
         self.ready_bytes = 0
         self.unacknowledged_bytes = 0
         self.published_total = 0
@@ -306,7 +323,9 @@ class QueueMaster:
                 part = self._messages.read(
                     first, last, bytes_max=bytes_max, messages_max=messages_max
                 )
-                assert part, f"ready positions {first} to {last} have no bodies"
+                if not part:
+                    self._assert_missing(first)
+                    return runs
                 for run in part:
                     messages_max -= run.block.count
                     bytes_max -= run.block.body_bytes()
@@ -323,6 +342,14 @@ class QueueMaster:
             self.ready_bytes = 0
         return count, self._flush_removes()
 
+    def discard_damaged(self, taker: int) -> tuple[int, list[Effect]]:
+        """Removes what is damaged; `Settled` for `taker` says when that is safe."""
+        count = len(self.damaged)
+        if count:
+            self._remove_for(taker, self.damaged.ranges())
+            self.damaged.clear()
+        return count, self._flush_removes()
+
     def _remove_for(self, taker: int, ranges: list[Range]) -> None:
         self._removals[taker] = Removal(tuple(ranges), _messages_in(ranges))
         self._gathered[taker] = ranges
@@ -337,13 +364,16 @@ class QueueMaster:
                 self.ready_bytes += size_bytes
                 self._hidden.append(PendingVisible(number, op.last_position + 1, op.transient))
                 return []
-            case Remove():
+            case Remove(ranges):
+                if self._given_up:
+                    self._given_up.subtract(ranges)
                 return []
             case Requeue(ranges):
                 for first, last in ranges:
                     self._requeuing.remove(first, last)
                     self.ready.add(first, last)
                     self.ready_bytes += self._messages.bytes_in(first, last)
+                    self._put_aside(self._given_up.intersection(first, last))
                 return self._dispatch()
 
     def removal_sent(self, number: int) -> None:
@@ -414,6 +444,58 @@ class QueueMaster:
         merged = RangeSet(pair for ranges in self._in_hand.values() for pair in ranges)
         return [Multicast(Remove(tuple(merged.ranges())))]
 
+    # --- damage ---
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what comes next is missing, so that nothing is delivered."""
+        if not self.ready or self.ready.first >= self.visible_below:
+            return False
+        return self.ready.first in self._messages.missing
+
+    def _assert_missing(self, position: int) -> None:
+        assert position in self._messages.missing, f"ready position {position} has no body"
+
+    def lost(self) -> list[Effect]:
+        """More bodies are missing. They don't count as bytes any more."""
+        self.ready_bytes = self._bytes_of(self.ready)
+        self.unacknowledged_bytes = 0
+        for consumer in self.consumers.values():
+            before, consumer.outstanding_bytes = (
+                consumer.outstanding_bytes,
+                self._bytes_of(consumer.outstanding),
+            )
+            consumer.had_lost |= consumer.outstanding_bytes < before
+            self.unacknowledged_bytes += consumer.outstanding_bytes
+        return self._dispatch()
+
+    def filled(self, first: int, last: int) -> list[Effect]:
+        """Live messages that were missing until now have their bodies again."""
+        self._given_up.remove(first, last)
+        parts = self.damaged.intersection(first, last)
+        self.damaged.remove(first, last)
+        self.ready.update(parts)
+        for part in self.ready.intersection(first, last):
+            self.ready_bytes += self._messages.bytes_in(*part)
+        for consumer in self.consumers.values():
+            for part in consumer.outstanding.intersection(first, last):
+                size = self._messages.bytes_in(*part)
+                consumer.outstanding_bytes += size
+                self.unacknowledged_bytes += size
+        return self._dispatch()
+
+    def give_up(self, ranges: Iterable[Range]) -> list[Effect]:
+        """Nobody has the bodies of these, which are missing: it goes on without them."""
+        for first, last in ranges:
+            self._given_up.add(first, last)
+            self._put_aside(self.ready.intersection(first, last))
+        return self._dispatch()
+
+    def _put_aside(self, parts: list[Range]) -> None:
+        """From ready to damaged."""
+        self.ready.subtract(parts)
+        self.damaged.update(parts)
+
     # --- dispatch ---
 
     def _ready_visible(self) -> list[Range]:
@@ -436,7 +518,9 @@ class QueueMaster:
             runs = self._messages.fetch(
                 first, last, bytes_max=max(bytes_max, 0), messages_max=messages_max
             )
-            assert runs, f"ready positions {first} to {last} have no bodies"
+            if not runs:
+                self._assert_missing(first)
+                break
             for run in runs:
                 self.ready.remove(*_range_of(run))
                 size = run.block.body_bytes()
@@ -480,7 +564,7 @@ class QueueMaster:
         """Asserts the invariants at the top. Costs a look at every message."""
         self.ready.check()
         seen = RangeSet()
-        places: list[Iterable[Range]] = [self.ready, self._requeuing]
+        places: list[Iterable[Range]] = [self.ready, self.damaged, self._requeuing]
         places += [consumer.outstanding for consumer in self.consumers.values()]
         places += [*self._gathered.values(), *self._in_hand.values()]
         for place in places:
@@ -488,13 +572,18 @@ class QueueMaster:
                 assert not seen.intersection(first, last), "a message is in two places"
                 seen.add(first, last)
         assert seen == self.state.live
+        for first, last in self.damaged:
+            assert self._given_up.contains_all(first, last)
+        for first, last in self._given_up:
+            assert self._messages.missing.contains_all(first, last)
+            assert not self.ready.intersection(first, last)
         assert self.ready_bytes == self._bytes_of(self.ready)
         outstanding_bytes = 0
         for consumer in self.consumers.values():
             count, size = len(consumer.outstanding), consumer.outstanding_bytes
             assert size == self._bytes_of(consumer.outstanding)
             assert count <= consumer.prefetch_messages
-            assert count <= 1 or size <= consumer.prefetch_bytes
+            assert count <= 1 or size <= consumer.prefetch_bytes or consumer.had_lost
             assert not count or consumer.outstanding.last < self.visible_below
             outstanding_bytes += size
         assert self.unacknowledged_bytes == outstanding_bytes

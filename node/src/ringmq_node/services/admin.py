@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ringmq_node.node import Node
 
 NAME = "ringmq.v1.Admin"
+logger = logging.getLogger(__name__)
+
 LIST_MAX = 1000
 LIST_DEADLINE_S = 5.0
 # A status must not wait for a node that hangs.
@@ -64,6 +67,7 @@ class AdminService:
                 "GetClusterStatus": self._status,
                 "ListQueues": self._list_queues,
                 "PromoteMirror": self._promote,
+                "DiscardDamaged": self._discard_damaged,
                 "GetReplica": self._get_replica,
                 "GetResources": self._get_resources,
             },
@@ -195,6 +199,24 @@ class AdminService:
             storage=storage_to_wire(replica.store),
         )
         return admin.GetReplicaResponse(replica=found).SerializeToString()
+
+    async def _discard_damaged(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin.DiscardDamagedRequest, data)
+        node = self._node
+        node.check_open()
+        await node.directory.ensure_known(request.queue)
+        master = node.directory.master_of(request.queue)
+        if master != node.me:
+            if is_relayed(context):
+                raise BrokerError(common.REASON_NOT_MASTER, f"the master is {master}")
+            address = node.address_of(master)
+            path = f"/{NAME}/DiscardDamaged"
+            return await relay_unary(node.channels, address, path, data, context)
+        replica = node.directory.replica_of(request.queue)
+        async with asyncio.timeout(context.time_remaining() or UNARY_DEADLINE_S):
+            messages = await replica.discard_damaged()
+        logger.warning("queue %s: %d damaged messages discarded", request.queue, messages)
+        return admin.DiscardDamagedResponse(messages=messages).SerializeToString()
 
     async def _promote(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.PromoteMirrorRequest, data)

@@ -216,7 +216,7 @@ class BrokerService:
         self, request: broker.DeleteQueueRequest, replica: Replica
     ) -> broker.DeleteQueueResponse:
         info = replica.info()
-        messages = info.messages_ready + info.messages_unacknowledged
+        messages = info.messages_ready + info.messages_unacknowledged + info.messages_damaged
         if request.if_empty and messages:
             raise BrokerError(
                 common.REASON_QUEUE_NOT_EMPTY,

@@ -1,4 +1,5 @@
-"""`ringmq.v1.Ring`, as far as it isn't links: state and bodies for replicas that join."""
+"""`ringmq.v1.Ring`, as far as it isn't links: state and bodies for replicas that join, and
+bodies for those that have found theirs damaged."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ from ringmq.v1 import ring_pb2 as wire
 from ringmq_gm import MemberId, Role
 from ringmq_node.catchup import FETCH_BYTES_MAX, state_from_wire, state_to_wire
 from ringmq_node.errors import BrokerError
-from ringmq_node.joining import SourceError
+from ringmq_node.fetching import Fetched, Lacking, SourceError
 from ringmq_node.queue.block import Block, BlockError
 from ringmq_node.queue.state import QueueState
+from ringmq_node.reading import read_whole
 from ringmq_node.replica import Replica
 from ringmq_node.services.rpc import Context, Service, parse
+from ringmq_node.storage import StoreError
 
 if TYPE_CHECKING:
     from ringmq_node.node import Node
@@ -60,19 +63,29 @@ class FetchService:
 
     async def _messages(self, data: bytes, context: Context) -> None:
         request = parse(wire.FetchMessagesRequest, data)
-        replica = self._source(request.queue)
+        store = self._source(request.queue).store
         left = min(request.bytes_max or FETCH_BYTES_MAX, FETCH_BYTES_MAX)
+        lacking: list[common.Range] = []
         for pair in request.positions:
             first = pair.first
             while left > 0 and first <= pair.last:
-                runs = replica.store.read(
-                    first,
-                    pair.last,
-                    bytes_max=min(left, 1024 * 1024),
-                    messages_max=MESSAGES_PER_RUN_MAX,
-                )
+                try:
+                    runs = read_whole(
+                        store,
+                        first,
+                        pair.last,
+                        bytes_max=min(left, 1024 * 1024),
+                        messages_max=MESSAGES_PER_RUN_MAX,
+                        ahead=False,
+                    )
+                except StoreError as error:
+                    raise BrokerError(common.REASON_STORE_FAILED, str(error)) from error
                 if not runs:
-                    break
+                    gaps = store.missing.intersection(first, pair.last)
+                    if not gaps:
+                        break
+                    lacking.append(common.Range(first=gaps[0][0], last=gaps[0][1]))
+                    first = gaps[0][1] + 1
                 for run in runs:
                     left -= run.block.body_bytes()
                     first = run.first_position + run.block.count
@@ -83,6 +96,9 @@ class FetchService:
                         transient=run.transient,
                     )
                     await context.write(message.SerializeToString())
+        if lacking:
+            message = wire.FetchMessagesResponse(missing=lacking)
+            await context.write(message.SerializeToString())
 
 
 class Fetcher:
@@ -93,7 +109,7 @@ class Fetcher:
 
     def _call(self, kind: str, source: MemberId, method: str) -> Any:
         if source == self._node.me:
-            raise SourceError("this node is the master itself")
+            raise SourceError("this is the node itself")
         channel = self._node.channels.to(self._node.address_of(source))
         return getattr(channel, kind)(f"/{NAME}/{method}")
 
@@ -108,7 +124,7 @@ class Fetcher:
 
     async def messages(
         self, queue_id: str, source: MemberId, ranges: Sequence[Range]
-    ) -> AsyncIterator[tuple[int, Block, bool]]:
+    ) -> AsyncIterator[Fetched]:
         request = wire.FetchMessagesRequest(
             queue=queue_id,
             positions=[common.Range(first=first, last=last) for first, last in ranges],
@@ -119,7 +135,10 @@ class Fetcher:
         try:
             async for data in call:
                 response = parse(wire.FetchMessagesResponse, data)
-                yield response.first_position, Block(response.block), response.transient
+                if response.missing:
+                    yield Lacking(tuple((each.first, each.last) for each in response.missing))
+                else:
+                    yield response.first_position, Block(response.block), response.transient
         except grpc.aio.AioRpcError as error:
             raise SourceError(f"no messages from {source}: {error.details()}") from error
         except BlockError as error:

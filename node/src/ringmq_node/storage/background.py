@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -26,6 +26,7 @@ from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import StoreFailedError
 from ringmq_node.storage.flush import FlushJob, flush
 from ringmq_node.storage.index import Entry
+from ringmq_node.storage.lost import look_for_lost
 from ringmq_node.storage.messages import CompactionJob, MessageStore
 from ringmq_node.storage.queue_store import QueueStore
 from ringmq_node.storage.read_ahead import AheadJob, read_ahead
@@ -45,6 +46,9 @@ class Host(bodies_module.Host, Protocol):
     def has(self, queue: QueueStore) -> bool:
         """Whether the queue is still there."""
 
+    def queues(self) -> Sequence[QueueStore]:
+        """Those that are open."""
+
 
 class Background:
     """Of one store. On the event loop's thread."""
@@ -61,6 +65,10 @@ class Background:
         self._reading: tuple[Task, AheadJob] | None = None
         self._compacting: tuple[Task, MessageStore, CompactionJob] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        # The compaction that is under way has met damage.
+        self._met_damage = False
+        # Looking for the bodies that are lost by it.
+        self._looking: Iterator[None] | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -192,6 +200,20 @@ class Background:
             store.done(job)
             for report in job.corruptions:
                 logger.error("compaction: %s", report)
+            self._met_damage |= bool(job.corruptions)
+            if self._met_damage and not store.is_compacting:
+                self._met_damage = False
+                self._looking = look_for_lost(self._host)
+                self._look_on(self._looking)
+
+    def _look_on(self, looking: Iterator[None]) -> None:
+        """One step in each turn of the loop."""
+        if self._loop is None or looking is not self._looking:
+            return
+        if next(looking, self) is self:
+            self._looking = None
+        else:
+            self._loop.call_soon(self._look_on, looking)
 
     # -- deleted queues
 

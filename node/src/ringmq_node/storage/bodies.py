@@ -97,9 +97,11 @@ class Bodies:
         *,
         gate: Callable[[], int],
         on_emptied: Callable[[DataFile], None],
+        on_lost: Callable[[Entry | None], None],
     ) -> None:
         """`gate()`: the round that has to be over for what has happened so far to be durable.
-        `on_emptied(file)`: an entry has left that file."""
+        `on_emptied(file)`: an entry has left that file. `on_lost(entry)`: more is
+        missing, and what of: nothing for a segment whose headers are damaged."""
         self.live: RangeSet = found.state.live
         self.missing: RangeSet = found.missing
         # Body bytes of all live messages that are not missing.
@@ -115,6 +117,7 @@ class Bodies:
         self._host = host
         self._gate = gate
         self._on_emptied = on_emptied
+        self._on_lost = on_lost
         self._recent: Entry | None = None
         self._recent_block: Block | None = None
         self.pager = Pager(host, self)
@@ -407,6 +410,8 @@ class Bodies:
         for low, high in parts:
             self.live_bytes -= entry.bytes_of(low, high)
             self.missing.add(low, high)
+        if parts:
+            self._on_lost(entry)
 
     def _report(self, report: CorruptionReport) -> None:
         logger.error("%s", report)
@@ -450,6 +455,8 @@ class Bodies:
         if not entries:
             self._on_emptied(delta.segment)
         self.account()
+        if lost:
+            self._on_lost(None)
 
     @property
     def is_over(self) -> bool:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -29,7 +30,7 @@ from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import bodies, checkpoint, paging, references
 from ringmq_node.storage.bodies import Bodies
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
-from ringmq_node.storage.errors import CorruptionReport, StoreClosedError
+from ringmq_node.storage.errors import CorruptionReport, StoreClosedError, StoreFailedError
 from ringmq_node.storage.flush import Flusher, FlushJob
 from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry, live_count
 from ringmq_node.storage.journal import JournalWriter, Piece
@@ -104,6 +105,10 @@ _OP = _Kinds(Kind.OP, Kind.STORED_OP, Kind.HOLLOW_OP)
 _FILL = _Kinds(Kind.FILL, Kind.STORED_FILL, Kind.HOLLOW_FILL)
 
 
+def _nobody() -> None:
+    """Until the replica sets `on_lost`."""
+
+
 class QueueStore:
     """Made by `Store.open_queue`."""
 
@@ -120,7 +125,16 @@ class QueueStore:
         # Ops were lost on disk and the state is a guess; until the next `install`.
         self.damaged = found.damaged
         self.torn_bytes = found.torn_bytes
-        self.bodies = Bodies(host, found, gate=self._gate, on_emptied=self._emptied)
+        # Called on the loop when bodies of live messages are found damaged, by whoever reads:
+        # from then on they are `missing`. The one that reads isn't done yet.
+        self.on_lost: Callable[[], None] = _nobody
+        self.bodies = Bodies(
+            host,
+            found,
+            gate=self._gate,
+            on_emptied=self._emptied,
+            on_lost=self._lost,
+        )
         self.written = Written()
         self._host = host
         self._deleted = False
@@ -155,11 +169,6 @@ class QueueStore:
     @property
     def corruptions(self) -> list[CorruptionReport]:
         return self.bodies.corruptions
-
-    @property
-    def incomplete(self) -> bool:
-        """Whether bodies are missing or ops were lost: not fit to be master."""
-        return bool(self.missing) or self.damaged
 
     @property
     def fills_durable(self) -> bool:
@@ -550,6 +559,17 @@ class QueueStore:
         """An entry has left `file`."""
         if self._flusher.emptied(file):
             self._host.mark_flushable(self)
+
+    def _lost(self, entry: Entry | None) -> None:
+        """Bodies are missing from now on."""
+        if entry is not None and entry.location is None and entry.file is self._journal.file:
+            # The op is in that record, too: without it a restart would not know the state.
+            # The next journal begins with it.
+            with suppress(StoreFailedError):
+                self._check_writable()
+                self._rotate()
+                self._host.mark_dirty(self)
+        self.on_lost()
 
     def _seal_if_full(self) -> None:
         limits = self._host.limits

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 # How often queues are looked at that have nothing to do.
 TICK_S = 1.0
+# Of the damage that is found in a queue at a start. A file that is gone is one for each record.
+REPORTS_LOGGED_MAX = 20
 
 
 def _nobody(queue: QueueStore) -> None:
@@ -174,7 +176,7 @@ class Store:
         self._collect_if_known()
         if opened.flushable:
             self.mark_flushable(opened)
-        for report in opened.corruptions:
+        for report in opened.corruptions[:REPORTS_LOGGED_MAX]:
             logger.error("queue %r: %s", queue, report)
         return opened
 
@@ -398,6 +400,10 @@ class Store:
             self._loop.call_soon(self._reduce)
 
     # -- what the threads report (`rounds.Host`, `background.Host`)
+
+    def queues(self) -> list[QueueStore]:
+        """Those that are open."""
+        return [*self._queues.values()]
 
     def has(self, queue: QueueStore) -> bool:
         """Whether the queue is still there."""

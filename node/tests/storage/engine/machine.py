@@ -46,6 +46,10 @@ class Sizes:
 
     read = fetch
 
+    @property
+    def missing(self) -> RangeSet:
+        return self.queue.store.missing
+
     def bytes_in(self, first: int, last: int) -> int:
         messages = self.queue.messages
         return sum(len(messages[at].body) for at in range(first, last + 1) if at in messages)

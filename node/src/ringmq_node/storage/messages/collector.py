@@ -160,6 +160,10 @@ class Collector:
 
     # -- compaction
 
+    @property
+    def is_compacting(self) -> bool:
+        return self._compaction is not None
+
     def _is_busy(self, number: int) -> bool:
         return self._compaction is not None and number in self._compaction.busy
 

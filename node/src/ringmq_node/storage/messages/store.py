@@ -158,6 +158,11 @@ class MessageStore:
         """When to `plan` again, if only the rate limit made the last one return None."""
         return self._collector.next_plan_at
 
+    @property
+    def is_compacting(self) -> bool:
+        """Whether a compaction has begun and isn't done, between two steps too."""
+        return self._collector.is_compacting
+
     # -- putting
 
     def put(self, block: Block, message_id: bytes = b"") -> tuple[Location, Block]:

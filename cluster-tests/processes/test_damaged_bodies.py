@@ -1,0 +1,126 @@
+"""Bodies that are damaged on a disk: fetched from another replica, or put aside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nemesis import Cluster, scenario, until
+from nemesis.oracle import body_of
+from nemesis.workload import Publishing
+
+import ringmq
+
+SMALL_BYTES, LARGE_BYTES = 200, 6000
+
+
+def flip(folder: Path, load: Publishing, *numbers: int) -> None:
+    """One bit of each of these bodies, wherever it is on this disk."""
+    for number in numbers:
+        body = body_of(load.tag, number, SMALL_BYTES)
+        found = 0
+        for path in folder.rglob("*.[ji][id][fx]"):
+            at = path.read_bytes().find(body)
+            if at >= 0:
+                with open(path, "r+b") as file:
+                    file.seek(at + len(body) - 1)
+                    file.write(b",")
+                found += 1
+        assert found, f"{load.tag} {number} is not on the disk"
+
+
+async def no_alarms(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        status = await client.cluster_status(with_resources=True)
+    assert len(status.nodes) == len(cluster.nodes)
+    for node in status.nodes:
+        assert node.resources is not None
+        assert not node.resources.store_failure, node
+
+
+@scenario(deadline_s=50, queue="")
+async def test_damage_is_repaired_from_the_ring(cluster: Cluster) -> None:
+    """In use, at the master and at the mirror that it asks first: consumers see nothing of it,
+    and nobody leaves the ring. Found at a start of all, too."""
+    await cluster.declare("q", mode=ringmq.QueueMode.LAZY)
+    before = await cluster.wait_synchronised("q")
+    master, mirror = before.ring[0].node, before.ring[1].node
+    async with cluster.publishing("q", total=400, size_bytes=SMALL_BYTES) as load:
+        await load.finishes(within_s=10)
+    flip(cluster.data(master), load, 7, 8, 200)
+    flip(cluster.data(mirror), load, 8, 399)
+    # Of 8 the third replica has the only body.
+    (await cluster.drained("q")).judge(load)
+    after = await cluster.info("q")
+    assert (after.epoch, after.ring[0].node, len(after.ring)) == (before.epoch, master, 3)
+    assert after.messages_damaged == 0
+    assert "messages repaired from" in cluster.log(master, lines=200)
+    await no_alarms(cluster)
+    await cluster.wait_equal("q")
+
+    async with cluster.publishing("q", total=100, size_bytes=LARGE_BYTES) as large:
+        await large.finishes(within_s=10)
+    cluster.kill(*cluster.nodes)
+    for path in (cluster.data(master) / "messages" / "persistent").glob("*.rdq"):
+        path.unlink()
+    await cluster.start()
+    await cluster.wait_synchronised("q")
+    (await cluster.drained("q")).judge(large)
+    await no_alarms(cluster)
+
+
+@pytest.mark.slow
+def test_single_replica_serves_all_but_the_damaged_message(tmp_path: Path) -> None:
+    """It is put aside, also after a restart, until an operator discards it."""
+
+    async def story() -> None:
+        async with (
+            Cluster(tmp_path, nodes=("a",)) as cluster,
+            asyncio.timeout(40),
+        ):
+            await cluster.declare("q", mode=ringmq.QueueMode.LAZY)
+            # One body for each record, or a damaged one takes its neighbours with it.
+            async with cluster.publishing(
+                "q", total=50, size_bytes=SMALL_BYTES, batch_messages=1
+            ) as load:
+                await load.finishes(within_s=10)
+            flip(cluster.data("a"), load, 20)
+            async with cluster.consuming("q") as rest:
+                await rest.has(49, within_s=10)
+            assert set(rest.delivered.at) == {*range(50)} - {20}
+            await until(lambda: shows(cluster, 1), "1 damaged")
+            await no_alarms(cluster)
+            cluster.kill("a")
+            await cluster.start("a")
+            await cluster.wait_synchronised("q")
+            async with cluster.consuming("q"):
+                await until(lambda: shows(cluster, 1), "1 damaged")
+            answer = await command(cluster, "queue", "discard-damaged", "q")
+            assert answer == {"queue": "q", "messages": 1}
+            assert await shows(cluster, 0)
+            replica = await cluster.replica("q", "a")
+            assert (replica.messages, replica.messages_missing) == (0, 0)
+
+    asyncio.run(story())
+
+
+async def shows(cluster: Cluster, damaged: int) -> bool:
+    """Whether this is all that is left in the queue."""
+    shown = await command(cluster, "queue", "show", "q")
+    parts = (shown["messages_ready"], shown["messages_unacknowledged"], shown["messages_damaged"])
+    return parts == (0, 0, damaged)
+
+
+async def command(cluster: Cluster, *arguments: str) -> Any:
+    seeds = ",".join(cluster.seeds)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "ringmq_node.cli", *arguments, "--seeds", seeds, "--json"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return json.loads(output)
