@@ -99,15 +99,27 @@ class EtcdClient:
         deadline = clock() + self.deadline_s
         share = max(ATTEMPT_S_MIN, self.deadline_s / len(self._endpoints))
 
+        # What attempts said that had their full share of time.
+        told: list[UnavailableError] = []
+
         async def attempt() -> T:
             member = await self.ready_member(deadline)
+            left = deadline - clock()
             try:
-                return await call(member, max(0.001, min(share, deadline - clock())))
+                return await call(member, max(0.001, min(share, left)))
             except grpc.aio.AioRpcError as error:
                 fault = self.fault(error)
                 if isinstance(fault, UnavailableError):
                     self.avoid(member)
+                    # The last one is cut short by the deadline: those before it knew more.
+                    if left >= share:
+                        told.append(fault)
+                    elif told:
+                        fault = told[-1]
                 raise fault from error
+            except UnavailableError as error:
+                told.append(error)
+                raise
 
         def stop(_: RetryCallState) -> bool:
             return self.closed or clock() >= deadline
