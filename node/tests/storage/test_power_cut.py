@@ -116,8 +116,9 @@ ACTS = [publish_and_consume, fall_behind_and_catch_up]
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 def test_power_cut_after_some_writes(act: Callable[[Workload], None]) -> None:
-    recording = Recording(seed=7, steps=60, act=act)
+    recording = Recording(seed=7, steps=80, act=act)
     assert recording.statistics.journals_sealed > 2
+    assert recording.statistics.messages_elided > 0
     cut_at_every_write(recording, stride=5, kept=["nothing", "anything"], seed=1)
 
 
@@ -151,7 +152,7 @@ def test_power_cut_after_every_write(act: Callable[[Workload], None], seed: int)
 
 def test_segments_are_deleted_in_the_workload() -> None:
     """Else the tests above would not cut there."""
-    recording = Recording(seed=1, steps=120, act=publish_and_consume)
+    recording = Recording(seed=1, steps=200, act=publish_and_consume)
     assert recording.statistics.segments_deleted > 0
     removed = [call.path.name for call in recording.disk.log if call.name == "remove"]
     assert any(name.endswith(".idx") for name in removed)

@@ -17,7 +17,7 @@ Invariants (`check`):
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -231,6 +231,18 @@ class Bodies:
         store = self._host.messages(transient=False)
         for place in places:
             store.release(place)
+
+    def release_elided(self, places: list[Location]) -> None:
+        """No record that is on the disk, or will be, refers to these persistent bodies."""
+        at_once = Counter(places)
+        later: list[Location] = []
+        for place in self._releasing:
+            if at_once[place] > 0:
+                at_once[place] -= 1
+            else:
+                later.append(place)
+        self._releasing = later
+        self.released(places)
 
     def replace(self, entries: list[Entry], parts: list[Entry]) -> None:
         """The index records of `entries`, which follow one another, are those of `parts` now.

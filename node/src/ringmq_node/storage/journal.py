@@ -29,7 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringmq_node.storage import checkpoint
+from ringmq_node.storage import checkpoint, elision
 from ringmq_node.storage.checkpoint import Checkpoint
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.index import DataFile
@@ -116,6 +116,19 @@ class JournalWriter:
         )
         file.end = offset + RECORD_HEADER_BYTES + len(payload)
         return offset
+
+    def elide(self, outlines: dict[int, bytes]) -> dict[int, int]:
+        """Publishes, by offset, are written without their bodies: see `elision`.
+
+        All are in what has gathered for the current file. Returns where records that have
+        moved were, and where they are.
+        """
+        piece = self._pieces[-1]
+        piece.buffers, moved = elision.reframe(
+            self.file.marker, piece.offset, piece.buffers, outlines
+        )
+        self.file.end = piece.end
+        return moved
 
     def rotate(self, start: Checkpoint) -> DataFile:
         """Seals the journal and begins the next; returns the sealed one."""

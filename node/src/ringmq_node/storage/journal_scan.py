@@ -11,13 +11,16 @@ from ringmq_node.queue.block import COUNT_MAX
 from ringmq_node.queue.ops import Op, Outline
 from ringmq_node.storage import checkpoint, tables
 from ringmq_node.storage.checkpoint import Checkpoint
+from ringmq_node.storage.index import DataFile
 from ringmq_node.storage.records import END_PAYLOAD, Header, Kind
 from ringmq_node.storage.tables import NUMBER_MAX, Body
 
 HOLLOW_FILL: Final = struct.Struct("<I")
+# Of an elided op, before its outline: see `Said.counts_with`.
+ELIDED: Final = struct.Struct("<Q")
 
 # By kind: the record has an op; it says in its number or in its epoch which op it follows.
-OPS: Final = frozenset((Kind.OP, Kind.STORED_OP, Kind.HOLLOW_OP))
+OPS: Final = frozenset((Kind.OP, Kind.STORED_OP, Kind.HOLLOW_OP, Kind.ELIDED_OP))
 FILLS: Final = frozenset((Kind.FILL, Kind.STORED_FILL, Kind.HOLLOW_FILL))
 
 
@@ -29,6 +32,39 @@ class Said:
     bodies: list[Body] = field(default_factory=list)
     # Of an end record.
     next_position: int | None = None
+    # Of an elided op: this record and those behind it count only if the log reaches this offset.
+    counts_with: int = 0
+
+
+class Held:
+    """Records of one journal, until it is known whether they count (see `elision`)."""
+
+    def __init__(self) -> None:
+        self._records: list[tuple[Header, Said]] = []
+        self._counts_with = 0
+
+    def add(self, header: Header, said: Said) -> list[tuple[Header, Said]]:
+        """One more record; returns those that count now, in order."""
+        self._records.append((header, said))
+        self._counts_with = max(self._counts_with, said.counts_with)
+        if header.end < self._counts_with:
+            return []
+        counting, self._records = self._records, []
+        return counting
+
+    def begin(self, end: int) -> int:
+        """Where in a journal whose valid part ends at `end` the first one is; else `end`."""
+        return self._records[0][0].offset if self._records else end
+
+
+@dataclass(slots=True)
+class Journal:
+    """A journal and what is in it."""
+
+    file: DataFile
+    bodies: list[Body] = field(default_factory=list)
+    loaded: bool = False
+    held: Held = field(default_factory=Held)
 
 
 def decode_checkpoint(header: Header, payload: bytes) -> Checkpoint:
@@ -68,6 +104,8 @@ def decode(header: Header, payload: bytes, generation: int) -> Said:
             if at != len(payload):
                 raise ValueError(f"outline of {at} bytes has {len(payload)}")
             return Said(op=outline)
+        case Kind.ELIDED_OP:
+            return _decode_elided(header, payload)
         case Kind.END:
             return Said(next_position=_number(END_PAYLOAD, payload))
         case Kind.HOLLOW_FILL:
@@ -91,6 +129,16 @@ def _decode_op(header: Header, payload: bytes, generation: int) -> Said:
     if body.last != outline.last_position:
         raise ValueError(f"publish says {outline.count} messages, its block has others")
     return Said(op=outline, bodies=[body])
+
+
+def _decode_elided(header: Header, payload: bytes) -> Said:
+    if len(payload) < ELIDED.size:
+        raise ValueError(f"payload of {len(payload)} bytes")
+    end: int = ELIDED.unpack_from(payload)[0]
+    outline, at = _decode_outline(payload[ELIDED.size :])
+    if ELIDED.size + at != len(payload) or outline.transient or end < header.end:
+        raise ValueError(f"elided publish of {len(payload)} bytes that counts with {end}")
+    return Said(op=outline, counts_with=end)
 
 
 def _decode_outline(payload: bytes) -> tuple[Outline, int]:

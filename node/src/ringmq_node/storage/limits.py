@@ -57,6 +57,9 @@ class Written:
     segment_bytes: int = 0
     # Of bodies, given to the message store, which didn't have them.
     stored_bytes: int = 0
+    # Of bodies that were removed before a round has written them: never written. Of those that
+    # were for the message store, in `stored_bytes` as well.
+    elided_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -71,3 +74,5 @@ class Counters:
     segment_bytes: int = 0
     segments_deleted: int = 0
     blocks_read: int = 0
+    elided_messages: int = 0
+    elided_bytes: int = 0

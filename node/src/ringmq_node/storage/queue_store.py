@@ -30,6 +30,7 @@ from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import bodies, checkpoint, paging, references
 from ringmq_node.storage.bodies import Bodies
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
+from ringmq_node.storage.elision import Elision, Gathered
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError, StoreFailedError
 from ringmq_node.storage.flush import Flusher, FlushJob
 from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry, live_count
@@ -147,6 +148,7 @@ class QueueStore:
         # Journals whose successor is not durable yet.
         self._sealing: list[DataFile] = []
         self._unsynced: list[Entry] = []
+        self._elision = Elision()
         self._fills = self._fills_durable = 0
         self._installs = 0
         # A queue that was there before gets a journal of its own when something is appended.
@@ -205,6 +207,7 @@ class QueueStore:
             if isinstance(op, Remove):
                 self._journal.entries += len(op.ranges)
                 self.bodies.forget(gone)
+                self._elision.removed()
             elif isinstance(op, Requeue) and op.ranges:
                 self.bodies.requeued(op.ranges[0][0])
         self._appended()
@@ -263,6 +266,7 @@ class QueueStore:
         power cut it is the old state or the new one. `state` belongs to the store from now on.
         """
         self._check_writable()
+        self._elide()
         generation = self._journal.file.number + 1
         self.state = state
         self.damaged = False
@@ -297,7 +301,8 @@ class QueueStore:
     # -- what the store's rounds ask for
 
     def take(self) -> CommitJob:
-        """All that has gathered since the last time."""
+        """All that has gathered since the last time, but for what was removed meanwhile."""
+        self._elide()
         entries, self._unsynced = self._unsynced, []
         self._takes += 1
         return CommitJob(
@@ -493,6 +498,9 @@ class QueueStore:
             table = [Reference(place, 0, part.body_sizes()) for place, part in parts]
             kind, payload = kinds.stored, outline + references.encode(table)
         offset = journal.append(kind, payload, flags=flags, number=number, epoch=epoch)
+        if op is not None and not transient:
+            last = first + block.count - 1
+            self._elision.published(Gathered(offset, first, last, block.body_bytes(), outline))
         length = RECORD_HEADER_BYTES + len(payload)
         if kind is not kinds.stored:
             self._add(first, block, offset, length, transient=transient)
@@ -571,6 +579,27 @@ class QueueStore:
                 self._host.mark_dirty(self)
         self.on_lost()
 
+    def _elide(self) -> None:
+        """The piece of the journal that has gathered is ended: what died in it isn't written."""
+        dead = self._elision.take(self.state.live)
+        if not dead:
+            return
+        file = self._journal.file
+        outlines = {publish.offset: publish.outline for publish in dead}
+        moved = self._journal.elide(outlines)
+        places: list[Location] = []
+        for entry in self._unsynced:
+            if entry.file is not file:
+                continue
+            if entry.offset in outlines and entry.location is not None:
+                places.append(entry.location)
+            entry.offset = moved.get(entry.offset, entry.offset)
+        self.bodies.release_elided(places)
+        size = sum(publish.body_bytes for publish in dead)
+        self.written.elided_bytes += size
+        self._host.counters.elided_bytes += size
+        self._host.counters.elided_messages += sum(one.last - one.first + 1 for one in dead)
+
     def _seal_if_full(self) -> None:
         limits = self._host.limits
         journal = self._journal
@@ -588,6 +617,7 @@ class QueueStore:
             self._journal.entries = 0
             self._host.mark_flushable(self)
             return
+        self._elide()
         current = self._journal.file
         start = self._checkpoint(current.number + 1, current, self.bodies.cuts)
         self.bodies.cuts = start.cuts

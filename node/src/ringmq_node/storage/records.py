@@ -16,7 +16,8 @@
       length       u32       of the payload, in bytes
       kind         u8        1 checkpoint | 2 op | 3 epoch | 4 fill | 5 entry | 6 end |
                              7 message | 8 hole | 9, 10, 11 op, fill, entry whose bodies are
-                             in the message store | 12, 13 op, fill whose bodies are nowhere
+                             in the message store | 12, 13 op, fill whose bodies are nowhere |
+                             14 op whose messages were removed before it was written
       flags        u8        fill, entry: bit 0 transient
       reserved     u16       0
       number       u64       by kind, see docs/formats.md
@@ -35,6 +36,9 @@ What a reader makes of bytes that are no valid record, at offset `o`:
 * If none has, nobody was ever told that these bytes are durable: it is a **torn
   tail**. The log ends at `o`. Valid records behind it are no part of the log either:
   a power cut may keep a later write and lose an earlier one.
+
+* A publish without its bodies counts only if the log reaches the end of its round (see
+  `elision`): else the log ends before it.
 
 So a damaged last sync round looks like a torn tail, whatever one does; a clean stop
 ends the journal with an `end` record, after which there is no such doubt.
@@ -104,6 +108,7 @@ class Kind(IntEnum):
     STORED_ENTRY = 11
     HOLLOW_OP = 12
     HOLLOW_FILL = 13
+    ELIDED_OP = 14
 
 
 _KINDS = frozenset(int(kind) for kind in Kind)
@@ -165,6 +170,12 @@ def record_header(
     rest = RECORD_REST.pack(
         zlib.crc32(payload), len(payload), kind, flags, 0, number, epoch, synced
     )
+    return RECORD_PREFIX.pack(marker, zlib.crc32(rest, _seed(marker, offset))) + rest
+
+
+def moved_header(marker: int, offset: int, header: bytes) -> bytes:
+    """The same record's header, for when it is written at `offset`."""
+    rest = header[RECORD_PREFIX.size :]
     return RECORD_PREFIX.pack(marker, zlib.crc32(rest, _seed(marker, offset))) + rest
 
 

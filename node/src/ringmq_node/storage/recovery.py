@@ -34,7 +34,7 @@ What is read is durable: `Store.open` syncs all that a killed process has left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ringmq.ranges import RangeSet
@@ -47,7 +47,7 @@ from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Delta, Entry, RunIndex
 from ringmq_node.storage.journal import CURRENT_NAME, NEW_SUFFIX, sealed_name
-from ringmq_node.storage.journal_scan import Said
+from ringmq_node.storage.journal_scan import Journal, Said
 from ringmq_node.storage.records import (
     FILE_HEADER,
     JOURNAL_MAGIC,
@@ -108,15 +108,6 @@ def recover(
     return _Recovery(disk, directory, refer, lost).run()
 
 
-@dataclass(slots=True)
-class _Journal:
-    """A journal and what is in it."""
-
-    file: DataFile
-    bodies: list[Body] = field(default_factory=list)
-    loaded: bool = False
-
-
 class _Recovery:
     def __init__(
         self,
@@ -168,8 +159,8 @@ class _Recovery:
 
     # -- journals
 
-    def _read_journals(self, names: dict[str, int]) -> list[_Journal]:
-        found: list[_Journal] = []
+    def _read_journals(self, names: dict[str, int]) -> list[Journal]:
+        found: list[Journal] = []
         for generation, bad in names_of.journals(names):
             name = sealed_name(generation)
             if bad:
@@ -188,7 +179,7 @@ class _Recovery:
         self._corruptions += self._lost
         return found
 
-    def _read_journal(self, name: str, size: int, generation: int | None) -> _Journal | None:
+    def _read_journal(self, name: str, size: int, generation: int | None) -> Journal | None:
         """`generation` is None for the current one."""
         path = self._directory / name
         records = self._open_journal(path, size)
@@ -209,13 +200,14 @@ class _Recovery:
         self._generation = max(before, found)
         self._generations.add(found)
         file = DataFile(path, found, records.marker, end=0, synced=0, oldest_generation=found)
-        journal = _Journal(file)
+        journal = Journal(file)
         result: Scan[None] = records.scan(
             lambda header, payload: self._visit(journal, header, payload)
         )
-        file.end = file.synced = file.found = result.end
-        self._torn_bytes += result.torn_bytes
-        self._torn_journal |= result.torn_bytes > 0
+        end = file.end = file.synced = file.found = journal.held.begin(result.end)
+        torn_bytes = result.torn_bytes + result.end - end
+        self._torn_bytes += torn_bytes
+        self._torn_journal |= torn_bytes > 0
         self._corruptions += result.corruptions
         if not journal.loaded:
             # It was whole once (see `journal`), so it is not the first write that was cut short.
@@ -244,14 +236,16 @@ class _Recovery:
         found = self._open_journal(path, size).scan(visit)
         return found.records[0][1] if found.records else None
 
-    def _visit(self, journal: _Journal, header: Header, payload: bytes) -> None:
+    def _visit(self, journal: Journal, header: Header, payload: bytes) -> None:
         if header.kind == Kind.CHECKPOINT:
             if not journal.loaded:
                 self._load(journal_scan.decode_checkpoint(header, payload))
                 journal.loaded = True
             return
         said = journal_scan.decode(header, payload, journal.file.number)
-        self._follow(header, said)
+        for counting in journal.held.add(header, said):
+            self._follow(*counting)
+        # The positions of those that don't count are beyond the last one of the state.
         journal.bodies += said.bodies
         if header.kind in journal_scan.FILLS:
             self._filled.update((body.first, body.last) for body in said.bodies)
@@ -317,7 +311,7 @@ class _Recovery:
     # -- segments
 
     def _read_segments(
-        self, names: dict[str, int], state: QueueState, journals: list[_Journal]
+        self, names: dict[str, int], state: QueueState, journals: list[Journal]
     ) -> dict[int, DataFile]:
         """Also makes the state up, if there is none, and drops what is transient of it."""
         segments: dict[int, DataFile] = {}
@@ -440,7 +434,7 @@ class _Recovery:
     # -- the sum
 
     def _assemble(
-        self, state: QueueState, journals: list[_Journal], segments: dict[int, DataFile]
+        self, state: QueueState, journals: list[Journal], segments: dict[int, DataFile]
     ) -> Recovered:
         entries: list[Entry] = []
         mixed: set[int] = set()

@@ -156,8 +156,8 @@ class GroupCommit:
 
     def _commit_here(self, queues: Sequence[QueueStore]) -> None:
         """A round in the place where it is called. Raises `OSError`."""
-        stored = self._take_stored()
         jobs = [queue.take() for queue in queues]
+        stored = self._take_stored()
         _write_messages(self._disk, [job for _, job in stored])
         _write_journals(self._disk, jobs)
         for store, job in stored:
@@ -189,8 +189,9 @@ class GroupCommit:
             return
         if not self._dirty and not self._stores_dirty:
             return
-        stored = self._take_stored()
+        # What a queue takes back of what it has given to a message store is not written.
         jobs = [queue.take() for queue in self._dirty]
+        stored = self._take_stored()
         self._dirty.clear()
         self._begun += 1
         current = Round(self._begun, monotonic(), stored, jobs)

@@ -298,6 +298,8 @@ class Store:
             journal_bytes_written=counters.journal_bytes,
             journals_sealed=counters.sealed,
             journals_sealed_now=sum(queue.sealed_count for queue in queues),
+            messages_elided=counters.elided_messages,
+            body_bytes_elided=counters.elided_bytes,
             segments_now=sum(queue.segment_count for queue in queues),
             segment_bytes_written=counters.segment_bytes,
             segments_deleted=counters.segments_deleted,

@@ -126,7 +126,13 @@ class Engine:
     def count(self) -> None:
         """Adds up what has happened until now."""
         found = self.store.statistics()
-        for name in ("journals_sealed", "segments_deleted", "segment_bytes_written", "blocks_read"):
+        for name in (
+            "journals_sealed",
+            "messages_elided",
+            "segments_deleted",
+            "segment_bytes_written",
+            "blocks_read",
+        ):
             self.events[name] += getattr(found, name)
         for name in ("compactions", "holes", "files_deleted", "records_shared"):
             self.events[name] += getattr(found.messages, name)

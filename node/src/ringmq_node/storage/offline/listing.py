@@ -286,6 +286,8 @@ class FileListing:
                     # A hollow record has no bodies, and still says how many there were.
                     "published": op.count,
                 }
+                if said.counts_with:
+                    details["counts_with"] = said.counts_with
             case Remove(ranges) | Requeue(ranges):
                 name = "remove" if isinstance(said.op, Remove) else "requeue"
                 details = {"op": name, **_ranges("ranges", ranges, len(ranges))}
