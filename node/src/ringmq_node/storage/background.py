@@ -49,6 +49,9 @@ class Host(bodies_module.Host, Protocol):
     def queues(self) -> Sequence[QueueStore]:
         """Those that are open."""
 
+    def flush_stepped(self) -> None:
+        """A step of the flush has ended, and the next one, if there is any, has begun."""
+
 
 class Background:
     """Of one store. On the event loop's thread."""
@@ -98,6 +101,11 @@ class Background:
         if self._flushing is None and self._loop is not None:
             self._loop.call_soon(self._begin_flush)
 
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a step of it is in a thread."""
+        return self._flushing is not None
+
     def _begin_flush(self) -> None:
         while self._flushable and self._flushing is None and self._runs:
             queue = next(iter(self._flushable))
@@ -116,6 +124,7 @@ class Background:
             return
         self._finish_flush()
         self._begin_flush()
+        self._host.flush_stepped()
         # What it has emptied may be worth it now.
         self._begin_compaction()
 

@@ -21,6 +21,7 @@ from ringmq.ranges import RangeSet
 from ringmq_node.storage.bodies import Bodies, Condemned
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry, alike, live_count
+from ringmq_node.storage.journal import SUFFIX
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.records import new_marker
 from ringmq_node.storage.segments import (
@@ -87,29 +88,41 @@ class Flusher:
         # Journals on their way into segments, oldest first; how far the first one is.
         self._sealed: deque[DataFile] = deque(sealed)
         self._cursor = 0
+        self._sealed_bytes = 0
+        self._count_sealed(sum(file.end for file in self._sealed))
         # Files that are being removed.
         self._leaving: list[DataFile] = []
-        # The gate of the first sealed journal, once all that lives in it is elsewhere; the
-        # gates of segments in which nothing lives.
-        self._spent: int | None = None
+        # Journals of which all that lives is elsewhere, with their gates; the gates of segments
+        # in which nothing lives.
+        self._spent: deque[tuple[int, DataFile]] = deque()
         self._emptied = {n: 0 for n, file in bodies.segments.items() if not file.references}
 
     @property
     def sealed_count(self) -> int:
-        return len(self._sealed)
+        return len(self._sealed) + len(self._spent)
 
     @property
     def waits_for_a_round(self) -> bool:
         """Whether there are files to be deleted once more is durable."""
-        return bool(self._emptied or self._bodies.condemned) or self._spent is not None
+        return bool(self._emptied or self._bodies.condemned or self._spent)
 
     def files(self) -> Iterable[DataFile]:
         """All but the current journal and those that are being sealed."""
-        return [*self._sealed, *self._bodies.segments.values(), *self._leaving]
+        spent = (file for _, file in self._spent)
+        return [*spent, *self._sealed, *self._bodies.segments.values(), *self._leaving]
 
     def sealed(self, file: DataFile) -> None:
         """One more journal to empty."""
         self._sealed.append(file)
+        self._count_sealed(file.end)
+
+    def forget(self) -> None:
+        """The queue is deleted, and its files with it."""
+        self._count_sealed(-self._sealed_bytes)
+
+    def _count_sealed(self, size: int) -> None:
+        self._sealed_bytes += size
+        self._counters.sealed_bytes += size
 
     def emptied(self, file: DataFile) -> bool:
         """An entry has left `file`. Returns whether that makes it a segment to be deleted."""
@@ -137,14 +150,11 @@ class Flusher:
             if job.items:
                 break
             assert file.references == 0, (file.path, file.references)
-            if self._spent is None:
-                self._spent = self._gate()
-            if commits < self._spent:
-                break
-            job.removals.append(file)
             self._sealed.popleft()
             self._cursor = 0
-            self._spent = None
+            self._spent.append((self._gate(), file))
+        while self._spent and self._spent[0][0] <= commits:
+            job.removals.append(self._spent.popleft()[1])
         paged = self._bodies.pager.paged
         while paged and len(job.items) < _ITEMS_MAX:
             entry = paged.popleft()
@@ -219,7 +229,9 @@ class Flusher:
         records = {(place.item.segment, place.offset): place.length for place in job.placed}
         counters.segment_bytes += sum(records.values())
         job.queue.written.segment_bytes += sum(records.values())
-        counters.segments_deleted += sum(file.path.suffix == ".idx" for file in self._leaving)
+        journals = [file for file in self._leaving if file.path.suffix == SUFFIX]
+        counters.segments_deleted += len(self._leaving) - len(journals)
+        self._count_sealed(-sum(file.end for file in journals))
         self._leaving = []
         self._bodies.pager.fold()
 

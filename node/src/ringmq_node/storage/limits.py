@@ -14,6 +14,8 @@ class StoreLimits:
     # A journal with more messages and acks, or more bytes, is sealed and flushed to segments.
     journal_entries_max: int = 65_536
     journal_bytes_max: int = 64 << 20
+    # While sealed journals have more bytes, over all queues, rounds wait for the flush.
+    sealed_bytes_max: int = 1 << 30
     # How much a flush writes between two syncs, and between two looks at what has been removed.
     flush_piece_bytes_max: int = 4 << 20
     # Files synced at the same time.
@@ -71,6 +73,8 @@ class Counters:
     files_synced: int = 0
     journal_bytes: int = 0
     sealed: int = 0
+    # Of journals that are sealed and not flushed.
+    sealed_bytes: int = 0
     segment_bytes: int = 0
     segments_deleted: int = 0
     blocks_read: int = 0

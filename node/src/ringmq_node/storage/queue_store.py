@@ -429,6 +429,7 @@ class QueueStore:
     def delete(self) -> None:
         """The queue is deleted: gives back its memory, and takes nothing more."""
         self._deleted = True
+        self._flusher.forget()
         self.bodies.clear()
 
     @property

@@ -6,6 +6,12 @@ loop what has become durable. While it is on its way the next one gathers; it be
 soon as this one is done. Nothing waits on a timer: on an idle node an append is durable
 after one sync, on a busy one many share it.
 
+While journals are sealed faster than they are flushed, rounds wait: so what is appended is
+confirmed later, and whoever waits for that appends less. A round only waits for a step of the
+flush that is in a thread, and that waits for nothing; where the flush itself has to wait for a
+round, none is under way, and the round begins. So neither can wait for the other; and while no
+round ends nothing new comes to the flush, so that its steps come to an end.
+
 What the message stores have gathered is written and synced first: a journal record never
 refers to a body that isn't there.
 
@@ -37,6 +43,10 @@ class Host(Protocol):
     """Who is told."""
 
     failure: StoreFailedError | None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rounds wait; `resume` is called when that may have changed."""
 
     def fail(self, error: Exception) -> StoreFailedError:
         """A write or a sync has failed."""
@@ -104,6 +114,11 @@ class GroupCommit:
     def mark_stores(self) -> None:
         """A message store may have something for the next round."""
         self._stores_dirty = True
+        if not self._scheduled and self._round is None:
+            self._schedule()
+
+    def resume(self) -> None:
+        """What rounds wait for may be over."""
         if not self._scheduled and self._round is None:
             self._schedule()
 
@@ -188,6 +203,8 @@ class GroupCommit:
         if self._round is not None or self._host.failure is not None or self._loop is None:
             return
         if not self._dirty and not self._stores_dirty:
+            return
+        if self._host.is_behind:
             return
         # What a queue takes back of what it has given to a message store is not written.
         jobs = [queue.take() for queue in self._dirty]

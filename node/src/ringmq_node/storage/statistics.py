@@ -20,6 +20,7 @@ class StoreStatistics:
     # Journals sealed; those not yet flushed; bytes that went to segments.
     journals_sealed: int
     journals_sealed_now: int
+    sealed_bytes_now: int
     # Messages, and bytes of their bodies, that were removed before a round has written them.
     messages_elided: int
     body_bytes_elided: int

@@ -298,6 +298,7 @@ class Store:
             journal_bytes_written=counters.journal_bytes,
             journals_sealed=counters.sealed,
             journals_sealed_now=sum(queue.sealed_count for queue in queues),
+            sealed_bytes_now=counters.sealed_bytes,
             messages_elided=counters.elided_messages,
             body_bytes_elided=counters.elided_bytes,
             segments_now=sum(queue.segment_count for queue in queues),
@@ -431,6 +432,16 @@ class Store:
         for queue in queues:
             if self.has(queue):
                 self.on_durable(queue)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rounds wait for a step of the flush that is under way."""
+        over = self.counters.sealed_bytes > self.limits.sealed_bytes_max
+        return over and self._background.is_flushing
+
+    def flush_stepped(self) -> None:
+        """A step of the flush has ended, and the next one, if there is any, has begun."""
+        self._commit.resume()
 
     def _report_durable(self, queue: QueueStore) -> None:
         self.on_durable(queue)
