@@ -122,6 +122,10 @@ class QueueStorage:
     journal_bytes_written: int
     segment_bytes_written: int
     body_bytes_stored: int
+    body_bytes_read: int
+    body_bytes_written: int
+    body_bytes_elided: int
+    segments_loaded: int
 
     @classmethod
     def from_wire(cls, wire: broker.QueueStorage) -> QueueStorage:
@@ -143,6 +147,10 @@ class QueueStorage:
             journal_bytes_written=wire.journal_bytes_written,
             segment_bytes_written=wire.segment_bytes_written,
             body_bytes_stored=wire.body_bytes_stored,
+            body_bytes_read=wire.body_bytes_read,
+            body_bytes_written=wire.body_bytes_written,
+            body_bytes_elided=wire.body_bytes_elided,
+            segments_loaded=wire.segments_loaded,
         )
 
 

@@ -73,6 +73,9 @@ def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[
     assert sum(storage[f"messages_{part}"] for part in parts) == 1000
     assert (storage["messages_target"], storage["messages_q1"]) == (None, 0)
     assert storage["body_bytes_stored"] >= 5_000_000 > storage["journal_bytes_written"] > 0
+    assert storage["body_bytes_written"] == 5_000_000
+    assert storage["body_bytes_read"] == storage["body_bytes_elided"] == 0
+    assert storage["segments_loaded"] == 0
     changed = run("queue", "mode", "lazy", "default")
     assert changed == {"queue": "lazy", "before": "lazy", "mode": "default"}
     assert run("queue", "show", "lazy")["mode"] == "default"
@@ -80,6 +83,8 @@ def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[
     text = capsysbinary.readouterr().out.decode()
     assert "pending 0  q4 0  q3 1000  delta 0" in text
     assert "target none" in text
+    assert "bytes 0  blocks 0  segments 0" in text
+    assert "bodies 5000000  elided 0  journals " in text
     assert run("queue", "delete", "lazy")["messages"] == 1000
     run("promote", "q", "nobody", code=1)
 

@@ -358,6 +358,10 @@ class QueueStorage(google.protobuf.message.Message):
     JOURNAL_BYTES_WRITTEN_FIELD_NUMBER: builtins.int
     SEGMENT_BYTES_WRITTEN_FIELD_NUMBER: builtins.int
     BODY_BYTES_STORED_FIELD_NUMBER: builtins.int
+    BODY_BYTES_READ_FIELD_NUMBER: builtins.int
+    BODY_BYTES_WRITTEN_FIELD_NUMBER: builtins.int
+    BODY_BYTES_ELIDED_FIELD_NUMBER: builtins.int
+    SEGMENTS_LOADED_FIELD_NUMBER: builtins.int
     messages_pending: builtins.int
     """With consumers."""
     messages_q4: builtins.int
@@ -387,6 +391,14 @@ class QueueStorage(google.protobuf.message.Message):
     segment_bytes_written: builtins.int
     body_bytes_stored: builtins.int
     """To the node's message store."""
+    body_bytes_read: builtins.int
+    """Of bodies alone: read back; written for the first time, wherever to; removed
+    before they were written, which they were not then.
+    """
+    body_bytes_written: builtins.int
+    body_bytes_elided: builtins.int
+    segments_loaded: builtins.int
+    """Whole segments of which the index entries came back into memory."""
     def __init__(
         self,
         *,
@@ -406,9 +418,13 @@ class QueueStorage(google.protobuf.message.Message):
         journal_bytes_written: builtins.int = ...,
         segment_bytes_written: builtins.int = ...,
         body_bytes_stored: builtins.int = ...,
+        body_bytes_read: builtins.int = ...,
+        body_bytes_written: builtins.int = ...,
+        body_bytes_elided: builtins.int = ...,
+        segments_loaded: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_messages_target", b"_messages_target", "messages_target", b"messages_target"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_messages_target", b"_messages_target", "acknowledge_rate", b"acknowledge_rate", "blocks_read", b"blocks_read", "body_bytes_stored", b"body_bytes_stored", "deliver_rate", b"deliver_rate", "journal_bytes_written", b"journal_bytes_written", "memory_bytes", b"memory_bytes", "messages_delta", b"messages_delta", "messages_in_memory", b"messages_in_memory", "messages_pending", b"messages_pending", "messages_q1", b"messages_q1", "messages_q2", b"messages_q2", "messages_q3", b"messages_q3", "messages_q4", b"messages_q4", "messages_target", b"messages_target", "publish_rate", b"publish_rate", "segment_bytes_written", b"segment_bytes_written"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_messages_target", b"_messages_target", "acknowledge_rate", b"acknowledge_rate", "blocks_read", b"blocks_read", "body_bytes_elided", b"body_bytes_elided", "body_bytes_read", b"body_bytes_read", "body_bytes_stored", b"body_bytes_stored", "body_bytes_written", b"body_bytes_written", "deliver_rate", b"deliver_rate", "journal_bytes_written", b"journal_bytes_written", "memory_bytes", b"memory_bytes", "messages_delta", b"messages_delta", "messages_in_memory", b"messages_in_memory", "messages_pending", b"messages_pending", "messages_q1", b"messages_q1", "messages_q2", b"messages_q2", "messages_q3", b"messages_q3", "messages_q4", b"messages_q4", "messages_target", b"messages_target", "publish_rate", b"publish_rate", "segment_bytes_written", b"segment_bytes_written", "segments_loaded", b"segments_loaded"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_messages_target", b"_messages_target"]) -> typing.Literal["messages_target"] | None: ...
 
 Global___QueueStorage: typing_extensions.TypeAlias = QueueStorage

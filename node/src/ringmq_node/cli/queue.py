@@ -174,11 +174,17 @@ def _storage_facts(storage: QueueStorage) -> dict[str, object]:
             "out": storage.deliver_rate,
             "acknowledged": storage.acknowledge_rate,
         },
-        "blocks_read": storage.blocks_read,
+        "read": {
+            "bytes": storage.body_bytes_read,
+            "blocks": storage.blocks_read,
+            "segments": storage.segments_loaded,
+        },
         "bytes_written": {
+            "bodies": storage.body_bytes_written,
+            "elided": storage.body_bytes_elided,
             "journals": storage.journal_bytes_written,
             "segments": storage.segment_bytes_written,
-            "bodies": storage.body_bytes_stored,
+            "message_store": storage.body_bytes_stored,
         },
     }
 

@@ -10,7 +10,7 @@ from ringmq_node.storage import QueueStore
 
 def storage_to_wire(store: QueueStore) -> broker.QueueStorage:
     """Looks at every index entry that is in memory."""
-    chain, bodies = store.chain(), store.bodies
+    chain, bodies, written = store.chain(), store.bodies, store.written
     return broker.QueueStorage(
         messages_pending=chain.pending,
         messages_q4=chain.q4,
@@ -25,7 +25,11 @@ def storage_to_wire(store: QueueStore) -> broker.QueueStorage:
         deliver_rate=bodies.pager.rates.deliver,
         acknowledge_rate=bodies.pager.rates.ack,
         blocks_read=bodies.blocks_read,
-        journal_bytes_written=store.written.journal_bytes,
-        segment_bytes_written=store.written.segment_bytes,
-        body_bytes_stored=store.written.stored_bytes,
+        journal_bytes_written=written.journal_bytes,
+        segment_bytes_written=written.segment_bytes,
+        body_bytes_stored=written.stored_bytes,
+        body_bytes_read=bodies.body_bytes_read,
+        body_bytes_written=written.body_bytes - written.elided_bytes + bodies.body_bytes_paged,
+        body_bytes_elided=written.elided_bytes,
+        segments_loaded=bodies.segments_loaded,
     )

@@ -113,7 +113,12 @@ class Bodies:
         self.next_position = found.state.next_position
         self.condemned: deque[Condemned] = deque()
         self._releasing: list[Location] = []
+        # Since the queue was opened; of bodies only, without properties and tables.
         self.blocks_read = 0
+        self.body_bytes_read = 0
+        self.segments_loaded = 0
+        # Of transient messages, given to the transient message store.
+        self.body_bytes_paged = 0
         self._host = host
         self._gate = gate
         self._on_emptied = on_emptied
@@ -373,7 +378,7 @@ class Bodies:
         except CorruptError as error:
             self.lose(entry, error.report)
             raise
-        self.count_read()
+        self.count_read(block)
         if keep and not self.is_over:
             self.index.attach(entry, block)
             self.account()
@@ -395,10 +400,11 @@ class Bodies:
         """Whether the block of an entry was read last."""
         return entry is self._recent
 
-    def count_read(self) -> None:
+    def count_read(self, block: Block) -> None:
         """A block has been read from disk."""
         self._host.counters.blocks_read += 1
         self.blocks_read += 1
+        self.body_bytes_read += block.body_bytes()
 
     def lose(self, entry: Entry, report: CorruptionReport) -> None:
         """The bodies of an entry are damaged: they are missing now.
@@ -448,6 +454,7 @@ class Bodies:
     def unfold_with(
         self, delta: Delta, found: list[Entry], reports: list[CorruptionReport]
     ) -> None:
+        self.segments_loaded += 1
         for report in reports:
             self._report(report)
         entries: list[Entry] = []

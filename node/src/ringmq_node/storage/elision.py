@@ -42,7 +42,10 @@ from ringmq_node.storage.records import (
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A persistent publish that waits for its round: where its record is, what is in it."""
+    """A persistent publish that waits for its round: where its record is, what is in it.
+
+    `body_bytes`: of bodies, but for those that another queue had in the message store before.
+    """
 
     offset: int
     first: int

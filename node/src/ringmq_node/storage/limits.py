@@ -57,10 +57,11 @@ class Written:
     # Durable, with headers.
     journal_bytes: int = 0
     segment_bytes: int = 0
-    # Of bodies, given to the message store, which didn't have them.
+    # Of bodies, given to the message store, which didn't have them; elided ones too.
     stored_bytes: int = 0
-    # Of bodies that were removed before a round has written them: never written. Of those that
-    # were for the message store, in `stored_bytes` as well.
+    # Of bodies alone, without properties and tables, to the journals or the message store: what
+    # waits for its round, and what was removed before that and isn't written.
+    body_bytes: int = 0
     elided_bytes: int = 0
 
 

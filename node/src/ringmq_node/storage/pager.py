@@ -173,6 +173,7 @@ class Pager:
             assert entry.block is not None
             store = self._host.messages(transient=True)
             entry.location, _ = store.put(entry.block)
+            self._bodies.body_bytes_paged += entry.block.body_bytes()
             self._paging.append(entry)
             self._host.mark_paging(self._bodies)
 

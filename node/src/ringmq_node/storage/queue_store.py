@@ -489,19 +489,22 @@ class QueueStore:
         outline = b"" if op is None else ops.encode_outline(op)
         flags = 0
         transient = transient or not self.durable
+        own_bytes = block.body_bytes()
         if transient:
             kind, flags = kinds.hollow, FLAG_TRANSIENT
             payload = outline or _COUNT.pack(block.count)
         elif len(block.data) < limits.embed_below * block.count:
             kind = kinds.embedded
         else:
-            parts = self._store(block, b"" if op is None else op.message_id)
+            parts, own_bytes = self._store(block, b"" if op is None else op.message_id)
             table = [Reference(place, 0, part.body_sizes()) for place, part in parts]
             kind, payload = kinds.stored, outline + references.encode(table)
         offset = journal.append(kind, payload, flags=flags, number=number, epoch=epoch)
-        if op is not None and not transient:
-            last = first + block.count - 1
-            self._elision.published(Gathered(offset, first, last, block.body_bytes(), outline))
+        if not transient:
+            self.written.body_bytes += own_bytes
+            if op is not None:
+                last = first + block.count - 1
+                self._elision.published(Gathered(offset, first, last, own_bytes, outline))
         length = RECORD_HEADER_BYTES + len(payload)
         if kind is not kinds.stored:
             self._add(first, block, offset, length, transient=transient)
@@ -510,11 +513,11 @@ class QueueStore:
             self._add(first, part, offset, length, transient=False, location=place)
             first += part.count
 
-    def _store(self, block: Block, message_id: bytes) -> list[tuple[Location, Block]]:
-        """Puts bodies into the message store, in pieces."""
+    def _store(self, block: Block, message_id: bytes) -> tuple[list[tuple[Location, Block]], int]:
+        """Puts bodies into the message store, in pieces. Also: how many bytes it didn't have."""
         store = self._host.messages(transient=False)
         parts: list[tuple[Location, Block]] = []
-        start = 0
+        start = own_bytes = 0
         while start < block.count:
             stop = block.fit(start, self._host.limits.store_block_bytes_max)
             part_id = b""
@@ -525,9 +528,10 @@ class QueueStore:
             place, kept = store.put(part, part_id)
             if kept is part:
                 self.written.stored_bytes += len(part.data)
+                own_bytes += part.body_bytes()
             parts.append((place, kept))
             start = stop
-        return parts
+        return parts, own_bytes
 
     def _add(
         self,

@@ -129,7 +129,7 @@ class ReadAhead:
             if isinstance(block, CorruptionReport):
                 bodies.lose(entry, block)
                 continue
-            bodies.count_read()
+            bodies.count_read(block)
             bodies.index.attach(entry, block)
         delta = job.delta
         if delta is not None and bodies.index.deltas.get(delta.segment.number) is delta:

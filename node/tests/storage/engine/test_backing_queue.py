@@ -20,6 +20,7 @@ from node.tests.storage.engine.hand import by_hand
 from node.tests.storage.engine.machine import Engine
 from node.tests.storage.engine.model import Queue
 
+from ringmq_node.services.storage import storage_to_wire
 from ringmq_node.storage import StoreLimits
 from ringmq_node.storage.paging import Chain
 
@@ -170,6 +171,33 @@ def test_two_segments_are_recovered_after_a_kill_and_stay_folded(engine: Engine)
     engine.kill()
     chain = engine.queues["a"].store.chain()
     assert chain == Chain(0, 0, 0, delta=2 * SEGMENT, q2=0, q1=0)
+
+
+@both
+def test_reads_and_writes_are_told_in_bytes_of_bodies(engine: Engine) -> None:
+    for _ in range(2 * SEGMENT):
+        engine.publish(["a"], [30])
+    engine.settle()
+    engine.publish(["a"], [100])
+    engine.purge("a")
+    for _ in range(2 * SEGMENT):
+        engine.publish(["a"], [30])
+    engine.publish(["a"], [50] * 2, transient=True)
+    flushed(engine)
+    engine.remember(0.0)
+    engine.settle()
+    said = storage_to_wire(engine.queues["a"].store)
+    assert said.body_bytes_written == 4 * SEGMENT * 30 + 2 * 50
+    assert said.body_bytes_elided == 100
+    assert said.body_bytes_read == said.segments_loaded == said.blocks_read == 0
+    engine.kill()
+    # The first positions of the first segment have been purged.
+    assert engine.queues["a"].store.chain().delta == 2 * SEGMENT
+    engine.browse("a", 0, 5 * SEGMENT)
+    said = storage_to_wire(engine.queues["a"].store)
+    assert said.body_bytes_read == 2 * SEGMENT * 30
+    assert said.segments_loaded == 3
+    assert said.body_bytes_written == said.body_bytes_elided == 0
 
 
 @both
