@@ -23,7 +23,7 @@ PATIENT: dict[str, Any] = {
     "slow_timeout_s": 60.0,
     "lease_s": 60.0,
     "ring_bytes_max": 4 * MIB,
-    "cache_bytes_max": 4 * MIB,
+    "queue_memory_bytes_max": 4 * MIB,
 }
 # Besides the ring's own bytes: gRPC's windows of the stream and of two links, a batch in hand.
 GROWTH_BYTES_MAX = 48 * MIB

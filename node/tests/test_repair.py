@@ -118,7 +118,7 @@ def scenario(
     tmp_path: Path, play: Callable[[DamagedScene], Awaitable[None]], members: int = 3
 ) -> None:
     """On a store that keeps nothing in memory."""
-    limits = StoreLimits(cache_bytes_max=0, journal_entries_max=20, read_ahead_bytes=0)
+    limits = StoreLimits(queue_memory_bytes_max=0, journal_entries_max=20, read_ahead_bytes=0)
     store = Store.open(tmp_path / "data", cluster_id="c", node="a", limits=limits)
 
     async def work() -> None:

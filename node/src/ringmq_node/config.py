@@ -43,7 +43,7 @@ class NodeConfig:
     heartbeat_s: float = 1.0
     # Bodies and index entries of all queues that may be in memory; what isn't on disk
     # yet is not bounded here.
-    cache_bytes_max: int = 256 * MIB
+    queue_memory_bytes_max: int = 256 * MIB
     # Batches whose messages are on average smaller, properties included, have their bodies in
     # the queue's index, the others in the message store. 0: none has.
     embed_below: int = 4096
@@ -67,7 +67,7 @@ class NodeConfig:
         for name in ("registry", "data", "cluster", "listen"):
             if not getattr(self, name):
                 raise ConfigError(f"{name}: missing")
-        for name in ("message_bytes_max", "cache_bytes_max", "ring_bytes_max"):
+        for name in ("message_bytes_max", "queue_memory_bytes_max", "ring_bytes_max"):
             if getattr(self, name) < 1024:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 1024")
         if self.embed_below < 0:

@@ -166,7 +166,7 @@ class Node:
                 cluster_id=self.cluster_id,
                 node=self.config.node,
                 limits=StoreLimits(
-                    cache_bytes_max=self.config.cache_bytes_max,
+                    queue_memory_bytes_max=self.config.queue_memory_bytes_max,
                     embed_below=self.config.embed_below,
                 ),
             )

@@ -15,7 +15,9 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove
 from ringmq_node.storage import QueueStore, Store, StoreError, StoreLimits
 
-LIMITS = StoreLimits(cache_bytes_max=200_000, journal_entries_max=2_000, journal_bytes_max=400_000)
+LIMITS = StoreLimits(
+    queue_memory_bytes_max=200_000, journal_entries_max=2_000, journal_bytes_max=400_000
+)
 BODY_BYTES = 200
 
 

@@ -21,8 +21,8 @@ from ringmq_node.storage.directory import NAME_NAME
 from ringmq_node.storage.errors import ReadError
 from ringmq_node.storage.flush import flush
 
-STORED = StoreLimits(cache_bytes_max=0, embed_below=0)
-EMBEDDED = StoreLimits(cache_bytes_max=0)
+STORED = StoreLimits(queue_memory_bytes_max=0, embed_below=0)
+EMBEDDED = StoreLimits(queue_memory_bytes_max=0)
 
 
 def append(queue: QueueStore, op: Op) -> None:
@@ -138,7 +138,7 @@ def test_a_state_of_many_ranges_does_not_make_a_journal_for_each_op() -> None:
 def test_a_damaged_body_stays_on_the_disk() -> None:
     """For whoever wants to look; its position is missing."""
     disk = SimulatedDisk()
-    limits = StoreLimits(embed_below=0, cache_bytes_max=0, store_file_bytes_max=100)
+    limits = StoreLimits(embed_below=0, queue_memory_bytes_max=0, store_file_bytes_max=100)
     store = open_store(disk, limits)
     queue = store.open_queue(QUEUE)
 
@@ -172,7 +172,7 @@ def test_bodies_that_compaction_finds_damaged_are_missing(folded: bool) -> None:
     disk = SimulatedDisk()
     limits = StoreLimits(
         embed_below=0,
-        cache_bytes_max=0,
+        queue_memory_bytes_max=0,
         store_cache_bytes_max=0,
         store_file_bytes_max=100_000,
         journal_entries_max=5_000,

@@ -17,9 +17,11 @@ from ringmq_node.storage import QueueStore, Store, StoreLimits, pager
 from ringmq_node.storage import store as store_module
 from ringmq_node.storage.paging import Chain
 
-ROOMY = StoreLimits(cache_bytes_max=64 << 20)
+ROOMY = StoreLimits(queue_memory_bytes_max=64 << 20)
 # A journal of a few messages, which is flushed as soon as it is sealed.
-FLUSHING = StoreLimits(cache_bytes_max=64 << 20, journal_entries_max=40, flush_piece_bytes_max=700)
+FLUSHING = StoreLimits(
+    queue_memory_bytes_max=64 << 20, journal_entries_max=40, flush_piece_bytes_max=700
+)
 COUNT = 300
 
 
@@ -182,7 +184,7 @@ def test_queue_that_is_deleted_during_the_switch() -> None:
         store.delete_queue(QUEUE)
         for _ in range(50):
             await asyncio.sleep(0)
-        assert store.statistics().cache_bytes_now == 0
+        assert store.statistics().queue_memory_bytes_now == 0
 
     run_store(store, work)
 

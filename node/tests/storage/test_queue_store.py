@@ -22,7 +22,7 @@ from ringmq_node.storage import CorruptError, QueueStore, Store, StoreLimits
 
 # So small that every few ops evict, seal and flush.
 TINY = StoreLimits(
-    cache_bytes_max=3_000,
+    queue_memory_bytes_max=3_000,
     journal_entries_max=60,
     journal_bytes_max=6_000,
     flush_piece_bytes_max=700,
@@ -222,12 +222,16 @@ def test_memory_is_bounded_and_bodies_come_back_from_the_disk() -> None:
             publish(queue, batch)
             await store.sync()
         # One entry takes about 400 bytes, and one segment's entries stay in memory.
-        assert store.statistics().cache_bytes_now <= 50 * 500 + 3 * TINY.cache_bytes_max
+        assert (
+            store.statistics().queue_memory_bytes_now <= 50 * 500 + 3 * TINY.queue_memory_bytes_max
+        )
         assert bodies(queue) == {at: batch[at % 10] for at in range(500)}
         assert store.statistics().blocks_read > 5
-        assert store.statistics().cache_bytes_now <= 50 * 500 + 3 * TINY.cache_bytes_max
+        assert (
+            store.statistics().queue_memory_bytes_now <= 50 * 500 + 3 * TINY.queue_memory_bytes_max
+        )
         append(queue, Remove(((0, 499),)))
-        assert store.statistics().cache_bytes_now == 0
+        assert store.statistics().queue_memory_bytes_now == 0
 
     run_store(store, work)
 
@@ -252,7 +256,7 @@ def test_memory_of_what_was_consumed_is_given_back_before_the_journal_is_sealed(
 
 
 def test_block_read_in_small_pieces_is_read_from_disk_once() -> None:
-    store = open_store(SimulatedDisk(), StoreLimits(cache_bytes_max=0))
+    store = open_store(SimulatedDisk(), StoreLimits(queue_memory_bytes_max=0))
     queue = store.open_queue(QUEUE)
 
     async def work() -> None:
@@ -286,7 +290,7 @@ def test_message_removed_before_the_flush_never_reaches_a_segment() -> None:
 
 def test_body_damaged_on_disk_is_reported_once_and_missing_from_then_on() -> None:
     disk = SimulatedDisk()
-    store = open_store(disk, StoreLimits(cache_bytes_max=0))
+    store = open_store(disk, StoreLimits(queue_memory_bytes_max=0))
     queue = store.open_queue(QUEUE)
 
     async def work() -> None:
@@ -311,7 +315,7 @@ def test_body_damaged_on_disk_is_reported_once_and_missing_from_then_on() -> Non
 
 def test_body_damaged_before_its_flush_is_missing_and_the_rest_is_flushed() -> None:
     disk = SimulatedDisk()
-    limits = StoreLimits(cache_bytes_max=0, journal_entries_max=3)
+    limits = StoreLimits(queue_memory_bytes_max=0, journal_entries_max=3)
     store = open_store(disk, limits)
     queue = store.open_queue(QUEUE)
 

@@ -20,7 +20,7 @@ from ringmq_node.queue.ops import Outline, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import CorruptError, checkpoint, references
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
-from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry
+from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.records import (
     FILE_HEADER,
@@ -889,5 +889,5 @@ def test_data_file_of_a_segment_says_where_it_ends() -> None:
     segment.entry(1, b"b", generation=2)
     found = recovered(folder({"0.idx": segment, "journal.jif": Journal(live=[(0, 1)])}))
     file = found.segments[0]
-    assert isinstance(file, DataFile)
+    assert isinstance(file, QueueFile)
     assert (file.end, file.synced, file.oldest_generation) == (len(segment.data),) * 2 + (2,)

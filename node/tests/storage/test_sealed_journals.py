@@ -56,7 +56,7 @@ def publish(queue: QueueStore) -> None:
 
 
 def opened(disk: SimulatedDisk, sealed_bytes_max: int) -> tuple[Store, asyncio.Event]:
-    limits = replace(LIMITS, sealed_bytes_max=sealed_bytes_max, cache_bytes_max=1 << 20)
+    limits = replace(LIMITS, sealed_bytes_max=sealed_bytes_max, queue_memory_bytes_max=1 << 20)
     # Embedded, else nothing is copied.
     store = open_store(disk, replace(limits, embed_below=1 << 20))
     durable = asyncio.Event()

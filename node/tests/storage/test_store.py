@@ -159,7 +159,7 @@ def test_deleted_queue_is_gone_and_its_name_is_free(tmp_path: Path) -> None:
         publish(queue, [b"y"])
         store.delete_queue("a")
         assert store.queue_names() == []
-        assert store.statistics().cache_bytes_now == 0
+        assert store.statistics().queue_memory_bytes_now == 0
         with pytest.raises(StoreClosedError, match="'a' was deleted"):
             publish(queue, [b"z"])
         fresh = store.open_queue("a")
@@ -312,7 +312,7 @@ def test_failed_disk_closes_the_store_for_writes_and_loses_nothing_durable(
     what: str, code: int, expected: type[StoreError]
 ) -> None:
     disk = SimulatedDisk()
-    store = open_store(disk, StoreLimits(cache_bytes_max=0))
+    store = open_store(disk, StoreLimits(queue_memory_bytes_max=0))
     queue = store.open_queue(QUEUE)
     failures: list[StoreError] = []
     store.on_failed = failures.append

@@ -23,8 +23,8 @@ from ringmq_node.storage import store as store_module
 from ringmq_node.storage.offline import DataDirectory, open_offline, verify
 
 QUEUES = ROOT / "queues"
-ROOMY = StoreLimits(cache_bytes_max=64 << 20)
-TIGHT = StoreLimits(cache_bytes_max=0, store_file_bytes_max=100_000)
+ROOMY = StoreLimits(queue_memory_bytes_max=64 << 20)
+TIGHT = StoreLimits(queue_memory_bytes_max=0, store_file_bytes_max=100_000)
 COUNT = 40_000
 
 

@@ -24,7 +24,7 @@ ROOT = Path("/data")
 QUEUE = "orders"
 # So small that a short workload seals, flushes, and deletes segments.
 LIMITS = StoreLimits(
-    cache_bytes_max=40_000,
+    queue_memory_bytes_max=40_000,
     journal_entries_max=1_500,
     journal_bytes_max=25_000,
     flush_piece_bytes_max=8_000,

@@ -29,7 +29,7 @@ _HELP = {
     "slow_timeout_s": "How long a mirror may hold up a full window.",
     "lease_s": "The lease in the registry.",
     "heartbeat_s": "On clients' streams.",
-    "cache_bytes_max": "Bodies and index entries in memory, of all queues.",
+    "queue_memory_bytes_max": "Bodies and index entries in memory, of all queues.",
     "embed_below": "Smaller messages are kept in a queue's index; 0: none.",
     "ring_bytes_max": "Unstable bytes of one ring, past which publishers wait.",
     "memory_watermark": "Memory alarm: a fraction of the memory, or a size like 256MiB.",

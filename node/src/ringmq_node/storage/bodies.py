@@ -29,12 +29,7 @@ from ringmq_node.storage import paging
 from ringmq_node.storage.checkpoint import Cut
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
-from ringmq_node.storage.index import (
-    DataFile,
-    Delta,
-    Entry,
-    RunIndex,
-)
+from ringmq_node.storage.index import Delta, Entry, QueueFile, RunIndex
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.pager import Pager
@@ -70,7 +65,7 @@ class Host(Protocol):
 class Condemned:
     """A segment that died as a delta: its references are to be read and given back."""
 
-    segment: DataFile
+    segment: QueueFile
     # The positions that were live in it.
     positions: RangeSet
     cuts: tuple[Cut, ...]
@@ -96,7 +91,7 @@ class Bodies:
         found: Recovered,
         *,
         gate: Callable[[], int],
-        on_emptied: Callable[[DataFile], None],
+        on_emptied: Callable[[QueueFile], None],
         on_lost: Callable[[Entry | None], None],
     ) -> None:
         """`gate()`: the round that has to be over for what has happened so far to be durable.
@@ -107,7 +102,7 @@ class Bodies:
         # Body bytes of all live messages that are not missing.
         self.live_bytes = found.body_bytes
         self.index: RunIndex = found.index
-        self.segments: dict[int, DataFile] = found.segments
+        self.segments: dict[int, QueueFile] = found.segments
         self.cuts: tuple[Cut, ...] = found.cuts
         self.corruptions: list[CorruptionReport] = found.corruptions
         self.next_position = found.state.next_position
@@ -480,12 +475,12 @@ class Bodies:
     @property
     def is_over(self) -> bool:
         """Whether the node holds more in memory than it should."""
-        return self._host.counters.cache_bytes > self._host.limits.cache_bytes_max
+        return self._host.counters.queue_memory_bytes > self._host.limits.queue_memory_bytes_max
 
     def account(self) -> None:
         """Tells the node what is in memory now."""
         now = self.index.memory_bytes
-        self._host.counters.cache_bytes += now - self._accounted
+        self._host.counters.queue_memory_bytes += now - self._accounted
         self._accounted = now
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ringmq.ranges import RangeSet
 from ringmq_node.storage.bodies import Bodies, Condemned
 from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry, alike, live_count
+from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile, alike, live_count
 from ringmq_node.storage.journal import SUFFIX
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.records import new_marker
@@ -45,7 +45,7 @@ class FlushJob:
 
     queue: QueueStore
     items: list[FlushItem] = field(default_factory=list)
-    removals: list[DataFile] = field(default_factory=list)
+    removals: list[QueueFile] = field(default_factory=list)
     # A segment to read the references of.
     condemned: Condemned | None = None
     # The answers.
@@ -76,7 +76,7 @@ class Flusher:
         limits: StoreLimits,
         counters: Counters,
         bodies: Bodies,
-        sealed: Iterable[DataFile],
+        sealed: Iterable[QueueFile],
         gate: Callable[[], int],
     ) -> None:
         """`gate()`: the round that has to be over for what has happened so far to be durable."""
@@ -86,15 +86,15 @@ class Flusher:
         self._bodies = bodies
         self._gate = gate
         # Journals on their way into segments, oldest first; how far the first one is.
-        self._sealed: deque[DataFile] = deque(sealed)
+        self._sealed: deque[QueueFile] = deque(sealed)
         self._cursor = 0
         self._sealed_bytes = 0
         self._count_sealed(sum(file.end for file in self._sealed))
         # Files that are being removed.
-        self._leaving: list[DataFile] = []
+        self._leaving: list[QueueFile] = []
         # Journals of which all that lives is elsewhere, with their gates; the gates of segments
         # in which nothing lives.
-        self._spent: deque[tuple[int, DataFile]] = deque()
+        self._spent: deque[tuple[int, QueueFile]] = deque()
         self._emptied = {n: 0 for n, file in bodies.segments.items() if not file.references}
 
     @property
@@ -106,12 +106,12 @@ class Flusher:
         """Whether there are files to be deleted once more is durable."""
         return bool(self._emptied or self._bodies.condemned or self._spent)
 
-    def files(self) -> Iterable[DataFile]:
+    def files(self) -> Iterable[QueueFile]:
         """All but the current journal and those that are being sealed."""
         spent = (file for _, file in self._spent)
         return [*spent, *self._sealed, *self._bodies.segments.values(), *self._leaving]
 
-    def sealed(self, file: DataFile) -> None:
+    def sealed(self, file: QueueFile) -> None:
         """One more journal to empty."""
         self._sealed.append(file)
         self._count_sealed(file.end)
@@ -124,7 +124,7 @@ class Flusher:
         self._sealed_bytes += size
         self._counters.sealed_bytes += size
 
-    def emptied(self, file: DataFile) -> bool:
+    def emptied(self, file: QueueFile) -> bool:
         """An entry has left `file`. Returns whether that makes it a segment to be deleted."""
         if file.references or self._bodies.segments.get(file.number) is not file:
             return False
@@ -173,7 +173,7 @@ class Flusher:
             segment = segments.get(number)
             if segment is None:
                 path = self._directory / segment_name(number)
-                segment = DataFile(path, number, new_marker(), end=0, synced=0)
+                segment = QueueFile(path, number, new_marker(), end=0, synced=0)
                 segment.oldest_generation = entry.generation
                 segments[number] = segment
             segment.oldest_generation = min(segment.oldest_generation, entry.generation)

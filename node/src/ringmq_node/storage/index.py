@@ -37,7 +37,7 @@ _COMPACT_ABOVE = 64
 
 
 @dataclass(slots=True, eq=False)
-class DataFile:
+class QueueFile:
     """A journal or a segment. `number` is its generation, or its place in the queue."""
 
     path: Path
@@ -73,7 +73,7 @@ class Entry:
     generation: int
     # The index record: which file it is in (None: in none, the message is only in memory or
     # in the transient store), where it begins, how long it is with its header.
-    file: DataFile | None
+    file: QueueFile | None
     offset: int
     length: int
     # Bytes of all the bodies of `first..last`, dead ones too.
@@ -156,7 +156,7 @@ def alike(sizes: array[int]) -> array[int] | None:
 class Delta:
     """A segment of which only this is in memory."""
 
-    segment: DataFile
+    segment: QueueFile
     # Live messages whose bodies are in it, and the bytes of these.
     live: int
     live_bytes: int
@@ -299,7 +299,7 @@ class RunIndex:
         entry.drop_block()
         self._count(entry, 1)
 
-    def fold(self, segment: DataFile, live: RangeSet) -> Delta:
+    def fold(self, segment: QueueFile, live: RangeSet) -> Delta:
         """Puts a delta in the place of all entries of a segment, which are all in its file."""
         first = segment.number * SEGMENT_POSITIONS
         last = first + SEGMENT_POSITIONS - 1

@@ -32,7 +32,7 @@ from pathlib import Path
 from ringmq_node.storage import checkpoint, elision
 from ringmq_node.storage.checkpoint import Checkpoint
 from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.index import DataFile
+from ringmq_node.storage.index import QueueFile
 from ringmq_node.storage.records import (
     FILE_HEADER,
     JOURNAL_MAGIC,
@@ -59,10 +59,10 @@ def sealed_name(generation: int) -> str:
 class Piece:
     """Consecutive bytes of one journal. If `seals` is set, these are its first."""
 
-    file: DataFile
+    file: QueueFile
     offset: int
     buffers: list[bytes] = field(default_factory=list)
-    seals: DataFile | None = None
+    seals: QueueFile | None = None
 
     @property
     def end(self) -> int:
@@ -73,7 +73,7 @@ class JournalWriter:
     """What is appended, until a thread takes it. Only on the event loop's thread."""
 
     def __init__(
-        self, directory: Path, start: Checkpoint, seals: DataFile | None, *, written: bool = True
+        self, directory: Path, start: Checkpoint, seals: QueueFile | None, *, written: bool = True
     ) -> None:
         """A new journal, which begins with `start` and takes the place of `seals`."""
         self._path = directory / CURRENT_NAME
@@ -130,7 +130,7 @@ class JournalWriter:
         self.file.end = piece.end
         return moved
 
-    def rotate(self, start: Checkpoint) -> DataFile:
+    def rotate(self, start: Checkpoint) -> QueueFile:
         """Seals the journal and begins the next; returns the sealed one."""
         sealed = self.file
         if self._written and not self._pieces:
@@ -145,8 +145,8 @@ class JournalWriter:
         pieces, self._pieces = self._pieces, []
         return pieces
 
-    def _begin(self, start: Checkpoint, seals: DataFile | None) -> DataFile:
-        file = DataFile(
+    def _begin(self, start: Checkpoint, seals: QueueFile | None) -> QueueFile:
+        file = QueueFile(
             self._path,
             start.generation,
             new_marker(),
@@ -191,7 +191,7 @@ def write_pieces(disk: Disk, directory: Path, pieces: list[Piece]) -> None:
             disk.sync(path)
 
 
-def _seal(disk: Disk, directory: Path, file: DataFile) -> None:
+def _seal(disk: Disk, directory: Path, file: QueueFile) -> None:
     path = directory / sealed_name(file.number)
     # A reader on the event loop must not find the new file under the old one's name.
     with file.lock:

@@ -11,7 +11,7 @@ from ringmq_node.queue.block import COUNT_MAX
 from ringmq_node.queue.ops import Op, Outline
 from ringmq_node.storage import checkpoint, tables
 from ringmq_node.storage.checkpoint import Checkpoint
-from ringmq_node.storage.index import DataFile
+from ringmq_node.storage.index import QueueFile
 from ringmq_node.storage.records import END_PAYLOAD, Header, Kind
 from ringmq_node.storage.tables import NUMBER_MAX, Body
 
@@ -61,7 +61,7 @@ class Held:
 class Journal:
     """A journal and what is in it."""
 
-    file: DataFile
+    file: QueueFile
     bodies: list[Body] = field(default_factory=list)
     loaded: bool = False
     held: Held = field(default_factory=Held)

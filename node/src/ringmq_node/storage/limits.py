@@ -9,8 +9,9 @@ from dataclasses import dataclass
 class StoreLimits:
     """Each with its unit. The defaults are for a node with a few GiB of memory."""
 
-    # Blocks kept in memory, over all queues. Those that aren't on disk yet are not bounded here.
-    cache_bytes_max: int = 256 << 20
+    # Bodies and index entries in memory, over all queues. Beside them are bodies that aren't on
+    # the disk yet.
+    queue_memory_bytes_max: int = 256 << 20
     # A journal with more messages and acks, or more bytes, is sealed and flushed to segments.
     journal_entries_max: int = 65_536
     journal_bytes_max: int = 64 << 20
@@ -69,7 +70,7 @@ class Written:
 class Counters:
     """What the parts of a store count into, on the event loop's thread."""
 
-    cache_bytes: int = 0
+    queue_memory_bytes: int = 0
     rounds: int = 0
     files_synced: int = 0
     journal_bytes: int = 0

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ringmq_node.storage import paging
-from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry
+from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile
 
 if TYPE_CHECKING:
     from ringmq_node.storage.bodies import Bodies, Host
@@ -85,7 +85,7 @@ class Pager:
                 return True
         return False
 
-    def _may_fold(self, segment: DataFile) -> bool:
+    def _may_fold(self, segment: QueueFile) -> bool:
         first = segment.number * SEGMENT_POSITIONS
         last = first + SEGMENT_POSITIONS - 1
         if not segment.references or segment.damaged or last >= self._bodies.next_position:
@@ -159,7 +159,7 @@ class Pager:
     def _excess_messages(self) -> float:
         """How many messages too many are in memory."""
         excess = self._bodies.index.messages_in_memory - (0 if self.lazy else self.target)
-        over = self._host.counters.cache_bytes - self._host.limits.cache_bytes_max
+        over = self._host.counters.queue_memory_bytes - self._host.limits.queue_memory_bytes_max
         if over > 0 and self._bodies.index.memory_bytes:
             share = over / self._bodies.index.memory_bytes
             excess = max(excess, share * self._bodies.index.messages_in_memory)

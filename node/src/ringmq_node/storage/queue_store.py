@@ -33,7 +33,7 @@ from ringmq_node.storage.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.elision import Elision, Gathered
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError, StoreFailedError
 from ringmq_node.storage.flush import Flusher, FlushJob
-from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry, live_count
+from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile, live_count
 from ringmq_node.storage.journal import JournalWriter, Piece
 from ringmq_node.storage.limits import Written
 from ringmq_node.storage.records import (
@@ -146,7 +146,7 @@ class QueueStore:
             directory, host.limits, host.counters, self.bodies, found.sealed, self._gate
         )
         # Journals whose successor is not durable yet.
-        self._sealing: list[DataFile] = []
+        self._sealing: list[QueueFile] = []
         self._unsynced: list[Entry] = []
         self._elision = Elision()
         self._fills = self._fills_durable = 0
@@ -459,7 +459,7 @@ class QueueStore:
         self._host.mark_dirty(self)
 
     def _checkpoint(
-        self, generation: int, current: DataFile | None, cuts: tuple[Cut, ...]
+        self, generation: int, current: QueueFile | None, cuts: tuple[Cut, ...]
     ) -> Checkpoint:
         """The state as it is, for the journal `generation`, which comes after `current`."""
         # A cut says nothing once no file has bodies from before it, nor can come back with them.
@@ -568,7 +568,7 @@ class QueueStore:
         file.entries.append(entry)
         self._unsynced.append(entry)
 
-    def _emptied(self, file: DataFile) -> None:
+    def _emptied(self, file: QueueFile) -> None:
         """An entry has left `file`."""
         if self._flusher.emptied(file):
             self._host.mark_flushable(self)

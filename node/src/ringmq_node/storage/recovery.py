@@ -45,7 +45,7 @@ from ringmq_node.storage import names as names_of
 from ringmq_node.storage.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
-from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Delta, Entry, RunIndex
+from ringmq_node.storage.index import SEGMENT_POSITIONS, Delta, Entry, QueueFile, RunIndex
 from ringmq_node.storage.journal import CURRENT_NAME, NEW_SUFFIX, sealed_name
 from ringmq_node.storage.journal_scan import Journal, Said
 from ringmq_node.storage.records import (
@@ -84,9 +84,9 @@ class Recovered:
     missing: RangeSet
     index: RunIndex
     body_bytes: int
-    current: DataFile | None
-    sealed: list[DataFile]
-    segments: dict[int, DataFile]
+    current: QueueFile | None
+    sealed: list[QueueFile]
+    segments: dict[int, QueueFile]
     next_generation: int
     cuts: tuple[Cut, ...]
     damaged: bool
@@ -199,7 +199,7 @@ class _Recovery:
             return None
         self._generation = max(before, found)
         self._generations.add(found)
-        file = DataFile(path, found, records.marker, end=0, synced=0, oldest_generation=found)
+        file = QueueFile(path, found, records.marker, end=0, synced=0, oldest_generation=found)
         journal = Journal(file)
         result: Scan[None] = records.scan(
             lambda header, payload: self._visit(journal, header, payload)
@@ -312,9 +312,9 @@ class _Recovery:
 
     def _read_segments(
         self, names: dict[str, int], state: QueueState, journals: list[Journal]
-    ) -> dict[int, DataFile]:
+    ) -> dict[int, QueueFile]:
         """Also makes the state up, if there is none, and drops what is transient of it."""
-        segments: dict[int, DataFile] = {}
+        segments: dict[int, QueueFile] = {}
         if not self._guessed:
             _drop_transient(state)
         for number in names_of.segments(names):
@@ -341,7 +341,7 @@ class _Recovery:
                 self._sum(state, file, self._bodies_of(file))
         return segments
 
-    def _open_segment(self, number: int, size: int) -> tuple[DataFile, list[Body]] | None:
+    def _open_segment(self, number: int, size: int) -> tuple[QueueFile, list[Body]] | None:
         path = self._directory / segment_name(number)
         found = scan_segment(self._disk, path, number, size, journals=self._generations)
         self._corruptions += found.corruptions
@@ -354,12 +354,12 @@ class _Recovery:
             found.end = self._cut_file(path, found)
         generations = [body.generation for body in found.bodies]
         end = found.end
-        file = DataFile(path, number, found.marker, end=end, synced=end, found=end)
+        file = QueueFile(path, number, found.marker, end=end, synced=end, found=end)
         file.oldest_generation = min(generations, default=0)
         self._generation = max(self._generation, *generations, 0)
         return file, found.bodies
 
-    def _bodies_of(self, file: DataFile) -> list[Body]:
+    def _bodies_of(self, file: QueueFile) -> list[Body]:
         """Again, of a segment that was opened."""
         end = file.end
         return scan_segment(self._disk, file.path, file.number, end, proven=end).bodies
@@ -372,7 +372,7 @@ class _Recovery:
                 state.transient.add(body.first, body.last)
             state.next_position = max(state.next_position, body.last + 1)
 
-    def _sum(self, state: QueueState, file: DataFile, bodies: list[Body]) -> None:
+    def _sum(self, state: QueueState, file: QueueFile, bodies: list[Body]) -> None:
         """What recovery chooses of a segment, as a delta; refers to what is stored of it."""
         delta = Delta(file, 0, 0, False)
         self._beyond = max((self._beyond, *(body.last for body in bodies)))
@@ -434,7 +434,7 @@ class _Recovery:
     # -- the sum
 
     def _assemble(
-        self, state: QueueState, journals: list[Journal], segments: dict[int, DataFile]
+        self, state: QueueState, journals: list[Journal], segments: dict[int, QueueFile]
     ) -> Recovered:
         entries: list[Entry] = []
         mixed: set[int] = set()

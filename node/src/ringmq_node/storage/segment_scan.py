@@ -26,7 +26,7 @@ from ringmq_node.storage import tables
 from ringmq_node.storage.checkpoint import Cut
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
-from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry
+from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile
 from ringmq_node.storage.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
@@ -239,7 +239,7 @@ def _add_bodies(file: RecordFile, header: Header, low: int, high: int, bodies: l
 
 def load_segment(
     disk: Disk,
-    file: DataFile,
+    file: QueueFile,
     live: RangeSet,
     missing: RangeSet,
     cuts: tuple[Cut, ...],
@@ -294,7 +294,7 @@ def _newest_first(bodies: list[Body]) -> list[Body]:
     return sorted(bodies, key=lambda body: (body.generation, body.offset), reverse=True)
 
 
-def entries_of(choices: list[Choice], file: DataFile) -> list[Entry]:
+def entries_of(choices: list[Choice], file: QueueFile) -> list[Entry]:
     entries = [body.entry(file, first, last, live) for body, first, last, live in choices]
     entries.sort(key=lambda entry: entry.first)
     return entries

@@ -32,7 +32,7 @@ from ringmq_node.queue.block import Block
 from ringmq_node.storage import references
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
-from ringmq_node.storage.index import SEGMENT_POSITIONS, DataFile, Entry
+from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile
 from ringmq_node.storage.journal import NEW_SUFFIX
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.records import (
@@ -69,7 +69,7 @@ class FlushItem:
     entry: Entry
     first: int
     last: int
-    segment: DataFile
+    segment: QueueFile
     block: Block | None
     # Only of entries whose bodies are in the message store.
     location: Location | None
@@ -120,7 +120,7 @@ def parts_of(entry: Entry, live: RangeSet) -> list[Range]:
 
 def write_items(disk: Disk, items: list[FlushItem], *, sync: bool = True) -> list[Placed]:
     """Writes `items` into their segments, durably if `sync`. Raises `OSError`."""
-    by_segment: dict[DataFile, list[FlushItem]] = {}
+    by_segment: dict[QueueFile, list[FlushItem]] = {}
     for item in items:
         by_segment.setdefault(item.segment, []).append(item)
     placed: list[Placed] = []
@@ -132,7 +132,7 @@ def write_items(disk: Disk, items: list[FlushItem], *, sync: bool = True) -> lis
 
 def _write_segment(
     disk: Disk,
-    segment: DataFile,
+    segment: QueueFile,
     items: list[FlushItem],
     blocks: dict[Entry, Block],
     *,

@@ -12,7 +12,7 @@ class StoreStatistics:
     """Counts since `Store.open`, except where it says now."""
 
     queues_now: int
-    cache_bytes_now: int
+    queue_memory_bytes_now: int
     # Sync rounds, and files synced in them.
     rounds: int
     files_synced: int

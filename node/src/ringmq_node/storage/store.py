@@ -292,7 +292,7 @@ class Store:
         queues = self._queues.values()
         return StoreStatistics(
             queues_now=len(self._folders),
-            cache_bytes_now=counters.cache_bytes,
+            queue_memory_bytes_now=counters.queue_memory_bytes,
             rounds=counters.rounds,
             files_synced=counters.files_synced,
             journal_bytes_written=counters.journal_bytes,
@@ -341,7 +341,7 @@ class Store:
         for queue in idle:
             del self._active[queue]
             queue.seal()
-        over = self.counters.cache_bytes > self.limits.cache_bytes_max
+        over = self.counters.queue_memory_bytes > self.limits.queue_memory_bytes_max
         for queue in self._queues.values():
             if over:
                 queue.seal_for_memory()

@@ -19,7 +19,7 @@ from ringmq.ranges import RangeSet
 from ringmq_node.queue import block
 from ringmq_node.storage import checkpoint, references
 from ringmq_node.storage.checkpoint import Cut
-from ringmq_node.storage.index import DataFile, Entry, alike
+from ringmq_node.storage.index import Entry, QueueFile, alike
 from ringmq_node.storage.records import FILE_HEADER, FLAG_TRANSIENT, RECORD_HEADER_BYTES, Header
 from ringmq_node.storage.references import Location
 
@@ -47,7 +47,7 @@ class Body(NamedTuple):
     offset: int
     length: int
 
-    def entry(self, file: DataFile, first: int, last: int, live: int) -> Entry:
+    def entry(self, file: QueueFile, first: int, last: int, live: int) -> Entry:
         """An entry for `first..last`, of which `live` are live."""
         whole = Entry(
             first=self.first,

@@ -31,7 +31,7 @@ ORDERS = ("first", "last", "every other", "any", "all")
 def random_limits(rng: random.Random) -> StoreLimits:
     some = rng.choice
     return StoreLimits(
-        cache_bytes_max=some([0, 3_000, 1 << 28]),
+        queue_memory_bytes_max=some([0, 3_000, 1 << 28]),
         journal_entries_max=some([20, 200]),
         journal_bytes_max=some([1_500, 20_000]),
         flush_piece_bytes_max=some([300, 1 << 20]),

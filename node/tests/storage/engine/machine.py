@@ -373,7 +373,7 @@ class Engine:
             self.store.messages(transient=transient).check()
         check_references(self.store, [queue.store for queue in self.queues.values()])
         held = sum(q.store.bodies.index.memory_bytes for q in self.queues.values())
-        assert self.store.counters.cache_bytes == held
+        assert self.store.counters.queue_memory_bytes == held
 
     def check_queue(self, queue: Queue) -> None:
         store, master = queue.store, queue.master

@@ -116,12 +116,14 @@ def test_paged_messages_in_two_segments_keep_their_order(engine: Engine) -> None
 
 def test_engine_with_room_for_nothing(engine: Engine) -> None:
     engine.stop()
-    engine.limits = replace(SMALL, cache_bytes_max=0, read_ahead_bytes=0, store_cache_bytes_max=0)
+    engine.limits = replace(
+        SMALL, queue_memory_bytes_max=0, read_ahead_bytes=0, store_cache_bytes_max=0
+    )
     engine.stop()
     engine.publish(["a", "b"], [40, 900] * 10)
     engine.settle()
     engine.pass_time(5.0)
-    assert engine.store.statistics().cache_bytes_now < 20_000
+    assert engine.store.statistics().queue_memory_bytes_now < 20_000
 
 
 def test_what_was_removed_and_filled_in_again_is_read_from_where_it_was_filled_in(

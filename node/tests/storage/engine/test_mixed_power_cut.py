@@ -44,7 +44,7 @@ from ringmq_node.storage import QueueStore, Store, StoreLimits
 from ringmq_node.storage.index import RunIndex
 
 LIMITS = StoreLimits(
-    cache_bytes_max=6_000,
+    queue_memory_bytes_max=6_000,
     journal_entries_max=40,
     journal_bytes_max=4_000,
     flush_piece_bytes_max=1_000,

@@ -26,7 +26,7 @@ SIZES = st.sampled_from([0, 3, 40, 200, 900])
 NAME = st.sampled_from(NAMES)
 LIMITS = st.builds(
     StoreLimits,
-    cache_bytes_max=st.sampled_from([0, 3_000, 1 << 28]),
+    queue_memory_bytes_max=st.sampled_from([0, 3_000, 1 << 28]),
     journal_entries_max=st.sampled_from([20, 200]),
     journal_bytes_max=st.sampled_from([1_500, 20_000]),
     flush_piece_bytes_max=st.sampled_from([300, 1 << 20]),

@@ -13,9 +13,9 @@ What it promises
 What it asks
 
 * `release` a location only when what removes it from the index is durable. Else a power cut
-  may bring back a message whose body has been deleted. At once may be released what has not
-  been taken yet (see `is_waiting`): what adds it to the index is not durable either, and
-  goes with what removes it. It becomes a hole: only its header is written.
+  may bring back a message whose body has been deleted. At once may be released what no record
+  of an index will refer to: that of a transient message, or of an elided publish (see
+  `elision`). Not taken yet, it becomes a hole: only its header is written.
 * Each `share` and `put` is followed by at most one `release`; a location without references
   is not shared again, once `start_collecting` has been called. A location is always the
   one that `put` gave: nobody is told where compaction has put the record.
@@ -268,10 +268,6 @@ class MessageStore:
         if self._catalogue.find(location) is not None:
             return None
         return self._lost(location, "record is lost: it was damaged, or is not known").report
-
-    def is_waiting(self, location: Location) -> bool:
-        """Whether the record has not been taken yet, so that a release keeps it off the disk."""
-        return _key(location) in self._gathered
 
     # -- reading
 

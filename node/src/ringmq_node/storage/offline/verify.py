@@ -25,8 +25,7 @@ from pathlib import Path
 
 from ringmq.ranges import RangeSet
 from ringmq_node.storage.errors import UnsupportedFormatError
-from ringmq_node.storage.index import DataFile as QueueFile
-from ringmq_node.storage.index import Entry
+from ringmq_node.storage.index import Entry, QueueFile
 from ringmq_node.storage.messages.files import data_name, map_name
 from ringmq_node.storage.messages.relocation import LOST
 from ringmq_node.storage.offline.bodies import BodyFiles, Lost, References
