@@ -59,6 +59,7 @@ from ringmq.model import (
     QueueStorage,
     Replica,
     Resources,
+    StoreNumbers,
 )
 from ringmq.publisher import Publisher
 from ringmq.sync import connect_sync
@@ -101,6 +102,7 @@ __all__ = [
     "RetryableError",
     "RingMQError",
     "StoreFailedError",
+    "StoreNumbers",
     "TimedOutError",
     "TooFewSynchronisedError",
     "UnavailableError",

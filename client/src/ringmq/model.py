@@ -228,6 +228,35 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreNumbers:
+    """What a node's store has, and did since its start. `docs/cli.md` says what each means."""
+
+    queue_memory_bytes: int
+    journals_sealed: int
+    sealed_bytes: int
+    rounds: int
+    journal_bytes_written: int
+    segment_bytes_written: int
+    body_bytes_elided: int
+    message_store_bytes: int
+    message_store_garbage_bytes: int
+
+    @classmethod
+    def from_wire(cls, wire: admin.StoreNumbers) -> StoreNumbers:
+        return cls(
+            queue_memory_bytes=wire.queue_memory_bytes,
+            journals_sealed=wire.journals_sealed,
+            sealed_bytes=wire.sealed_bytes,
+            rounds=wire.rounds,
+            journal_bytes_written=wire.journal_bytes_written,
+            segment_bytes_written=wire.segment_bytes_written,
+            body_bytes_elided=wire.body_bytes_elided,
+            message_store_bytes=wire.message_store_bytes,
+            message_store_garbage_bytes=wire.message_store_garbage_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """What a node uses of its machine, and the limits past which an alarm is on."""
 
@@ -244,6 +273,7 @@ class Resources:
     desired_duration_s: float | None
     # Why the node's store is closed for writes; None: it is open.
     store_failure: str | None
+    store: StoreNumbers
 
     @classmethod
     def from_wire(cls, wire: admin.Resources) -> Resources:
@@ -258,6 +288,7 @@ class Resources:
             disk_alarm=wire.disk_alarm,
             desired_duration_s=wire.desired_duration_s if bounded else None,
             store_failure=wire.store_failure or None,
+            store=StoreNumbers.from_wire(wire.store),
         )
 
 

@@ -76,6 +76,12 @@ def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[
     assert storage["body_bytes_written"] == 5_000_000
     assert storage["body_bytes_read"] == storage["body_bytes_elided"] == 0
     assert storage["segments_loaded"] == 0
+    numbers = run("cluster", "status")["nodes"][0]["resources"]["store"]
+    assert numbers["message_store_bytes"] >= 5_000_000
+    assert numbers["message_store_garbage_bytes"] < 100_000
+    assert numbers["journal_bytes_written"] >= storage["journal_bytes_written"]
+    assert numbers["rounds"] > 0
+    assert numbers["journals_sealed"] == numbers["sealed_bytes"] == 0
     changed = run("queue", "mode", "lazy", "default")
     assert changed == {"queue": "lazy", "before": "lazy", "mode": "default"}
     assert run("queue", "show", "lazy")["mode"] == "default"

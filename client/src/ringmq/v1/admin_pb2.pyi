@@ -99,6 +99,58 @@ class NodeInfo(google.protobuf.message.Message):
 Global___NodeInfo: typing_extensions.TypeAlias = NodeInfo
 
 @typing.final
+class StoreNumbers(google.protobuf.message.Message):
+    """What a node's store has now where it says so; else what it did since the node was
+    started.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    JOURNALS_SEALED_FIELD_NUMBER: builtins.int
+    SEALED_BYTES_FIELD_NUMBER: builtins.int
+    ROUNDS_FIELD_NUMBER: builtins.int
+    JOURNAL_BYTES_WRITTEN_FIELD_NUMBER: builtins.int
+    SEGMENT_BYTES_WRITTEN_FIELD_NUMBER: builtins.int
+    BODY_BYTES_ELIDED_FIELD_NUMBER: builtins.int
+    MESSAGE_STORE_BYTES_FIELD_NUMBER: builtins.int
+    MESSAGE_STORE_GARBAGE_BYTES_FIELD_NUMBER: builtins.int
+    queue_memory_bytes: builtins.int
+    """Bodies and index entries of all queues in memory; now."""
+    journals_sealed: builtins.int
+    """Journals that wait to be moved into segments; now. With too many bytes of
+    them the node confirms later.
+    """
+    sealed_bytes: builtins.int
+    rounds: builtins.int
+    """Group commits, and what went to journals and segments."""
+    journal_bytes_written: builtins.int
+    segment_bytes_written: builtins.int
+    body_bytes_elided: builtins.int
+    """Of bodies that were removed before they were written."""
+    message_store_bytes: builtins.int
+    """The message stores, persistent and transient: bytes on disk, and how many
+    of these nobody refers to; now.
+    """
+    message_store_garbage_bytes: builtins.int
+    def __init__(
+        self,
+        *,
+        queue_memory_bytes: builtins.int = ...,
+        journals_sealed: builtins.int = ...,
+        sealed_bytes: builtins.int = ...,
+        rounds: builtins.int = ...,
+        journal_bytes_written: builtins.int = ...,
+        segment_bytes_written: builtins.int = ...,
+        body_bytes_elided: builtins.int = ...,
+        message_store_bytes: builtins.int = ...,
+        message_store_garbage_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["body_bytes_elided", b"body_bytes_elided", "journal_bytes_written", b"journal_bytes_written", "journals_sealed", b"journals_sealed", "message_store_bytes", b"message_store_bytes", "message_store_garbage_bytes", b"message_store_garbage_bytes", "queue_memory_bytes", b"queue_memory_bytes", "rounds", b"rounds", "sealed_bytes", b"sealed_bytes", "segment_bytes_written", b"segment_bytes_written"]) -> None: ...
+
+Global___StoreNumbers: typing_extensions.TypeAlias = StoreNumbers
+
+@typing.final
 class Resources(google.protobuf.message.Message):
     """At the node's last look, at most ten seconds ago."""
 
@@ -113,6 +165,7 @@ class Resources(google.protobuf.message.Message):
     DISK_ALARM_FIELD_NUMBER: builtins.int
     DESIRED_DURATION_S_FIELD_NUMBER: builtins.int
     STORE_FAILURE_FIELD_NUMBER: builtins.int
+    STORE_FIELD_NUMBER: builtins.int
     memory_used_bytes: builtins.int
     """Resident; the watermark; what the process may use, at most."""
     memory_limit_bytes: builtins.int
@@ -126,6 +179,10 @@ class Resources(google.protobuf.message.Message):
     """How long a queue may keep a message in memory. Not set: as long as it likes."""
     store_failure: builtins.str
     """Why the node's store is closed for writes; empty: it is open."""
+    @property
+    def store(self) -> Global___StoreNumbers:
+        """At once, not at the last look."""
+
     def __init__(
         self,
         *,
@@ -138,9 +195,10 @@ class Resources(google.protobuf.message.Message):
         disk_alarm: builtins.bool = ...,
         desired_duration_s: builtins.float | None = ...,
         store_failure: builtins.str = ...,
+        store: Global___StoreNumbers | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "store_failure", b"store_failure"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "store", b"store"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "store", b"store", "store_failure", b"store_failure"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_desired_duration_s", b"_desired_duration_s"]) -> typing.Literal["desired_duration_s"] | None: ...
 
 Global___Resources: typing_extensions.TypeAlias = Resources

@@ -19,7 +19,8 @@ from ringmq_node.records import QueueMode, mode_to_wire
 from ringmq_node.resources import Usage
 from ringmq_node.services.relay import METADATA, UNARY_DEADLINE_S, relay_unary
 from ringmq_node.services.rpc import Context, Service, is_relayed, parse
-from ringmq_node.services.storage import storage_to_wire
+from ringmq_node.services.storage import storage_to_wire, store_to_wire
+from ringmq_node.storage import Store
 
 if TYPE_CHECKING:
     from ringmq_node.node import Node
@@ -40,8 +41,9 @@ PROMOTION_REASONS = {
 }
 
 
-def resources_to_wire(usage: Usage, store_failure: object = None) -> admin.Resources:
+def resources_to_wire(usage: Usage, store: Store, store_failure: object) -> admin.Resources:
     return admin.Resources(
+        store=store_to_wire(store),
         memory_used_bytes=usage.memory_used,
         memory_limit_bytes=usage.memory_limit,
         memory_total_bytes=usage.memory_total,
@@ -97,7 +99,7 @@ class AdminService:
         """Sets them, if the node answers in time."""
         node = self._node
         if (info.node, info.incarnation) == (node.me.node, node.me.incarnation):
-            info.resources.CopyFrom(resources_to_wire(node.resources.usage(), node.failed))
+            info.resources.CopyFrom(self._own_resources())
             return
         if not info.address:
             return
@@ -110,8 +112,11 @@ class AdminService:
 
     async def _get_resources(self, data: bytes, context: Context) -> bytes:
         parse(admin.GetResourcesRequest, data)
-        resources = resources_to_wire(self._node.resources.usage(), self._node.failed)
-        return admin.GetResourcesResponse(resources=resources).SerializeToString()
+        return admin.GetResourcesResponse(resources=self._own_resources()).SerializeToString()
+
+    def _own_resources(self) -> admin.Resources:
+        node = self._node
+        return resources_to_wire(node.resources.usage(), node.store, node.failed)
 
     async def _list_queues(self, data: bytes, context: Context) -> bytes:
         """Each master knows its queues best: they are asked, all at once."""
