@@ -395,6 +395,34 @@ def test_sequences_have_no_gaps(tmp_path: Path) -> None:
     scenario(tmp_path, play)
 
 
+def test_a_newer_stream_of_a_producer_ends_the_earlier_one(tmp_path: Path) -> None:
+    """1. A batch waits on a stream for the ring to take it. 2. Its client gives the stream up,
+    and hears on the next one that nothing has come. 3. It sends these messages again under
+    another id, as one before them has expired. 4. The ring takes what had waited."""
+
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        abandoned = scene.publish(1, b"1", b"2")
+        following = Publisher()
+        number, last = scene.replica.open_publisher(following, b"p")
+        assert last == 2
+        assert scene.publisher.reasons == [common.REASON_PRODUCER_FENCED]
+        refused(lambda: scene.publish(3, b"3", to=abandoned), common.REASON_PRODUCER_FENCED)
+        assert scene.replica.info().publishers == 1
+        scene.publish(3, b"3", to=number)
+        assert following.reasons == []
+        # The end of the earlier one's stream doesn't end the newer one's right.
+        scene.replica.close_publisher(abandoned, b"p")
+        scene.replica.open_publisher(Publisher(), b"p")
+        assert following.reasons == [common.REASON_PRODUCER_FENCED]
+        # Who has no id has nothing to be fenced by.
+        scene.publish(1, b"x", producer=b"")
+        scene.publish(1, b"y", producer=b"")
+        assert len(scene.ring.log) == 4
+
+    scenario(tmp_path, play)
+
+
 # --- refusals ---
 
 

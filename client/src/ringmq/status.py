@@ -33,6 +33,8 @@ BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
     common.REASON_QUEUE_NOT_EMPTY: errors.QueueNotEmptyError,
     common.REASON_QUEUE_IN_USE: errors.QueueInUseError,
     common.REASON_NOT_A_MEMBER: errors.NotAMemberError,
+    # Said to a stream that its client has left behind.
+    common.REASON_PRODUCER_FENCED: errors.ProtocolError,
     common.REASON_NO_MASTER: errors.UnavailableError,
     common.REASON_NOT_MASTER: errors.UnavailableError,
     common.REASON_TOO_FEW_SYNCHRONISED: errors.TooFewSynchronisedError,

@@ -99,6 +99,8 @@ class Replica:
         self._host = host
         self._ids = count(1)
         self._publishers: dict[int, PublisherSession] = {}
+        # By producer id, the only session that publishes for it.
+        self._producers: dict[bytes, int] = {}
         self._consumers: dict[int, ConsumerSession] = {}
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Ops that the ring could not take at once.
@@ -224,6 +226,7 @@ class Replica:
         self.master = None
         self._held_ops.clear()
         publishers, self._publishers = self._publishers, {}
+        self._producers.clear()
         consumers, self._consumers = self._consumers, {}
         waiting, self._waiting = self._waiting, {}
         for publisher in publishers.values():
@@ -406,14 +409,27 @@ class Replica:
         changed.set()
 
     def open_publisher(self, session: PublisherSession, producer_id: bytes) -> tuple[int, int]:
-        """Returns the session's number, and the last sequence of its producer."""
+        """Returns the session's number, and the last sequence of its producer.
+
+        That holds until this session publishes: an earlier one of the producer is ended. What is
+        still on its way there comes to nothing, or its client, who has been told what there is,
+        would send it once more.
+        """
         self.serving()
         number = next(self._ids)
         self._publishers[number] = session
+        if producer_id:
+            earlier = self._producers.get(producer_id)
+            self._producers[producer_id] = number
+            fenced = self._publishers.pop(earlier, None) if earlier is not None else None
+            if fenced is not None:
+                fenced.moved(common.REASON_PRODUCER_FENCED)
         return number, self.store.state.producers.get(producer_id, 0)
 
-    def close_publisher(self, number: int) -> None:
+    def close_publisher(self, number: int, producer_id: bytes) -> None:
         self._publishers.pop(number, None)
+        if self._producers.get(producer_id) == number:
+            del self._producers[producer_id]
 
     def publish(
         self,
@@ -428,6 +444,12 @@ class Replica:
         """Enqueues a batch, without what was enqueued before; confirms come to the session."""
         master = self.serving()
         self._check_writable()
+        if publisher not in self._publishers:
+            raise BrokerError(
+                common.REASON_PRODUCER_FENCED,
+                f"queue {self.record.name!r}: a newer stream has this producer id",
+                queue=self.record.name,
+            )
         transient = transient or not self.record.durable
         last_sequence = first_sequence + len(bodies) - 1
         known = self._last_sequence(producer_id, first_sequence)

@@ -555,7 +555,8 @@ class PublishOpen(google.protobuf.message.Message):
     queue: builtins.str
     producer_id: builtins.bytes
     """Who retries under this id is recognised (guarantee G4). At most 64 bytes.
-    Empty: not idempotent, a repeat is enqueued again.
+    Empty: not idempotent, a repeat is enqueued again. A newer stream with the same
+    id ends this one.
     """
     def __init__(
         self,

@@ -68,6 +68,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_QUEUE_IN_USE: _Reason.ValueType  # 10
     REASON_NOT_A_MEMBER: _Reason.ValueType  # 11
     """promotion of a node that holds no replica"""
+    REASON_PRODUCER_FENCED: _Reason.ValueType  # 12
+    """a newer publish stream has the same producer id"""
     REASON_NO_MASTER: _Reason.ValueType  # 20
     """The cluster's state: try again (RetryInfo says when).
     between two masters, or no synchronised replica is up
@@ -117,6 +119,8 @@ REASON_QUEUE_NOT_EMPTY: Reason.ValueType  # 9
 REASON_QUEUE_IN_USE: Reason.ValueType  # 10
 REASON_NOT_A_MEMBER: Reason.ValueType  # 11
 """promotion of a node that holds no replica"""
+REASON_PRODUCER_FENCED: Reason.ValueType  # 12
+"""a newer publish stream has the same producer id"""
 REASON_NO_MASTER: Reason.ValueType  # 20
 """The cluster's state: try again (RetryInfo says when).
 between two masters, or no synchronised replica is up

@@ -222,7 +222,7 @@ class PublishStream(Stream):
         self.outbox.put(broker.PublishResponse(confirmed=broker.Confirmed(sequences=ranges)))
 
     def closed(self) -> None:
-        self.replica.close_publisher(self._number)
+        self.replica.close_publisher(self._number, self._producer_id)
 
     def heartbeat(self) -> broker.PublishResponse:
         return broker.PublishResponse(heartbeat=broker.Heartbeat())
