@@ -30,6 +30,7 @@ from ringmq_gm.registry.base import (
 )
 from ringmq_gm.views import first_view
 from ringmq_node.errors import BrokerError
+from ringmq_node.pace import Pace
 from ringmq_node.records import (
     QUEUES,
     REPLICAS_MAX,
@@ -68,6 +69,8 @@ class Directory:
         # How far the watch is, in revisions of the registry.
         self._shown = 0
         self._changed = asyncio.Event()
+        # The registry has said which queues there are; those of this node are open.
+        self.answered = asyncio.Event()
         self.loaded = asyncio.Event()
 
     async def run(self) -> None:
@@ -75,6 +78,7 @@ class Directory:
         async for changes in self._node.registry.watch(QUEUES):
             for change in changes:
                 self._learn_change(change)
+            self.answered.set()
             await self._reconcile()
             self.loaded.set()
             changed, self._changed = self._changed, asyncio.Event()
@@ -120,12 +124,20 @@ class Directory:
         }
         for queue_id in [each for each in self.replicas if each not in wanted]:
             await self._close(queue_id)
-        for queue_id, record in wanted.items():
-            replica = self.replicas.get(queue_id)
-            if replica is None:
-                self._open(record)
-            else:
-                replica.update(record)
+        for queue_id, replica in self.replicas.items():
+            replica.update(wanted[queue_id])
+        missing = [each for queue_id, each in wanted.items() if queue_id not in self.replicas]
+        if not missing:
+            return
+        pace = Pace("opening", len(missing))
+        await pace.turn()
+        for record in missing:
+            # Either may have come about since the last one.
+            if self._node.failed is not None or self._node.draining:
+                return
+            self._open(record)
+            await pace.step()
+        pace.end()
 
     def _open(self, record: QueueRecord) -> None:
         node = self._node

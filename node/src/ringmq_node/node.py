@@ -135,16 +135,19 @@ class Node:
             (self.store.run(), "store"),
             (self.resources.run(), "resources"),
             (self.group.run(), "group"),
-            (self.directory.run(), "directory"),
-            (self.directory.delete_gone(), "transient queues"),
         ):
             self._spawn_vital(work, name)
         try:
             async with asyncio.timeout(START_DEADLINE_S):
                 await self._or_fatal(self.group.wait_ready())
-                await self._or_fatal(self.directory.loaded.wait())
+                # Not before: it holds the loop for as long as it reads journals.
+                self._spawn_vital(self.directory.run(), "directory")
+                await self._or_fatal(self.directory.answered.wait())
         except TimeoutError:
             raise StartError(f"registry {self.config.registry}: no answer") from None
+        # However much there is to recover.
+        await self._or_fatal(self.directory.loaded.wait())
+        self._spawn_vital(self.directory.delete_gone(), "transient queues")
         self.directory.drop_leftovers()
         for service in ("", *SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
@@ -462,13 +465,17 @@ async def run_node(config: NodeConfig, *, ready: Callable[[Node], None] | None =
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     node = await make_node(config)
-    await node.start()
-    logger.info("node %s serves at %s, version %s", node.me, node.address, version("ringmq"))
-    if ready is not None:
-        ready(node)
-    fatal = asyncio.ensure_future(node.wait_fatal())
+    starting = asyncio.ensure_future(node.start())
     stopped = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait({fatal, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    fatal = asyncio.ensure_future(node.wait_fatal())
+    if starting.done():
+        starting.result()
+        logger.info("node %s serves at %s, version %s", node.me, node.address, version("ringmq"))
+        if ready is not None:
+            ready(node)
+        await asyncio.wait({fatal, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    starting.cancel()
     stopped.cancel()
     await node.stop()
     if fatal.done():

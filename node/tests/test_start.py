@@ -1,0 +1,128 @@
+"""A node that starts with queues to recover."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ringmq_node.node as node_module
+from ringmq_gm import MemberId, ring_key
+from ringmq_gm.registry.base import Guard, Put
+from ringmq_gm.views import first_view
+from ringmq_node.config import NodeConfig
+from ringmq_node.node import Node, make_node, run_node
+from ringmq_node.pace import Pace
+from ringmq_node.records import QueueRecord
+from ringmq_node.storage import QueueStore, Store
+
+QUEUES = 4
+OPENING_S = 0.15
+
+
+async def unstarted(folder: Path, queues: int) -> Node:
+    """A node that has this many queues of its own in the registry."""
+    (folder / "data").mkdir()
+    node = await make_node(
+        NodeConfig(
+            node="a",
+            registry=f"sqlite:///{folder / 'registry.db'}",
+            data=str(folder / "data"),
+            listen="127.0.0.1:0",
+            drain_s=0.1,
+        )
+    )
+    for index in range(queues):
+        record = QueueRecord(f"q{index}", f"id{index}", ("a",), 1)
+        view = first_view([MemberId("a", node.me.incarnation)], 1)
+        await node.registry.commit(
+            [Guard(record.key, 0)],
+            [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())],
+        )
+    return node
+
+
+@pytest.mark.slow
+def test_recovery_has_no_deadline_and_leaves_the_loop_its_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry's deadline is shorter than what the queues take to be read."""
+    opening = Store.open_queue
+    late_s: list[float] = []
+
+    def slowly(self: Store, queue: str, **arguments: Any) -> QueueStore:
+        time.sleep(OPENING_S)
+        return opening(self, queue, **arguments)
+
+    async def lease() -> None:
+        """What takes some turns of the loop."""
+        while True:
+            began = time.monotonic()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            late_s.append(time.monotonic() - began)
+
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            node = await unstarted(tmp_path, QUEUES)
+            monkeypatch.setattr(node_module, "START_DEADLINE_S", QUEUES * OPENING_S * 0.8)
+            monkeypatch.setattr(Store, "open_queue", slowly)
+            beside = asyncio.create_task(lease())
+            await node.start()
+            beside.cancel()
+            assert len(node.directory.replicas) == QUEUES
+            assert max(late_s) < 2 * OPENING_S
+            await node.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_sigterm_ends_a_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the queue that is being read, not after all of them."""
+    opening = Store.open_queue
+    opened: list[str] = []
+
+    def slowly(self: Store, queue: str, **arguments: Any) -> QueueStore:
+        time.sleep(OPENING_S)
+        opened.append(queue)
+        if len(opened) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return opening(self, queue, **arguments)
+
+    async def main() -> None:
+        node = await unstarted(tmp_path, 20)
+        await node.registry.close()
+        monkeypatch.setattr(Store, "open_queue", slowly)
+        async with asyncio.timeout(20):
+            await run_node(node.config, ready=lambda _: pytest.fail("it was ready"))
+        assert len(opened) < 5
+
+    asyncio.run(main())
+
+
+def test_progress_is_said_if_it_takes_long(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        pace = Pace("opening", 2, log_s=0.0)
+        await pace.turn()
+        for _ in range(2):
+            await pace.step()
+        pace.end()
+        brief = Pace("brief", 1)
+        await brief.step()
+        brief.end()
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(main())
+    said = [record.getMessage().rpartition(",")[0] for record in caplog.records]
+    assert said == [
+        "opening under way: 1 of 2 queues",
+        "opening under way: 2 of 2 queues",
+        "opening done: 2 of 2 queues",
+    ]
