@@ -343,7 +343,7 @@ class Directory:
                 continue
             if revision is not None:
                 # Not until there is one of that name: it may be one that was deleted.
-                await self._wait_shown(revision)
+                await self.wait_shown(revision)
                 return True
         raise registry_away()
 
@@ -436,29 +436,43 @@ class Directory:
     async def delete(self, name: str) -> None:
         """Removes the record and the ring; every node drops its replica on hearing of it."""
         record = self.record_of(name)
-        try:
-            entry = await self._node.registry.get(record.key)
-            if entry is not None and QueueRecord.decode(entry.value).id == record.id:
-                await self._node.registry.commit(
+        for _ in range(COMMIT_TRIES):
+            try:
+                entry = await self._node.registry.get(record.key)
+                if entry is None or QueueRecord.decode(entry.value).id != record.id:
+                    await self.wait_gone(record)
+                    return
+                revision = await self._node.registry.commit(
                     [Guard(record.key, entry.revision)],
                     [Delete(record.key), Delete(ring_key(record.id))],
                 )
-        except UnavailableError as error:
-            raise registry_away() from error
-        except OutcomeUnknownError as error:
-            raise BrokerError(
-                common.REASON_OUTCOME_UNKNOWN, f"queue {name!r} may have been deleted", queue=name
-            ) from error
-        await self._wait_for(name, present=False)
+            except UnavailableError as error:
+                raise registry_away() from error
+            except OutcomeUnknownError as error:
+                raise BrokerError(
+                    common.REASON_OUTCOME_UNKNOWN,
+                    f"queue {name!r} may have been deleted",
+                    queue=name,
+                ) from error
+            if revision is not None:
+                # Not until there is none of that name: it may have been declared again.
+                await self.wait_shown(revision)
+                return
+        raise registry_away()
 
     async def _wait_for(self, name: str, *, present: bool) -> None:
         """Until the watch has shown it; the caller has the deadline."""
         while (name in self.records) is not present:
             await self._changed.wait()
 
-    async def _wait_shown(self, revision: int) -> None:
+    async def wait_shown(self, revision: int) -> None:
         """Until the watch has come to this revision; the caller has the deadline."""
         while self._shown < revision:
+            await self._changed.wait()
+
+    async def wait_gone(self, record: QueueRecord) -> None:
+        """Until the watch has shown that this queue was deleted; the caller has the deadline."""
+        while (shown := self.records.get(record.name)) is not None and shown.id == record.id:
             await self._changed.wait()
 
     async def _wait_revision(self, name: str, revision: int) -> None:
