@@ -186,6 +186,8 @@ class QueueMaster:
         self.published_total = 0
         self.acknowledged_total = 0
         self.consumers: dict[int, Consumer] = {}
+        # Attempts to delete the queue as it is: meanwhile nobody may publish or consume.
+        self.deletions = 0
         self._messages = messages
         self._turn: deque[int] = deque()
         self._received = 0

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_node.deletion import delete_checked
 from ringmq_node.directory import registry_away
 from ringmq_node.errors import BrokerError
 from ringmq_node.records import check_queue_name, mode_from_wire, mode_to_wire
@@ -216,22 +217,28 @@ class BrokerService:
         self, request: broker.DeleteQueueRequest, replica: Replica
     ) -> broker.DeleteQueueResponse:
         info = replica.info()
-        messages = info.messages_ready + info.messages_unacknowledged + info.messages_damaged
-        if request.if_empty and messages:
-            raise BrokerError(
-                common.REASON_QUEUE_NOT_EMPTY,
-                f"queue {request.queue!r} has {messages} messages",
-                queue=request.queue,
-                messages=messages,
-            )
-        if request.if_unused and info.consumers:
-            raise BrokerError(
-                common.REASON_QUEUE_IN_USE,
-                f"queue {request.queue!r} has {info.consumers} consumers",
-                queue=request.queue,
-                consumers=info.consumers,
-            )
-        await self._node.directory.delete(request.queue)
+        messages = info.messages_ready + info.messages_unacknowledged
+
+        def check() -> None:
+            if request.if_empty and messages:
+                raise BrokerError(
+                    common.REASON_QUEUE_NOT_EMPTY,
+                    f"queue {request.queue!r} has {messages} messages",
+                    queue=request.queue,
+                    messages=messages,
+                )
+            if request.if_unused and info.consumers:
+                raise BrokerError(
+                    common.REASON_QUEUE_IN_USE,
+                    f"queue {request.queue!r} has {info.consumers} consumers",
+                    queue=request.queue,
+                    consumers=info.consumers,
+                )
+
+        if request.if_empty or request.if_unused:
+            await delete_checked(self._node, replica, check)
+        else:
+            await self._node.directory.delete(request.queue)
         return broker.DeleteQueueResponse(messages=messages)
 
     async def _purge(

@@ -15,6 +15,7 @@ from ringmq.ranges import Range
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import RingClosedError
+from ringmq_node.deletion import check_not_deleting
 from ringmq_node.errors import BrokerError
 from ringmq_node.queue.ops import PRODUCER_ID_BYTES_MAX
 from ringmq_node.replica import Replica
@@ -168,6 +169,7 @@ class PublishStream(Stream):
         bodies = batch.bodies
         try:
             self._check(batch)
+            check_not_deleting(self.replica)
             self.replica.publish(
                 self._number,
                 self._producer_id,
@@ -246,6 +248,7 @@ class ConsumeStream(Stream):
                 f"prefetch is at most {PREFETCH_MESSAGES_MAX} messages, {PREFETCH_BYTES_MAX} bytes",
                 limit="prefetch",
             )
+        check_not_deleting(replica)
         self._number, begin = replica.open_consumer(self, messages, size)
         opened = broker.ConsumeOpened(
             consumer_tag=opening.consumer_tag or f"{limits.node}.{self._number}",

@@ -1,0 +1,180 @@
+"""Deleting a queue if it is empty: what was checked still holds when it is deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import ringmq
+from ringmq.errors import QueueNotEmptyError, RingMQError, UnavailableError
+from ringmq_gm import MemberId, ring_key
+from ringmq_gm.registry.base import (
+    Delete,
+    Guard,
+    OutcomeUnknownError,
+    Put,
+)
+from ringmq_gm.registry.base import (
+    UnavailableError as RegistryAwayError,
+)
+from ringmq_gm.views import first_view
+from ringmq_node.config import NodeConfig
+from ringmq_node.node import Node, make_node
+
+Commit = Callable[..., Awaitable[int | None]]
+
+
+def with_node(folder: Path, work: Callable[[Node, ringmq.Client], Awaitable[None]]) -> None:
+    """A node with an empty queue q."""
+
+    async def main() -> None:
+        (folder / "data").mkdir()
+        node = await make_node(
+            NodeConfig(
+                node="a",
+                registry=f"sqlite:///{folder / 'registry.db'}",
+                data=str(folder / "data"),
+                listen="127.0.0.1:0",
+                drain_s=0.1,
+            )
+        )
+        async with asyncio.timeout(20):
+            await node.start()
+            try:
+                async with ringmq.connect(node.address) as client:
+                    await client.declare_queue("q")
+                    await work(node, client)
+            finally:
+                await node.stop()
+
+    asyncio.run(main())
+
+
+class Registrar:
+    """Stands before the registry's commit: a delete waits for `go`, then does `then`."""
+
+    def __init__(self, node: Node, then: Callable[[Commit], Commit] = lambda commit: commit):
+        self._commit = node.registry.commit
+        self._then = then(self._commit)
+        self.reached = asyncio.Event()
+        self.go = asyncio.Event()
+        cast(Any, node.registry).commit = self.commit
+
+    async def commit(self, guards: Any, operations: Any, **rest: Any) -> int | None:
+        if not any(isinstance(each, Delete) for each in operations):
+            return await self._commit(guards, operations, **rest)
+        self.reached.set()
+        await self.go.wait()
+        return await self._then(guards, operations)
+
+
+async def consume(client: ringmq.Client) -> None:
+    async with client.consumer("q") as consumer:
+        async for _ in consumer:
+            return
+
+
+def refused(commit: Commit) -> Commit:
+    async def instead(*arguments: Any) -> int | None:
+        raise RegistryAwayError("it is away")
+
+    return instead
+
+
+def test_nothing_is_confirmed_between_the_check_and_the_delete(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        registrar = Registrar(node)
+        async with client.publisher("q") as publisher:
+            await publisher.publish(b"before")
+            with pytest.raises(QueueNotEmptyError):
+                await client.delete_queue("q", if_empty=True)
+            await client.purge_queue("q")
+            deleting = asyncio.create_task(client.delete_queue("q", if_empty=True))
+            await registrar.reached.wait()
+            publishing = asyncio.create_task(publisher.publish(b"between"))
+            consuming = asyncio.create_task(consume(client))
+            done, _ = await asyncio.wait({publishing, consuming}, timeout=0.3)
+            assert not done
+            assert not node.directory.replica_of("q").info().consumers
+            registrar.go.set()
+            await deleting
+            for task in (publishing, consuming):
+                with pytest.raises(RingMQError):
+                    await task
+
+    with_node(tmp_path, work)
+
+
+def test_queue_goes_on_after_a_delete_that_failed(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        registrar = Registrar(node, refused)
+        replica = node.directory.replica_of("q")
+        deleting = asyncio.create_task(client.delete_queue("q", if_unused=True, deadline_s=1))
+        await registrar.reached.wait()
+        async with client.publisher("q") as publisher:
+            publishing = asyncio.create_task(publisher.publish(b"between"))
+            registrar.go.set()
+            with pytest.raises(RingMQError):
+                await deleting
+            await publishing
+        assert replica.serving().deletions == 0
+        assert replica.info().messages_ready == 1
+
+    with_node(tmp_path, work)
+
+
+def test_a_master_that_was_replaced_deletes_nothing(tmp_path: Path) -> None:
+    """It does not know it yet, and what it takes for empty is not."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        replica = node.directory.replica_of("q")
+        key = ring_key(replica.record.id)
+
+        def overtaken(commit: Commit) -> Commit:
+            async def instead(guards: Any, operations: Any) -> int | None:
+                entry = await node.registry.get(key)
+                assert entry is not None
+                later = replace(first_view([MemberId("b", 1)], 1), epoch=replica.view.epoch + 1)
+                await commit([Guard(key, entry.revision)], [Put(key, later.encode())])
+                return await commit(guards, operations)
+
+            return instead
+
+        Registrar(node, overtaken).go.set()
+        with pytest.raises(UnavailableError):
+            await client.delete_queue("q", if_empty=True, deadline_s=1)
+        assert await node.registry.get(replica.record.key) is not None
+
+    with_node(tmp_path, work)
+
+
+def test_an_unknown_outcome_is_found_out(tmp_path: Path) -> None:
+    """The queue serves nobody before."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        record = node.directory.record_of("q")
+        calls = 0
+
+        def unknown(commit: Commit) -> Commit:
+            async def instead(guards: Any, operations: Any) -> int | None:
+                nonlocal calls
+                calls += 1
+                if calls == 2:
+                    raise RegistryAwayError("it is away")
+                if calls == 3:
+                    return await commit(guards, operations)
+                raise OutcomeUnknownError("no answer")
+
+            return instead
+
+        Registrar(node, unknown).go.set()
+        await client.delete_queue("q", if_empty=True)
+        assert calls == 3
+        assert await node.registry.get(record.key) is None
+
+    with_node(tmp_path, work)
