@@ -70,6 +70,8 @@ def test_what_has_no_default_is_asked_for(name: str) -> None:
         ("message_bytes_max", "many"),
         ("message_bytes_max", True),
         ("message_bytes_max", [2048]),
+        ("properties_bytes_max", 1023),
+        ("properties_bytes_max", MIB // 2 + 1),
         ("queue_memory_bytes_max", 0),
         ("ring_bytes_max", -1),
         ("embed_below", -1),

@@ -17,6 +17,8 @@ from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_wat
 
 MIB = 1024 * 1024
 NODE_NAME_BYTES_MAX = 128
+# Of what a request may have beside its bodies (`node.REQUEST_OVERHEAD_BYTES`).
+PROPERTIES_BYTES_MAX = MIB // 2
 
 
 class ConfigError(ValueError):
@@ -37,6 +39,8 @@ class NodeConfig:
     # The cluster's name; a data directory or a registry of another one is refused.
     cluster: str = "ringmq"
     message_bytes_max: int = 128 * MIB
+    # A message's properties, encoded. RabbitMQ has them in one frame of, by default, this size.
+    properties_bytes_max: int = 128 * 1024
     ring_timeout_s: float = 2.0
     slow_timeout_s: float = 10.0
     lease_s: float = 6.0
@@ -67,13 +71,22 @@ class NodeConfig:
         for name in ("registry", "data", "cluster", "listen"):
             if not getattr(self, name):
                 raise ConfigError(f"{name}: missing")
-        for name in ("message_bytes_max", "queue_memory_bytes_max", "ring_bytes_max"):
+        for name in (
+            "message_bytes_max",
+            "properties_bytes_max",
+            "queue_memory_bytes_max",
+            "ring_bytes_max",
+        ):
             if getattr(self, name) < 1024:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 1024")
         if self.embed_below < 0:
             raise ConfigError(f"embed_below: {self.embed_below} is below 0")
         if self.message_bytes_max > 1024 * MIB:
             raise ConfigError(f"message_bytes_max: {self.message_bytes_max} is above 1 GiB")
+        if self.properties_bytes_max > PROPERTIES_BYTES_MAX:
+            raise ConfigError(
+                f"properties_bytes_max: {self.properties_bytes_max} is above {PROPERTIES_BYTES_MAX}"
+            )
         for name in ("ring_timeout_s", "slow_timeout_s", "lease_s", "heartbeat_s", "drain_s"):
             if not 0.05 <= getattr(self, name) <= 3600:
                 raise ConfigError(f"{name}: {getattr(self, name)} is not within 0.05 to 3600 s")

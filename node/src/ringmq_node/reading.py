@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ringmq.ranges import RangeSet
 from ringmq.v1 import common_pb2 as common
@@ -19,8 +20,9 @@ def read_whole(
 ) -> list[Run]:
     """`store.fetch` (if `ahead`) or `store.read`, up to the first position that is missing.
 
-    Nothing if that is the first live one. What is found damaged is missing from then on.
-    Raises `ReadError`.
+    No more than `bytes_max` of bodies and properties together, but for the first message, which
+    may have any size. Nothing if the first live one is missing. What is found damaged is missing
+    from then on. Raises `ReadError`.
     """
     read = store.fetch if ahead else store.read
     while True:
@@ -37,7 +39,20 @@ def read_whole(
             continue
         # A segment that was unfolded may have lost positions that `read` has passed over.
         if len(store.missing) == before:
-            return runs
+            return _cut(runs, bytes_max)
+
+
+def _cut(runs: list[Run], bytes_max: int) -> list[Run]:
+    """The store counts bodies only: it has no sizes of properties in memory."""
+    left = bytes_max
+    for index, run in enumerate(runs):
+        size = run.block.sent_bytes()
+        if size > left:
+            stop = max(run.block.fit_sent(left), 0 if index else 1)
+            last = [replace(run, block=run.block.slice(0, stop))] if stop else []
+            return runs[:index] + last
+        left -= size
+    return runs
 
 
 class MasterBodies:

@@ -50,6 +50,20 @@ def test_fit_takes_as_many_as_fit_and_at_least_one(
     assert stop == len(bodies) or block.body_bytes(start, stop + 1) > bytes_max
 
 
+@given(contents(), st.integers(0, 400))
+def test_fit_sent_counts_what_a_slice_has(
+    content: tuple[list[bytes], list[bytes]], bytes_max: int
+) -> None:
+    block = Block.of(*content)
+    sizes = [
+        sum(map(len, part.bodies() + part.properties()))
+        for part in (block.slice(0, stop) for stop in range(1, block.count + 1))
+    ]
+    assert [block.sent_bytes(stop) for stop in range(1, block.count + 1)] == sizes
+    assert block.sent_bytes() == sizes[-1]
+    assert block.fit_sent(bytes_max) == sum(size <= bytes_max for size in sizes)
+
+
 def test_one_message_with_one_properties_has_its_own() -> None:
     block = Block.of([b"a"], [b"p"])
     assert block.properties() == block.properties(0, 1) == [b"p"]

@@ -25,6 +25,7 @@ _HELP = {
     "advertise": "HOST:PORT under which others find it; default: as listened to.",
     "cluster": "The cluster's name.",
     "message_bytes_max": "The largest message.",
+    "properties_bytes_max": "The largest properties of a message, encoded.",
     "ring_timeout_s": "Silence after which a neighbour in the ring is dead.",
     "slow_timeout_s": "How long a mirror may hold up a full window.",
     "lease_s": "The lease in the registry.",

@@ -155,6 +155,24 @@ class Block:
                 high = middle - 1
         return low
 
+    def sent_bytes(self, stop: int | None = None) -> int:
+        """The size of the first `stop` bodies with their properties: what a reader is given."""
+        at = self._properties_offsets
+        end = stop if stop is not None and self._properties_kind == PROPERTIES_EACH else -1
+        size: int = self.body_bytes(0, stop) + at[end] - at[0]
+        return size
+
+    def fit_sent(self, bytes_max: int) -> int:
+        """How many messages from the first on have no more `sent_bytes`; it may be none."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.sent_bytes(middle) <= bytes_max:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
     def slice(self, start: int, stop: int) -> Block:
         """The messages `start` to `stop` (not included) as a block of their own."""
         assert 0 <= start < stop <= self.count, (start, stop, self.count)

@@ -66,7 +66,7 @@ class Run(Protocol):
 
 
 class Messages(Protocol):
-    """The bodies, wherever they are."""
+    """The bodies, wherever they are. `bytes_max` is of bodies and properties together."""
 
     @property
     def missing(self) -> RangeSet:
@@ -330,7 +330,7 @@ class QueueMaster:
                     return runs
                 for run in part:
                     messages_max -= run.block.count
-                    bytes_max -= run.block.body_bytes()
+                    bytes_max -= run.block.sent_bytes()
                 first = _range_of(part[-1])[1] + 1
                 runs += part
         return runs
@@ -525,9 +525,8 @@ class QueueMaster:
                 break
             for run in runs:
                 self.ready.remove(*_range_of(run))
-                size = run.block.body_bytes()
-                self.ready_bytes -= size
-                bytes_max -= size
+                self.ready_bytes -= run.block.body_bytes()
+                bytes_max -= run.block.sent_bytes()
                 messages_max -= run.block.count
             taken += runs
             limit = bytes_max

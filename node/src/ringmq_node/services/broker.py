@@ -48,6 +48,7 @@ class BrokerService:
         self._limits = StreamLimits(
             node=node.config.node,
             message_bytes_max=node.config.message_bytes_max,
+            properties_bytes_max=node.config.properties_bytes_max,
             heartbeat_s=node.config.heartbeat_s,
             locate=self._locate_now,
         )

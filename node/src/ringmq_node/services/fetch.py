@@ -87,7 +87,7 @@ class FetchService:
                     lacking.append(common.Range(first=gaps[0][0], last=gaps[0][1]))
                     first = gaps[0][1] + 1
                 for run in runs:
-                    left -= run.block.body_bytes()
+                    left -= run.block.sent_bytes()
                     first = run.first_position + run.block.count
                     message = wire.FetchMessagesResponse(
                         first_position=run.first_position,

@@ -40,6 +40,7 @@ class StreamLimits:
 
     node: str
     message_bytes_max: int
+    properties_bytes_max: int
     heartbeat_s: float
     locate: Callable[[str], tuple[str, str]]
 
@@ -169,13 +170,15 @@ class PublishStream(Stream):
         bodies = batch.bodies
         try:
             self._check(batch)
+            properties = [entry.SerializeToString() for entry in batch.properties]
+            self._check_properties(properties)
             check_not_deleting(self.replica)
             self.replica.publish(
                 self._number,
                 self._producer_id,
                 batch.first_sequence,
                 bodies,
-                [entry.SerializeToString() for entry in batch.properties],
+                properties,
                 transient=batch.transient,
             )
         except BrokerError as error:
@@ -206,6 +209,17 @@ class PublishStream(Stream):
                 f"a message of {largest} bytes; {self.limits.message_bytes_max} are allowed",
                 size_bytes=largest,
                 limit_bytes=self.limits.message_bytes_max,
+            )
+
+    def _check_properties(self, properties: Sequence[bytes]) -> None:
+        largest = max(map(len, properties), default=0)
+        if largest > self.limits.properties_bytes_max:
+            raise BrokerError(
+                common.REASON_MESSAGE_TOO_LARGE,
+                f"properties of {largest} bytes; {self.limits.properties_bytes_max} are allowed",
+                field="properties",
+                size_bytes=largest,
+                limit_bytes=self.limits.properties_bytes_max,
             )
 
     def _reject(self, batch: broker.PublishBatch, error: BrokerError) -> None:
