@@ -51,7 +51,7 @@ class Stream:
     def __init__(self, context: Context, replica: Replica, limits: StreamLimits) -> None:
         self.replica = replica
         self.limits = limits
-        self.outbox = Outbox(context)
+        self.outbox = Outbox(context, self.ranges_response)
         self._context = context
         self._heard = True
         # What was read last waits for the ring; nothing more is read meanwhile.
@@ -87,6 +87,7 @@ class Stream:
             if data is grpc.aio.EOF:
                 return
             self._heard = True
+            await self.outbox.wait_room()
             self._held_back = True
             while self.replica.ring.refusal() == "full":
                 await self.replica.ring.wait_writable()
@@ -98,10 +99,13 @@ class Stream:
         while silent < HEARTBEATS_MISSED_MAX:
             written = self.outbox.written
             await asyncio.sleep(self.limits.heartbeat_s)
-            # Whom this end does not read can't be heard.
-            silent = 0 if self._heard or self._held_back else silent + 1
+            progress = self.outbox.written != written
+            # Whom this end does not read can't be heard. If that is because the peer doesn't
+            # read its answers, reading some is the only sign of life that there can be.
+            alive = self._heard or self._held_back or (self.outbox.full and progress)
+            silent = 0 if alive else silent + 1
             self._heard = False
-            if self.outbox.written == written:
+            if not progress and self.outbox.empty:
                 self.outbox.put(self.heartbeat())
 
     def moved(self, reason: common.Reason.ValueType) -> None:
@@ -118,6 +122,12 @@ class Stream:
 
     @abstractmethod
     def closed(self) -> None: ...
+
+    @abstractmethod
+    def ranges_response(
+        self, ranges: Sequence[Range]
+    ) -> broker.PublishResponse | broker.ConsumeResponse:
+        """What says that these are confirmed, or settled."""
 
     @abstractmethod
     def heartbeat(self) -> broker.PublishResponse | broker.ConsumeResponse: ...
@@ -234,8 +244,10 @@ class PublishStream(Stream):
         self.outbox.put(broker.PublishResponse(rejected=rejected))
 
     def confirmed(self, sequences: Sequence[Range]) -> None:
-        ranges = [common.Range(first=first, last=last) for first, last in sequences]
-        self.outbox.put(broker.PublishResponse(confirmed=broker.Confirmed(sequences=ranges)))
+        self.outbox.put_ranges(sequences)
+
+    def ranges_response(self, ranges: Sequence[Range]) -> broker.PublishResponse:
+        return broker.PublishResponse(confirmed=broker.Confirmed(sequences=_to_wire(ranges)))
 
     def closed(self) -> None:
         self.replica.close_publisher(self._number, self._producer_id)
@@ -298,11 +310,14 @@ class ConsumeStream(Stream):
 
     def delivered(self, runs: Sequence[Run]) -> None:
         deliveries = broker.Deliveries(deliveries=[delivery_of(run) for run in runs])
-        self.outbox.put(broker.ConsumeResponse(deliveries=deliveries))
+        # No answer: bounded by the prefetch, and a consumer may well ack before it reads on.
+        self.outbox.put(broker.ConsumeResponse(deliveries=deliveries), answer=False)
 
     def settled(self, positions: Sequence[Range]) -> None:
-        ranges = [common.Range(first=first, last=last) for first, last in positions]
-        self.outbox.put(broker.ConsumeResponse(settled=broker.Settled(positions=ranges)))
+        self.outbox.put_ranges(positions)
+
+    def ranges_response(self, ranges: Sequence[Range]) -> broker.ConsumeResponse:
+        return broker.ConsumeResponse(settled=broker.Settled(positions=_to_wire(ranges)))
 
     def closed(self) -> None:
         self.replica.close_consumer(self._number)
@@ -321,6 +336,10 @@ def delivery_of(run: Run) -> broker.Delivery:
         properties=[common.Properties.FromString(data) for data in run.block.properties()],
         redelivered=run.redelivered,
     )
+
+
+def _to_wire(ranges: Sequence[Range]) -> list[common.Range]:
+    return [common.Range(first=first, last=last) for first, last in ranges]
 
 
 def _range(pair: common.Range) -> Range:
