@@ -6,6 +6,8 @@ dies costs a few round trips for all the rings that it was in, not one for each.
 * Learned by a watch of `rings/`. A view is told once, and never an older one: each
   key's revision decides, whichever way it came. An epoch that falls means that the
   ring was deleted and made again between two looks; the old one is told its end.
+  A ring that isn't there is remembered until the watch has come to that revision: what
+  is read at an earlier one, of a ring that isn't known, is older than its deletion.
 * Read afresh by one `list` at a time (linearizable), repeated until it succeeds.
 * Proposed by compare-and-set on the revision at which the view of the epoch before
   was read. All that waits goes in one commit. If that is refused, a look at the
@@ -80,6 +82,9 @@ class RegistryViews:
         self._tell = tell
         self._fail = fail
         self._known: dict[str, _Known] = {}
+        # How far the watch is; and the absences that were found ahead of it.
+        self._shown = 0
+        self._absent: dict[str, None] = {}
         # The rings that are hosted here, and the epoch that each was told last.
         self._told: dict[str, int] = {}
         self._to_refresh: dict[str, None] = {}
@@ -142,18 +147,24 @@ class RegistryViews:
     async def _watch(self) -> None:
         async for changes in self._registry.watch(RINGS):
             self.answered = True
-            for change in changes:
-                self._learn_change(change)
+            # Of one batch the revisions need not be in order.
+            shown = [self._learn_change(change) for change in changes]
+            self._shown = max([self._shown, *shown])
+            self._drop_absent()
             self.read.set()
 
-    def _learn_change(self, change: Change) -> None:
+    def _learn_change(self, change: Change) -> int:
+        """Returns the revision that it shows."""
         match change:
             case Reset(snapshot):
                 self._learn_all(snapshot.entries, snapshot.revision)
+                return snapshot.revision
             case Changed(entry):
                 self._learn(entry)
+                return entry.revision
             case Removed(key, revision):
                 self._learn_absence(key.removeprefix(RINGS), revision)
+                return revision
 
     def _learn_all(self, entries: Sequence[Entry], revision: int) -> None:
         for entry in entries:
@@ -162,9 +173,12 @@ class RegistryViews:
         for ring in [ring for ring in self._known if ring not in present]:
             self._learn_absence(ring, revision)
 
-    def _learn(self, entry: Entry) -> None:
+    def _learn(self, entry: Entry, read_at: int | None = None) -> None:
+        """`read_at`: as of which revision it was read, if it is not from the watch."""
         ring = entry.key.removeprefix(RINGS)
         known = self._known.get(ring)
+        if known is None and read_at is not None and read_at < self._shown:
+            return
         if known is not None and known.revision >= entry.revision:
             return
         self._known[ring] = _Known(entry.value, entry.revision)
@@ -175,8 +189,19 @@ class RegistryViews:
         if known is not None and known.revision > revision:
             return
         self._known[ring] = _Known(None, revision)
+        self._absent[ring] = None
         if known is not None and known.value is not None:
             self._tell(ring, ViewLearned(None))
+
+    def _drop_absent(self) -> None:
+        """Forgets the rings that aren't there, as far as the watch has come."""
+        for ring in [*self._absent]:
+            known = self._known[ring]
+            if known.value is None and known.revision > self._shown:
+                continue
+            del self._absent[ring]
+            if known.value is None:
+                del self._known[ring]
 
     def _tell_view(self, ring: str, value: bytes) -> None:
         told = self._told.get(ring)
@@ -225,11 +250,12 @@ class RegistryViews:
             raise
         self.answered = True
         for entry in snapshot.entries:
-            self._learn(entry)
+            self._learn(entry, snapshot.revision)
         present = {entry.key.removeprefix(RINGS) for entry in snapshot.entries}
         for ring in rings:
             if ring not in present:
                 self._learn_absence(ring, snapshot.revision)
+        self._drop_absent()
 
     # --- proposing ---
 
@@ -284,7 +310,8 @@ class RegistryViews:
 
     def _epoch(self, ring: str) -> int:
         """The epoch of the newest view that was seen; 0 if there is none, -1 if unreadable."""
-        value = self._known[ring].value
+        known = self._known.get(ring)
+        value = None if known is None else known.value
         if value is None:
             return 0
         try:
@@ -311,7 +338,7 @@ class RegistryViews:
         for (ring, proposal), put in zip(batch.items(), puts, strict=True):
             known = self._known.get(ring)
             # The watch may have been faster, and further.
-            if known is None or known.revision < revision:
+            if self._shown < revision if known is None else known.revision < revision:
                 self._known[ring] = _Known(put.value, revision)
                 if ring in self._told:
                     self._told[ring] = proposal.view.epoch
@@ -319,8 +346,8 @@ class RegistryViews:
         return True
 
     def _revision(self, ring: str) -> int:
-        known = self._known[ring]
-        return known.revision if known.value is not None else 0
+        known = self._known.get(ring)
+        return known.revision if known is not None and known.value is not None else 0
 
     def _end(self, batch: dict[str, Propose], outcome: Outcome) -> None:
         for ring, proposal in batch.items():

@@ -38,11 +38,14 @@ class FaultyRegistry(SqliteRegistry):
         super().__init__(path)
         self.list_errors: list[RegistryError] = []
         self.commit_errors: list[RegistryError] = []
+        self.late: list[Snapshot] = []
         self.commits = 0
 
     async def list(self, prefix: str) -> Snapshot:
         if self.list_errors:
             raise self.list_errors.pop()
+        if self.late:
+            return self.late.pop()
         return await super().list(prefix)
 
     async def commit(
@@ -206,6 +209,43 @@ def test_a_deleted_ring_is_told_its_end_and_others_are_not(tmp_path: Path) -> No
         bench.views.refresh("p")
         await bench.write("pp", SECOND)
         await until(lambda: bench.told[1:] == [("pp", ViewLearned(SECOND))])
+
+    run(tmp_path, story)
+
+
+def test_deleted_rings_are_forgotten(tmp_path: Path) -> None:
+    async def story(bench: Bench) -> None:
+        rings = [f"r{index}" for index in range(20)]
+        await bench.host("p", *rings)
+        await bench.other.commit([], [Delete(ring_key(ring)) for ring in rings])
+        await until(lambda: len(bench.told) == len(rings))
+        # One that never was is looked for, too; then the watch comes past that revision.
+        bench.views.introduce("never")
+        await until(lambda: not bench.views._to_refresh)
+        await bench.write("p", SECOND)
+        await until(lambda: [*bench.views._known] == ["p"])
+        assert [*bench.views.views()] == ["p"]
+        bench.views.propose("r1", Propose(1, SECOND))
+        await until(lambda: bench.ended(Outcome.LOST) == ["r1"])
+
+    run(tmp_path, story)
+
+
+def test_what_was_read_before_a_deletion_is_not_learned_after_it(tmp_path: Path) -> None:
+    """The answer of a look takes longer than the watch."""
+
+    async def story(bench: Bench) -> None:
+        await bench.host("p", "q")
+        before = await bench.registry.list(ring_key(""))
+        await bench.other.commit([], [Delete(ring_key("p"))])
+        await until(lambda: "p" not in bench.views._known)
+        bench.registry.late = [before]
+        bench.views.refresh("p")
+        await until(lambda: not bench.registry.late)
+        # One made again is.
+        await bench.write("p", SECOND)
+        await until(lambda: bench.told[1:] == [("p", ViewLearned(SECOND))])
+        assert bench.told == [("p", ViewLearned(None)), ("p", ViewLearned(SECOND))]
 
     run(tmp_path, story)
 
