@@ -99,7 +99,12 @@ class BrokerService:
             address = await self._elsewhere(request.queue, context)
             if address:
                 path = f"/{NAME}/{method}"
-                return await relay_unary(self._node.channels, address, path, data, context)
+                repeatable = method == "GetQueue" or (
+                    method == "GetMessages" and request.mode != broker.GET_MODE_REMOVE
+                )
+                return await relay_unary(
+                    self._node.channels, address, path, data, context, repeatable=repeatable
+                )
             async with asyncio.timeout(context.time_remaining() or UNARY_DEADLINE_S):
                 replica = await self._serving(request.queue)
                 return (await local(request, replica)).SerializeToString()
@@ -280,9 +285,10 @@ class BrokerService:
                 raise BrokerError(
                     common.REASON_BAD_REQUEST, "say whether to remove or to peek", field="mode"
                 )
+        # Nothing may be refused from here on: they may have been removed.
+        ready = 0 if replica.master is None else len(replica.master.ready)
         return broker.GetMessagesResponse(
-            deliveries=[delivery_of(run) for run in runs],
-            messages_ready=len(replica.serving().ready),
+            deliveries=[delivery_of(run) for run in runs], messages_ready=ready
         )
 
 

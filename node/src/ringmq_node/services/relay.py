@@ -2,11 +2,16 @@
 
 A relayed call carries `ringmq-relayed`, and is never relayed again: if the master has
 moved meanwhile the client is told so.
+
+NO_MASTER means that the call surely had no effect: clients repeat it, whatever it was. A call
+that changes something is sent only on a connection that is there; if there is no answer to
+it then, its outcome is unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -17,7 +22,13 @@ from ringmq_node.services.rpc import RELAYED_KEY, Context
 
 # The node's maximum for a unary call that comes without a deadline.
 UNARY_DEADLINE_S = 30.0
+# How long a connection that is coming about is waited for.
+CONNECT_S = 2.0
 METADATA = ((RELAYED_KEY, "1"),)
+_UNREACHABLE = (
+    grpc.ChannelConnectivity.TRANSIENT_FAILURE,
+    grpc.ChannelConnectivity.SHUTDOWN,
+)
 
 
 class Channels:
@@ -55,29 +66,65 @@ class Channels:
 
 
 async def relay_unary(
-    channels: Channels, address: str, method: str, request: bytes, context: Context
+    channels: Channels,
+    address: str,
+    method: str,
+    request: bytes,
+    context: Context,
+    *,
+    repeatable: bool = True,
 ) -> bytes:
-    """The answer of the node at `address`; ends the call with that node's error if it fails."""
+    """The answer of the node at `address`; ends the call with that node's error if it fails.
+
+    `repeatable`: it does no harm if it is made twice.
+    """
     remaining: float | None = context.time_remaining()
-    call: Any = channels.to(address).unary_unary(method)
+    channel = channels.to(address)
+    call: Any = channel.unary_unary(method)
+    if not repeatable:
+        await _wait_connected(channel)
     try:
         answer: bytes = await call(
             request, timeout=min(remaining or UNARY_DEADLINE_S, 3600.0), metadata=METADATA
         )
         return answer
     except grpc.aio.AioRpcError as error:
-        await _pass_on(context, error)
+        await _pass_on(context, error, repeatable=repeatable)
         raise AssertionError("abort does not return") from error
 
 
-async def _pass_on(context: Context, error: grpc.aio.AioRpcError) -> None:
+async def _wait_connected(channel: grpc.aio.Channel) -> None:
+    """Raises NO_MASTER if the other end can't be reached."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CONNECT_S):
+            state = channel.get_state(try_to_connect=True)
+            while state not in _UNREACHABLE:
+                if state is grpc.ChannelConnectivity.READY:
+                    return
+                await channel.wait_for_state_change(state)
+                state = channel.get_state(try_to_connect=True)
+    raise _no_answer()
+
+
+def _no_answer() -> BrokerError:
+    return BrokerError(common.REASON_NO_MASTER, "the node of the master does not answer")
+
+
+async def _pass_on(
+    context: Context, error: grpc.aio.AioRpcError, *, repeatable: bool = True
+) -> None:
     details = [
         (key, value)
         for key, value in (error.trailing_metadata() or ())
         if key == STATUS_DETAILS_KEY
     ]
     if not details and error.code() is grpc.StatusCode.UNAVAILABLE:
-        raise BrokerError(common.REASON_NO_MASTER, "the node of the master does not answer")
+        if repeatable:
+            raise _no_answer()
+        raise BrokerError(
+            common.REASON_OUTCOME_UNKNOWN,
+            "the node of the master does not answer any more: it may have been done",
+        )
     await context.abort(error.code(), error.details() or "", tuple(details))
 
 
