@@ -30,3 +30,7 @@ def test_it_is_a_set_of_numbers(
     assert ranges.contains_all(*probe) == (wanted <= model)
     inside = ranges.intersection(*probe)
     assert {n for a, b in inside for n in range(a, b + 1)} == wanted & model
+    before, wanted_ranges = ranges.ranges(), probe[0]
+    assert ranges.take_first(wanted_ranges) == before[:wanted_ranges]
+    assert ranges.ranges() == before[wanted_ranges:]
+    ranges.check()

@@ -121,6 +121,13 @@ class RangeSet:
         self._count -= before - after
         return before - after
 
+    def take_first(self, ranges_max: int) -> list[Range]:
+        """Takes out the first ranges, no more than that many, and returns them."""
+        taken = [*zip(self._firsts[:ranges_max], self._lasts[:ranges_max], strict=True)]
+        del self._firsts[:ranges_max], self._lasts[:ranges_max]
+        self._count -= sum(last - first + 1 for first, last in taken)
+        return taken
+
     def update(self, ranges: Iterable[Range]) -> None:
         for first, last in ranges:
             self.add(first, last)

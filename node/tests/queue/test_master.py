@@ -264,7 +264,7 @@ def test_acks_gather_while_a_remove_is_on_its_way() -> None:
     scene.marks(3, 2)
     assert scene.settled == [(7, ((0, 1),))]
     scene.marks(3, 3)
-    assert scene.settled[1:] == [(7, ((2, 2), (3, 3), (4, 4), (6, 6)))]
+    assert scene.settled[1:] == [(7, ((2, 4), (6, 6)))]
 
 
 def test_acks_of_many_ranges_leave_in_several_ops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,6 +369,26 @@ def test_what_is_requeued_waits_while_the_ring_refuses() -> None:
     scene.refusing = False
     scene.send_held()
     assert scene.got[8] == [(3, False), (0, True), (1, True), (2, True)]
+    scene.check()
+
+
+def test_acks_that_gather_are_merged() -> None:
+    """Without a quorum nothing leaves, and a consumer may ack one by one for long."""
+    scene = Scene()
+    scene.publish(1000)
+    scene.all_safe()
+    scene.consume(7)
+    scene.refusing = True
+    scene.ack(7, (0, 0))
+    for position in (*range(1, 999, 2), *range(2, 999, 2)):
+        scene.ack(7, (position, position))
+    assert scene.master._gathered[7].ranges() == [(1, 998)]
+    scene.check()
+    scene.refusing = False
+    scene.send_held()
+    scene.all_safe()
+    assert scene.removes() == [((0, 0),), ((1, 998),)]
+    assert scene.settled == [(7, ((0, 0),)), (7, ((1, 998),))]
     scene.check()
 
 

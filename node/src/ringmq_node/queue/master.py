@@ -200,7 +200,7 @@ class QueueMaster:
         self._unconfirmed_transient: deque[PendingPublish] = deque()
         # Acks by consumer: those that gather, those in the op that is being handed over,
         # and those on their way with the number of their op.
-        self._gathered: dict[int, list[Range]] = {}
+        self._gathered: dict[int, RangeSet] = {}
         self._removals: dict[int, Removal] = {}
         self._in_hand: dict[int, list[Range]] = {}
         self._removing: deque[tuple[int, dict[int, list[Range]]]] = deque()
@@ -272,7 +272,7 @@ class QueueMaster:
             consumer.outstanding_bytes -= size
             self.unacknowledged_bytes -= size
         if removed:
-            self._gathered.setdefault(consumer_id, []).extend(removed)
+            self._gathered.setdefault(consumer_id, RangeSet()).update(removed)
         effects = self._requeue(tuple(requeued))
         effects += self._flush_removes()
         # What goes back comes before what is behind it: `applied` dispatches then.
@@ -354,7 +354,7 @@ class QueueMaster:
 
     def _remove_for(self, taker: int, ranges: list[Range]) -> None:
         self._removals[taker] = Removal(tuple(ranges), _messages_in(ranges))
-        self._gathered[taker] = ranges
+        self._gathered[taker] = RangeSet(ranges)
 
     # --- the ring ---
 
@@ -437,11 +437,9 @@ class QueueMaster:
         for consumer, ranges in [*self._gathered.items()]:
             if room <= 0:
                 break
-            self._in_hand[consumer] = ranges[:room]
-            if len(ranges) <= room:
+            self._in_hand[consumer] = ranges.take_first(room)
+            if not ranges:
                 del self._gathered[consumer]
-            else:
-                del ranges[:room]
             room -= len(self._in_hand[consumer])
         merged = RangeSet(pair for ranges in self._in_hand.values() for pair in ranges)
         return [Multicast(Remove(tuple(merged.ranges())))]
