@@ -64,6 +64,7 @@ START_DEADLINE_S = 30.0
 REQUEST_OVERHEAD_BYTES = MIB
 SERVICES = ("ringmq.v1.Broker", "ringmq.v1.Admin")
 PROMOTIONS_AT_ONCE = 16
+MASTER_POLL_S = 0.25
 # New objects between two collections of the youngest.
 GARBAGE_OBJECTS = 20_000
 
@@ -403,8 +404,12 @@ class Node:
                 master = self.directory.master_of(name)
                 if master == self.me:
                     replica = self.directory.replica_of(name)
-                    await replica.wait_serving()
-                    return replica.info()
+                    with suppress(TimeoutError):
+                        # Meanwhile it may be deleted, or have another master.
+                        async with asyncio.timeout(MASTER_POLL_S):
+                            await replica.wait_serving()
+                        return replica.info()
+                    continue
                 call: Any = self.channels.to(self.address_of(master)).unary_unary(
                     "/ringmq.v1.Broker/GetQueue"
                 )
