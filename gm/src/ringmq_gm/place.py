@@ -43,7 +43,8 @@ class Progress:
 
 
 class Told(NamedTuple):
-    """What a vector of marks says that the master may wait for. No field falls."""
+    """What a vector of marks says that the master may wait for. No field falls, but when
+    `complete_count` rises: then there is one more to count."""
 
     complete_count: int
     persisted: int
@@ -109,8 +110,9 @@ class Place:
     def news_in(self, marks: tuple[Mark, ...], urgent: int) -> Told | None:
         """What these marks tell, if it is worth a frame of its own.
 
-        "Received" alone is worth it only if somebody waits for just that (`urgent`); else
-        it goes with the next one that says "persisted".
+        "Received" alone is worth it only if somebody waits for just that (`urgent`), or if no
+        member before me or I will ever say "persisted"; else it goes with the next one that
+        does. Without it nothing becomes stable, and the ring fills up.
         """
         now, before = self._told_by(marks), self.told
         if (
@@ -130,9 +132,14 @@ class Place:
     def _told_by(self, marks: tuple[Mark, ...]) -> Told:
         synced = self.synced_others
         counted = [m for index, m in enumerate(marks) if index in synced or m.complete]
+        if not counted:
+            # Joiners, who have holes below what is on their disk, and say nothing of it.
+            received = marks[-1].received
+            return Told(0, received, received)
         complete_count = sum(mark.complete for mark in marks)
-        least = counted or marks[-1:]
-        return Told(complete_count, min(m.persisted for m in least), min(m.received for m in least))
+        return Told(
+            complete_count, min(m.persisted for m in counted), min(m.received for m in counted)
+        )
 
     # --- for the master ---
 
