@@ -19,6 +19,7 @@ MIB = 1024 * 1024
 NODE_NAME_BYTES_MAX = 128
 # Of what a request may have beside its bodies (`node.REQUEST_OVERHEAD_BYTES`).
 PROPERTIES_BYTES_MAX = MIB // 2
+TIMES = ("ring_timeout_s", "slow_timeout_s", "disk_timeout_s", "lease_s", "heartbeat_s", "drain_s")
 
 
 class ConfigError(ValueError):
@@ -43,6 +44,8 @@ class NodeConfig:
     properties_bytes_max: int = 128 * 1024
     ring_timeout_s: float = 2.0
     slow_timeout_s: float = 10.0
+    # A write, sync or read of the data directory that takes longer fails the node's store.
+    disk_timeout_s: float = 30.0
     lease_s: float = 6.0
     heartbeat_s: float = 1.0
     # Bodies and index entries of all queues that may be in memory; what isn't on disk
@@ -87,7 +90,7 @@ class NodeConfig:
             raise ConfigError(
                 f"properties_bytes_max: {self.properties_bytes_max} is above {PROPERTIES_BYTES_MAX}"
             )
-        for name in ("ring_timeout_s", "slow_timeout_s", "lease_s", "heartbeat_s", "drain_s"):
+        for name in TIMES:
             if not 0.05 <= getattr(self, name) <= 3600:
                 raise ConfigError(f"{name}: {getattr(self, name)} is not within 0.05 to 3600 s")
         for name in ("listen", "advertise"):

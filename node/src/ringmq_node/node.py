@@ -172,6 +172,7 @@ class Node:
                 limits=StoreLimits(
                     queue_memory_bytes_max=self.config.queue_memory_bytes_max,
                     embed_below=self.config.embed_below,
+                    disk_timeout_s=self.config.disk_timeout_s,
                 ),
             )
         except (StoreError, OSError) as error:

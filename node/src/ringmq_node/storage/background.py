@@ -272,9 +272,9 @@ class Background:
             self._reading[0].wait()
             self._reading = None
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         for worker in self._workers.values():
-            worker.close()
+            worker.close(wait=wait)
 
 
 class _Removal:

@@ -56,6 +56,10 @@ class DiskFullError(StoreFailedError):
     """There was no room for a write. Nothing that was reported durable is lost."""
 
 
+class DiskHangsError(StoreFailedError):
+    """The disk hasn't answered for too long. Threads may wait for it for ever."""
+
+
 class StoreClosedError(StoreFailedError):
     """The store was closed."""
 

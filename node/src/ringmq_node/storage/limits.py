@@ -24,6 +24,8 @@ class StoreLimits:
     # A round of one queue that isn't larger is done on the loop's thread while the disk is
     # fast (see `pace`). 0: never.
     sync_in_place_bytes_max: int = 16 << 10
+    # A call of the disk that takes longer than this, in a thread, fails the store.
+    disk_timeout_s: float = 30.0
     # How much is read before it is fetched.
     read_ahead_bytes: int = 2 << 20
     # A queue that nothing was appended to for so many seconds has its journal flushed, if

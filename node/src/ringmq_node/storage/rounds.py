@@ -180,9 +180,9 @@ class GroupCommit:
         for commit in jobs:
             commit.queue.committed(commit)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
         for worker in self._workers:
-            worker.close()
+            worker.close(wait=wait)
         self.release_waiters()
 
     # -- one round

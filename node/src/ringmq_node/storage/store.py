@@ -5,7 +5,8 @@ What is appended becomes durable by the group commit (`rounds`); what threads do
 
 A write or sync that fails closes the store for writes, at once and for good: after a
 failed fsync nobody knows what is on the disk, and trying again would say "durable" of
-what isn't. `on_failed` is called once, `append` and `sync` raise, reads go on.
+what isn't. `on_failed` is called once, `append` and `sync` raise, reads go on. So does a call
+of the disk that doesn't come back (`watch`): whatever waits for it would wait for ever.
 
 Thread rule: everything is called on the event loop's thread.
 """
@@ -24,6 +25,7 @@ from ringmq_node.storage.background import Background
 from ringmq_node.storage.bodies import Bodies, Condemned
 from ringmq_node.storage.disk import Disk, FileDisk
 from ringmq_node.storage.errors import (
+    DiskHangsError,
     StoreClosedError,
     StoreError,
     StoreFailedError,
@@ -35,6 +37,7 @@ from ringmq_node.storage.queue_store import CommitJob, QueueStore
 from ringmq_node.storage.recovery import recover
 from ringmq_node.storage.rounds import GroupCommit
 from ringmq_node.storage.statistics import StoreStatistics
+from ringmq_node.storage.watch import WatchedDisk
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +62,9 @@ class Store:
         self, directory: Path, disk: Disk, limits: StoreLimits, owned: tuple[FileDisk, int] | None
     ) -> None:
         self.directory = directory
-        self.disk = disk
+        self._watched = WatchedDisk(disk)
+        self.disk: Disk = self._watched
+        disk = self.disk
         self.limits = limits
         self.counters = Counters()
         # Called on the loop after each round, for each queue of which more is durable; for a
@@ -251,26 +256,34 @@ class Store:
         Blocks; may be called twice.
 
         `on_durable` is not called any more: `sync` first, if someone wants to be told.
-        After a failure it only closes the files.
+        After a failure it only closes the files. If the disk hangs, not even that: a thread has
+        them, and may write yet; so the directory stays locked until the process has ended.
         """
         if self._closed:
             return
         self._closed = True
         self._transient_appended.clear()
         try:
-            self._drain()
+            if not self._hangs:
+                self._drain()
+        except DiskHangsError as error:
+            self.fail(error)
         finally:
-            self._background.close()
+            self._background.close(wait=not self._hangs)
             if self.failure is None:
                 self.failure = StoreClosedError("the store was closed")
-            self._commit.close()
+            self._commit.close(wait=not self._hangs)
             if self._stopped is not None and not self._stopped.done():
                 self._stopped.set_result(None)
-            if self._owned is not None:
+            if self._owned is not None and not self._hangs:
                 files, lock = self._owned
                 self._owned = None
                 files.close()
                 os.close(lock)
+
+    @property
+    def _hangs(self) -> bool:
+        return isinstance(self.failure, DiskHangsError)
 
     def _drain(self) -> None:
         """Waits for the threads, then commits the rest in this one."""
@@ -330,6 +343,10 @@ class Store:
     def _tick(self) -> None:
         """What has been idle for a while is put in order; memory above the budget is freed."""
         if self._loop is None or self.failure is not None:
+            return
+        late = self._watched.look(TICK_S, self.limits.disk_timeout_s)
+        if late is not None:
+            self.fail(DiskHangsError(f"store closed for writes: {late}"))
             return
         self._loop.call_later(TICK_S, self._tick)
         self._ticks += 1

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from ringmq_node.storage.errors import StoreFailedError
+from ringmq_node.storage.errors import DiskHangsError
 
 WAIT_S_MAX = 60.0
 
@@ -33,9 +33,9 @@ class Task:
         self._done.set()
 
     def wait(self) -> None:
-        """Blocks until it has run. Raises `StoreFailedError` if the disk doesn't answer."""
+        """Blocks until it has run. Raises `DiskHangsError` if the disk doesn't answer."""
         if not self._done.wait(WAIT_S_MAX):
-            raise StoreFailedError(f"the disk has not answered for {WAIT_S_MAX:.0f} s")
+            raise DiskHangsError(f"the disk has not answered for {WAIT_S_MAX:.0f} s")
 
 
 class Worker:
@@ -52,10 +52,11 @@ class Worker:
         """Runs `task` in the thread, then calls `done` on the loop."""
         self._queue.put((task, loop, done))
 
-    def close(self) -> None:
-        """Ends the thread when it has done what it was given."""
+    def close(self, *, wait: bool = True) -> None:
+        """Ends the thread when it has done what it was given. It doesn't keep the process."""
         self._queue.put(None)
-        self._thread.join(WAIT_S_MAX)
+        if wait:
+            self._thread.join(WAIT_S_MAX)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:

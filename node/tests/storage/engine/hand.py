@@ -136,7 +136,7 @@ def by_hand(*, segment_positions: int | None = None) -> Iterator[Hand]:
         ) -> None:
             hand.waiting.append(Waiting(self.name, task, loop, done))
 
-        def close(self) -> None:
+        def close(self, *, wait: bool = True) -> None:
             for item in [item for item in hand.waiting if item.worker == self.name]:
                 hand.let_go(item)
 
