@@ -20,7 +20,7 @@ class GroupOptions:
     dial_timeout_s: float = 2.0
     # The longest pause between two dials of a node that is down.
     dial_pause_s_max: float = 1.0
-    # The link's window has been full for this long: the node is too slow for the ring.
+    # In this time a node has to take a window of what waits for it, or it is too slow for the ring.
     slow_timeout_s: float = 10.0
     # A link to a node with which no ring is shared is closed after this.
     link_idle_s: float = 30.0

@@ -75,7 +75,11 @@ class OutgoingLink:
             self._session.beat()
 
     def stalled(self, now: float) -> bool:
-        """Whether bodies wait, and the node has taken none for `slow_timeout_s`."""
+        """Whether bodies have waited for `slow_timeout_s`, in which the node hasn't taken a window.
+
+        Not whether it has taken nothing: one that takes a little all the time would set the pace
+        of its rings for ever.
+        """
         return self._session is not None and self._session.stalled(now)
 
     def break_off(self) -> None:
@@ -182,12 +186,14 @@ class _OutgoingSession:
         self._wrote = False
         self._sent_bytes = 0
         self._credited_bytes = 0
-        # When bodies last moved, or began to wait.
+        # When bodies began to wait, or a whole window had been taken since this was set before,
+        # and what had been taken then.
         self._progress_at = self._loop.time()
+        self._progress_bytes = 0
 
     def put(self, frame: Frame) -> None:
-        if not self.outbox.has_bodies and self._credited_bytes == self._sent_bytes:
-            self._progress_at = self._loop.time()
+        if not self.outbox.has_bodies:
+            self._progress()
         self.outbox.put(frame)
         self._wake_writer()
 
@@ -200,8 +206,12 @@ class _OutgoingSession:
     def stalled(self, now: float) -> bool:
         if not self.outbox.has_bodies or now < self._progress_at + self._options.slow_timeout_s:
             return False
-        self._progress_at = now  # Said again after as long.
+        self._progress()  # Said again after as long.
         return True
+
+    def _progress(self) -> None:
+        self._progress_at = self._loop.time()
+        self._progress_bytes = self._credited_bytes
 
     def break_off(self, reason: str) -> None:
         if not self._broken_off.done():
@@ -257,5 +267,6 @@ class _OutgoingSession:
             credited = wire.read_credit(data)
             if credited > self._credited_bytes:
                 self._credited_bytes = credited
-                self._progress_at = self._loop.time()
+                if credited - self._progress_bytes >= self._options.window_bytes:
+                    self._progress()
                 self._wake_writer()

@@ -1,0 +1,110 @@
+"""When a node counts as too slow for what waits to be sent to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from ringmq_gm import GroupOptions, wire
+from ringmq_gm.frames import OpFrame
+from ringmq_gm.links import Owner
+from ringmq_gm.outgoing import _OutgoingSession
+
+SLOW_S = 10.0
+WINDOW_BYTES = 100_000
+OPTIONS = GroupOptions(
+    slow_timeout_s=SLOW_S, window_bytes=WINDOW_BYTES, message_bytes=10_000, part_bytes=10_000
+)
+
+
+class Stream:
+    """The other end: takes what it is sent, and gives credit when the test says so."""
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+        self._credits: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def credit(self, total_bytes: int) -> None:
+        self._credits.put_nowait(wire.credit_message(total_bytes))
+
+    async def write(self, data: bytes) -> None:
+        self.sent_bytes += len(data)
+
+    async def read(self) -> bytes:
+        return await self._credits.get()
+
+    async def done_writing(self) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class Nobody:
+    def heard(self, node: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("windows_per_timeout", "slow"), [(0.0, True), (0.4, True), (2.0, False)])
+def test_who_takes_less_than_a_window_in_the_time_is_slow(
+    monkeypatch: pytest.MonkeyPatch, windows_per_timeout: float, slow: bool
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        real, ahead_s = loop.time, 0.0
+        monkeypatch.setattr(loop, "time", lambda: real() + ahead_s)
+        stream = Stream()
+        session = _OutgoingSession(
+            "b", cast(Any, stream), cast(Any, stream), cast(Owner, Nobody()), OPTIONS
+        )
+        running = asyncio.create_task(session.run())
+        number = 0
+        found: list[bool] = []
+        for step in range(40):
+            # More always waits than the window lets go.
+            while session.outbox.waiting_bytes("r") < 3 * WINDOW_BYTES:
+                number += 1
+                session.put(OpFrame("r", 1, 0, 1, number, False, (), bytes(5_000)))
+            await asyncio.sleep(0.001)
+            found.append(session.stalled(loop.time()))
+            ahead_s += SLOW_S / 10
+            stream.credit(int(step * WINDOW_BYTES * windows_per_timeout / 10))
+            await asyncio.sleep(0.001)
+        assert any(found) == slow
+        # Said again after as long, not at once.
+        assert sum(found) <= 4
+        assert stream.sent_bytes >= WINDOW_BYTES
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_who_has_room_for_all_that_comes_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little that is."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        real, ahead_s = loop.time, 0.0
+        monkeypatch.setattr(loop, "time", lambda: real() + ahead_s)
+        stream = Stream()
+        session = _OutgoingSession(
+            "b", cast(Any, stream), cast(Any, stream), cast(Owner, Nobody()), OPTIONS
+        )
+        running = asyncio.create_task(session.run())
+        for number in range(1, 40):
+            session.put(OpFrame("r", 1, 0, 1, number, False, (), bytes(100)))
+            # Seen before the link has had its turn.
+            assert not session.stalled(loop.time())
+            await asyncio.sleep(0.001)
+            stream.credit(stream.sent_bytes)
+            ahead_s += SLOW_S / 3
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
