@@ -168,6 +168,12 @@ class Group:
         """`view` of every ring of the cluster, by name."""
         return self._views.views()
 
+    def hold_credit(self, held: bool) -> None:
+        """While `held`, other nodes get no credit for what they send here: one more window of
+        each comes, then it waits there. Who is waited for longer than their `slow_timeout_s`
+        is put out of the rings."""
+        self._incoming.hold_credit(held)
+
     def rings(self) -> dict[str, Ring]:
         """The rings that are open here, by name."""
         return dict(self._rings)

@@ -26,6 +26,7 @@ class IncomingLinks:
         # The newest stream of each node, also after its end: what counts as old is told by it.
         self._newest: dict[str, tuple[int, int]] = {}
         self._sessions: dict[str, _IncomingSession] = {}
+        self.credit_held = False
 
     def handler(self) -> grpc.GenericRpcHandler:
         return _LinkHandler(grpc.stream_stream_rpc_method_handler(self._serve))
@@ -34,6 +35,12 @@ class IncomingLinks:
         """To be called each `heartbeat_s`."""
         for session in self._sessions.values():
             session.beat()
+
+    def hold_credit(self, held: bool) -> None:
+        """While `held`, what comes is taken, and the heart beats, but no credit is given."""
+        self.credit_held = held
+        if not held:
+            self.beat()
 
     def close(self) -> None:
         """Ends all streams."""
@@ -50,7 +57,7 @@ class IncomingLinks:
         before = self._sessions.get(sender.node)
         if before is not None:
             before.end("a newer stream has taken its place")
-        session = _IncomingSession(context, opening, self._owner, self._options)
+        session = _IncomingSession(self, context, opening, self._owner, self._options)
         self._sessions[sender.node] = session
         try:
             self._owner.saw(sender)
@@ -107,9 +114,15 @@ class _IncomingSession:
     """One stream from a node, from its handshake to its end."""
 
     def __init__(
-        self, context: Context, opening: wire.Opening, owner: Owner, options: GroupOptions
+        self,
+        links: IncomingLinks,
+        context: Context,
+        opening: wire.Opening,
+        owner: Owner,
+        options: GroupOptions,
     ) -> None:
         self.sender = opening.sender
+        self._links = links
         self._context = context
         self._owner = owner
         self._frame_bytes_max = options.frame_bytes_max
@@ -148,7 +161,8 @@ class _IncomingSession:
                 log.error("link from %s: %s", self.sender, error)
                 await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             self._taken_bytes += len(data)
-            if self._taken_bytes - self._credited_bytes >= self._credit_step:
+            owed = self._taken_bytes - self._credited_bytes
+            if owed >= self._credit_step and not self._links.credit_held:
                 self._give_credit()
 
     def _take(self, data: bytes) -> None:
@@ -174,8 +188,9 @@ class _IncomingSession:
         while True:
             if self._credit_due:
                 self._credit_due = False
-                self._credited_bytes = self._taken_bytes
-                await self._context.write(wire.credit_message(self._taken_bytes))
+                if not self._links.credit_held:
+                    self._credited_bytes = self._taken_bytes
+                await self._context.write(wire.credit_message(self._credited_bytes))
             else:
                 self._wake = self._loop.create_future()
                 await self._wake

@@ -13,8 +13,9 @@ or an op could come twice around, behind its handshake.
 Bounds. Bodies are sent while less than `window_bytes` are not yet credited; control
 and heartbeats always go (only the newest of each kind and ring waits). The receiver
 gives credit when its cores have taken the frames, a quarter of a window at a time,
-and with each heartbeat. A receiver holds one message, or one frame that comes in
-parts, of at most `frame_bytes_max`.
+and with each heartbeat; none while its application asks so (`Group.hold_credit`). A
+receiver holds one message, or one frame that comes in parts, of at most
+`frame_bytes_max`.
 
 A frame is written in the turn of the event loop after the one that produced it;
 what is produced while a write is under way goes out with the next.

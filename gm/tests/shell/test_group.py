@@ -196,6 +196,38 @@ def test_a_slow_receiver_holds_the_master_back_and_is_then_put_out(tmp_path: Pat
     asyncio.run(main())
 
 
+def test_a_node_that_holds_its_credit_back_gets_a_window_and_the_rest_later(tmp_path: Path) -> None:
+    """It lives meanwhile; held for too long, it is put out."""
+
+    async def main() -> None:
+        options = GroupOptions(
+            ring_timeout_s=0.4, slow_timeout_s=1.2, window_bytes=128 * 1024, message_bytes=8 * 1024
+        )
+        async with local_cluster(tmp_path, "abc", options) as cluster:
+            rings = await cluster.create_ring("r", "abc")
+            apps = cluster.apps["r"]
+            rings["a"].multicast(b"first")
+            await until(lambda: apps["a"].confirmed[1] == 1)
+            cluster.nodes["b"].group.hold_credit(True)
+            for _ in range(100):
+                rings["a"].multicast(bytes(8 * 1024))
+            # More than a silent node would be given.
+            await asyncio.sleep(0.7)
+            assert 10 <= len(apps["b"].ops) <= 20
+            assert synced(rings["a"].view) == ["a", "b", "c"]
+            cluster.nodes["b"].group.hold_credit(False)
+            await until(lambda: apps["a"].confirmed[1] == 101)
+            assert rings["a"].view is not None
+            assert rings["a"].view.epoch == 1
+            cluster.nodes["b"].group.hold_credit(True)
+            for _ in range(100):
+                rings["a"].multicast(bytes(8 * 1024))
+            await until(lambda: synced(rings["a"].view) == ["a", "c"])
+            await until(lambda: apps["a"].confirmed[1] == 201)
+
+    asyncio.run(main())
+
+
 def test_what_is_held_and_released_arrives_once_and_in_order(tmp_path: Path) -> None:
     async def main() -> None:
         async with proxied(tmp_path, "abc", GroupOptions(window_bytes=64 * 1024)) as (

@@ -48,8 +48,8 @@ class NodeConfig:
     disk_timeout_s: float = 30.0
     lease_s: float = 6.0
     heartbeat_s: float = 1.0
-    # Bodies and index entries of all queues that may be in memory; what isn't on disk
-    # yet is not bounded here.
+    # Bodies and index entries of all queues that may be in memory; what isn't on disk yet
+    # is bounded by `StoreLimits.unsynced_bytes_max`.
     queue_memory_bytes_max: int = 256 * MIB
     # Batches whose messages are on average smaller, properties included, have their bodies in
     # the queue's index, the others in the message store. 0: none has.

@@ -89,6 +89,8 @@ async def ask(
                 for part in parts:
                     got_any = True
                     on_filled(*part)
+                # Not faster than the disk: what isn't on it is in memory.
+                await store.wait_room()
         if not got_any:
             break
     return common(store.missing, lacking)

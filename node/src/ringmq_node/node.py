@@ -130,6 +130,7 @@ class Node:
             extra={"version": version("ringmq"), "identity": identity},
         )
         self.group.add_to(self._server)
+        self.store.on_crowded = self.group.hold_credit
         self._add_services()
         await self._server.start()
         for work, name in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +14,21 @@ from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.test_queue_store import publish
 from node.tests.storage.workload import LIMITS, QUEUE, open_store
 
-from ringmq_node.storage import Store, StoreFailedError
+from ringmq.ranges import Range
+from ringmq.v1 import ring_pb2 as wire
+from ringmq_node.catchup import state_from_wire, state_to_wire
+from ringmq_node.fetching import ask
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.state import QueueState
+from ringmq_node.storage import QueueStore, Store, StoreFailedError
 from ringmq_node.storage import store as store_module
 from ringmq_node.storage.watch import WatchedDisk
 
 # Nothing is written in place: on the loop's thread a call can't be seen.
 IN_THREADS = replace(LIMITS, sync_in_place_bytes_max=0, disk_timeout_s=0.1)
+# What may wait for its round.
+ROOM_BYTES = 20_000
+SMALL_ROOM = replace(IN_THREADS, unsynced_bytes_max=ROOM_BYTES, embed_below=1 << 20)
 
 
 class Gate(SimulatedDisk):
@@ -110,3 +119,101 @@ def test_a_slow_disk_and_a_process_that_was_stopped_are_not_a_disk_that_hangs() 
         gate.open.set()
         thread.join(10)
     assert disk.look(60.0, 1.0) is None
+
+
+def test_what_waits_for_a_slow_disk_is_said_to_be_too_much_until_it_is_durable() -> None:
+    gate = Gate(".jif")
+
+    async def main() -> None:
+        store = open_store(gate, SMALL_ROOM)
+        told: list[bool] = []
+        calm = asyncio.Event()
+
+        def crowded(on: bool) -> None:
+            told.append(on)
+            if not on:
+                calm.set()
+
+        store.on_crowded = crowded
+        queue = store.open_queue(QUEUE)
+        # Nothing is under way that could end it.
+        publish(queue, [bytes(2 * ROOM_BYTES)])
+        assert told == []
+        running = await started(store)
+        try:
+            await store.sync()
+            assert told == [True, False]
+            told.clear()
+            gate.open.clear()
+            publish(queue, [bytes(ROOM_BYTES // 2)])
+            assert await asyncio.to_thread(gate.reached.wait, 10)
+            publish(queue, [bytes(ROOM_BYTES // 4)])
+            assert told == []
+            publish(queue, [bytes(ROOM_BYTES // 2)])
+            assert told == [True]
+            publish(queue, [bytes(ROOM_BYTES)])
+            assert told == [True]
+            waiting = asyncio.create_task(queue.wait_room())
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+            gate.open.set()
+            async with asyncio.timeout(10):
+                await calm.wait()
+                await waiting
+                await store.sync()
+            assert queue.durable_number == queue.state.last_number
+            assert told[-1] is False
+            # Deleted, it has nothing more to wait for, and nothing stays held.
+            publish(queue, [bytes(2 * ROOM_BYTES)])
+            store.delete_queue(QUEUE)
+            publish(store.open_queue("other"), [b"x"])
+            await store.sync()
+            assert told[-1] is False
+        finally:
+            gate.open.set()
+            store.close()
+            await running
+
+    asyncio.run(main())
+
+
+def copy_of(state: QueueState) -> QueueState:
+    data = state_to_wire(state).SerializeToString()
+    return state_from_wire(wire.FetchStateResponse.FromString(data))
+
+
+def test_bodies_are_fetched_no_faster_than_the_disk_takes_them() -> None:
+    gate = Gate(".jif")
+    given = 0
+
+    async def fetch(ranges: Sequence[Range]) -> AsyncIterator[tuple[int, Block, bool]]:
+        nonlocal given
+        for first, last in ranges:
+            for position in range(first, last + 1):
+                given += 1
+                yield position, Block.of([bytes(1000)]), False
+
+    async def main() -> None:
+        store = open_store(gate, SMALL_ROOM)
+        source = store.open_queue("source")
+        publish(source, [b"m"] * 100)
+        queue: QueueStore = store.open_queue(QUEUE)
+        running = await started(store)
+        try:
+            queue.install(copy_of(source.state), keep_below=0)
+            await store.sync()
+            gate.open.clear()
+            fetching = asyncio.create_task(ask(queue, fetch, is_cancelled=lambda: False))
+            assert await asyncio.to_thread(gate.reached.wait, 10)
+            await asyncio.sleep(0.02)
+            assert 1000 * given <= ROOM_BYTES
+            gate.open.set()
+            async with asyncio.timeout(10):
+                await fetching
+            assert not queue.missing
+        finally:
+            gate.open.set()
+            store.close()
+            await running
+
+    asyncio.run(main())

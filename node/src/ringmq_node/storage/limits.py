@@ -19,6 +19,9 @@ class StoreLimits:
     sealed_bytes_max: int = 1 << 30
     # How much a flush writes between two syncs, and between two looks at what has been removed.
     flush_piece_bytes_max: int = 4 << 20
+    # What may wait for its round, over all queues; above it the ring's links give no credit.
+    # Above half of it whoever fetches from other nodes waits for a round.
+    unsynced_bytes_max: int = 64 << 20
     # Files synced at the same time.
     sync_threads: int = 4
     # A round of one queue that isn't larger is done on the loop's thread while the disk is
@@ -73,6 +76,8 @@ class Counters:
     """What the parts of a store count into, on the event loop's thread."""
 
     queue_memory_bytes: int = 0
+    # What durable queues were given since the last round began.
+    gathered_bytes: int = 0
     rounds: int = 0
     files_synced: int = 0
     journal_bytes: int = 0

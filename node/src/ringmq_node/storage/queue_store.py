@@ -64,6 +64,9 @@ class Host(bodies.Host, Protocol):
     def mark_flushable(self, queue: QueueStore) -> None:
         """The queue has a sealed journal to flush, or a segment to delete."""
 
+    async def wait_room(self) -> None:
+        """Waits for a round if much isn't durable."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -210,7 +213,7 @@ class QueueStore:
                 self._elision.removed()
             elif isinstance(op, Requeue) and op.ranges:
                 self.bodies.requeued(op.ranges[0][0])
-        self._appended()
+        self._appended(len(payload))
         self._seal_if_full()
         return gone
 
@@ -295,8 +298,13 @@ class QueueStore:
             self._log(_FILL, first, part, part.data, None, transient=transient)
             self.missing.remove(first, last)
             self._fills += 1
-            self._appended()
+            self._appended(len(part.data))
         self._seal_if_full()
+
+    async def wait_room(self) -> None:
+        """Who fetches much more than it appends calls this in between: it waits for a round if
+        much isn't durable yet. Raises `StoreFailedError`."""
+        await self._host.wait_room()
 
     # -- what the store's rounds ask for
 
@@ -452,9 +460,11 @@ class QueueStore:
         if self._deleted:
             raise StoreClosedError(f"queue {self.queue!r} was deleted")
 
-    def _appended(self) -> None:
+    def _appended(self, size_bytes: int = 0) -> None:
         """There is something for the next round; of a transient queue, only to be told."""
-        if not self.durable:
+        if self.durable:
+            self._host.counters.gathered_bytes += size_bytes
+        else:
             self.durable_number, self._fills_durable = self.state.last_number, self._fills
         self._host.mark_dirty(self)
 

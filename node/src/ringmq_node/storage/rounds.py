@@ -12,6 +12,11 @@ flush that is in a thread, and that waits for nothing; where the flush itself ha
 round, none is under way, and the round begins. So neither can wait for the other; and while no
 round ends nothing new comes to the flush, so that its steps come to an end.
 
+What gathers while rounds are slow is in memory. Nothing here refuses it, as it is in the ring
+already: `Host.crowded` is told when it is above its bound, and when not any more, and sees to
+it that no more comes. Only while a round is on its way, or waits for the flush, so that an end
+always comes.
+
 What the message stores have gathered is written and synced first: a journal record never
 refers to a body that isn't there.
 
@@ -32,7 +37,7 @@ from ringmq_node.storage import messages
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import StoreFailedError
 from ringmq_node.storage.journal import write_pieces
-from ringmq_node.storage.limits import StoreLimits
+from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessagesJob, MessageStore
 from ringmq_node.storage.pace import Pace
 from ringmq_node.storage.queue_store import CommitJob, QueueStore
@@ -43,6 +48,7 @@ class Host(Protocol):
     """Who is told."""
 
     failure: StoreFailedError | None
+    counters: Counters
 
     @property
     def is_behind(self) -> bool:
@@ -54,6 +60,9 @@ class Host(Protocol):
     def round_ended(self, jobs: list[CommitJob]) -> None:
         """All of `jobs` is durable."""
 
+    def crowded(self, on: bool) -> None:
+        """Whether what isn't durable has more bytes than it may."""
+
 
 @dataclass(slots=True)
 class Round:
@@ -61,6 +70,8 @@ class Round:
     began: float
     stored: list[tuple[MessageStore, MessagesJob]]
     jobs: list[CommitJob]
+    # What it was given; less is written if some of that was removed meanwhile.
+    size_bytes: int
     # Of the bodies; of the journals, once those are written.
     first: Task | None = None
     parts: list[Task] = field(default_factory=list)
@@ -94,6 +105,7 @@ class GroupCommit:
         self._stores_dirty = False
         self._round: Round | None = None
         self._scheduled = False
+        self._is_crowded = False
         self._pace = Pace(limits.sync_in_place_bytes_max)
         self._begun = self._done = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -110,6 +122,7 @@ class GroupCommit:
         self._dirty[queue] = None
         if not self._scheduled and self._round is None:
             self._schedule()
+        self._look()
 
     def mark_stores(self) -> None:
         """A message store may have something for the next round."""
@@ -121,6 +134,20 @@ class GroupCommit:
         """What rounds wait for may be over."""
         if not self._scheduled and self._round is None:
             self._schedule()
+        self._look()
+
+    def waits_above(self, size_bytes: int) -> bool:
+        """Whether more than this isn't durable, and a round is on its way, or will be."""
+        under_way = 0 if self._round is None else self._round.size_bytes
+        if self._host.counters.gathered_bytes + under_way <= size_bytes:
+            return False
+        return self._scheduled or self._round is not None or self._host.is_behind
+
+    def _look(self) -> None:
+        crowded = self.waits_above(self._limits.unsynced_bytes_max)
+        if crowded != self._is_crowded:
+            self._is_crowded = crowded
+            self._host.crowded(crowded)
 
     async def sync(self) -> None:
         """Waits until all that has been appended so far is durable. Raises `StoreFailedError`."""
@@ -200,6 +227,10 @@ class GroupCommit:
 
     def _begin(self) -> None:
         self._scheduled = False
+        self._begin_round()
+        self._look()
+
+    def _begin_round(self) -> None:
         if self._round is not None or self._host.failure is not None or self._loop is None:
             return
         if not self._dirty and not self._stores_dirty:
@@ -211,7 +242,9 @@ class GroupCommit:
         stored = self._take_stored()
         self._dirty.clear()
         self._begun += 1
-        current = Round(self._begun, monotonic(), stored, jobs)
+        counters = self._host.counters
+        current = Round(self._begun, monotonic(), stored, jobs, counters.gathered_bytes)
+        counters.gathered_bytes = 0
         if not stored and len(jobs) == 1:
             size = sum(len(part) for piece in jobs[0].pieces for part in piece.buffers)
             if self._pace.may_block(size, 1):

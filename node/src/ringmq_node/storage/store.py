@@ -51,6 +51,10 @@ def _nobody(queue: QueueStore) -> None:
     """Until the node sets `on_durable`."""
 
 
+def _stop_nobody(crowded: bool) -> None:
+    """Until the node sets `on_crowded`."""
+
+
 def _log_failure(error: StoreError) -> None:
     logger.error("%s", error)
 
@@ -72,6 +76,9 @@ class Store:
         self.on_durable: Callable[[QueueStore], None] = _nobody
         # Called on the loop, once.
         self.on_failed: Callable[[StoreError], None] = _log_failure
+        # Called on the loop when what isn't durable comes to be above `unsynced_bytes_max`, and
+        # when it isn't any more. What it stops for that long must not be what is waited for.
+        self.on_crowded: Callable[[bool], None] = _stop_nobody
         self.failure: StoreFailedError | None = None
         self._owned = owned
         self._folders, self.corruptions = folders.find_queues(disk, directory)
@@ -391,6 +398,11 @@ class Store:
         if self.has(queue):
             self._background.mark_flushable(queue)
 
+    async def wait_room(self) -> None:
+        # Once, not until there is room: the ring may take all of that.
+        if self._commit.waits_above(self.limits.unsynced_bytes_max // 2):
+            await self._commit.sync()
+
     def mark_paging(self, bodies: Bodies) -> None:
         self._paging[bodies] = None
         self._commit.mark_stores()
@@ -459,6 +471,9 @@ class Store:
     def flush_stepped(self) -> None:
         """A step of the flush has ended, and the next one, if there is any, has begun."""
         self._commit.resume()
+
+    def crowded(self, on: bool) -> None:
+        self.on_crowded(on)
 
     def _report_durable(self, queue: QueueStore) -> None:
         self.on_durable(queue)
