@@ -1,0 +1,107 @@
+"""Three nodes in this process, one of which has a disk that stops answering."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import ringmq
+from ringmq_gm import Group
+from ringmq_node import node as node_module
+from ringmq_node.config import NodeConfig
+from ringmq_node.node import Node, make_node
+from ringmq_node.resources import Alarm
+from ringmq_node.storage import StoreLimits
+from ringmq_node.storage.disk import FileDisk
+from ringmq_node.storage.errors import DiskHangsError
+
+NAMES = ("a", "b", "c")
+UNSYNCED_BYTES_MAX = 1 << 20
+
+
+class Hang:
+    """Writes below a folder wait, in threads, until they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder: Path | None = None
+        self.over = threading.Event()
+        write = FileDisk.write
+
+        def hanging(
+            disk: FileDisk, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
+        ) -> None:
+            on_loop = threading.current_thread() is threading.main_thread()
+            if self.folder is not None and self.folder in path.parents and not on_loop:
+                self.over.wait()
+            write(disk, path, offset, buffers, sync=sync)
+
+        monkeypatch.setattr(FileDisk, "write", hanging)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [0, 1], ids=["the master's", "a mirror's"])
+def test_a_ring_goes_on_without_the_node_whose_disk_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    hang = Hang(monkeypatch)
+    held: list[tuple[str, bool]] = []
+    hold_credit = Group.hold_credit
+
+    def spied(group: Group, on: bool) -> None:
+        held.append((group.me.node, on))
+        hold_credit(group, on)
+
+    monkeypatch.setattr(Group, "hold_credit", spied)
+    limits = partial(StoreLimits, unsynced_bytes_max=UNSYNCED_BYTES_MAX)
+    monkeypatch.setattr(node_module, "StoreLimits", limits)
+
+    async def story(nodes: dict[str, Node]) -> None:
+        async with ringmq.connect([node.address for node in nodes.values()]) as client:
+            info = await client.declare_queue("q")
+            while sum(one.synchronised for one in info.ring) < len(NAMES):
+                await asyncio.sleep(0.02)
+                info = await client.queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"before")
+                victim = nodes[info.ring[place].node]
+                hang.folder = Path(victim.config.data)
+                await publisher.publish_batch([bytes(20_000)] * 100)
+            assert isinstance(victim.failed, DiskHangsError)
+            assert "has not come back for 1 s" in str(victim.failed)
+            assert victim.alarms == {Alarm.STORE}
+            others = [node.address for node in nodes.values() if node is not victim]
+        # Until then it gave the others no credit for more.
+        assert [on for name, on in held if name == victim.me.node] == [True]
+        async with ringmq.connect(others) as client:
+            ring = (await client.queue("q")).ring
+            assert victim.me.node not in [one.node for one in ring]
+
+    async def main() -> None:
+        nodes: dict[str, Node] = {}
+        try:
+            async with asyncio.timeout(40):
+                for name in NAMES:
+                    config = NodeConfig(
+                        name,
+                        f"sqlite:///{tmp_path / 'registry'}",
+                        str(tmp_path / name),
+                        listen="127.0.0.1:0",
+                        disk_timeout_s=1.0,
+                        lease_s=1.0,
+                        drain_s=0.1,
+                    )
+                    nodes[name] = await make_node(config)
+                    await nodes[name].start()
+                await story(nodes)
+        finally:
+            # The thread hangs yet, and keeps nobody.
+            async with asyncio.timeout(20):
+                await asyncio.gather(*(node.stop() for node in nodes.values()))
+            hang.over.set()
+
+    asyncio.run(main())
