@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.test_queue_store import publish
-from node.tests.storage.workload import LIMITS, QUEUE, open_store
+from node.tests.storage.workload import LIMITS, QUEUE, bodies, open_store
 
 from ringmq.ranges import Range
 from ringmq.v1 import ring_pb2 as wire
@@ -215,5 +215,54 @@ def test_bodies_are_fetched_no_faster_than_the_disk_takes_them() -> None:
             gate.open.set()
             store.close()
             await running
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("suffix", "embed_below"), [(".jif", 1 << 20), (".rdq", 0), (".idx", 1 << 20)]
+)
+def test_a_queue_that_a_thread_writes_to_is_deleted_without_waiting_for_it(
+    suffix: str, embed_below: int
+) -> None:
+    gate = Gate(suffix)
+
+    async def main() -> None:
+        limits = replace(SMALL_ROOM, embed_below=embed_below, journal_entries_max=5)
+        store = open_store(gate, limits)
+        queue, other = store.open_queue(QUEUE), store.open_queue("other")
+        folder = queue.directory
+        running = await started(store)
+        try:
+            await store.sync()
+            gate.open.clear()
+            publish(queue, [bytes(1000)] * 10)
+            assert await asyncio.to_thread(gate.reached.wait, 10)
+            began = time.monotonic()
+            store.delete_queue(QUEUE)
+            assert time.monotonic() - began < 1.0
+            assert store.queue_names() == ["other"]
+            with pytest.raises(StoreFailedError):
+                publish(queue, [b"z"])
+            publish(other, [b"kept"])
+            gate.open.set()
+            async with asyncio.timeout(10):
+                await store.sync()
+                while gate.list(folder):  # noqa: ASYNC110  # it is removed by a thread
+                    await asyncio.sleep(0.001)
+            # Nothing has made it again.
+            assert store.failure is None
+            assert folder.name not in gate.list(folder.parent)
+            assert store.open_queue(QUEUE).state.next_position == 0
+            await store.sync()
+        finally:
+            gate.open.set()
+            store.close()
+            await running
+        again = open_store(gate.copy(), limits)
+        assert again.queue_names() == sorted([QUEUE, "other"])
+        assert bodies(again.open_queue("other")) == {0: b"kept"}
+        assert bodies(again.open_queue(QUEUE)) == {}
+        again.close()
 
     asyncio.run(main())

@@ -49,6 +49,9 @@ class Host(bodies_module.Host, Protocol):
     def queues(self) -> Sequence[QueueStore]:
         """Those that are open."""
 
+    def threads_done(self) -> None:
+        """Threads have ended work on queues, of which nothing has been told yet."""
+
     def flush_stepped(self) -> None:
         """A step of the flush has ended, and the next one, if there is any, has begun."""
 
@@ -122,6 +125,7 @@ class Background:
     def _flush_done(self, task: Task) -> None:
         if self._flushing is None or self._flushing[0] is not task:
             return
+        self._host.threads_done()
         self._finish_flush()
         self._begin_flush()
         self._host.flush_stepped()
@@ -159,6 +163,7 @@ class Background:
     def _read_done(self, task: Task) -> None:
         if self._reading is None or self._reading[0] is not task:
             return
+        self._host.threads_done()
         (_, job), self._reading = self._reading, None
         if task.error is None:
             job.bodies.ahead.done(job)
@@ -251,25 +256,32 @@ class Background:
     # -- the end
 
     def forget(self, queue: QueueStore) -> None:
-        """A queue is being deleted. Blocks until no thread works on it."""
+        """A queue is being deleted: nothing more is begun on it."""
         self._flushable.pop(queue, None)
         self._readable.pop(queue.bodies, None)
+
+    def tasks_of(self, queue: QueueStore) -> list[Task]:
+        """What threads do in the queue's folder just now."""
+        tasks: list[Task] = []
         if self._flushing is not None and self._flushing[1].queue is queue:
-            self._flushing[0].wait()
+            tasks.append(self._flushing[0])
         if self._reading is not None and self._reading[1].bodies is queue.bodies:
-            self._reading[0].wait()
+            tasks.append(self._reading[0])
+        return [task for task in tasks if not task.is_done]
 
     def drain(self) -> None:
         """Waits for the threads, and notes what they did."""
         self.stop()
         if self._flushing is not None:
             self._flushing[0].wait()
+            self._host.threads_done()
             self._finish_flush()
         if self._compacting is not None:
             self._compacting[0].wait()
             self._finish_compaction()
         if self._reading is not None:
             self._reading[0].wait()
+            self._host.threads_done()
             self._reading = None
 
     def close(self, *, wait: bool = True) -> None:

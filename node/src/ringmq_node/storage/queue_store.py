@@ -434,9 +434,12 @@ class QueueStore:
         )
         return True
 
-    def delete(self) -> None:
-        """The queue is deleted: gives back its memory, and takes nothing more."""
+    def close(self) -> None:
+        """The queue is being deleted: it takes nothing more."""
         self._deleted = True
+
+    def delete(self) -> None:
+        """The queue is deleted: gives back its memory. No thread works on it."""
         self._flusher.forget()
         self.bodies.clear()
 

@@ -60,6 +60,9 @@ class Host(Protocol):
     def round_ended(self, jobs: list[CommitJob]) -> None:
         """All of `jobs` is durable."""
 
+    def threads_done(self) -> None:
+        """Threads have ended work on queues, of which nothing has been told yet."""
+
     def crowded(self, on: bool) -> None:
         """Whether what isn't durable has more bytes than it may."""
 
@@ -159,15 +162,22 @@ class GroupCommit:
         await waiter
 
     def forget(self, queue: QueueStore) -> None:
-        """A queue is being deleted. Blocks until no thread works on it."""
+        """A queue is being deleted: no more of its journal is written than a thread writes now."""
         self._dirty.pop(queue, None)
         current = self._round
-        if current is not None and any(job.queue is queue for job in current.jobs):
-            current.wait()
+        if current is not None and not current.parts:
             for job in current.jobs:
                 if job.queue is queue:
-                    # Not written yet, it would go to a folder that is not its own any more.
+                    # It would go to a folder that is not its own any more.
                     job.pieces.clear()
+
+    def tasks_of(self, queue: QueueStore) -> list[Task]:
+        """What threads do just now with what the queue has given them."""
+        current = self._round
+        if current is None or not any(job.queue is queue for job in current.jobs):
+            return []
+        tasks = [*([current.first] if current.first else []), *current.parts]
+        return [task for task in tasks if not task.is_done]
 
     def drain(self, queues: Iterable[QueueStore]) -> None:
         """Waits for the threads, commits what is left in this one, and ends the journals of
@@ -176,6 +186,7 @@ class GroupCommit:
         current, self._round = self._round, None
         if current is not None:
             current.wait()
+            self._host.threads_done()
             error = current.error
             if error is None and not current.parts:
                 try:
@@ -295,6 +306,7 @@ class GroupCommit:
 
     def _finish(self, current: Round) -> None:
         self._round = None
+        self._host.threads_done()
         self._ended(current, current.error)
 
     def _ended(self, current: Round, error: Exception | None) -> None:

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from ringmq_node.storage import directory as folders
 from ringmq_node.storage.background import Background
-from ringmq_node.storage.bodies import Bodies, Condemned
+from ringmq_node.storage.bodies import Bodies
+from ringmq_node.storage.deletion import Deletions
 from ringmq_node.storage.disk import Disk, FileDisk
 from ringmq_node.storage.errors import (
     DiskHangsError,
@@ -37,6 +38,7 @@ from ringmq_node.storage.queue_store import CommitJob, QueueStore
 from ringmq_node.storage.recovery import recover
 from ringmq_node.storage.rounds import GroupCommit
 from ringmq_node.storage.statistics import StoreStatistics
+from ringmq_node.storage.threads import Task
 from ringmq_node.storage.watch import WatchedDisk
 
 logger = logging.getLogger(__name__)
@@ -105,6 +107,7 @@ class Store:
         self._transient.start_collecting()
         self._commit = GroupCommit(self, disk, limits, stores)
         self._background = Background(self, disk, stores)
+        self._deletions = Deletions(disk, self._tasks_of, self._background.remove_folder)
         self._duration_s = math.inf
         self._paging: dict[Bodies, None] = {}
         # Queues that have more to let go of than fits one turn of the loop.
@@ -114,7 +117,6 @@ class Store:
         # Transient queues that have more than `on_durable` was told of.
         self._transient_appended: dict[QueueStore, None] = {}
         self._ticks = 0
-        self._gone = 0
         self._closed = False
         self._collect_if_known()
 
@@ -169,6 +171,7 @@ class Store:
         if not durable and queue in self._folders:
             self.delete_queue(queue)
         try:
+            self._deletions.wait(queue)
             folder = self._folders.get(queue)
             new = folder is None
             if folder is None:
@@ -193,36 +196,32 @@ class Store:
         return opened
 
     def delete_queue(self, queue: str) -> None:
-        """Removes a queue and all its messages; when this returns it doesn't come back.
+        """Removes a queue and all its messages. Blocks for a sync.
 
-        Raises `KeyError` for a queue that isn't there, and `StoreFailedError`.
-
-        Blocks for a sync, and for what is being written to the queue just now.
+        When this returns it doesn't come back; but if a thread is writing to it just now, it is
+        only gone for those who ask, and removed when the thread has done: until then a power cut
+        may bring it back. Raises `KeyError` for a queue that isn't there, and `StoreFailedError`.
         """
         self.check_writable()
-        folder = self._folders[queue]
-        opened = self._queues.pop(queue, None)
-        condemned: list[Condemned] = []
-        if opened is not None:
-            self._commit.forget(opened)
-            self._background.forget(opened)
-            self._active.pop(opened, None)
-            self._paging.pop(opened.bodies, None)
-            self._reducing.pop(opened.bodies, None)
-            opened.delete()
-            condemned = [*opened.bodies.condemned]
-        del self._folders[queue]
+        folder = self._folders.pop(queue)
         self._unopened.discard(folder.name)
-        self._gone += 1
-        gone = folder.with_name(f"{folder.name}.{self._gone}{folders.GONE_SUFFIX}")
+        opened = self._queues.pop(queue, None)
         try:
-            self.disk.rename(folder, gone)
-            if opened is None or opened.durable:
-                self.disk.sync(gone.parent)
+            if opened is None:
+                self._deletions.remove(folder, (), durable=True)
+            else:
+                self._commit.forget(opened)
+                self._background.forget(opened)
+                self._active.pop(opened, None)
+                self._paging.pop(opened.bodies, None)
+                self._reducing.pop(opened.bodies, None)
+                self._deletions.delete(opened, folder)
         except OSError as error:
             raise self.fail(error) from error
-        self._background.remove_folder(gone, condemned)
         self._collect_if_known()
+
+    def _tasks_of(self, queue: QueueStore) -> list[Task]:
+        return [*self._commit.tasks_of(queue), *self._background.tasks_of(queue)]
 
     def _collect_if_known(self) -> None:
         if not self._unopened:
@@ -461,6 +460,14 @@ class Store:
         for queue in queues:
             if self.has(queue):
                 self.on_durable(queue)
+
+    def threads_done(self) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self._deletions.remove_left()
+        except OSError as error:
+            self.fail(error)
 
     @property
     def is_behind(self) -> bool:

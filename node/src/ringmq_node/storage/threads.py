@@ -32,6 +32,11 @@ class Task:
             self.error = error
         self._done.set()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has run."""
+        return self._done.is_set()
+
     def wait(self) -> None:
         """Blocks until it has run. Raises `DiskHangsError` if the disk doesn't answer."""
         if not self._done.wait(WAIT_S_MAX):

@@ -107,6 +107,9 @@ class Recorder(Engine):
         life.deleting = len(self.disk.log)
         self.events["deleted"] += 1
         self.store.delete_queue(name)
+        # As making the new one does: a thread may be writing to it, and until it has done so a
+        # power cut may bring it back.
+        self.store._deletions.wait(name)
         life.deleted = len(self.disk.log)
         self.create(name)
 
