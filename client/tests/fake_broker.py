@@ -76,6 +76,8 @@ class Faults:
     fail: list[common.Reason.ValueType] = field(default_factory=list)
     confirm_delay_s: float = 0.0
     heartbeats: bool = True
+    #: Acks are taken, and never reported: what a node below `min_insync` does.
+    settle_silently: bool = False
 
 
 @dataclass
@@ -457,5 +459,5 @@ class FakeNode(BrokerServicer, AdminServicer):
             for position in range(each.first, each.last + 1):
                 del queue.messages[position]
         queue.changed.set()
-        if gone:
+        if gone and not self.faults.settle_silently:
             await context.write(broker.ConsumeResponse(settled=broker.Settled(positions=gone)))

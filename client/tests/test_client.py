@@ -499,6 +499,61 @@ def test_ack_can_wait_and_nack_brings_back_or_discards() -> None:
     run(test)
 
 
+def test_a_wait_for_an_ack_has_a_deadline() -> None:
+    """What a queue below `min_insync` doesn't report isn't waited for, for ever."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address, deadline_s=0.2) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q", deadline_s=5) as publisher:
+                await publisher.publish_batch(bodies(3))
+            async with client.consumer("q") as consumer:
+                batch = await anext(consumer)
+                node.faults.settle_silently = True
+                with pytest.raises(ringmq.TimedOutError, match=r"after 0\.2 s .* delivered again"):
+                    await consumer.ack(batch[0], wait=True)
+                with pytest.raises(ringmq.TimedOutError, match=r"after 0\.1 s"):
+                    await consumer.nack(batch[1], requeue=False, wait=True, deadline_s=0.1)
+                # They did go out, and the stream goes on.
+                node.faults.settle_silently = False
+                assert await consumer.ack(batch[2], wait=True, deadline_s=5)
+                assert node.queue("q").bodies == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("ends", ["closed", "bug"])
+def test_a_wait_for_an_ack_ends_with_the_consumer(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(self: object, positions: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish_batch(bodies(2))
+            consumer = client.consumer("q")
+            await consumer.open()
+            batch = await anext(consumer)
+            if ends == "bug":
+                monkeypatch.setattr("ringmq.consumer._Stream._on_settled", bug)
+                assert not await consumer.ack(batch[0], wait=True)
+                assert not await consumer.ack(batch[1], wait=True)
+                with pytest.raises(ringmq.ProtocolError, match="a bug"):
+                    await anext(consumer)
+                await consumer.close()
+                return
+            node.faults.settle_silently = True
+            waiting = asyncio.create_task(consumer.ack(batch, wait=True))
+            await until(lambda: bool(node.settles))
+            await consumer.close()
+            assert not await waiting
+
+    run(test)
+
+
 def test_an_ack_never_goes_on_another_stream_than_the_delivery_came_on() -> None:
     async def test() -> None:
         cluster = Cluster()

@@ -39,6 +39,34 @@ async def test_publishers_are_refused_and_consumers_go_on(cluster: Cluster) -> N
     assert after.errors == []
 
 
+@scenario(deadline_s=60)
+async def test_who_waits_until_a_removal_is_safe_is_told_that_it_is_not_known(
+    cluster: Cluster,
+) -> None:
+    async with cluster.publishing("q", total=4) as load:
+        await load.finishes(within_s=20)
+    info = await cluster.info("q")
+    master, *mirrors = [replica.node for replica in info.ring]
+    async with cluster.client(master, deadline_s=0.4) as client:
+        for mirror in mirrors:
+            cluster.pause(mirror)
+        with pytest.raises(ringmq.TimedOutError, match="may have been done"):
+            await client.get_messages("q", 1, remove=True)
+        for mirror in mirrors:
+            cluster.resume(mirror)
+        await leave_one(cluster)
+        async with client.consumer("q", prefetch=1) as consumer:
+            batch = await anext(consumer)
+            with pytest.raises(ringmq.TimedOutError, match="may be delivered again"):
+                await consumer.ack(batch, wait=True)
+        for remove in (client.get_messages("q", 1, remove=True), client.purge_queue("q")):
+            with pytest.raises(ringmq.TooFewSynchronisedError):
+                await remove
+        # What timed out had been done, and what was refused had not.
+        info = await client.queue("q")
+        assert (info.messages_ready, info.messages_unacknowledged) == (2, 0)
+
+
 @scenario(deadline_s=60, queue="")
 async def test_min_insync_of_all(cluster: Cluster) -> None:
     """With `min_insync` 3 one dead mirror stops confirms; its return lets them go on."""

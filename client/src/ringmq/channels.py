@@ -224,9 +224,9 @@ class Channels:
                     if error.reason:
                         said = error
                     raise said or error from failure
-                except NotConnectedError:
+                except NotConnectedError as error:
                     self._failed(address)
-                    raise
+                    raise said or error from None
                 self._answered(address)
                 return answer
         raise AssertionError("tenacity reraises")

@@ -294,7 +294,8 @@ class Client:
         try:
             return await channels.call(attempt, deadline_s=deadline_s, again=is_refused)
         except UnavailableError as error:
-            if error.reason:
+            # What was refused, or could not be asked, has had no effect.
+            if is_refused(error):
                 raise
             raise OutcomeUnknownError(
                 f"queue {queue!r}: the connection broke before the answer: {error}"

@@ -152,6 +152,9 @@ class Consumer:
             error = ProtocolError(f"the consumer failed: {bug!r}")
             error.__cause__ = bug
             self._end(error)
+        finally:
+            # Also if the keeper could not say that the stream is over.
+            self._stream_over()
 
     def _end(self, error: RingMQError) -> None:
         """No more batches: the iterator raises `error`, or just ends if it was closed."""
@@ -208,19 +211,26 @@ class Consumer:
     # --- settling ---
 
     async def ack(
-        self, what: Batch | Message | int, last: int | None = None, *, wait: bool = False
+        self,
+        what: Batch | Message | int,
+        last: int | None = None,
+        *,
+        wait: bool = False,
+        deadline_s: float | None = None,
     ) -> bool:
         """Takes messages off the queue: a batch, a slice of one, a message, or `first, last`.
 
         Returns True if the acks go out on the stream that the messages came on, and
         False if that stream has ended: then they are delivered again. With `wait`,
         True means that the acks are as safe as a confirmed message, and False that
-        the stream ended before that was known: they may be delivered again.
+        the stream ended before that was known: they may be delivered again. If it isn't
+        known within `deadline_s` (default: the consumer's) it raises `TimedOutError`: so it
+        does while fewer replicas than `min_insync` are synchronised. The acks have gone out.
 
         Bare positions mean messages of the present stream. Raises
         `UnknownDeliveryError` for what was settled before or never handed out.
         """
-        return await self._settle("ack", what, last, wait)
+        return await self._settle("ack", what, last, wait, deadline_s)
 
     async def nack(
         self,
@@ -229,6 +239,7 @@ class Consumer:
         *,
         requeue: bool = True,
         wait: bool = False,
+        deadline_s: float | None = None,
     ) -> bool:
         """Puts messages back in their places, or with `requeue=False` discards them.
 
@@ -236,10 +247,16 @@ class Consumer:
         """
         if requeue and wait:
             raise BadRequestError("a requeue is not reported, so it can't be waited for")
-        return await self._settle("requeue" if requeue else "discard", what, last, wait)
+        verb: Verb = "requeue" if requeue else "discard"
+        return await self._settle(verb, what, last, wait, deadline_s)
 
     async def _settle(
-        self, verb: Verb, what: Batch | Message | int, last: int | None, wait: bool
+        self,
+        verb: Verb,
+        what: Batch | Message | int,
+        last: int | None,
+        wait: bool,
+        deadline_s: float | None,
     ) -> bool:
         generation = self.generation
         if isinstance(what, Batch):
@@ -267,7 +284,30 @@ class Consumer:
             return True
         settling = _Settling(ranges, self._loop.create_future())
         self._settling.append(settling)
-        return await settling.done
+        wait_s = self.deadline_s if deadline_s is None else deadline_s
+        try:
+            async with asyncio.timeout(wait_s):
+                return await settling.done
+        except TimeoutError:
+            raise TimedOutError(
+                f"queue {self.queue!r}: not known after {wait_s:g} s whether the {verb} is safe: "
+                "these messages may be delivered again"
+            ) from None
+        finally:
+            if settling in self._settling:
+                self._settling.remove(settling)
+
+    def _stream_over(self) -> None:
+        """What was not settled comes again on the next stream, if there is one."""
+        self._live = False
+        self._batches.clear()
+        self._held.clear()
+        for ranges in self._outbox.values():
+            ranges.clear()
+        settling, self._settling = self._settling, []
+        for each in settling:
+            if not each.done.done():
+                each.done.set_result(False)
 
     # --- what is going on ---
 
@@ -374,17 +414,8 @@ class _Stream(Owner[broker.ConsumeRequest, broker.ConsumeResponse]):
         return self._consumer._closing or not self._consumer._live
 
     def ended(self, trouble: RingMQError | None) -> float:
-        self._consumer._live = False
         self._consumer._trouble = trouble or self._consumer._trouble
-        # All of it comes again on the next stream.
-        self._consumer._batches.clear()
-        self._consumer._held.clear()
-        for ranges in self._consumer._outbox.values():
-            ranges.clear()
-        settling, self._consumer._settling = self._consumer._settling, []
-        for each in settling:
-            if not each.done.done():
-                each.done.set_result(False)
+        self._consumer._stream_over()
         return 0.0
 
     def refused(self, error: RingMQError) -> None:

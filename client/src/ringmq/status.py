@@ -116,6 +116,8 @@ def from_call(call_error: AioRpcError, peer: str) -> errors.RingMQError:
             metadata=dict(info.metadata),
             retry_after_s=retry_after_s,
         )
+    if kind is errors.TimedOutError:
+        message = "no answer in time; what was asked may have been done, or still be"
     return kind(
         f"{peer}: {call_error.code().name}: {message}",
         metadata={"peer": peer, "code": call_error.code().name},

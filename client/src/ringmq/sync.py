@@ -333,9 +333,14 @@ class SyncConsumer:
         return _run(self._consumer.next_batch(timeout_s))
 
     def ack(
-        self, what: Batch | Message | int, last: int | None = None, *, wait: bool = False
+        self,
+        what: Batch | Message | int,
+        last: int | None = None,
+        *,
+        wait: bool = False,
+        deadline_s: float | None = None,
     ) -> bool:
-        return _run(self._consumer.ack(what, last, wait=wait))
+        return _run(self._consumer.ack(what, last, wait=wait, deadline_s=deadline_s))
 
     def nack(
         self,
@@ -344,5 +349,8 @@ class SyncConsumer:
         *,
         requeue: bool = True,
         wait: bool = False,
+        deadline_s: float | None = None,
     ) -> bool:
-        return _run(self._consumer.nack(what, last, requeue=requeue, wait=wait))
+        return _run(
+            self._consumer.nack(what, last, requeue=requeue, wait=wait, deadline_s=deadline_s)
+        )

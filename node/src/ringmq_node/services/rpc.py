@@ -89,7 +89,10 @@ def _guard_unary(handler: Callable[[bytes, Context], Awaitable[Any]]) -> Any:
         except grpc.RpcError:
             raise
         except TimeoutError:
-            await fail(context, BrokerError(common.REASON_TIMEOUT, "not done in time"))
+            await fail(
+                context,
+                BrokerError(common.REASON_TIMEOUT, "no answer in time; it may have been done"),
+            )
 
     return guarded
 
