@@ -132,6 +132,35 @@ def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
+def test_consume_beyond_its_windows(run: Run, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    def refused(*words: object) -> tuple[int, str]:
+        assert invoke(["consume", "q", "--requeue", *map(str, words)]) == 1
+        out, err = capsysbinary.readouterr()
+        return out.count(b"\n"), err.decode()
+
+    run("queue", "declare", "q")
+    assert run("publish", "q", "--count", 2500, "--size", 10)["confirmed"] == 2500
+    # More than fit into a look.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ringmq_node.cli.messages._LOOK_BYTES_MAX", 10_000)
+        assert refused()[0] == 1000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ringmq_node.cli.messages._LOOK_MESSAGES_MAX", 100)
+        printed, said = refused("--count", 2000)
+        assert printed == 100
+        assert "stopped after 100 messages, 1000 bytes" in said
+        assert len(run("consume", "q", "--requeue", "--count", 100)) == 100
+    assert run("queue", "show", "q")["messages_ready"] == 2500
+    # More than the window has messages, or bytes.
+    taken = run("consume", "q", "--count", 2100)
+    assert [each["position"] for each in taken] == list(range(2100))
+    assert run("queue", "purge", "q")["messages"] == 400
+    assert run("publish", "q", "--count", 30, "--size", 1_000_000)["confirmed"] == 30
+    assert len(run("consume", "q", "--count", 20)) == 20
+    assert len(run("consume", "q")) == 10
+
+
+@pytest.mark.slow
 def test_the_demo_loses_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code = invoke(["demo", "--count", "20000", "--data", str(tmp_path / "demo"), "--json"])
     out, err = capsys.readouterr()

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 import ringmq
-from ringmq import Batch, Client, Consumer, Publisher
+from ringmq import Batch, Client, Consumer, OutcomeUnknownError, Publisher
 from ringmq_node.cli.options import client_options, run
 from ringmq_node.cli.output import emit_facts, emit_json, progress_bar
 
@@ -27,8 +27,9 @@ _READ_BYTES = 256 * 1024
 _CHUNKS_MAX = 8
 # After this long without a message we ask whether the queue is empty.
 _IDLE_S = 0.2
-# What a look at a queue (`--requeue`) may hold; the node's own default is less.
+# What a look at a queue (`--requeue`) may hold: the most that a node allows.
 _LOOK_BYTES_MAX = 1024 * 1024 * 1024
+_LOOK_MESSAGES_MAX = 1_000_000
 
 
 async def _readable(descriptor: int) -> None:
@@ -203,51 +204,98 @@ async def _is_empty(client: Client, queue: str) -> bool:
     return (await client.queue(queue)).messages_ready == 0
 
 
+class _Acks:
+    """Acks all that is printed but the newest message, so that at the end there is an ack to
+    wait for: acks are settled in order, so it tells of all of them."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._newest: Batch | None = None
+        #: Whether the newest ack that was waited for is known to be safe.
+        self.known = True
+
+    async def note(self, batch: Batch) -> None:
+        """`batch` has been printed."""
+        if self._newest is not None:
+            await self._consumer.ack(self._newest)
+        await self._consumer.ack(batch[:-1])
+        self._newest = batch[-1:]
+
+    async def finish(self, *, wait: bool) -> None:
+        """Acks the newest, too. Raises `TimedOutError` if it isn't known in time to be safe."""
+        newest, self._newest = self._newest, None
+        if newest is not None:
+            self.known = await self._consumer.ack(newest, wait=wait)
+
+
 async def _consume(
     client: Client, consumer: Consumer, printer: _Printer, count: int | None, follow: bool
 ) -> None:
     """Prints and acks, until `count` messages have come or (unless `follow`) none is left."""
     left = count
-    unacked: list[Batch] = []
+    acks = _Acks(consumer)
     while left is None or left > 0:
         batch = await consumer.next_batch(timeout_s=_IDLE_S)
         if batch is None:
+            # It may be what the node waits for: its window has bytes, too.
+            await acks.finish(wait=not follow)
             if not follow and await _is_empty(client, consumer.queue):
                 break
             continue
-        if left is not None:
-            batch = batch[:left]
-            left -= len(batch)
-        printer.show(batch)
-        unacked.append(batch)
-        # An ack makes room for more. While that isn't wanted, it waits for the end.
-        if left is None or left > PREFETCH:
-            for each in unacked:
-                await consumer.ack(each)
-            unacked.clear()
-    for each in unacked[:-1]:
-        await consumer.ack(each)
-    for each in unacked[-1:]:
-        # Returns when all acks are safe: they are settled in order.
-        await consumer.ack(each, wait=True)
-
-
-async def _look(client: Client, consumer: Consumer, printer: _Printer, count: int) -> None:
-    """Prints up to `count` messages, holds them meanwhile, and puts them back."""
-    held: list[Batch] = []
-    left = count
-    while left > 0:
-        batch = await consumer.next_batch(timeout_s=_IDLE_S)
-        if batch is None:
-            if await _is_empty(client, consumer.queue):
-                break
-            continue
         batch = batch[:left]
-        left -= len(batch)
         printer.show(batch)
-        held.append(batch)
+        await acks.note(batch)
+        if left is not None:
+            left -= len(batch)
+    await acks.finish(wait=True)
+    if not acks.known:
+        raise OutcomeUnknownError(
+            f"queue {consumer.queue!r}: the connection broke before the last acks were known "
+            "to be safe: messages that were printed may be delivered again"
+        )
+
+
+async def _look(
+    client: Client, consumer: Consumer, printer: _Printer, count: int, patience_s: float
+) -> None:
+    """Prints up to `count` messages, holds them meanwhile, and puts them back.
+
+    Raises `ClickException` if it has to stop before, as no more can be held.
+    """
+    held: list[Batch] = []
+    messages = size_bytes = 0
+    heard_at = time.monotonic()
+    while messages < count:
+        batch = await consumer.next_batch(timeout_s=_IDLE_S)
+        if batch is not None:
+            if held and held[-1].generation != batch.generation:
+                # The stream broke: all of these are back in the queue, and come again.
+                held.clear()
+                size_bytes = messages = 0
+            batch = batch[: count - messages]
+            printer.show(batch)
+            held.append(batch)
+            messages += len(batch)
+            size_bytes += sum(map(len, batch.bodies))
+            heard_at = time.monotonic()
+            continue
+        if await _is_empty(client, consumer.queue):
+            count = messages
+        # Nearly full is full: the next message may be a large one.
+        elif (
+            messages >= _LOOK_MESSAGES_MAX
+            or size_bytes > _LOOK_BYTES_MAX // 2
+            or time.monotonic() > heard_at + patience_s
+        ):
+            break
     for each in held:
         await consumer.nack(each, requeue=True)
+    if messages < count:
+        raise click.ClickException(
+            f"queue {consumer.queue!r}: stopped after {messages} messages, {size_bytes} bytes, as "
+            f"nothing more came: a look holds at most {_LOOK_MESSAGES_MAX} messages, "
+            f"{_LOOK_BYTES_MAX} bytes"
+        )
 
 
 @click.command()
@@ -286,8 +334,10 @@ def consume(
             wanted = ready if count is None else min(ready, count)
             if wanted:
                 async with client.consumer(
-                    queue, prefetch=wanted, prefetch_bytes=_LOOK_BYTES_MAX
+                    queue,
+                    prefetch=min(wanted, _LOOK_MESSAGES_MAX),
+                    prefetch_bytes=_LOOK_BYTES_MAX,
                 ) as consumer:
-                    await _look(client, consumer, printer, wanted)
+                    await _look(client, consumer, printer, wanted, timeout)
 
     run(work())
