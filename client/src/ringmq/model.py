@@ -182,6 +182,8 @@ class QueueInfo:
     storage: QueueStorage | None
     # False: a transient queue.
     durable: bool
+    # What nodes call it in their data directories; empty, from an older node.
+    id: str = ""
 
     @property
     def master(self) -> str:
@@ -215,6 +217,7 @@ class QueueInfo:
             mode=QueueMode(wire.mode),
             storage=QueueStorage.from_wire(wire.storage) if wire.HasField("storage") else None,
             durable=wire.durable if wire.HasField("durable") else True,
+            id=wire.id,
         )
 
 

@@ -142,7 +142,7 @@ class Directory:
     def _open(self, record: QueueRecord) -> None:
         node = self._node
         try:
-            store = node.store.open_queue(record.id, durable=record.durable)
+            store = node.store.open_queue(record.id, durable=record.durable, label=record.name)
         except StoreError as error:
             node.store_failed(error)
             return

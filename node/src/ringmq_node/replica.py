@@ -619,6 +619,7 @@ class Replica:
         marks = ring.marks()
         info = broker.QueueInfo(
             queue=self.record.name,
+            id=self.record.id,
             replicas_wanted=len(self.record.nodes),
             min_insync=self.record.min_insync,
             mode=mode_to_wire(self.record.mode),

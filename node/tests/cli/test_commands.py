@@ -128,6 +128,18 @@ def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[
     assert run("bench", "publish", "--seconds", 0.2)["count"] > 0
     assert [each["queue"] for each in run("queue", "list")] == ["q", "q2"]
 
+    # On disk by its name.
+    ids = {each["queue"]: each["id"] for each in run("queue", "list")}
+    assert run("queue", "show", "q")["id"] == ids["q"] != "q"
+    run("cluster", "down", "--data", tmp_path / "cluster")
+    data = tmp_path / "cluster" / "node1"
+    for word in ("q", ids["q"]):
+        shown = run("store", "inspect", data, "--queue", word)
+        assert (shown["queue"], shown["name"]) == (ids["q"], "q")
+    statistics = run("store", "stats", data)
+    assert {each["name"]: each["queue"] for each in statistics["queues"]} == ids
+    run("cluster", "up", "--nodes", 1, "--data", tmp_path / "cluster")
+
     assert run("queue", "delete", "q2")["messages"] == 0
 
 

@@ -63,7 +63,7 @@ def test_stats(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = run(capsys, "stats", root)
     assert err == ""
     rows = [line.split("\t") for line in out.splitlines()]
-    assert ["small", "900", "900", "0"] in [row[:4] for row in rows]
+    assert ["-", "small", "900", "900", "0"] in [row[:5] for row in rows]
     assert "persistent" in [row[0] for row in rows]
 
 
@@ -103,7 +103,7 @@ def test_verify_of_a_damaged_directory(root: Path, capsys: pytest.CaptureFixture
     name = str(segment.relative_to(root))
     first = next(fault for fault in found["faults"] if fault["file"] == name)
     assert (first["offset"], first["length"]) == (hit.offset, hit.end - hit.offset)
-    assert {*first} == {"file", "offset", "length", "what", "queue", "first", "last"}
+    assert {*first} == {"file", "offset", "length", "what", "queue", "name", "first", "last"}
 
     out, err = run(capsys, "verify", root, code=3)
     rows = [line.split("\t") for line in out.splitlines()]

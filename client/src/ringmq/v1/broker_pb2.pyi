@@ -454,6 +454,7 @@ class QueueInfo(google.protobuf.message.Message):
     STORAGE_FIELD_NUMBER: builtins.int
     DURABLE_FIELD_NUMBER: builtins.int
     MESSAGES_DAMAGED_FIELD_NUMBER: builtins.int
+    ID_FIELD_NUMBER: builtins.int
     queue: builtins.str
     replicas_wanted: builtins.int
     min_insync: builtins.int
@@ -478,6 +479,10 @@ class QueueInfo(google.protobuf.message.Message):
     messages_damaged: builtins.int
     """Live messages whose bodies are damaged on every replica. They are not delivered, and
     neither ready nor unacknowledged.
+    """
+    id: builtins.str
+    """What nodes call this queue in their data directories, and in the registry. A queue that is
+    declared again after it was deleted has another one. Empty, from an older node.
     """
     @property
     def ring(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReplicaInfo]:
@@ -511,9 +516,10 @@ class QueueInfo(google.protobuf.message.Message):
         storage: Global___QueueStorage | None = ...,
         durable: builtins.bool | None = ...,
         messages_damaged: builtins.int = ...,
+        id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "id", b"id", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_durable", b"_durable"]) -> typing.Literal["durable"] | None: ...
 
 Global___QueueInfo: typing_extensions.TypeAlias = QueueInfo

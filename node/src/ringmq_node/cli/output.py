@@ -85,6 +85,7 @@ def progress_bar() -> Progress:
 def queue_json(info: QueueInfo) -> dict[str, Any]:
     return {
         "queue": info.queue,
+        "id": info.id,
         "state": info.state.name.lower(),
         "epoch": info.epoch,
         "master": info.master,

@@ -98,6 +98,7 @@ def _show_statistics(statistics: DirectoryStatistics) -> None:
     click.echo()
     emit_table(
         (
+            "name",
             "queue",
             "messages",
             "embedded",
@@ -117,6 +118,7 @@ def _show_statistics(statistics: DirectoryStatistics) -> None:
         ),
         (
             (
+                "-" if queue.name is None else plain(queue.name),
                 plain(queue.queue) if queue.queue is not None else f"? {queue.folder}",
                 queue.messages,
                 queue.messages_embedded,
@@ -232,7 +234,7 @@ def _show_verification(result: Verification) -> None:
                     fault.offset,
                     fault.length,
                     plain(fault.what),
-                    plain(fault.queue or "-"),
+                    plain(fault.name or fault.queue or "-"),
                     "-" if fault.first is None else f"{fault.first} to {fault.last}",
                     count[file] - 1,
                 )
@@ -251,7 +253,9 @@ def _show_verification(result: Verification) -> None:
 
 @store.command()
 @directory_argument
-@click.option("--queue", metavar="NAME", help="This queue's state, files and records.")
+@click.option(
+    "--queue", metavar="NAME", help="The state, files and records of this queue; or its id."
+)
 @click.option(
     "--file",
     "path",
@@ -299,6 +303,7 @@ def _show_files(found: FilesInspection) -> None:
 def _show_queue(found: QueueInspection) -> None:
     emit_facts(
         {
+            "name": None if found.name is None else plain(found.name),
             "queue": None if found.queue is None else plain(found.queue),
             "folder": found.folder,
             "last_op": found.last_op,

@@ -163,6 +163,7 @@ class AdminService:
         record = self._node.directory.records[name]
         info = broker.QueueInfo(
             queue=name,
+            id=record.id,
             replicas_wanted=len(record.nodes),
             min_insync=record.min_insync,
             mode=mode_to_wire(record.mode),

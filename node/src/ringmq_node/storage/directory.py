@@ -4,27 +4,31 @@
     store.meta        which cluster and node it belongs to
     queues/H/         one folder per queue, H from the queue's name
         queue.name    the name
+        queue.label   what people call the queue, if that is something else
         ...           see `journal` and `segments`
     queues/H.N.gone/  a deleted queue, on its way out
     queues/H.transient/  what a transient queue has paged out: segments, and `queue.name`;
                       of use to the process that made it only, and removed at every start
 
-`store.meta` and `queue.name` are
+`store.meta`, `queue.name` and `queue.label` are
 
-    magic      8 bytes   b"RINGMQ-M" | b"RINGMQ-N"
+    magic      8 bytes   b"RINGMQ-M" | b"RINGMQ-N" | b"RINGMQ-L"
     version    u16       1
-    sizes      u16 x 2   of the two texts; of the name, the second is 0
+    sizes      u16 x 2   of the two texts; of name and label, the second is 0
     crc        u32       of all the other bytes
-    texts      UTF-8     cluster id, node | name
+    texts      UTF-8     cluster id, node | name | label
 
 Little endian. A folder's name is the first 32 hexadecimal digits of the SHA-256 of the
-queue's name: any name of 1 to 255 bytes is legal, and few file systems take them all.
+queue's name: any name of 1 to 255 bytes is legal, and few file systems take them all. Nodes call
+a queue by its id; the label is for people who look at a directory, and nothing depends on it:
+it isn't synced, and what is wrong with it is put right when the queue is opened.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import struct
 import zlib
@@ -40,13 +44,17 @@ from ringmq_node.storage.errors import (
 )
 from ringmq_node.storage.records import VERSION
 
+logger = logging.getLogger(__name__)
+
 META_MAGIC = b"RINGMQ-M"
 NAME_MAGIC = b"RINGMQ-N"
+LABEL_MAGIC = b"RINGMQ-L"
 META_NAME = "store.meta"
 LOCK_NAME = "store.lock"
 QUEUES_NAME = "queues"
 MESSAGES_NAME = "messages"
 NAME_NAME = "queue.name"
+LABEL_NAME = "queue.label"
 GONE_SUFFIX = ".gone"
 TRANSIENT_SUFFIX = ".transient"
 # Of folders that are nothing to whoever opens the directory.
@@ -153,7 +161,7 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
         texts = decode_texts(path, NAME_MAGIC, disk.read(path, 0, size)) if size else None
         if texts is not None and folder_name(texts[0]) == name:
             queues[texts[0]] = folder
-        elif files.keys() <= {NAME_NAME}:
+        elif files.keys() <= {NAME_NAME, LABEL_NAME}:
             # The name is synced before the first journal is made.
             remove_folder(disk, folder)
         else:
@@ -187,6 +195,24 @@ def create_transient_folder(disk: Disk, directory: Path, queue: str) -> Path:
         # Once for all: the next durable queue finds that there are queues, and relies on it.
         disk.sync(directory)
     return folder
+
+
+def keep_label(disk: Disk, folder: Path, label: str) -> None:
+    """Writes the label, unless it is empty or there as it is. A failure is only logged."""
+    path = folder / LABEL_NAME
+    wanted = encode_texts(LABEL_MAGIC, label)
+    if not label:
+        return
+    try:
+        size = disk.list(folder).get(LABEL_NAME)
+        if size is not None:
+            if disk.read(path, 0, size) == wanted:
+                return
+            disk.remove(path)
+        disk.write(path, 0, [wanted])
+    except OSError as error:
+        # A full disk, say. The queue can be opened all the same.
+        logger.warning("%s: the queue's label %r is not kept: %s", folder, label, error)
 
 
 def remove_folder(disk: Disk, folder: Path) -> None:

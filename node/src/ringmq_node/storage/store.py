@@ -155,13 +155,13 @@ class Store:
         """All queues that are in the directory, opened or not."""
         return sorted(self._folders)
 
-    def open_queue(self, queue: str, *, durable: bool = True) -> QueueStore:
+    def open_queue(self, queue: str, *, durable: bool = True, label: str = "") -> QueueStore:
         """The queue, new or as it was; the same object if it is open already.
 
         A new one is synced: blocks for about a millisecond. Of an old one the files' headers are
         read. One that isn't `durable` is always new and empty, whatever there was under its
-        name, and nothing is synced. Raises `StoreFailedError`, `UnsupportedFormatError`, or
-        `ValueError` for a name that isn't legal.
+        name, and nothing is synced. `label`: see `directory`. Raises `StoreFailedError`,
+        `UnsupportedFormatError`, or `ValueError` for a name that isn't legal.
         """
         opened = self._queues.get(queue)
         if opened is not None:
@@ -181,6 +181,7 @@ class Store:
             opened = QueueStore(queue, folder, self, found, durable=durable)
             if new and durable:
                 self._commit.commit_new(opened)
+            folders.keep_label(self.disk, folder, label)
         except OSError as error:
             failure = self.fail(error)
             raise failure from error

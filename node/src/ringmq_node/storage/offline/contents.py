@@ -11,7 +11,7 @@ from ringmq.ranges import RangeSet
 from ringmq_node.queue.ops import Outline, Remove
 from ringmq_node.storage import directory as folders
 from ringmq_node.storage import journal_scan
-from ringmq_node.storage.errors import StoreError
+from ringmq_node.storage.errors import StoreError, UnsupportedFormatError
 from ringmq_node.storage.index import Entry
 from ringmq_node.storage.journal import CURRENT_NAME, NEW_SUFFIX
 from ringmq_node.storage.messages.files import SUFFIX as BODIES_SUFFIX
@@ -28,6 +28,7 @@ TRANSIENT_NAME = "transient"
 # More than any of these files is long.
 _TEXTS_BYTES_MAX = 1 << 18
 _QUEUE_FILE = re.compile(r"journal\.jif|(0|[1-9][0-9]{0,14})\.(jif|idx)")
+_NAMES = frozenset({folders.NAME_NAME, folders.LABEL_NAME})
 # Of the node, beside the store.
 _OTHER_NAMES = frozenset({folders.LOCK_NAME, folders.META_NAME, "identity"})
 
@@ -42,10 +43,12 @@ class UnreadableQueueError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class QueueFolder:
-    """`name` is None where it is lost. `sizes` are those of its regular files."""
+    """`name`, by which the store knows it, is None where it is lost; `label`, its name for
+    people, where there is none. `sizes` are those of its regular files."""
 
     path: Path
     name: str | None
+    label: str | None
     sizes: dict[str, int]
 
 
@@ -143,23 +146,41 @@ class DataDirectory:
         inside = self.disk.names(folder)
         files = inside.files
         for name in sorted(files):
-            if name != folders.NAME_NAME and not _QUEUE_FILE.fullmatch(name):
+            if name not in _NAMES and not _QUEUE_FILE.fullmatch(name):
                 self.findings.note(folder / name, _leftover(name))
-        ours = re.compile(_QUEUE_FILE.pattern + "|" + re.escape(folders.NAME_NAME))
+        ours = re.compile("|".join([_QUEUE_FILE.pattern, *map(re.escape, sorted(_NAMES))]))
         self._irregular(folder, inside, ours.fullmatch)
         path = folder / folders.NAME_NAME
         size = files.get(folders.NAME_NAME, 0)
         texts = self._texts(path, folders.NAME_MAGIC, size)
+        label = self._label(folder, files)
         if texts is not None:
+            if label is not None:
+                self.findings.labels[texts[0]] = label
             if folder.name != folders.folder_name(texts[0]):
                 what = f"the folder of this queue is {folders.folder_name(texts[0])}"
                 self.findings.add(path, 0, size, what, queue=texts[0])
-            return QueueFolder(folder, texts[0], files)
-        if files.keys() <= {folders.NAME_NAME}:
+            return QueueFolder(folder, texts[0], label, files)
+        if files.keys() <= _NAMES:
             self.findings.note(folder, "a queue that was being made, removed at the next start")
             return None
         self.findings.add(path, 0, size, "the queue's name is lost")
-        return QueueFolder(folder, None, files)
+        return QueueFolder(folder, None, label, files)
+
+    def _label(self, folder: Path, files: dict[str, int]) -> str | None:
+        """Nothing depends on it: what can't be read of it is only noted."""
+        size = files.get(folders.LABEL_NAME)
+        if size is None:
+            return None
+        path = folder / folders.LABEL_NAME
+        try:
+            texts = self._texts(path, folders.LABEL_MAGIC, size)
+        except UnsupportedFormatError:
+            texts = None
+        if texts is None:
+            self.findings.note(path, "can't be read, written anew at the next start")
+            return None
+        return texts[0]
 
     # -- one queue
 

@@ -20,7 +20,8 @@ _PLACES_MAX = 100_000
 class Fault:
     """`length` bytes at `offset` of `file` (below the data directory) are not as they should be.
 
-    Both are 0 where no bytes can be named. `first` and `last` are positions of `queue`.
+    Both are 0 where no bytes can be named. `first` and `last` are positions of `queue`, whose
+    name for people is `name`.
     """
 
     file: str
@@ -30,6 +31,7 @@ class Fault:
     queue: str | None = None
     first: int | None = None
     last: int | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Findings:
     # What is there and means nothing to a node.
     notes: list[str] = field(default_factory=list)
     notes_total: int = 0
+    # Of queues, by their names in the store.
+    labels: dict[str, str] = field(default_factory=dict)
     # How many by file, and where.
     _counts: dict[str, int] = field(default_factory=dict)
     _places: set[tuple[str, int]] = field(default_factory=set)
@@ -79,7 +83,8 @@ class Findings:
         if count > FAULTS_PER_FILE_MAX or len(self.faults) >= FAULTS_MAX:
             return
         first, last = positions or (None, None)
-        self.faults.append(Fault(file, offset, length, what, queue, first, last))
+        label = self.labels.get(queue) if queue is not None else None
+        self.faults.append(Fault(file, offset, length, what, queue, first, last, label))
 
     def report(self, report: CorruptionReport, queue: str | None = None) -> None:
         self.add(Path(report.file), report.offset, report.length, report.what, queue=queue)

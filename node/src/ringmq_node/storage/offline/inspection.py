@@ -64,6 +64,7 @@ class QueueInspection:
     a cut: bodies logged before the first count only below the second."""
 
     queue: str | None
+    name: str | None
     folder: str
     last_op: int
     next_position: int
@@ -103,10 +104,8 @@ def inspect_files(directory: DataDirectory, limit: int) -> FilesInspection:
 
 
 def inspect_queue(directory: DataDirectory, name: str, limit: int) -> QueueInspection:
-    """By the queue's name, or its folder's. Raises `StoreError`, `OSError`."""
-    queue = next((each for each in directory.queues if name in (each.name, each.path.name)), None)
-    if queue is None:
-        raise NothingToInspectError(f"there is no queue {name!r} in {directory.root}")
+    """By its name, its id, or its folder's name. Raises `StoreError`, `OSError`."""
+    queue = _find(directory, name)
     found = directory.recover(queue, lambda location: None)
     transient = directory.transient_of(found)
     # What recovery would set aside or cut off is shown too.
@@ -120,6 +119,7 @@ def inspect_queue(directory: DataDirectory, name: str, limit: int) -> QueueInspe
     state = found.state
     return QueueInspection(
         queue=queue.name,
+        name=queue.label,
         folder=queue.path.name,
         last_op=state.last_number,
         next_position=state.next_position,
@@ -136,6 +136,18 @@ def inspect_queue(directory: DataDirectory, name: str, limit: int) -> QueueInspe
         records_total=shown.total,
         records=shown.records,
     )
+
+
+def _find(directory: DataDirectory, name: str) -> QueueFolder:
+    named = [each for each in directory.queues if name in (each.name, each.path.name)]
+    # One that was deleted and declared again while the node was away is there twice.
+    named = named or [each for each in directory.queues if each.label == name]
+    if not named:
+        raise NothingToInspectError(f"there is no queue {name!r} in {directory.root}")
+    if len(named) > 1:
+        ids = ", ".join(each.name or each.path.name for each in named)
+        raise NothingToInspectError(f"several queues are called {name!r}: say which of {ids}")
+    return named[0]
 
 
 def inspect_file(directory: DataDirectory, path: Path, limit: int) -> FileInspection:

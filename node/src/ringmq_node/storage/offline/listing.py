@@ -370,7 +370,7 @@ def list_files(directory: DataDirectory) -> Iterator[tuple[str, str, str, int]]:
         for name in sorted(queue.sizes, key=order_of):
             kind = next(map(_SUFFIXES.get, Path(name).suffixes), None)
             if kind is not None:
-                owner = plain(queue.name) if queue.name is not None else queue.path.name
+                owner = plain(queue.label or queue.name or queue.path.name)
                 path = queue.path / name
                 yield relative(directory.root, path), kind, owner, queue.sizes[name]
     for store in (directory.persistent, directory.transient):

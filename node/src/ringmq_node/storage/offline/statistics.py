@@ -27,9 +27,10 @@ from ringmq_node.storage.recovery import Recovered
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
     """What a start of the node would find. `embedded`: in the queue's files; `stored`: in the
-    message store. Bytes are of bodies, but for those of files."""
+    message store. Bytes are of bodies, but for those of files. `name`: what people call it."""
 
     queue: str | None
+    name: str | None
     folder: str
     journals: int
     journal_bytes: int
@@ -104,7 +105,7 @@ def collect(
     for queue in directory.queues:
         queues.append(_queue(directory, queue, references))
         directory.disk.forget(queue.path)
-        on_progress(queue.name or queue.path.name)
+        on_progress(queue.label or queue.name or queue.path.name)
     stores = [_persistent(directory, references), _transient(directory)]
     totals = Totals(
         queues=len(queues),
@@ -150,6 +151,7 @@ def _queue(directory: DataDirectory, queue: QueueFolder, references: References)
     state = found.state if found is not None else None
     return QueueStatistics(
         queue=queue.name,
+        name=queue.label,
         folder=queue.path.name,
         journals=len(journals),
         journal_bytes=sum(journals),

@@ -95,7 +95,7 @@ class _Verifier:
         for queue in directory.queues:
             self._check_queue(queue)
             self._disk.forget(queue.path)
-            self._on_progress(queue.name or queue.path.name)
+            self._on_progress(queue.label or queue.name or queue.path.name)
         return Verification(
             directory=str(directory.root),
             cluster=directory.cluster,
