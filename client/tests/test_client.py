@@ -393,6 +393,27 @@ def test_flush_reports_what_nobody_awaited() -> None:
     run(test)
 
 
+def test_submit_waits_for_room_in_bytes_too() -> None:
+    """Also while nothing has been sent: many tasks don't gather more than the window."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q", window_bytes=10_000) as publisher:
+                futures = [publisher.publish_nowait(bytes(4000)) for _ in range(3)]
+                with pytest.raises(ringmq.WindowFullError):
+                    publisher.publish_nowait(b"")
+                waiting = asyncio.create_task(publisher.submit(b"later"))
+                await asyncio.sleep(0)
+                assert not waiting.done()
+                await asyncio.gather(*futures)
+                await (await waiting)
+                assert publisher.outstanding_messages == 0
+            assert len(node.queue("q").bodies) == 4
+
+    run(test)
+
+
 def test_a_deleted_queue_fails_what_waits_and_works_again_once_declared() -> None:
     async def test() -> None:
         async with FakeNode() as node, ringmq.connect(node.address) as client:

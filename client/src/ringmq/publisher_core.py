@@ -131,6 +131,15 @@ class Run(Generic[H]):
             Run(self.ticket, self.bodies, middle, self.stop, self.properties, self.transient),
         )
 
+    @property
+    def size_bytes(self) -> int:
+        """What all of it costs in requests and in the window: the sum of `sizes`."""
+        if self.properties:
+            return sum(self.sizes(self.stop))
+        return sum(map(len, self.bodies[self.start : self.stop])) + (
+            MESSAGE_OVERHEAD_BYTES * self.count
+        )
+
     def sizes(self, stop: int) -> list[int]:
         """What each of the bodies `start..stop-1` costs in a request and in the window."""
         sizes = [len(body) + MESSAGE_OVERHEAD_BYTES for body in self.bodies[self.start : stop]]
@@ -176,7 +185,7 @@ class Flight(Generic[H]):
             else:
                 right.append(run)
             room -= min(room, run.count)
-        left_bytes = sum(sum(run.sizes(run.stop)) for run in left)
+        left_bytes = sum(run.size_bytes for run in left)
         pair = (
             Flight(self.first, left, left_bytes),
             Flight(self.first + count, right, self.size_bytes - left_bytes),
@@ -211,7 +220,7 @@ class PublisherCore(Generic[H]):
         self._next_sequence = 1
         self._sealed = False
         self._pending: deque[Run[H]] = deque()
-        self._pending_messages = 0
+        self._pending_messages = self._pending_bytes = 0
         self._unsent: deque[Flight[H]] = deque()
         self._sent: deque[Flight[H]] = deque()
         self._window_used_messages = 0
@@ -232,7 +241,7 @@ class PublisherCore(Generic[H]):
         """Whether another message fits into the window beside all that is outstanding."""
         return (
             self.outstanding_messages < self.window_messages
-            and self._window_used_bytes < self.window_bytes
+            and self._pending_bytes + self._window_used_bytes < self.window_bytes
         )
 
     @property
@@ -269,8 +278,10 @@ class PublisherCore(Generic[H]):
         count = len(bodies)
         assert count > 0
         ticket = Ticket(count, deadline, handle)
-        self._pending.append(Run(ticket, bodies, 0, count, properties, transient))
+        run = Run(ticket, bodies, 0, count, properties, transient)
+        self._pending.append(run)
         self._pending_messages += count
+        self._pending_bytes += run.size_bytes
         if self._deadline_floor is None or deadline < self._deadline_floor:
             self._deadline_floor = deadline
 
@@ -359,6 +370,7 @@ class PublisherCore(Generic[H]):
         for run in self._pending:
             if run.ticket.deadline <= now:
                 self._pending_messages -= run.count
+                self._pending_bytes -= run.size_bytes
                 self._fail_run(run, self._late(maybe=False))
             else:
                 kept.append(run)
@@ -380,7 +392,8 @@ class PublisherCore(Generic[H]):
         self._sent.clear()
         self._unsent.clear()
         self._pending.clear()
-        self._pending_messages = self._window_used_messages = self._window_used_bytes = 0
+        self._pending_messages = self._pending_bytes = 0
+        self._window_used_messages = self._window_used_bytes = 0
         self._deadline_floor = None
         self._finish_if_used_up()
 
@@ -430,6 +443,7 @@ class PublisherCore(Generic[H]):
         flight = Flight(self._next_sequence, runs, size_bytes)
         self._next_sequence = flight.last + 1
         self._pending_messages -= flight.count
+        self._pending_bytes -= size_bytes
         self._window_used_messages += flight.count
         self._window_used_bytes += size_bytes
         return flight
@@ -491,6 +505,7 @@ class PublisherCore(Generic[H]):
             moved += (run for run in flight.runs if run.ticket.remaining > 0)
         self._pending.extendleft(reversed(moved))
         self._pending_messages += sum(run.count for run in moved)
+        self._pending_bytes += sum(run.size_bytes for run in moved)
 
     def _extract(self, first: int, last: int) -> list[Flight[H]]:
         """Takes the messages `first..last` out of the flights, splitting where needed."""
@@ -587,6 +602,7 @@ class PublisherCore(Generic[H]):
         assert self._window_used_messages == sum(f.count for f in flights)
         assert self._window_used_bytes == sum(f.size_bytes for f in flights)
         assert self._pending_messages == sum(run.count for run in self._pending)
+        assert self._pending_bytes == sum(sum(run.sizes(run.stop)) for run in self._pending)
         assert all(run.ticket.remaining > 0 for run in self._pending)
         assert not (self.phase is Phase.CLOSED and self._sent)
         for flight in flights:
