@@ -24,6 +24,12 @@ SCRIPT = """
             futures = [publisher.submit(b"s") for _ in range(10)]
             publisher.flush()
             assert all(future.done() and future.exception() is None for future in futures)
+            node.faults.confirm_delay_s = 0.2
+            confirm = publisher.submit(b"cancelled")
+            assert confirm.cancel()
+            publisher.flush()
+            node.faults.confirm_delay_s = 0.0
+            assert confirm.cancelled()
             try:
                 publisher.publish(b"x" * 2_000_000)
             except ringmq.MessageTooLargeError as error:
@@ -33,7 +39,7 @@ SCRIPT = """
             for batch in consumer:
                 count += len(batch)
                 assert consumer.ack(batch, wait=True)
-                if count == 1011:
+                if count == 1012:
                     break
             assert consumer.next_batch(0.01) is None
         assert client.queue("q").messages_ready == 0
@@ -61,4 +67,5 @@ def test_a_script_publishes_and_consumes() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "consumed 1011"
+    assert done.stdout.splitlines()[-1] == "consumed 1012"
+    assert "Traceback" not in done.stderr

@@ -274,9 +274,12 @@ class SyncPublisher:
         confirm: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         def done(future: asyncio.Future[None]) -> None:
+            failure = None if future.cancelled() else future.exception()
             if future.cancelled():
                 confirm.cancel()
-            elif (failure := future.exception()) is not None:
+            elif not confirm.set_running_or_notify_cancel():
+                return  # cancelled by its caller; from here on that does nothing
+            elif failure is not None:
                 confirm.set_exception(failure)
             else:
                 confirm.set_result(None)
