@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 
@@ -100,6 +101,35 @@ def test_seeds_are_a_list_or_text() -> None:
     for wrong in ("", " , ", "nohost", "a:", ":1", "a:99999"):
         with pytest.raises(ringmq.BadRequestError):
             parse_seeds(wrong)
+
+
+def test_what_the_wire_cannot_hold_is_a_bad_request() -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            strange = os.fsdecode(b"\xff\xfe")
+            calls: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+                ("replicas", lambda: client.declare_queue("q", replicas=2**40)),
+                ("min_insync", lambda: client.declare_queue("q", min_insync=2**32)),
+                ("messages_max", lambda: client.get_messages("q", 2**40)),
+                ("messages_max", lambda: client.get_messages("q", -1)),
+                ("queue", lambda: client.queue(strange)),
+                ("queue", lambda: client.locate_queue(strange)),
+                ("prefix", lambda: client.queues(strange)),
+                ("node", lambda: client.promote_mirror("q", strange)),
+                ("prefetch_messages", lambda: client.consumer("q", prefetch=2**33).open()),
+                ("prefetch_bytes", lambda: client.consumer("q", prefetch_bytes=2**80).open()),
+                ("consumer_tag", lambda: client.consumer("q", consumer_tag=strange).open()),
+                ("queue", lambda: client.publisher(strange).open()),
+            ]
+            for field, call in calls:
+                with pytest.raises(ringmq.BadRequestError, match=field) as caught:
+                    await call()
+                assert caught.value.field == field
+            with pytest.raises(ringmq.BadRequestError, match="udcff"):
+                await ringmq.connect(f"{strange}:7801")
+
+    run(test)
 
 
 def test_queues_are_declared_listed_looked_at_purged_and_deleted() -> None:

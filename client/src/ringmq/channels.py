@@ -37,6 +37,7 @@ from ringmq.errors import (
     UnavailableError,
 )
 from ringmq.model import Location
+from ringmq.requests import request_of
 from ringmq.status import from_call
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1.admin_pb2_grpc import AdminStub
@@ -76,6 +77,8 @@ def parse_seeds(seeds: str | Iterable[str]) -> list[str]:
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
             raise BadRequestError(f"{address!r} is not host:port", metadata={"field": "seeds"})
+        if not address.isprintable():
+            raise BadRequestError(f"{address!r} is no address", metadata={"field": "seeds"})
     return addresses
 
 
@@ -282,7 +285,7 @@ class Route:
 
     async def _locate(self, deadline_s: float) -> tuple[Location, Node]:
         async def attempt(node: Node, timeout_s: float) -> tuple[Location, Node]:
-            request = broker.LocateQueueRequest(queue=self._queue)
+            request = request_of(broker.LocateQueueRequest, queue=self._queue)
             answer = await node.broker.LocateQueue(request, timeout=timeout_s)
             return Location(answer.node, answer.address, answer.epoch), node
 

@@ -27,6 +27,7 @@ from ringmq.errors import (
 )
 from ringmq.model import Batch, ClusterStatus, Location, Promotion, QueueInfo, QueueMode
 from ringmq.publisher import Publisher
+from ringmq.requests import request_of
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
@@ -146,7 +147,8 @@ class Client:
         """
         if replicas < 0 or min_insync < 0:
             raise BadRequestError("replicas and min_insync are 0 or more")
-        request = broker.DeclareQueueRequest(
+        request = request_of(
+            broker.DeclareQueueRequest,
             queue=name,
             replicas=replicas,
             min_insync=min_insync,
@@ -172,7 +174,9 @@ class Client:
 
         0, too, if the answer of a first attempt was lost and the second found no queue.
         """
-        request = broker.DeleteQueueRequest(queue=name, if_empty=if_empty, if_unused=if_unused)
+        request = request_of(
+            broker.DeleteQueueRequest, queue=name, if_empty=if_empty, if_unused=if_unused
+        )
         attempts = 0
 
         async def attempt(node: Node, timeout_s: float) -> int:
@@ -196,7 +200,7 @@ class Client:
         Publishers and consumers go on meanwhile. The mode that it had is the new one, too, if
         the answer of a first attempt was lost.
         """
-        request = broker.SetQueueModeRequest(queue=name, mode=_mode_to_wire(mode))
+        request = request_of(broker.SetQueueModeRequest, queue=name, mode=_mode_to_wire(mode))
 
         async def attempt(node: Node, timeout_s: float) -> QueueMode:
             answer = await node.broker.SetQueueMode(request, timeout=timeout_s)
@@ -206,7 +210,7 @@ class Client:
 
     async def purge_queue(self, name: str, *, deadline_s: float | None = None) -> int:
         """Removes the ready messages; returns how many (those of the last attempt)."""
-        request = broker.PurgeQueueRequest(queue=name)
+        request = request_of(broker.PurgeQueueRequest, queue=name)
 
         async def attempt(node: Node, timeout_s: float) -> int:
             answer = await node.broker.PurgeQueue(request, timeout=timeout_s)
@@ -217,7 +221,7 @@ class Client:
     async def discard_damaged(self, name: str, *, deadline_s: float | None = None) -> int:
         """Removes the messages whose bodies every replica has lost; returns how many (those of
         the last attempt). They are gone for good, also if a replica that has them comes back."""
-        request = admin.DiscardDamagedRequest(queue=name)
+        request = request_of(admin.DiscardDamagedRequest, queue=name)
 
         async def attempt(node: Node, timeout_s: float) -> int:
             answer = await node.admin.DiscardDamaged(request, timeout=timeout_s)
@@ -227,7 +231,7 @@ class Client:
 
     async def queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
         """What the queue is like now."""
-        request = broker.GetQueueRequest(queue=name)
+        request = request_of(broker.GetQueueRequest, queue=name)
 
         async def attempt(node: Node, timeout_s: float) -> QueueInfo:
             answer = await node.broker.GetQueue(request, timeout=timeout_s)
@@ -240,7 +244,9 @@ class Client:
         found: list[QueueInfo] = []
         after = ""
         while True:
-            request = admin.ListQueuesRequest(prefix=prefix, queues_max=LIST_PAGE, after=after)
+            request = request_of(
+                admin.ListQueuesRequest, prefix=prefix, queues_max=LIST_PAGE, after=after
+            )
 
             async def attempt(
                 node: Node, timeout_s: float, request: admin.ListQueuesRequest = request
@@ -255,7 +261,7 @@ class Client:
 
     async def locate_queue(self, name: str, *, deadline_s: float | None = None) -> Location:
         """Where the queue's master is."""
-        request = broker.LocateQueueRequest(queue=name)
+        request = request_of(broker.LocateQueueRequest, queue=name)
 
         async def attempt(node: Node, timeout_s: float) -> Location:
             answer = await node.broker.LocateQueue(request, timeout=timeout_s)
@@ -277,8 +283,12 @@ class Client:
         With `remove`, a lost answer is not asked for again: `OutcomeUnknownError`.
         """
         mode = broker.GET_MODE_REMOVE if remove else broker.GET_MODE_PEEK
-        request = broker.GetMessagesRequest(
-            queue=queue, messages_max=messages_max, bytes_max=bytes_max, mode=mode
+        request = request_of(
+            broker.GetMessagesRequest,
+            queue=queue,
+            messages_max=messages_max,
+            bytes_max=bytes_max,
+            mode=mode,
         )
 
         async def attempt(node: Node, timeout_s: float) -> Batch:
@@ -310,7 +320,7 @@ class Client:
 
         `with_resources`: what each uses of its machine; half a second longer if one hangs.
         """
-        request = admin.GetClusterStatusRequest(with_resources=with_resources)
+        request = request_of(admin.GetClusterStatusRequest, with_resources=with_resources)
 
         async def attempt(node: Node, timeout_s: float) -> ClusterStatus:
             answer = await node.admin.GetClusterStatus(request, timeout=timeout_s)
@@ -325,7 +335,7 @@ class Client:
         self, queue: str, node: str, *, deadline_s: float | None = None
     ) -> Promotion:
         """Makes `node`'s synchronised mirror the master; returns when it serves."""
-        request = admin.PromoteMirrorRequest(queue=queue, node=node)
+        request = request_of(admin.PromoteMirrorRequest, queue=queue, node=node)
         wanted_s = self.deadline_s if deadline_s is None else deadline_s
 
         async def attempt(asked: Node, timeout_s: float) -> Promotion:

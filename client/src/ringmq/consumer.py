@@ -31,6 +31,7 @@ from ringmq.errors import (
 )
 from ringmq.model import Batch, Message
 from ringmq.ranges import Range, RangeSet
+from ringmq.requests import request_of
 from ringmq.status import from_reason
 from ringmq.streams import Keeper, Owner
 from ringmq.v1 import broker_pb2 as broker
@@ -79,7 +80,9 @@ class Consumer:
         self._prefetch_bytes = prefetch_bytes
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        self._keeper = Keeper(_Stream(self), Route(channels, queue), f"ringmq-consumer-{queue}")
+        stream = _Stream(self)
+        stream.open_request()  # What is wrong with it is said now.
+        self._keeper = Keeper(stream, Route(channels, queue), f"ringmq-consumer-{queue}")
         self._runner: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._trouble: RingMQError | None = None
@@ -334,14 +337,14 @@ class _Stream(Owner[broker.ConsumeRequest, broker.ConsumeResponse]):
         return node.broker.Consume()
 
     def open_request(self) -> broker.ConsumeRequest:
-        return broker.ConsumeRequest(
-            open=broker.ConsumeOpen(
-                queue=self._consumer.queue,
-                prefetch_messages=self._consumer._prefetch,
-                prefetch_bytes=self._consumer._prefetch_bytes,
-                consumer_tag=self._consumer.consumer_tag,
-            )
+        opening = request_of(
+            broker.ConsumeOpen,
+            queue=self._consumer.queue,
+            prefetch_messages=self._consumer._prefetch,
+            prefetch_bytes=self._consumer._prefetch_bytes,
+            consumer_tag=self._consumer.consumer_tag,
         )
+        return broker.ConsumeRequest(open=opening)
 
     def opened(self, response: broker.ConsumeResponse) -> int:
         kind = response.WhichOneof("response")

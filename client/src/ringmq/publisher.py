@@ -29,6 +29,7 @@ from ringmq.errors import (
 )
 from ringmq.model import Properties
 from ringmq.publisher_core import NO_LIMITS, Flight, Limits, PublisherCore, Ticket
+from ringmq.requests import request_of
 from ringmq.status import from_reason
 from ringmq.streams import Keeper, Owner
 from ringmq.v1 import broker_pb2 as broker
@@ -95,7 +96,9 @@ class Publisher:
         self._limits = NO_LIMITS
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        self._keeper = Keeper(_Stream(self), Route(channels, queue), f"ringmq-publisher-{queue}")
+        stream = _Stream(self)
+        stream.open_request()  # What is wrong with it is said now.
+        self._keeper = Keeper(stream, Route(channels, queue), f"ringmq-publisher-{queue}")
         self._runner: asyncio.Task[None] | None = None
         self._ready: Future = self._loop.create_future()
         self._closing = False
@@ -395,11 +398,12 @@ class _Stream(Owner[broker.PublishRequest, broker.PublishResponse]):
         return node.broker.Publish()
 
     def open_request(self) -> broker.PublishRequest:
-        return broker.PublishRequest(
-            open=broker.PublishOpen(
-                queue=self._publisher.queue, producer_id=self._publisher._core.identity()
-            )
+        opening = request_of(
+            broker.PublishOpen,
+            queue=self._publisher.queue,
+            producer_id=self._publisher._core.identity(),
         )
+        return broker.PublishRequest(open=opening)
 
     def opened(self, response: broker.PublishResponse) -> int:
         if response.WhichOneof("response") != "opened":

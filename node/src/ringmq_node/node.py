@@ -37,9 +37,9 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import Group, GroupOptions, MemberId, next_incarnation
 from ringmq_gm.nodes import NODES, NodeRecord
-from ringmq_gm.registry.base import Guard, Put, Registry, RegistryError
+from ringmq_gm.registry.base import AddressError, Guard, Put, Registry, RegistryError
 from ringmq_gm.registry.url import open_registry
-from ringmq_node.config import MIB, NodeConfig
+from ringmq_node.config import MIB, ConfigError, NodeConfig
 from ringmq_node.directory import Directory
 from ringmq_node.errors import BrokerError, StartError
 from ringmq_node.fetching import Fetched
@@ -445,6 +445,8 @@ async def make_node(config: NodeConfig) -> Node:
         async with asyncio.timeout(START_DEADLINE_S):
             cluster_id = await _cluster_id(registry, config.cluster)
             incarnation = await next_incarnation(registry, config.node)
+    except AddressError as error:
+        raise ConfigError(f"registry: {error}") from error
     except (RegistryError, TimeoutError) as error:
         raise StartError(f"registry {config.registry}: {error or 'no answer'}") from error
     return Node(config, registry, cluster_id, incarnation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,18 @@ def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[
     assert run("bench", "consume", "--count", 1000)["lost"] == 0
     assert run("bench", "publish", "--seconds", 0.2)["count"] > 0
     assert [each["queue"] for each in run("queue", "list")] == ["q", "q2"]
+
+    # What can't be sent.
+    for option in ("--replicas", "--min-insync"):
+        run("queue", "declare", "new", option, 5_000_000_000, code=2)
+    run("bench", "both", "--count", 10, "--prefetch", 5_000_000_000, code=2)
+    run("queue", "declare", os.fsdecode(b"\xff\xfe"), code=2)
+    run("publish", os.fsdecode(b"\xff\xfe"), "--count", 1, code=2)
+    run("consume", os.fsdecode(b"\xff\xfe"), code=2)
+
+    # Again, with any ports.
+    again = run("cluster", "up", "--nodes", 1, "--base-port", 0, "--data", tmp_path / "cluster")
+    assert again["nodes"][0]["address"] == status["nodes"][0]["address"]
 
     # On disk by its name.
     ids = {each["queue"]: each["id"] for each in run("queue", "list")}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from ringmq_node.cli.node import node
 from ringmq_node.config import NodeConfig
 
 NODE_START = ["node", "start", "--node", "a", "--registry", "sqlite:///r", "--data", "d"]
+
+NOT_UTF8 = os.fsdecode(b"\xff\xfe")
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +46,13 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ),
         ([*NODE_START, "--disk-free-limit", "50M"], "disk_free_limit: '50M' is not a size like"),
         (["demo", "--count", "1"], "1000"),
+        (["node", "start", "--node", "a", "--registry", "foo", "--data", "d"], "has scheme ''"),
+        (["cluster", "up", "--registry", "etcd://a:99999"], "'a:99999' is not host:port"),
+        (["cluster", "status", "--seeds", f"{NOT_UTF8}:1"], r"'\udcff\udcfe:1' is no address"),
+        (
+            ["node", "start", "--data", "d", "--registry", "sqlite:///r", "--node", NOT_UTF8],
+            "isn't UTF-8",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -62,6 +73,30 @@ def test_a_directory_without_a_cluster_is_a_failure(capsys: pytest.CaptureFixtur
 def test_nobody_there_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["queue", "list", "-s", "127.0.0.1:1", "--timeout", "0.2"]) == 1
     assert capsys.readouterr().err.startswith("ringmq: 127.0.0.1:1")
+
+
+def redirected(redirections: str, *words: str) -> tuple[int, str]:
+    """Exit code and stderr of a command that a shell starts so."""
+    command = [sys.executable, "-m", "ringmq_node.cli", *words]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirections}', "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.slow
+def test_closed_descriptors_are_no_abort() -> None:
+    """It says that nobody listens there, where it can."""
+    asked = ("queue", "list", "--seeds", "127.0.0.1:1", "--timeout", "0.2")
+    assert redirected("0<&- 2>&-", *asked) == (1, "")
+    for target in (">&-", ">/dev/full"):
+        code, said = redirected(target, "--version")
+        assert (code, said.count("\n")) == (1, 1), said
+        assert said.startswith("ringmq: ")
 
 
 def test_each_setting_of_a_node_has_a_flag() -> None:

@@ -57,6 +57,9 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
     except (RingMQError, ClusterError, StartError, OSError) as error:
         fail(str(error))
         return EXIT_FAILED
+    except UnicodeEncodeError as error:
+        fail(f"an argument isn't UTF-8: {error.object!r}")
+        return EXIT_USAGE
     except (click.Abort, KeyboardInterrupt):
         fail("interrupted")
         return EXIT_INTERRUPTED

@@ -8,6 +8,8 @@ import click
 
 import ringmq
 from ringmq import ClusterStatus
+from ringmq_gm.registry.base import AddressError
+from ringmq_gm.registry.url import open_registry
 from ringmq_node.cli.local import BASE_PORT, NODES_MAX, LocalCluster, default_directory
 from ringmq_node.cli.options import client_options, json_option, run
 from ringmq_node.cli.output import emit_json, emit_table, resources_texts, status_json
@@ -39,6 +41,11 @@ def up(nodes: int, data: Path | None, base_port: int | None, registry: str, as_j
 
     Nodes of the same directory that run already are left alone.
     """
+    if registry:
+        try:
+            open_registry(registry)  # Connects to nothing.
+        except AddressError as error:
+            raise click.UsageError(str(error)) from error
     local = LocalCluster.create(
         data or default_directory(), nodes=nodes, base_port=base_port, registry=registry
     )

@@ -91,8 +91,9 @@ class LocalCluster:
     ) -> LocalCluster:
         """A new cluster, or the one that is there if it is the same.
 
-        `base_port`: the first node's, 0 for free ones; None: those that it has, or
-        from `BASE_PORT`. `registry` empty: the one that it has, or a SQLite file.
+        `base_port`: the first node's; 0 for free ones, or those that it has while any of its
+        nodes runs; None: those that it has, or from `BASE_PORT`. `registry` empty: the one that
+        it has, or a SQLite file.
         """
         directory = directory.absolute()
         found = cls.open(directory) if (directory / "cluster.json").exists() else None
@@ -105,6 +106,8 @@ class LocalCluster:
             if base_port is None or found._ports == _ports(nodes, base_port):
                 return found
             if any(found.process(member.node) for member in found.members):
+                if base_port == 0:
+                    return found  # Theirs were free ones once.
                 raise ClusterError(
                     f"{directory}: its nodes run on ports {found._ports}; end them first"
                 )
