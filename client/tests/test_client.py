@@ -186,6 +186,30 @@ def test_a_call_goes_on_to_another_node_and_through_a_passing_trouble() -> None:
     run(test)
 
 
+def test_a_refusal_after_a_timeout_leaves_the_outcome_unknown() -> None:
+    """A purge that was not answered may have been done, whatever the next node says."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            refusals = [common.REASON_TIMEOUT, *[common.REASON_TOO_FEW_SYNCHRONISED] * 100]
+            node.faults.fail = [*refusals]
+            with pytest.raises(ringmq.TimedOutError):
+                await client.purge_queue("q", deadline_s=0.2)
+            # Of what changes nothing, the last word counts.
+            node.faults.fail = [*refusals]
+            with pytest.raises(ringmq.TooFewSynchronisedError):
+                await client.queue("q", deadline_s=0.2)
+            # And a repeat that is answered is an answer.
+            node.faults.fail = [common.REASON_TIMEOUT, common.REASON_QUEUE_NOT_FOUND]
+            with pytest.raises(ringmq.QueueNotFoundError):
+                await client.purge_queue("q")
+            node.faults.fail = [common.REASON_TIMEOUT]
+            assert await client.purge_queue("q") == 0
+
+    run(test)
+
+
 def test_nobody_there_is_unavailable_within_the_deadline() -> None:
     async def test() -> None:
         async with FakeNode() as node:

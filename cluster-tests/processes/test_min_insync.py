@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+
 import pytest
 from nemesis import Cluster, scenario
 from nemesis.oracle import body_of
 
 import ringmq
+
+
+async def run_cli(*words: str) -> tuple[int | None, str]:
+    """Exit code and stderr of `ringmq`."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "ringmq_node.cli", *words),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    return process.returncode, said.decode()
 
 
 async def leave_one(cluster: Cluster) -> str:
@@ -65,6 +79,9 @@ async def test_who_waits_until_a_removal_is_safe_is_told_that_it_is_not_known(
         # What timed out had been done, and what was refused had not.
         info = await client.queue("q")
         assert (info.messages_ready, info.messages_unacknowledged) == (2, 0)
+    code, said = await run_cli("consume", "q", "--timeout", "0.5", "-s", cluster.addresses[master])
+    assert code == 1
+    assert "may be delivered again" in said
 
 
 @scenario(deadline_s=60, queue="")

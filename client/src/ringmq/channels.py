@@ -180,13 +180,15 @@ class Channels:
         attempt_s: float = ATTEMPT_S,
         again: Callable[[BaseException], bool] = is_retryable,
         successor_s: float = SUCCESSOR_S,
+        changes: bool = False,
     ) -> R:
         """Does `attempt(node, timeout_s)` at one node after the other until one answers.
 
         Raises the last error when `deadline_s` (default: the client's) has passed, or
         as soon as `again(error)` says that a repeat is of no use or not safe. A node
         whose disk failed counts for `successor_s` like one that is away, and never keeps
-        the others from being asked once.
+        the others from being asked once. `changes`: the call changes something, so that
+        once an outcome was unknown, no later refusal means that nothing was changed.
         """
         asked = 0
         begin = time.monotonic()
@@ -210,6 +212,7 @@ class Channels:
         )
         # What a node said is worth more to the caller than that another one is away.
         said: RingMQError | None = None
+        unknown: OutcomeUnknownError | None = None
         async for trial in retrying:
             with trial:
                 address = self._order[0]
@@ -226,10 +229,12 @@ class Channels:
                     self._failed(address)
                     if error.reason:
                         said = error
-                    raise said or error from failure
+                    if changes and isinstance(error, OutcomeUnknownError):
+                        unknown = error
+                    raise unknown or said or error from failure
                 except NotConnectedError as error:
                     self._failed(address)
-                    raise said or error from None
+                    raise unknown or said or error from None
                 self._answered(address)
                 return answer
         raise AssertionError("tenacity reraises")

@@ -160,7 +160,7 @@ class Client:
             answer = await node.broker.DeclareQueue(request, timeout=timeout_s)
             return QueueInfo.from_wire(answer.queue)
 
-        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+        return await self._open_channels().call(attempt, deadline_s=deadline_s, changes=True)
 
     async def delete_queue(
         self,
@@ -186,7 +186,7 @@ class Client:
             return answer.messages
 
         try:
-            return await self._open_channels().call(attempt, deadline_s=deadline_s)
+            return await self._open_channels().call(attempt, deadline_s=deadline_s, changes=True)
         except QueueNotFoundError:
             if attempts > 1:
                 return 0
@@ -206,7 +206,7 @@ class Client:
             answer = await node.broker.SetQueueMode(request, timeout=timeout_s)
             return QueueMode(answer.before)
 
-        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+        return await self._open_channels().call(attempt, deadline_s=deadline_s, changes=True)
 
     async def purge_queue(self, name: str, *, deadline_s: float | None = None) -> int:
         """Removes the ready messages; returns how many (those of the last attempt)."""
@@ -216,7 +216,7 @@ class Client:
             answer = await node.broker.PurgeQueue(request, timeout=timeout_s)
             return answer.messages
 
-        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+        return await self._open_channels().call(attempt, deadline_s=deadline_s, changes=True)
 
     async def discard_damaged(self, name: str, *, deadline_s: float | None = None) -> int:
         """Removes the messages whose bodies every replica has lost; returns how many (those of
@@ -227,7 +227,7 @@ class Client:
             answer = await node.admin.DiscardDamaged(request, timeout=timeout_s)
             return answer.messages
 
-        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+        return await self._open_channels().call(attempt, deadline_s=deadline_s, changes=True)
 
     async def queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
         """What the queue is like now."""
@@ -343,7 +343,9 @@ class Client:
             return Promotion(answer.old_master, answer.new_master, answer.epoch, answer.took_ms)
 
         # Promoting the master is nothing, so a repeat is safe; but a drain takes its time.
-        return await self._open_channels().call(attempt, deadline_s=wanted_s, attempt_s=wanted_s)
+        return await self._open_channels().call(
+            attempt, deadline_s=wanted_s, attempt_s=wanted_s, changes=True
+        )
 
     # --- streams ---
 
