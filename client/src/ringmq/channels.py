@@ -57,6 +57,8 @@ class NotConnectedError(UnavailableError):
 
 #: Of one attempt at one node, while others may still be asked.
 ATTEMPT_S = 5.0
+#: Another one isn't begun with less time left.
+ATTEMPT_S_MIN = 0.2
 #: Of one connection to one node.
 CONNECT_S = 2.0
 #: A node whose disk failed leaves its rings: how long another one may take to go on.
@@ -200,7 +202,8 @@ class Channels:
             return again(error)
 
         def stop(state: RetryCallState) -> bool:
-            return time.monotonic() + state.upcoming_sleep >= end
+            # One more that is cut short says less than the one before: its outcome is unknown.
+            return time.monotonic() + state.upcoming_sleep + ATTEMPT_S_MIN >= end
 
         def wait_s(state: RetryCallState) -> float:
             # The other nodes may know better: ask each once before waiting.

@@ -168,14 +168,20 @@ class Client:
         *,
         if_empty: bool = False,
         if_unused: bool = False,
+        force: bool = False,
         deadline_s: float | None = None,
     ) -> int:
         """Deletes the queue; returns how many messages were in it.
 
-        0, too, if the answer of a first attempt was lost and the second found no queue.
+        `force`: also if it has no master, and whatever is in it; nobody counts the messages
+        then. 0, too, if the answer of a first attempt was lost and the second found no queue.
         """
         request = request_of(
-            broker.DeleteQueueRequest, queue=name, if_empty=if_empty, if_unused=if_unused
+            broker.DeleteQueueRequest,
+            queue=name,
+            if_empty=if_empty,
+            if_unused=if_unused,
+            force=force,
         )
         attempts = 0
 

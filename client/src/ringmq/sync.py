@@ -119,11 +119,12 @@ class SyncClient:
         *,
         if_empty: bool = False,
         if_unused: bool = False,
+        force: bool = False,
         deadline_s: float | None = None,
     ) -> int:
         return _run(
             self._client.delete_queue(
-                name, if_empty=if_empty, if_unused=if_unused, deadline_s=deadline_s
+                name, if_empty=if_empty, if_unused=if_unused, force=force, deadline_s=deadline_s
             )
         )
 

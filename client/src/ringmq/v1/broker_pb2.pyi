@@ -143,17 +143,21 @@ class DeleteQueueRequest(google.protobuf.message.Message):
     QUEUE_FIELD_NUMBER: builtins.int
     IF_EMPTY_FIELD_NUMBER: builtins.int
     IF_UNUSED_FIELD_NUMBER: builtins.int
+    FORCE_FIELD_NUMBER: builtins.int
     queue: builtins.str
     if_empty: builtins.bool
     if_unused: builtins.bool
+    force: builtins.bool
+    """Without asking its master, who may be gone for good: nothing is checked."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
         if_empty: builtins.bool = ...,
         if_unused: builtins.bool = ...,
+        force: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["if_empty", b"if_empty", "if_unused", b"if_unused", "queue", b"queue"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["force", b"force", "if_empty", b"if_empty", "if_unused", b"if_unused", "queue", b"queue"]) -> None: ...
 
 Global___DeleteQueueRequest: typing_extensions.TypeAlias = DeleteQueueRequest
 
@@ -163,6 +167,7 @@ class DeleteQueueResponse(google.protobuf.message.Message):
 
     MESSAGES_FIELD_NUMBER: builtins.int
     messages: builtins.int
+    """0, too, if it was forced: nobody has counted."""
     def __init__(
         self,
         *,

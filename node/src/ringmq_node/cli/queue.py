@@ -211,19 +211,32 @@ def mode(name: str, mode_name: str, seeds: str, timeout: float, as_json: bool) -
 @click.argument("name")
 @click.option("--if-empty", is_flag=True, help="Refuse if there are messages.")
 @click.option("--if-unused", is_flag=True, help="Refuse if there are consumers.")
+@click.option(
+    "--force", is_flag=True, help="Also without a master, and whatever confirmed messages it has."
+)
 @client_options
 def delete(
-    name: str, if_empty: bool, if_unused: bool, seeds: str, timeout: float, as_json: bool
+    name: str,
+    if_empty: bool,
+    if_unused: bool,
+    force: bool,
+    seeds: str,
+    timeout: float,
+    as_json: bool,
 ) -> None:
     """Delete the queue NAME and its messages."""
 
     async def work() -> int:
         async with ringmq.connect(seeds, deadline_s=timeout) as client:
-            return await client.delete_queue(name, if_empty=if_empty, if_unused=if_unused)
+            return await client.delete_queue(
+                name, if_empty=if_empty, if_unused=if_unused, force=force
+            )
 
     messages = run(work())
     if as_json:
-        emit_json({"queue": name, "messages": messages})
+        emit_json({"queue": name, "messages": None if force else messages})
+    elif force:
+        click.echo(f"queue {name}: deleted, with whatever was in it")
     else:
         click.echo(f"queue {name}: deleted, with {messages} messages")
 

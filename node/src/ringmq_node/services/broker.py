@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,8 @@ from ringmq_node.services.streams import (
 if TYPE_CHECKING:
     from ringmq_node.node import Node
 
+logger = logging.getLogger(__name__)
+
 NAME = "ringmq.v1.Broker"
 GET_MESSAGES_MAX = 1000
 GET_BYTES_MAX = 4 * 1024 * 1024
@@ -38,6 +41,7 @@ SERVING_WAIT_S = 2.0
 REGISTRY_SHARE = 0.75
 
 T = TypeVar("T")
+Handler = Callable[[bytes, Context], Awaitable[bytes]]
 
 
 class BrokerService:
@@ -58,8 +62,8 @@ class BrokerService:
             NAME,
             unary={
                 "DeclareQueue": self._declare,
-                "DeleteQueue": self._at_master(
-                    "DeleteQueue", broker.DeleteQueueRequest, self._delete
+                "DeleteQueue": self._delete_anyway(
+                    self._at_master("DeleteQueue", broker.DeleteQueueRequest, self._delete)
                 ),
                 "PurgeQueue": self._at_master("PurgeQueue", broker.PurgeQueueRequest, self._purge),
                 "GetQueue": self._at_master("GetQueue", broker.GetQueueRequest, self._get_queue),
@@ -90,7 +94,7 @@ class BrokerService:
         method: str,
         kind: type[Any],
         local: Callable[[Any, Replica], Awaitable[Message]],
-    ) -> Callable[[bytes, Context], Awaitable[bytes]]:
+    ) -> Handler:
         """A unary call on one queue, which its master answers."""
 
         async def handler(data: bytes, context: Context) -> bytes:
@@ -218,6 +222,29 @@ class BrokerService:
             return await relay_unary(self._node.channels, address, path, data, context)
         before = await _by_registry(self._node.directory.set_mode(request.queue, mode), context)
         return broker.SetQueueModeResponse(before=mode_to_wire(before)).SerializeToString()
+
+    def _delete_anyway(self, otherwise: Handler) -> Handler:
+        """Deletes a queue from any node, with or without a master, if that is asked for."""
+
+        async def handler(data: bytes, context: Context) -> bytes:
+            request = parse(broker.DeleteQueueRequest, data)
+            if not request.force:
+                return await otherwise(data, context)
+            if request.if_empty or request.if_unused:
+                raise BrokerError(
+                    common.REASON_BAD_REQUEST,
+                    "a delete that is forced checks nothing: neither if_empty nor if_unused",
+                    field="force",
+                )
+            check_queue_name(request.queue)
+            self._node.check_open()
+            async with asyncio.timeout(context.time_remaining() or UNARY_DEADLINE_S):
+                await self._node.directory.ensure_known(request.queue)
+                await self._node.directory.delete(request.queue)
+            logger.warning("queue %s: deleted without asking its master", request.queue)
+            return broker.DeleteQueueResponse().SerializeToString()
+
+        return handler
 
     async def _delete(
         self, request: broker.DeleteQueueRequest, replica: Replica
