@@ -57,7 +57,7 @@ class NotConnectedError(UnavailableError):
 
 #: Of one attempt at one node, while others may still be asked.
 ATTEMPT_S = 5.0
-#: Another one isn't begun with less time left.
+#: Another one isn't begun with less time left, nor in the last quarter of a shorter deadline.
 ATTEMPT_S_MIN = 0.2
 #: Of one connection to one node.
 CONNECT_S = 2.0
@@ -194,7 +194,9 @@ class Channels:
         """
         asked = 0
         begin = time.monotonic()
-        end = begin + (self.deadline_s if deadline_s is None else deadline_s)
+        deadline_s = self.deadline_s if deadline_s is None else deadline_s
+        end = begin + deadline_s
+        least_s = min(ATTEMPT_S_MIN, deadline_s / 4)
 
         def may_repeat(error: BaseException) -> bool:
             if is_nodes_own(error):
@@ -203,7 +205,7 @@ class Channels:
 
         def stop(state: RetryCallState) -> bool:
             # One more that is cut short says less than the one before: its outcome is unknown.
-            return time.monotonic() + state.upcoming_sleep + ATTEMPT_S_MIN >= end
+            return time.monotonic() + state.upcoming_sleep + least_s >= end
 
         def wait_s(state: RetryCallState) -> float:
             # The other nodes may know better: ask each once before waiting.
