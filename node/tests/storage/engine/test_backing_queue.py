@@ -5,8 +5,7 @@ Segments have 16 positions here. The model of `machine` looks at every message t
 its bytes, properties, order and `redelivered`; and at the end drains what is left.
 
 Left out: `msg_store` with its confirms (`storage/messages` has them; ours are per round),
-`delete_msg_store_files_callback` (no queue holds a descriptor), `dropwhile` and `fetchwhile` by
-a predicate (expiry is the broker's business; what they do to the queue is `take`), timeouts
+`delete_msg_store_files_callback` (no queue holds a descriptor), timeouts
 (there is no idle timer to be told of), and the file scanners of 3.13 (`test_recovery`).
 """
 
@@ -317,6 +316,37 @@ def test_drop(engine: Engine, lazy: bool) -> None:
     engine.disconnect("a", consumer)
     assert engine.take("a", 1) == [0]
     assert engine.take("a", 1) == []
+
+
+def head_size(queue: Queue) -> int:
+    """Bytes of the message that is next; 0 if there is none."""
+    runs = queue.master.peek(1, 1 << 30)
+    return sum(queue.store.bytes_in(at, at) for at in queue.seen(runs)) if runs else 0
+
+
+@both
+@modes
+def test_fetched_and_dropped_while_a_predicate_holds(engine: Engine, lazy: bool) -> None:
+    """As expiry does: the first ones, as long as what is next is of a kind."""
+    engine.set_lazy("a", lazy)
+    engine.publish(["a"], [20] * 5 + [30] * 7 + [20] * 3)
+    flushed(engine)
+    queue = engine.queues["a"]
+    for duration_s in (0.0, INFINITY):
+        engine.remember(duration_s)
+        engine.settle()
+        assert head_size(queue) == 20  # a predicate that takes nothing leaves all as it is
+        assert len(queue.ready) == 15
+    fetched = engine.consume("a", 5)
+    assert queue.clients[fetched] == {*range(5)}
+    engine.disconnect("a", fetched)
+    dropped = []
+    while head_size(queue) == 20:
+        dropped += engine.take("a", 1)
+    assert dropped == [*range(5)]
+    engine.settle()
+    assert engine.take("a", 20) == [*range(5, 15)]
+    assert head_size(queue) == 0
 
 
 @both
