@@ -153,6 +153,9 @@ class Flusher:
             self._sealed.popleft()
             self._cursor = 0
             self._spent.append((self._gate(), file))
+            # Not first when it is deleted: that needs a round, and rounds wait while there is
+            # too much. So they come in between, one for each journal that is done with.
+            self._count_sealed(-file.end)
         while self._spent and self._spent[0][0] <= commits:
             job.removals.append(self._spent.popleft()[1])
         paged = self._bodies.pager.paged
@@ -231,7 +234,6 @@ class Flusher:
         job.queue.written.segment_bytes += sum(records.values())
         journals = [file for file in self._leaving if file.path.suffix == SUFFIX]
         counters.segments_deleted += len(self._leaving) - len(journals)
-        self._count_sealed(-sum(file.end for file in journals))
         self._leaving = []
         self._bodies.pager.fold()
 
