@@ -27,7 +27,7 @@ from ringmq_node.queue.ops import Publish, Remove
 from ringmq_node.services.fetch import FetchService
 from ringmq_node.services.rpc import Context
 from ringmq_node.storage import Store, StoreLimits
-from ringmq_node.storage.errors import ReadError
+from ringmq_node.storage.errors import CorruptionReport, ReadError
 
 
 @pytest.fixture(autouse=True)
@@ -195,6 +195,30 @@ def test_what_nobody_has_is_put_aside_until_it_is_discarded(
     scenario(tmp_path, play)
     told = [record.getMessage() for record in caplog.records if "no synchronised" in record.msg]
     assert any("positions 0" in text for text in told), told
+
+
+def test_master_looks_once_for_all_that_is_lost_in_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look is at all that it has: once for each of thousands of messages would take minutes."""
+
+    async def play(scene: DamagedScene) -> None:
+        await scene.become_master()
+        await scene.published(50)
+        looks: list[int] = []
+        look = scene.replica.bodies_lost
+
+        def counted() -> None:
+            looks.append(len(scene.replica.store.missing))
+            look()
+
+        monkeypatch.setattr(scene.replica, "bodies_lost", counted)
+        for entry in [*scene.replica.store.bodies.index]:
+            scene.replica.store.bodies.lose(entry, CorruptionReport("file", 0, 1, "bad crc"))
+        await asyncio.sleep(0)
+        assert looks == [50]
+
+    scenario(tmp_path, play)
 
 
 def test_members_are_asked_one_after_the_other(tmp_path: Path) -> None:

@@ -84,6 +84,8 @@ class Repair:
         self._limit: asyncio.Timeout | None = None
         # Messages that the member that is being asked has given.
         self._filled = 0
+        # The owner is about to be told that some are lost.
+        self._telling = False
         # What the log has been told of.
         self._told = RangeSet()
         store.on_lost = self._lost
@@ -109,10 +111,17 @@ class Repair:
             self._task = None
 
     def _lost(self) -> None:
-        # Not at once: whoever was reading is in the middle of something.
-        asyncio.get_running_loop().call_soon(self._owner.bodies_lost)
+        # Not at once: whoever was reading is in the middle of something. And once for all that
+        # is lost in this turn of the loop, as the owner looks at all that it has.
+        if not self._telling:
+            self._telling = True
+            asyncio.get_running_loop().call_soon(self._tell)
         if self._active:
             self._begin()
+
+    def _tell(self) -> None:
+        self._telling = False
+        self._owner.bodies_lost()
 
     def _begin(self) -> None:
         self._wanted.set()
