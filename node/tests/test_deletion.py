@@ -25,6 +25,7 @@ from ringmq_gm.registry.base import (
 from ringmq_gm.views import first_view
 from ringmq_node.config import NodeConfig
 from ringmq_node.node import Node, make_node
+from ringmq_node.storage.errors import CorruptionReport
 
 Commit = Callable[..., Awaitable[int | None]]
 
@@ -176,5 +177,25 @@ def test_an_unknown_outcome_is_found_out(tmp_path: Path) -> None:
         await client.delete_queue("q", if_empty=True)
         assert calls == 3
         assert await node.registry.get(record.key) is None
+
+    with_node(tmp_path, work)
+
+
+def test_a_queue_whose_messages_are_all_damaged_is_not_empty(tmp_path: Path) -> None:
+    """A replica that is away may have them yet."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        async with client.publisher("q") as publisher:
+            await publisher.publish(b"confirmed")
+        replica = node.directory.replica_of("q")
+        for entry in [*replica.store.bodies.index]:
+            replica.store.bodies.lose(entry, CorruptionReport("file", 0, 1, "bad crc"))
+        while not replica.info().messages_damaged:  # noqa: ASYNC110 - a number has no event
+            await asyncio.sleep(0.01)
+        assert replica.info().messages_ready == 0
+        with pytest.raises(QueueNotEmptyError, match="has 1 messages"):
+            await client.delete_queue("q", if_empty=True)
+        assert await client.discard_damaged("q") == 1
+        assert await client.delete_queue("q", if_empty=True) == 0
 
     with_node(tmp_path, work)

@@ -559,6 +559,12 @@ class QueueMaster:
     def unacknowledged(self) -> int:
         return sum(len(consumer.outstanding) for consumer in self.consumers.values())
 
+    @property
+    def messages(self) -> int:
+        """All that live, but those whose removal has been asked for."""
+        requeuing, damaged = len(self._requeuing), len(self.damaged)
+        return len(self.ready) + self.unacknowledged + requeuing + damaged
+
     def check(self) -> None:
         """Asserts the invariants at the top. Costs a look at every message."""
         self.ready.check()

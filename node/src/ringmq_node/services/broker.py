@@ -249,8 +249,9 @@ class BrokerService:
     async def _delete(
         self, request: broker.DeleteQueueRequest, replica: Replica
     ) -> broker.DeleteQueueResponse:
-        info = replica.info()
-        messages = info.messages_ready + info.messages_unacknowledged
+        master = replica.serving()
+        # What nobody can be given now, as it is damaged or about to be requeued, counts as well.
+        messages, consumers = master.messages, len(master.consumers)
 
         def check() -> None:
             if request.if_empty and messages:
@@ -260,12 +261,12 @@ class BrokerService:
                     queue=request.queue,
                     messages=messages,
                 )
-            if request.if_unused and info.consumers:
+            if request.if_unused and consumers:
                 raise BrokerError(
                     common.REASON_QUEUE_IN_USE,
-                    f"queue {request.queue!r} has {info.consumers} consumers",
+                    f"queue {request.queue!r} has {consumers} consumers",
                     queue=request.queue,
-                    consumers=info.consumers,
+                    consumers=consumers,
                 )
 
         if request.if_empty or request.if_unused:
