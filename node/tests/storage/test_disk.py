@@ -156,3 +156,36 @@ def test_file_in_use_by_a_thread_is_not_closed_under_it(
     go_on.set()
     thread.join(10)
     assert errors == []
+
+
+def test_rename_that_hangs_holds_up_no_other_file(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the event loop, which reads, waits as well, and can't say that the disk hangs."""
+    disk.write(tmp_path / "old", 0, [b"old"])
+    disk.write(tmp_path / "other", 0, [b"other"])
+    hanging, go = threading.Event(), threading.Event()
+    rename = os.rename
+
+    def slow(old: Path, new: Path) -> None:
+        hanging.set()
+        assert go.wait(10)
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", slow)
+    renaming = threading.Thread(target=disk.rename, args=(tmp_path / "old", tmp_path / "new"))
+    renaming.start()
+    assert hanging.wait(10)
+    found: list[bytes] = []
+    reading = threading.Thread(target=lambda: found.append(disk.read(tmp_path / "other", 0, 9)))
+    reading.start()
+    reading.join(5)
+    came_back = not reading.is_alive()
+    go.set()
+    renaming.join()
+    reading.join()
+    assert came_back
+    assert found == [b"other"]
+    assert disk.read(tmp_path / "new", 0, 9) == b"old"
+    with pytest.raises(FileNotFoundError):
+        disk.read(tmp_path / "old", 0, 9)

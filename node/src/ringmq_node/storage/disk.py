@@ -126,9 +126,10 @@ class FileDisk:
             self._release(handle)
 
     def rename(self, old: Path, new: Path) -> None:
-        # Under the lock, so that nobody finds a handle under a name that it has no more.
+        # Not under the lock: if this one hangs, others go on with other files. That nobody reads
+        # under either name meanwhile is the caller's business (`QueueFile.lock`).
+        os.rename(old, new)
         with self._lock:
-            os.rename(old, new)
             self._retire(new)
             handle = self._handles.pop(old, None)
             if handle is not None:
