@@ -171,7 +171,12 @@ class Directory:
         replica = self.replicas.pop(queue_id)
         replica.close(common.REASON_QUEUE_NOT_FOUND)
         await self._node.group.close_ring(queue_id)
-        self._node.store.delete_queue(queue_id)
+        try:
+            # A node that is just starting may have removed it as a leftover meanwhile.
+            if queue_id in self._node.store.queue_names():
+                self._node.store.delete_queue(queue_id)
+        except StoreError as error:
+            self._node.store_failed(error)
         logger.info("queue %s: deleted", replica.record.name)
 
     def drop_leftovers(self) -> None:
