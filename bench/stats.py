@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Protocol, TypeVar
 
-from bench.measure import Measurement, Point
+from bench.measure import ClientReport, Measurement, Point
 
 Value = Callable[[Measurement], float]
 
@@ -53,3 +53,21 @@ def paired_ratio(ours: Sequence[R], theirs: Sequence[R], value: Callable[[R], fl
     """
     by_round = {each.round: each for each in theirs}
     return spread([value(each) / value(by_round[each.round]) for each in ours])
+
+
+def client_report(
+    latencies_s: Sequence[float], *, seconds: float, acked: int, client_cpu_s: float
+) -> ClientReport:
+    """Of a publisher none of whose messages was refused; `latencies_s` in any order."""
+    ordered = sorted(latencies_s)
+    return ClientReport(
+        seconds=seconds,
+        rate_per_s=acked / seconds,
+        acked=acked,
+        nacked=0,
+        client_cpu_s=client_cpu_s,
+        p50_ms=percentile(ordered, 50) * 1e3,
+        p95_ms=percentile(ordered, 95) * 1e3,
+        p99_ms=percentile(ordered, 99) * 1e3,
+        max_ms=ordered[-1] * 1e3,
+    )

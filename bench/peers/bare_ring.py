@@ -35,7 +35,7 @@ import uvloop
 from bench import procs
 from bench.measure import BenchError, ClientReport, Point
 from bench.peers.footing import write_all
-from bench.stats import percentile
+from bench.stats import client_report
 
 NODES = 3
 # Of one frame, as our client sends it: a quarter of the window.
@@ -191,17 +191,11 @@ async def _publish(port: int, point: Point) -> ClientReport:
             while handed and handed[0][0] <= confirmed:
                 latencies_s.append(now - handed.popleft()[1])
         seconds = time.perf_counter() - started
-    latencies_s.sort()
-    return ClientReport(
+    return client_report(
+        latencies_s,
         seconds=seconds,
-        rate_per_s=point.count / seconds,
         acked=confirmed,
-        nacked=0,
         client_cpu_s=procs.own_cpu_s() - cpu_before,
-        p50_ms=percentile(latencies_s, 50) * 1e3,
-        p95_ms=percentile(latencies_s, 95) * 1e3,
-        p99_ms=percentile(latencies_s, 99) * 1e3,
-        max_ms=latencies_s[-1] * 1e3,
     )
 
 

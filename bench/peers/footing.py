@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench import procs
 from bench.measure import ClientReport, Point
-from bench.stats import percentile
+from bench.stats import client_report
 
 # IOV_MAX of Linux: more buffers than this a writev refuses.
 _BUFFERS_MAX = 1024
@@ -56,17 +56,11 @@ class Footing:
             seconds = time.perf_counter() - started
         finally:
             os.close(descriptor)
-        latencies_s.sort()
-        return ClientReport(
+        return client_report(
+            latencies_s,
             seconds=seconds,
-            rate_per_s=point.count / seconds,
             acked=point.count,
-            nacked=0,
             client_cpu_s=procs.own_cpu_s() - cpu_before,
-            p50_ms=percentile(latencies_s, 50) * 1e3,
-            p95_ms=percentile(latencies_s, 95) * 1e3,
-            p99_ms=percentile(latencies_s, 99) * 1e3,
-            max_ms=latencies_s[-1] * 1e3,
         )
 
     def remove(self, queue: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from node.tests.nodes import lone_node
 
 import ringmq
 from ringmq.errors import QueueNotEmptyError, RingMQError, UnavailableError
@@ -23,8 +24,7 @@ from ringmq_gm.registry.base import (
     UnavailableError as RegistryAwayError,
 )
 from ringmq_gm.views import first_view
-from ringmq_node.config import NodeConfig
-from ringmq_node.node import Node, make_node
+from ringmq_node.node import Node
 from ringmq_node.storage.errors import CorruptionReport
 
 Commit = Callable[..., Awaitable[int | None]]
@@ -34,16 +34,7 @@ def with_node(folder: Path, work: Callable[[Node, ringmq.Client], Awaitable[None
     """A node with an empty queue q."""
 
     async def main() -> None:
-        (folder / "data").mkdir()
-        node = await make_node(
-            NodeConfig(
-                node="a",
-                registry=f"sqlite:///{folder / 'registry.db'}",
-                data=str(folder / "data"),
-                listen="127.0.0.1:0",
-                drain_s=0.1,
-            )
-        )
+        node = await lone_node(folder)
         async with asyncio.timeout(20):
             await node.start()
             try:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from node.tests.nodes import lone_node
 
 import ringmq_node.node as node_module
 from ringmq_gm import MemberId, ring_key
 from ringmq_gm.registry.base import Guard, Put
 from ringmq_gm.views import first_view
-from ringmq_node.config import NodeConfig
-from ringmq_node.node import Node, make_node, run_node
+from ringmq_node.node import Node, run_node
 from ringmq_node.pace import Pace
 from ringmq_node.records import QueueRecord
 from ringmq_node.storage import QueueStore, Store
@@ -28,16 +28,7 @@ OPENING_S = 0.15
 
 async def unstarted(folder: Path, queues: int) -> Node:
     """A node that has this many queues of its own in the registry."""
-    (folder / "data").mkdir()
-    node = await make_node(
-        NodeConfig(
-            node="a",
-            registry=f"sqlite:///{folder / 'registry.db'}",
-            data=str(folder / "data"),
-            listen="127.0.0.1:0",
-            drain_s=0.1,
-        )
-    )
+    node = await lone_node(folder)
     for index in range(queues):
         record = QueueRecord(f"q{index}", f"id{index}", ("a",), 1)
         view = first_view([MemberId("a", node.me.incarnation)], 1)

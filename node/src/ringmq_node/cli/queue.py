@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
 import click
@@ -246,16 +247,7 @@ def delete(
 @client_options
 def purge(name: str, seeds: str, timeout: float, as_json: bool) -> None:
     """Remove the ready messages of the queue NAME."""
-
-    async def work() -> int:
-        async with ringmq.connect(seeds, deadline_s=timeout) as client:
-            return await client.purge_queue(name)
-
-    messages = run(work())
-    if as_json:
-        emit_json({"queue": name, "messages": messages})
-    else:
-        click.echo(f"queue {name}: {messages} messages removed")
+    _remove(name, ringmq.Client.purge_queue, "messages removed", seeds, timeout, as_json)
 
 
 @queue.command("discard-damaged")
@@ -263,16 +255,29 @@ def purge(name: str, seeds: str, timeout: float, as_json: bool) -> None:
 @client_options
 def discard_damaged(name: str, seeds: str, timeout: float, as_json: bool) -> None:
     """Remove the messages of QUEUE whose bodies are damaged on every replica."""
+    text = "damaged messages discarded"
+    _remove(name, ringmq.Client.discard_damaged, text, seeds, timeout, as_json)
+
+
+def _remove(
+    name: str,
+    how: Callable[[ringmq.Client, str], Awaitable[int]],
+    text: str,
+    seeds: str,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Says how many messages of the queue are gone."""
 
     async def work() -> int:
         async with ringmq.connect(seeds, deadline_s=timeout) as client:
-            return await client.discard_damaged(name)
+            return await how(client, name)
 
     messages = run(work())
     if as_json:
         emit_json({"queue": name, "messages": messages})
     else:
-        click.echo(f"queue {name}: {messages} damaged messages discarded")
+        click.echo(f"queue {name}: {messages} {text}")
 
 
 @click.command()

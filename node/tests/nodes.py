@@ -1,0 +1,22 @@
+"""One node in the test's own process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ringmq_node.config import NodeConfig
+from ringmq_node.node import Node, make_node
+
+
+async def lone_node(folder: Path) -> Node:
+    """Node a of a new cluster, not started; it has its data and its registry in `folder`."""
+    (folder / "data").mkdir()
+    return await make_node(
+        NodeConfig(
+            node="a",
+            registry=f"sqlite:///{folder / 'registry.db'}",
+            data=str(folder / "data"),
+            listen="127.0.0.1:0",
+            drain_s=0.1,
+        )
+    )
