@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.test_queue_store import publish
 from node.tests.storage.workload import (
+    LIMITS,
     QUEUE,
     Picture,
     Workload,
@@ -23,7 +25,10 @@ from node.tests.storage.workload import (
 )
 
 from ringmq.ranges import RangeSet
-from ringmq_node.storage import CorruptError, QueueStore, StoreLimits
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.ops import Publish, Remove
+from ringmq_node.storage import CorruptError, QueueStore, Store, StoreLimits
 from ringmq_node.storage.records import (
     FILE_HEADER,
     JOURNAL_MAGIC,
@@ -365,3 +370,66 @@ def test_any_damage_ends_in_a_queue_that_makes_nothing_up(
     assert again.state.digest() == first.state.digest()
     assert again.missing == first.missing
     assert again.damaged == first.damaged
+
+
+def publish_once(store: Store, name: str, body: bytes) -> None:
+    queue = store.open_queue(name)
+    op = Publish(queue.state.next_position, Block.of([body]), False)
+    queue.append(queue.state.last_number + 1, op, ops.encode(op))
+
+
+@pytest.mark.parametrize("opened", [("c",), ("c", "b")], ids=["one", "both"])
+def test_number_of_a_lost_file_is_not_given_to_another(opened: tuple[str, ...]) -> None:
+    """1. The only file of the message store is lost. 2. A queue that is open stores a body of the
+    same size. 3. Another one still refers to the lost file, at the same place."""
+    limits = replace(LIMITS, embed_below=0)
+    disk = SimulatedDisk()
+    store = open_store(disk, limits)
+    publish_once(store, "b", b"b" * 500)
+    store.open_queue("c")
+    store.close()
+    [lost] = [path for path in disk.files() if path.suffix == ".rdq"]
+    disk.remove(lost)
+    for _ in range(2):
+        store = open_store(disk, limits)
+        for name in opened:
+            store.open_queue(name)
+        publish_once(store, "c", b"x" * 500)
+        store.close()
+    store = open_store(disk, limits)
+    found = {name: readable(store.open_queue(name)) for name in ("b", "c")}
+    assert found == {"b": {}, "c": {0: b"x" * 500, 1: b"x" * 500}}
+
+
+def test_what_a_torn_round_has_void_stays_so_through_journals_of_one_round() -> None:
+    """1. A round with an elided publish is torn at its end: all of it is void, also a publish that
+    is whole. 2. After the next start two journals are begun in one round. 3. The store stops before
+    the one of the torn round is deleted."""
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    queue = store.open_queue("a")
+
+    async def work() -> None:
+        publish_once(store, "a", b"kept")
+        await store.sync()
+        publish_once(store, "a", b"gone")
+        removed = Remove(((1, 1),))
+        queue.append(queue.state.last_number + 1, removed, ops.encode(removed))
+        for body in (b"void", b"tail"):
+            publish_once(store, "a", body)
+
+    run_store(store, work)
+    assert store.statistics().messages_elided == 1
+    journal = next(path for path in disk.files() if path.name == "journal.jif")
+    data = disk.content(journal)
+    assert b"void" in data
+    del data[data.rindex(b"tail") + 2 :]
+    store = open_store(disk, replace(LIMITS, journal_bytes_max=1_000))
+    queue = store.open_queue("a")
+    assert readable(queue) == {0: b"kept"}
+    for _ in range(30):
+        publish_once(store, "a", b"anew" * 50)
+    store.close()
+    queue = open_store(disk).open_queue("a")
+    expected = {0: b"kept"} | dict.fromkeys(range(1, 31), b"anew" * 50)
+    assert readable(queue) == expected

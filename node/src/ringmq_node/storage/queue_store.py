@@ -148,8 +148,8 @@ class QueueStore:
         self._flusher = Flusher(
             directory, host.limits, host.counters, self.bodies, found.sealed, self._gate
         )
-        # Journals whose successor is not durable yet.
-        self._sealing: list[QueueFile] = []
+        # Journals whose successor is not durable yet, the one that was there before among them.
+        self._sealing: list[QueueFile] = [] if found.current is None else [found.current]
         self._unsynced: list[Entry] = []
         self._elision = Elision()
         self._fills = self._fills_durable = 0

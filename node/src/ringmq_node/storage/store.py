@@ -104,6 +104,8 @@ class Store:
             for name, persistent in (("persistent", True), ("transient", False))
         ]
         self._persistent, self._transient = stores
+        if self._unopened:
+            self._persistent.expect_references()
         self._transient.start_collecting()
         self._commit = GroupCommit(self, disk, limits, stores)
         self._background = Background(self, disk, stores)

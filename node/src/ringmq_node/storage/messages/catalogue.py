@@ -25,6 +25,10 @@ from ringmq_node.storage.messages.files import (
 from ringmq_node.storage.messages.relocation import LOST
 from ringmq_node.storage.references import Location
 
+# What a file that is made before all queues are known is ahead of the last one: 64 GiB of
+# lost files of 16 MiB. The numbers last for a million starts.
+NUMBERS_SKIPPED = 4096
+
 
 class Catalogue:
     """What there is by number. A number that is not in it stands for a lost file."""
@@ -41,6 +45,8 @@ class Catalogue:
         self.sparse: dict[int, None] = {}
         # Whether `idle` and `sparse` have all that belongs there.
         self.complete = False
+        # Queues that nobody has opened yet may refer to files that are lost.
+        self.expects_more = False
         # What has become garbage: a hint for when to look for what is worth compacting.
         self.released_bytes = 0
         self.corruptions: list[CorruptionReport] = []
@@ -97,10 +103,17 @@ class Catalogue:
     # -- counting
 
     def new_number(self) -> int:
+        if self.expects_more and not self.complete:
+            self.expects_more = False
+            self.next_number += NUMBERS_SKIPPED
         number = self.next_number
         self.next_number += 1
         assert number < LOST
         return number
+
+    def note_used(self, number: int) -> None:
+        """Somebody refers to that file, which may be lost: no other one gets its number."""
+        self.next_number = max(self.next_number, number + 1)
 
     def add(self, location: Location) -> int:
         """One reference more; returns how many there are."""
@@ -179,7 +192,7 @@ class Catalogue:
     def _lost_file(self, number: int) -> DataFile:
         """For references to a file that isn't there: they are counted, reading them fails."""
         file = self.files[number] = DataFile(number)
-        self.next_number = max(self.next_number, number + 1)
+        self.note_used(number)
         return file
 
     def _released(self, file: DataFile, length: int) -> None:

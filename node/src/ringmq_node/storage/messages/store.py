@@ -163,6 +163,11 @@ class MessageStore:
         """Whether a compaction has begun and isn't done, between two steps too."""
         return self._collector.is_compacting
 
+    def expect_references(self) -> None:
+        """There are queues that are not opened yet: until `start_collecting` a new file's number
+        is well above what they can refer to, also where files are lost."""
+        self._catalogue.expects_more = True
+
     # -- putting
 
     def put(self, block: Block, message_id: bytes = b"") -> tuple[Location, Block]:
@@ -267,6 +272,7 @@ class MessageStore:
         """What is wrong, if it is known that the record can't be read."""
         if self._catalogue.find(location) is not None:
             return None
+        self._catalogue.note_used(location.file)
         return self._lost(location, "record is lost: it was damaged, or is not known").report
 
     # -- reading
