@@ -596,6 +596,27 @@ def test_damage_before_a_torn_tail_is_no_tail_at_the_next_start() -> None:
         assert again.segments[0].end == first.segments[0].end == len(disk.content(HERE / "0.idx"))
 
 
+def test_damaged_body_before_a_torn_tail_is_no_tail_at_the_next_start() -> None:
+    """Found by the fuzzer: as above, but the damage is noticed only when the body is read."""
+    segment = Segment()
+    bad = segment.entry(0, b"first", generation=5)
+    segment.entry(1, b"second", generation=5)
+    segment.synced = len(segment.data)
+    torn = segment.entry(2, b"third", generation=5)
+    segment.data[bad + RECORD_HEADER_BYTES + 13] ^= 1
+    segment.data[torn + 4] ^= 1
+    segment.entry(3, b"fourth", generation=5)
+    disk = folder({"0.idx": segment, "journal.jif": Journal(5, live=[(0, 3)])})
+    first = recovered(disk)
+    assert first.torn_bytes
+    for _ in range(2):
+        again = recovered(disk)
+        assert not again.torn_bytes
+        assert not again.corruptions
+        assert [*again.missing] == [*first.missing] == [(2, 3)]
+        assert again.segments[0].end == first.segments[0].end == len(disk.content(HERE / "0.idx"))
+
+
 def test_tail_of_a_segment_that_is_no_record_is_cut_off() -> None:
     for tail in (b"x", bytes(100), b"\xff" * 5000):
         segment = Segment()

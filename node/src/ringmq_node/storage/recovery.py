@@ -351,7 +351,7 @@ class _Recovery:
             return None
         self._torn_bytes += found.torn_bytes
         if found.torn_bytes:
-            found.end = self._cut_file(path, found)
+            found.end = self._cut_file(path, number, found)
         generations = [body.generation for body in found.bodies]
         end = found.end
         file = QueueFile(path, number, found.marker, end=end, synced=end, found=end)
@@ -406,18 +406,20 @@ class _Recovery:
         self._filled.update(parts)
         return True
 
-    def _cut_file(self, path: Path, found: SegmentScan) -> int:
+    def _cut_file(self, path: Path, number: int, found: SegmentScan) -> int:
         """Cuts a torn tail off, so that nothing of it is behind what is written next.
 
-        Where there is damage before it, a record takes its place that says what the tail has
-        shown: that the bytes before were durable. Returns where the file ends.
+        Where there is damage before it, known or found only when it is read, a record takes its
+        place that says what the tail has shown: that the bytes before were durable. Returns where
+        the file ends.
         """
         end = found.end
         new = path.with_name(path.name + NEW_SUFFIX)
         for offset in range(0, end, _COPY_BYTES):
             size = min(_COPY_BYTES, end - offset)
             self._disk.write(new, offset, [self._disk.read(path, offset, size)])
-        if found.corruptions:
+        alone = scan_segment(self._disk, path, number, end, journals=self._generations)
+        if found.corruptions or alone.torn_bytes:
             mark = record_header(found.marker, end, Kind.END, b"", synced=end)
             self._disk.write(new, end, [mark])
             end += len(mark)
