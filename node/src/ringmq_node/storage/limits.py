@@ -16,7 +16,7 @@ class StoreLimits:
     journal_entries_max: int = 65_536
     journal_bytes_max: int = 64 << 20
     # While sealed journals have more bytes, over all queues, rounds wait for the flush.
-    sealed_bytes_max: int = 1 << 30
+    sealed_bytes_max: int = 4 << 30
     # How much a flush writes between two syncs, and between two looks at what has been removed.
     flush_piece_bytes_max: int = 4 << 20
     # What may wait for its round, over all queues; above it the ring's links give no credit.
