@@ -232,8 +232,7 @@ class Flusher:
         records = {(place.item.segment, place.offset): place.length for place in job.placed}
         counters.segment_bytes += sum(records.values())
         job.queue.written.segment_bytes += sum(records.values())
-        journals = [file for file in self._leaving if file.path.suffix == SUFFIX]
-        counters.segments_deleted += len(self._leaving) - len(journals)
+        counters.segments_deleted += sum(file.path.suffix != SUFFIX for file in self._leaving)
         self._leaving = []
         self._bodies.pager.fold()
 
