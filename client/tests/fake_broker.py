@@ -20,12 +20,12 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
-from ringmq.ranges import RangeSet
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from ringmq.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
+from ringmq_base.ranges import RangeSet
 
 
 @dataclass

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ringmq_node.config import MIB, ConfigError, NodeConfig, load_config
+from ringmq_base.limits import MIB
+from ringmq_node.config import ConfigError, NodeConfig, load_config
 
 NEEDED = {"node": "n1", "registry": "sqlite:///r", "data": "/d"}
 

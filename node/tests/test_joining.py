@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from node.tests.storage.workload import bodies, run_store
 
-from ringmq.ranges import Range
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as wire
+from ringmq_base.ranges import Range
 from ringmq_node import joining as joining_module
 from ringmq_node.catchup import state_from_wire, state_to_wire
 from ringmq_node.errors import BrokerError

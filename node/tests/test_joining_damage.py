@@ -10,7 +10,7 @@ import pytest
 from node.tests.storage.workload import bodies
 from node.tests.test_joining import Joiner, Source, _quick, scenario, until
 
-from ringmq.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node import joining as joining_module
 from ringmq_node.fetching import Fetched, FetchMessages, Lacking, SourceError
 

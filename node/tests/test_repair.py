@@ -12,9 +12,9 @@ import pytest
 from node.tests.storage.workload import bodies, run_store
 from node.tests.test_replica import LAST, ME, NEXT, PlayedHost, Scene, refused
 
-from ringmq.ranges import Range
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as wire
+from ringmq_base.ranges import Range
 from ringmq_gm import MemberId, Role
 from ringmq_node import repair as repair_module
 from ringmq_node import replica as replica_module

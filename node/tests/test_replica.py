@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 from node.tests.storage.workload import bodies, run_store
 
-from ringmq.ranges import Range
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.ranges import Range
 from ringmq_gm import Mark, Member, MemberId, Ring, RingClosedError, Role, View
 from ringmq_node import joining as joining_module
 from ringmq_node.errors import BrokerError

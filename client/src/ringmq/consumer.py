@@ -30,12 +30,12 @@ from ringmq.errors import (
     UnknownDeliveryError,
 )
 from ringmq.model import Batch, Message
-from ringmq.ranges import Range, RangeSet
 from ringmq.requests import request_of
 from ringmq.status import from_reason
 from ringmq.streams import Keeper, Owner
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.ranges import Range, RangeSet
 
 #: How long the last acks and the end of the stream may take when a consumer is closed.
 CLOSE_S = 5.0

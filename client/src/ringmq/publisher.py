@@ -34,9 +34,10 @@ from ringmq.status import from_reason
 from ringmq.streams import Keeper, Owner
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
+from ringmq_base.timer import Timer
 
 PRODUCER_ID_BYTES = 16
-PRODUCER_ID_BYTES_MAX = 64
 #: How long the stream may take to say goodbye when a publisher is closed.
 CLOSE_S = 5.0
 
@@ -104,7 +105,7 @@ class Publisher:
         self._closing = False
         self._dead: RingMQError | None = None
         self._refused: RingMQError | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = Timer(self._on_timer)
         self._room: list[Future] = []
         # The first failure of a `submit` or `publish_nowait`, which `flush` reports.
         self._detached_failure: BaseException | None = None
@@ -300,8 +301,7 @@ class Publisher:
         deadline = self._loop.time() + (self.deadline_s if deadline_s is None else deadline_s)
         wire = () if properties is None else _wire_properties(properties, len(bodies))
         self._core.submit(bodies, wire, transient, deadline, future)
-        if self._timer is None or deadline < self._timer.when():
-            self._arm_timer()
+        self._timer.set_by(deadline)
         if self._refused is not None:
             self._refused = None
             self._keeper.retry()
@@ -366,23 +366,12 @@ class Publisher:
         if not self._ready.done():
             self._ready.set_exception(error)
             self._ready.exception()  # nobody need be waiting
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _arm_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        deadline = self._core.next_deadline()
-        if deadline is not None:
-            self._timer = self._loop.call_at(deadline, self._on_timer)
+        self._timer.cancel()
 
     def _on_timer(self) -> None:
-        self._timer = None
         self._core.expire(self._loop.time())
         self._settle()
-        self._arm_timer()
+        self._timer.set_at(self._core.next_deadline())
 
 
 class _Stream(Owner[broker.PublishRequest, broker.PublishResponse]):

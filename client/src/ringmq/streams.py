@@ -26,14 +26,13 @@ from ringmq.channels import SUCCESSOR_S, Node, Route, is_nodes_own, is_retryable
 from ringmq.errors import ProtocolError, RetryableError, RingMQError, UnavailableError
 from ringmq.status import from_call
 from ringmq.v1.broker_pb2 import ConsumeRequest, ConsumeResponse, PublishRequest, PublishResponse
+from ringmq_base.limits import HEARTBEATS_MISSED_MAX
 
 #: A node that takes longer to answer an Open is passed over for the moment.
 OPEN_S = 5.0
 LOCATE_S = 5.0
 #: How long the end of a half-closed stream is awaited before it is cancelled.
 FINISH_S = 2.0
-#: Silence of this many heartbeat intervals is the end.
-HEARTBEATS_MISSED_MAX = 3
 #: This many redirects in a row without progress, and we take a breath between them.
 REDIRECTS_MAX = 3
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import grpc.aio
 
+from ringmq_base.timer import Timer
 from ringmq_gm.changes import LogEnd
 from ringmq_gm.detector import Detector, Down, Finding, Silent, Up
 from ringmq_gm.errors import RingFailedError
@@ -46,7 +47,7 @@ from ringmq_gm.outgoing import OutgoingLink
 from ringmq_gm.registry.base import Registry
 from ringmq_gm.registry_views import RegistryViews
 from ringmq_gm.rings import Application, Ring
-from ringmq_gm.timers import Alarm, RingTimers
+from ringmq_gm.timers import RingTimers
 from ringmq_gm.views import MemberId, View
 
 # Rings of which a Hello came before they were opened here.
@@ -88,7 +89,7 @@ class Group:
             redial_s=self.options.redial_s,
             chance=random.Random(self._seed),
         )
-        self._detector_alarm = Alarm(self._detect)
+        self._detector_timer = Timer(self._detect)
         self._timers = RingTimers()
         self._tasks: asyncio.TaskGroup | None = None
         self._links: dict[str, tuple[OutgoingLink, asyncio.Task[None]]] = {}
@@ -407,7 +408,7 @@ class Group:
                     self._links[node][0].break_off()
         deadline = self._detector.next_deadline()
         if deadline is not None:
-            self._detector_alarm.set_by(deadline)
+            self._detector_timer.set_by(deadline)
 
     # --- the directory ---
 
@@ -436,7 +437,7 @@ class Group:
 
     def _stop(self) -> None:
         self._timers.cancel()
-        self._detector_alarm.cancel()
+        self._detector_timer.cancel()
         self._incoming.close()
         self._links.clear()
         for ring in list(self._rings.values()):

@@ -9,43 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable
 from itertools import count
 
+from ringmq_base.timer import Timer
 from ringmq_gm.events import Tick
 from ringmq_gm.rings import Ring
-
-
-class Alarm:
-    """Calls `action` at the earliest of the moments that it was set to, once."""
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self._action = action
-        self._handle: asyncio.TimerHandle | None = None
-
-    def set_by(self, at: float) -> None:
-        """`at` is on the loop's clock."""
-        if self._handle is not None:
-            if self._handle.when() <= at:
-                return
-            self._handle.cancel()
-        self._handle = asyncio.get_running_loop().call_at(at, self._fire)
-
-    def cancel(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def _fire(self) -> None:
-        self._handle = None
-        self._action()
 
 
 class RingTimers:
     """Sends each ring its `Tick` when it is due."""
 
     def __init__(self) -> None:
-        self._alarm = Alarm(self._due)
+        self._timer = Timer(self._due)
         self._heap: list[tuple[float, int, Ring]] = []
         self._order = count()
 
@@ -56,10 +31,10 @@ class RingTimers:
             return
         ring.armed_at = deadline
         heapq.heappush(self._heap, (deadline, next(self._order), ring))
-        self._alarm.set_by(deadline)
+        self._timer.set_by(deadline)
 
     def cancel(self) -> None:
-        self._alarm.cancel()
+        self._timer.cancel()
         self._heap.clear()
 
     def _due(self) -> None:
@@ -78,4 +53,4 @@ class RingTimers:
             else:
                 self.rearm(ring)
         if self._heap:
-            self._alarm.set_by(self._heap[0][0])
+            self._timer.set_by(self._heap[0][0])

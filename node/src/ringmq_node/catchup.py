@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringmq.ranges import RangeSet
 from ringmq.v1 import ring_pb2 as wire
 from ringmq.v1.common_pb2 import Range as WireRange
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.state import EpochStart, QueueState
 
 FETCH_BYTES_MAX = 8 * 1024 * 1024

@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ringmq_base.limits import MIB
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 
-MIB = 1024 * 1024
 NODE_NAME_BYTES_MAX = 128
 # Of what a request may have beside its bodies (`node.REQUEST_OVERHEAD_BYTES`).
 PROPERTIES_BYTES_MAX = MIB // 2

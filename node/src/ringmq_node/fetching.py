@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import cast
 
-from ringmq.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.catchup import FETCH_RANGES_MAX
 from ringmq_node.queue.block import Block
 from ringmq_node.storage import QueueStore

@@ -19,7 +19,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.catchup import keep_below
 from ringmq_node.errors import BrokerError
 from ringmq_node.fetching import FetchMessages, SourceError, ask, positions_text

@@ -31,15 +31,16 @@ from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
-from ringmq.ranges import Range
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.limits import MIB
+from ringmq_base.ranges import Range
 from ringmq_gm import Group, GroupOptions, MemberId, next_incarnation
 from ringmq_gm.nodes import NODES, NodeRecord
 from ringmq_gm.registry.base import AddressError, Guard, Put, Registry, RegistryError
 from ringmq_gm.registry.url import open_registry
-from ringmq_node.config import MIB, ConfigError, NodeConfig
+from ringmq_node.config import ConfigError, NodeConfig
 from ringmq_node.directory import Directory
 from ringmq_node.errors import BrokerError, StartError
 from ringmq_node.fetching import Fetched

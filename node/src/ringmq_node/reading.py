@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ringmq.ranges import RangeSet
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.ranges import RangeSet
 from ringmq_node.errors import BrokerError
 from ringmq_node.storage import CorruptError, QueueStore, Run, StoreError
 

@@ -18,10 +18,10 @@ from typing import Self
 from urllib.parse import quote
 
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
 from ringmq_node.errors import BrokerError
 
 QUEUES = "queues/"
-QUEUE_NAME_BYTES_MAX = 255
 REPLICAS_MAX = 7
 
 

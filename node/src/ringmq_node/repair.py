@@ -27,7 +27,7 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from ringmq.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_gm import MemberId
 from ringmq_node.errors import BrokerError
 from ringmq_node.fetching import Fetched, SourceError, ask, common, minus, positions_text

@@ -25,9 +25,9 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
-from ringmq.ranges import Range
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.ranges import Range
 from ringmq_gm import MemberId, Ring, RingClosedError, RingFailedError, Role, View
 from ringmq_node.errors import BrokerError
 from ringmq_node.fetching import Fetched

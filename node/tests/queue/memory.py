@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish
 from ringmq_node.queue.state import QueueState

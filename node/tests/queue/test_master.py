@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from node.tests.queue.memory import MemoryQueue
 
-from ringmq.ranges import Range
+from ringmq_base.ranges import Range
 from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from node.tests.queue.memory import MemoryQueue
 from node.tests.storage.simulated_disk import SimulatedDisk
 
-from ringmq.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import (
-    PRODUCER_ID_BYTES_MAX,
     Op,
     OpError,
     Publish,

@@ -24,7 +24,7 @@ from node.tests.storage.workload import (
     run_store,
 )
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove

@@ -11,7 +11,7 @@ import pytest
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import QUEUE, ROOT, bodies, open_store, run_store
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue

@@ -14,8 +14,8 @@ from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.test_queue_store import publish
 from node.tests.storage.workload import LIMITS, QUEUE, bodies, open_store
 
-from ringmq.ranges import Range
 from ringmq.v1 import ring_pb2 as wire
+from ringmq_base.ranges import Range
 from ringmq_node.catchup import state_from_wire, state_to_wire
 from ringmq_node.fetching import ask
 from ringmq_node.queue.block import Block

@@ -16,7 +16,7 @@ from node.tests.storage.workload import (
     run_store,
 )
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.storage import QueueStore
 
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import QUEUE, bodies, open_store, run_store
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue

@@ -13,7 +13,7 @@ import pytest
 from node.tests.storage import fuzz_recovery
 from node.tests.storage.simulated_disk import SimulatedDisk
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Outline, Publish, Remove, Requeue

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue

@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 
 _UNSEEN = -1
 

@@ -33,7 +33,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ringmq.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState

@@ -22,7 +22,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from ringmq.ranges import Range
+from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
+from ringmq_base.ranges import Range
 from ringmq_node.queue.block import Block, BlockError
 
 PUBLISH = 1
@@ -32,7 +33,6 @@ REQUEUE = 3
 FLAG_TRANSIENT = 1
 FLAG_MESSAGE_ID = 2
 MESSAGE_ID_BYTES = 16
-PRODUCER_ID_BYTES_MAX = 64
 RANGES_MAX = 1 << 20
 
 PUBLISH_HEADER = struct.Struct("<BBHIQQ")

@@ -16,7 +16,7 @@ import hashlib
 import struct
 from dataclasses import dataclass, field
 
-from ringmq.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.ops import Op, Outline, Publish, Remove, Requeue
 
 # Producers whose last sequence is remembered. Past it the one that has been

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from ringmq.ranges import Range
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as wire
+from ringmq_base.ranges import Range
 from ringmq_gm import MemberId, Role
 from ringmq_node.catchup import FETCH_BYTES_MAX, state_from_wire, state_to_wire
 from ringmq_node.errors import BrokerError

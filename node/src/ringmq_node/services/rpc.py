@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ringmq.ranges import Range, RangeSet
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.errors import STATUS_DETAILS_KEY, BrokerError
 
 logger = logging.getLogger(__name__)

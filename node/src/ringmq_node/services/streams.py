@@ -11,13 +11,13 @@ from typing import Any
 
 import grpc
 
-from ringmq.ranges import Range
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.limits import HEARTBEATS_MISSED_MAX, PRODUCER_ID_BYTES_MAX
+from ringmq_base.ranges import Range
 from ringmq_gm import RingClosedError
 from ringmq_node.deletion import check_not_deleting
 from ringmq_node.errors import BrokerError
-from ringmq_node.queue.ops import PRODUCER_ID_BYTES_MAX
 from ringmq_node.replica import Replica
 from ringmq_node.services.rpc import Context, Outbox, parse
 from ringmq_node.storage import Run
@@ -30,8 +30,6 @@ PREFETCH_BYTES = 16 * 1024 * 1024
 PREFETCH_BYTES_MAX = 1024 * 1024 * 1024
 # How long a client that does not read may hold up the end of its stream.
 LAST_WRITE_S = 5.0
-# A peer that has been silent for this many heartbeats is gone.
-HEARTBEATS_MISSED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)

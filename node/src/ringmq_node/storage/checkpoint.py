@@ -26,7 +26,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.state import EpochStart, QueueState
 
 _HEAD = struct.Struct("<QIIIIIIIQQ")

@@ -34,6 +34,7 @@ import struct
 import zlib
 from pathlib import Path
 
+from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.errors import (
     CorruptError,
@@ -59,7 +60,6 @@ GONE_SUFFIX = ".gone"
 TRANSIENT_SUFFIX = ".transient"
 # Of folders that are nothing to whoever opens the directory.
 VOID_SUFFIXES = (GONE_SUFFIX, TRANSIENT_SUFFIX)
-QUEUE_NAME_BYTES_MAX = 255
 
 _HEAD = struct.Struct("<8sHHHI")
 

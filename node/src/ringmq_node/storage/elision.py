@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.journal_scan import ELIDED
 from ringmq_node.storage.records import (
     RECORD_HEADER_BYTES,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.bodies import Bodies, Condemned
 from ringmq_node.storage.disk import Disk
 from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile, alike, live_count

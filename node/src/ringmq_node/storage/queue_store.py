@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ringmq.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.checkpoint import Cut
 from ringmq_node.storage.errors import CorruptionReport

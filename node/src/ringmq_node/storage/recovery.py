@@ -37,7 +37,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.ops import Outline, Remove
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import checkpoint, journal_scan, tables

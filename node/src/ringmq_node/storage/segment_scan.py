@@ -20,7 +20,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import block
 from ringmq_node.storage import tables
 from ringmq_node.storage.checkpoint import Cut

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import block
 from ringmq_node.storage import checkpoint, references
 from ringmq_node.storage.checkpoint import Cut

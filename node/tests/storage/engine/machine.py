@@ -21,7 +21,7 @@ from node.tests.storage.engine.hand import Hand
 from node.tests.storage.engine.model import Message, Queue, positions_of, ranges_of
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.state import QueueState

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ringmq.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.master import Confirm, Deliver, Effect, Multicast, QueueMaster, Settled

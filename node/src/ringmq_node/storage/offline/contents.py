@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.ops import Outline, Remove
 from ringmq_node.storage import directory as folders
 from ringmq_node.storage import journal_scan

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ringmq.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.storage.errors import StoreError
 from ringmq_node.storage.offline.bodies import References
 from ringmq_node.storage.offline.contents import DataDirectory, QueueFolder, UnreadableQueueError

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from ringmq.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.ops import Outline, Remove, Requeue
 from ringmq_node.storage import journal_scan, tables
 from ringmq_node.storage.checkpoint import Checkpoint

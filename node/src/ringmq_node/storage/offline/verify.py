@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringmq.ranges import RangeSet
+from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.errors import UnsupportedFormatError
 from ringmq_node.storage.index import Entry, QueueFile
 from ringmq_node.storage.messages.files import data_name, map_name

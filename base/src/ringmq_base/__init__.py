@@ -1,0 +1,6 @@
+"""The vocabulary that every package of RingMQ shares, and nothing that belongs to one of them.
+
+`ranges` holds sets of positions, `limits` the bounds that two sides of a wire or of a disk
+must agree on, `timer` the one way in which this project re-arms a deadline. Nothing here knows
+the client, the ring or the node; all of them may import it.
+"""

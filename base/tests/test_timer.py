@@ -1,0 +1,82 @@
+"""A timer calls its action once, at the earliest moment it was set to, on the product's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from ringmq_base.timer import Timer
+
+LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [
+    uvloop.new_event_loop,
+    asyncio.new_event_loop,
+]
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.calls: list[float] = []
+        self.called = asyncio.Event()
+        self.timer = Timer(self._called)
+
+    def _called(self) -> None:
+        self.calls.append(asyncio.get_running_loop().time())
+        self.called.set()
+
+
+def run(loop: Callable[[], asyncio.AbstractEventLoop], work: Callable[[Recorder], object]) -> None:
+    async def main() -> None:
+        await work(Recorder())  # type: ignore[misc]
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(main())
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["uvloop", "asyncio"])
+def test_a_moment_that_has_passed_can_be_set_again_before_its_call(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """uvloop's handle for such a moment has no `when`: this raised AttributeError in every node."""
+
+    async def scenario(recorder: Recorder) -> None:
+        now = asyncio.get_running_loop().time()
+        recorder.timer.set_by(now - 1)
+        recorder.timer.set_by(now - 2)
+        recorder.timer.set_by(now + 60)
+        await recorder.called.wait()
+        assert len(recorder.calls) == 1
+        assert recorder.timer.at is None
+
+    run(loop, scenario)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["uvloop", "asyncio"])
+def test_the_earliest_moment_counts(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def scenario(recorder: Recorder) -> None:
+        now = asyncio.get_running_loop().time()
+        recorder.timer.set_by(now + 60)
+        recorder.timer.set_by(now + 0.01)
+        recorder.timer.set_by(now + 30)
+        assert recorder.timer.at == now + 0.01
+        await recorder.called.wait()
+        assert len(recorder.calls) == 1
+
+    run(loop, scenario)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["uvloop", "asyncio"])
+def test_set_at_forgets_the_moment_before(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def scenario(recorder: Recorder) -> None:
+        now = asyncio.get_running_loop().time()
+        recorder.timer.set_by(now)
+        recorder.timer.set_at(now + 0.01)
+        await recorder.called.wait()
+        assert recorder.calls[0] >= now + 0.009
+        recorder.timer.set_by(now)
+        recorder.timer.set_at(None)
+        assert recorder.timer.at is None
+
+    run(loop, scenario)
