@@ -17,9 +17,9 @@ import ringmq_node.node as node_module
 from ringmq_gm import MemberId, ring_key
 from ringmq_gm.registry.base import Guard, Put
 from ringmq_gm.views import first_view
+from ringmq_node.model.records import QueueRecord
 from ringmq_node.node import Node, run_node
-from ringmq_node.pace import Pace
-from ringmq_node.records import QueueRecord
+from ringmq_node.replica.pieces import Pace
 from ringmq_node.storage import QueueStore, Store
 
 QUEUES = 4

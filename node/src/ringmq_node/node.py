@@ -40,18 +40,18 @@ from ringmq_gm import Group, GroupOptions, MemberId, next_incarnation
 from ringmq_gm.nodes import NODES, NodeRecord
 from ringmq_gm.registry.base import AddressError, Guard, Put, Registry, RegistryError
 from ringmq_gm.registry.url import open_registry
+from ringmq_node.broker.catalogue import Directory
 from ringmq_node.config import ConfigError, NodeConfig
-from ringmq_node.directory import Directory
-from ringmq_node.errors import BrokerError, StartError
-from ringmq_node.fetching import Fetched
+from ringmq_node.doors.grpc.admin import AdminService
+from ringmq_node.doors.grpc.broker import BrokerService
+from ringmq_node.doors.grpc.peers import Fetcher, FetchService
+from ringmq_node.doors.grpc.relay import Channels
+from ringmq_node.model.reasons import BrokerError, StartError
 from ringmq_node.queue.state import QueueState
-from ringmq_node.replica import Replica
+from ringmq_node.replica.fetching import Fetched
+from ringmq_node.replica.replica import Replica
 from ringmq_node.resources import Alarm, ResourceMonitor
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
-from ringmq_node.services.admin import AdminService
-from ringmq_node.services.broker import BrokerService
-from ringmq_node.services.fetch import Fetcher, FetchService
-from ringmq_node.services.relay import Channels
 from ringmq_node.storage import QueueStore, Store, StoreError
 from ringmq_node.storage.errors import DiskFullError
 from ringmq_node.storage.limits import StoreLimits

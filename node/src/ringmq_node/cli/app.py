@@ -23,7 +23,7 @@ from ringmq_node.cli.output import fail
 from ringmq_node.cli.queue import promote, queue
 from ringmq_node.cli.store import store
 from ringmq_node.config import ConfigError
-from ringmq_node.errors import StartError
+from ringmq_node.model.reasons import StartError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -19,7 +19,7 @@ from node.tests.storage.engine.hand import by_hand
 from node.tests.storage.engine.machine import Engine
 from node.tests.storage.engine.model import Queue
 
-from ringmq_node.services.storage import storage_to_wire
+from ringmq_node.doors.grpc.wire import storage_to_wire
 from ringmq_node.storage import StoreLimits
 from ringmq_node.storage.paging import Chain
 

@@ -1,0 +1,1 @@
+"""What every door calls: finding the master, declaring, deleting, the watched catalogue."""

@@ -1,0 +1,1 @@
+"""Each door translates between one protocol and the broker, and holds no rule."""

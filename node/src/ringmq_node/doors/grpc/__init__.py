@@ -1,0 +1,1 @@
+"""The gRPC door: `ringmq.v1` for clients, operators and the other nodes."""

@@ -1,0 +1,1 @@
+"""Plain types that cross rooms: reasons, records, what a queue looks like. No protobuf, no I/O."""

@@ -1,0 +1,1 @@
+"""One replica of a queue: the ring's member, the store and the queue, joined."""

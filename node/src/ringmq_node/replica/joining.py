@@ -1,0 +1,186 @@
+"""One run of catching up; `catchup` says how it goes and why.
+
+Holds back the ops that come before the state has been installed; after that ops go
+straight to the queue, and their removals shorten what is missing.
+
+The state comes beside the ring and may be ahead of it. It is installed only once
+the ring has delivered the op that it ends with, in the same epoch. Else:
+1. the master numbers 8 and 9, and answers with its state after 9,
+2. it dies before anybody has got 8 from it,
+3. the next master gives 8 and 9 to other messages, and this replica would pass over
+   them as old (`test_state_of_a_master_that_died_with_it_is_not_installed`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from ringmq_base.ranges import RangeSet
+from ringmq_node.model.reasons import BrokerError
+from ringmq_node.queue import ops
+from ringmq_node.queue.ops import Publish
+from ringmq_node.queue.state import QueueState
+from ringmq_node.replica.catchup import keep_below
+from ringmq_node.replica.fetching import FetchMessages, SourceError, ask, positions_text
+from ringmq_node.storage import QueueStore, StoreFailedError
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 0.2
+# How long the ring may take to deliver what the state has already.
+DELIVERY_DEADLINE_S = 5.0
+# Ops that wait for the state. Past it the oldest go, and a newer state is wanted.
+HELD_BACK_BYTES_MAX = 64 * 1024 * 1024
+# Between two lines of the log about what nobody has.
+TELL_S = 30.0
+
+FetchState = Callable[[int], Awaitable[QueueState]]
+Others = Sequence[FetchMessages]
+
+
+class Joining:
+    """`apply` is what is done with an op once the state is there."""
+
+    def __init__(
+        self,
+        store: QueueStore,
+        number: int,
+        *,
+        apply: Callable[[int, int, bytes], None],
+        sync: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.cancelled = False
+        self._store = store
+        self._sync = sync
+        # The last op that isn't held back, and its epoch; of the one that was the last
+        # before the joining nobody has to be asked.
+        self._number = number
+        self._epoch: int | None = None
+        self._apply = apply
+        self._held_back: deque[tuple[int, int, bytes]] = deque()
+        self._held_back_bytes = 0
+        self._arrived = asyncio.Event()
+        self._installed = False
+        self._tell_at = 0.0
+
+    def holds_back(self, number: int, epoch: int, payload: bytes) -> bool:
+        """Whether the op waits for the state; if not, it is to be applied now."""
+        if self._installed:
+            return False
+        self._held_back.append((number, epoch, payload))
+        self._held_back_bytes += len(payload)
+        while self._held_back_bytes > HELD_BACK_BYTES_MAX and len(self._held_back) > 1:
+            self._number, self._epoch, dropped = self._held_back.popleft()
+            self._held_back_bytes -= len(dropped)
+        self._arrived.set()
+        return True
+
+    async def run(
+        self,
+        fetch_state: FetchState,
+        fetch_messages: FetchMessages,
+        others: Callable[[], Others] = lambda: (),
+    ) -> None:
+        """Returns when nothing is missing and all is on disk, or it has been cancelled.
+
+        The state and the bodies are the master's; what it has lost itself the `others` are
+        asked for, who are synchronised. What all of them lack stays missing: a replica without
+        it is as good as they are.
+        """
+        while not self.cancelled:
+            try:
+                if not self._installed:
+                    state = await fetch_state(self._number)
+                    await self._wait_delivered(state)
+                    self._install(state)
+                await self._fetch(fetch_messages, others)
+                if not self.cancelled:
+                    await self._sync()
+                return
+            except (SourceError, BrokerError) as error:
+                logger.info("catching up: %s; trying again", error)
+                await asyncio.sleep(RETRY_S * (0.5 + random.random()))
+            except StoreFailedError:
+                # The store has told the node, which leaves its rings.
+                self.cancelled = True
+
+    async def _wait_delivered(self, state: QueueState) -> None:
+        """Until the ring has delivered what `state` ends with; `SourceError` if it is not that."""
+        number = state.last_number
+        try:
+            async with asyncio.timeout(DELIVERY_DEADLINE_S):
+                while self._number + len(self._held_back) < number and not self.cancelled:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            raise SourceError(f"the state is of op {number}, which does not come") from None
+        if self.cancelled:
+            return
+        if number < self._number:
+            raise SourceError(f"the state is of op {number}, wanted is {self._number} or later")
+        epoch = self._epoch
+        if number > self._number:
+            epoch = self._held_back[number - self._number - 1][1]
+        if epoch is not None and epoch != state.epoch:
+            raise SourceError(f"op {number} is of epoch {epoch}, in the state of {state.epoch}")
+
+    def _install(self, state: QueueState) -> None:
+        if self.cancelled:
+            return
+        mine = self._store.state
+        keep = keep_below(mine.epochs, mine.next_position, state.epochs, state.next_position)
+        self._store.install(state, keep_below=0 if self._store.damaged else keep)
+        self._installed = True
+        at = state.last_number
+        for number, epoch, payload in self._held_back:
+            if number > at:
+                self._apply(number, epoch, payload)
+            else:
+                op = ops.decode(payload)
+                if isinstance(op, Publish):
+                    self._store.fill(op.first_position, op.block, op.transient)
+        self._held_back.clear()
+        self._held_back_bytes = 0
+
+    async def _fetch(self, fetch: FetchMessages, others: Callable[[], Others]) -> None:
+        """Until nothing is missing, but for what no synchronised member has."""
+        while self._store.missing and not self.cancelled:
+            # What is neither given nor lost has been acknowledged there, and the acks are on
+            # their way here.
+            lost = await ask(self._store, fetch, is_cancelled=self._is_cancelled)
+            silent: Exception | None = None
+            for other in others() if lost else ():
+                try:
+                    lost = await ask(
+                        self._store, other, among=lost, is_cancelled=self._is_cancelled
+                    )
+                except (SourceError, BrokerError) as error:
+                    silent = error
+            if self.cancelled or not self._store.missing:
+                return
+            if lost:
+                self._tell(lost, silent)
+            if silent is None and lost == self._store.missing:
+                return
+            await asyncio.sleep(RETRY_S)
+
+    def _is_cancelled(self) -> bool:
+        return self.cancelled
+
+    def _tell(self, lost: RangeSet, silent: Exception | None) -> None:
+        """Bodies that nobody who answers has; once in a while."""
+        now = asyncio.get_running_loop().time()
+        if now < self._tell_at:
+            return
+        self._tell_at = now + TELL_S
+        logger.warning(
+            "queue %s: catching up: %d messages are damaged on every synchronised replica%s: %s",
+            self._store.queue,
+            len(lost),
+            "" if silent is None else f" that answers ({silent})",
+            positions_text(lost),
+        )

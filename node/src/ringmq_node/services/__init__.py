@@ -1,1 +1,0 @@
-"""The gRPC services: request to call, result to reply, exception to status. No decisions."""

@@ -1,0 +1,102 @@
+"""A directory beside a registry: what is deleted while others write the same records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ringmq_gm import MemberId, ring_key
+from ringmq_gm.registry.base import (
+    Guard,
+    Put,
+    Registry,
+)
+from ringmq_gm.registry.url import open_registry
+from ringmq_gm.views import first_view
+from ringmq_node.broker.catalogue import Directory
+from ringmq_node.model.records import QueueMode, QueueRecord
+
+RECORD = QueueRecord("q", "id", ("other",), 1)
+NAMESAKE = QueueRecord("q", "another", ("other",), 1)
+
+
+def with_directory(folder: Path, work: Callable[[Directory, Registry], Awaitable[None]]) -> None:
+    async def main() -> None:
+        registry = open_registry(f"sqlite:///{folder / 'registry.db'}")
+        await put(registry, RECORD)
+        directory = Directory(
+            cast(
+                Any,
+                SimpleNamespace(registry=registry, failed=None, config=SimpleNamespace(node="a")),
+            )
+        )
+        watching = asyncio.create_task(directory.run())
+        try:
+            async with asyncio.timeout(5):
+                await directory.loaded.wait()
+                await work(directory, registry)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+            await registry.close()
+
+    asyncio.run(main())
+
+
+async def put(registry: Registry, record: QueueRecord) -> None:
+    view = first_view([MemberId("other", 1)], 1)
+    assert await registry.commit(
+        [Guard(record.key, 0)],
+        [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())],
+    )
+
+
+def test_deleted_though_its_record_changes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(directory: Directory, registry: Registry) -> None:
+        commit = registry.commit
+
+        async def overtaken(guards: Any, operations: Any) -> int | None:
+            monkeypatch.undo()
+            entry = await registry.get(RECORD.key)
+            assert entry is not None
+            lazy = replace(RECORD, mode=QueueMode.LAZY)
+            await commit([Guard(entry.key, entry.revision)], [Put(entry.key, lazy.encode())])
+            return await commit(guards, operations)
+
+        monkeypatch.setattr(registry, "commit", overtaken)
+        await directory.delete("q")
+        assert await registry.get(RECORD.key) is None
+        assert await registry.get(ring_key(RECORD.id)) is None
+
+    with_directory(tmp_path, work)
+
+
+@pytest.mark.parametrize("by_us", [True, False])
+def test_deleted_though_it_is_declared_again_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_us: bool
+) -> None:
+    """The watch need never show that there was none of that name."""
+
+    async def work(directory: Directory, registry: Registry) -> None:
+        commit = registry.commit
+
+        async def followed(guards: Any, operations: Any) -> int | None:
+            monkeypatch.undo()
+            revision = await commit(guards, operations)
+            await put(registry, NAMESAKE)
+            return revision if by_us else None
+
+        monkeypatch.setattr(registry, "commit", followed)
+        await directory.delete("q")
+        while directory.records.get("q") != NAMESAKE:
+            await directory._changed.wait()
+
+    with_directory(tmp_path, work)

@@ -1,0 +1,159 @@
+"""A peer that sends and does not read: what waits for it is bounded, and it isn't read either."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+
+from ringmq.v1 import broker_pb2 as broker
+from ringmq_node.doors.grpc import streams
+from ringmq_node.doors.grpc.service import ANSWERS_MAX
+from ringmq_node.doors.grpc.streams import PublishStream, StreamLimits
+
+BATCHES = 3 * ANSWERS_MAX
+
+
+class Peer:
+    """Sends batches of one message with these sequences; reads once `reading` is set."""
+
+    def __init__(self, sequences: Sequence[int], *, then_quiet: bool = False) -> None:
+        self.reading = asyncio.Event()
+        self.got: list[broker.PublishResponse] = []
+        self.sent = 0
+        self.changed = asyncio.Event()
+        self._sequences = sequences
+        self._then_quiet = then_quiet
+
+    async def read(self) -> Any:
+        if self.sent == len(self._sequences):
+            if self._then_quiet:
+                await asyncio.Event().wait()
+            return grpc.aio.EOF
+        batch = broker.PublishBatch(first_sequence=self._sequences[self.sent], bodies=[b"x"])
+        self.sent += 1
+        if self.sent % 64 == 0:
+            await asyncio.sleep(0)
+        return broker.PublishRequest(batch=batch).SerializeToString()
+
+    async def write(self, data: bytes) -> None:
+        await self.reading.wait()
+        self.got.append(broker.PublishResponse.FromString(data))
+
+
+def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
+    """To a queue that confirms at once."""
+
+    def publish(number: int, producer: bytes, first: int, *_: Any, **__: Any) -> None:
+        stream.confirmed([(first, first)])
+
+    replica = SimpleNamespace(
+        open_publisher=lambda *_: (1, 0),
+        close_publisher=lambda *_: None,
+        publish=publish,
+        view=SimpleNamespace(epoch=1),
+        master=None,
+        ring=SimpleNamespace(refusal=lambda: None),
+    )
+    limits = StreamLimits("a", 1024, 1024, heartbeat_s, lambda _: ("", ""))
+    stream = PublishStream(cast(Any, peer), cast(Any, replica), limits, broker.PublishOpen())
+    return stream
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            await work()
+
+    asyncio.run(main())
+
+
+async def settled(peer: Peer) -> None:
+    """Until nothing more is read."""
+    sent = -1
+    while sent != peer.sent:
+        sent = peer.sent
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def confirmed(peer: Peer) -> list[tuple[int, int]]:
+    return [(pair.first, pair.last) for answer in peer.got for pair in answer.confirmed.sequences]
+
+
+def test_confirms_that_wait_become_one() -> None:
+    async def work() -> None:
+        peer = Peer(range(1, BATCHES + 1))
+        running = asyncio.create_task(stream_of(peer).run())
+        await settled(peer)
+        assert peer.sent == BATCHES
+        peer.reading.set()
+        await running
+        assert [answer.WhichOneof("response") for answer in peer.got] == ["opened", "confirmed"]
+        assert confirmed(peer) == [(1, BATCHES)]
+
+    run(work)
+
+
+def test_who_does_not_read_is_not_read() -> None:
+    """Confirms that can't be merged: each second sequence."""
+
+    async def work() -> None:
+        peer = Peer(range(1, 2 * BATCHES, 2))
+        running = asyncio.create_task(stream_of(peer).run())
+        await settled(peer)
+        assert ANSWERS_MAX <= peer.sent <= ANSWERS_MAX + 1
+        peer.reading.set()
+        await running
+        assert peer.sent == BATCHES
+        assert confirmed(peer) == [(each, each) for each in range(1, 2 * BATCHES, 2)]
+
+    run(work)
+
+
+def test_a_refusal_stays_behind_the_confirms_before_it() -> None:
+    async def work() -> None:
+        peer = Peer([1, 2, 0, 3])
+        running = asyncio.create_task(stream_of(peer).run())
+        await settled(peer)
+        peer.reading.set()
+        await running
+        kinds = [answer.WhichOneof("response") for answer in peer.got]
+        assert kinds == ["opened", "confirmed", "rejected", "confirmed"]
+
+    run(work)
+
+
+def test_who_never_reads_again_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its heartbeats can't be heard: they are behind what isn't read."""
+    monkeypatch.setattr(streams, "LAST_WRITE_S", 0.01)
+
+    async def work() -> None:
+        peer = Peer(range(1, 2 * BATCHES, 2))
+        stream = stream_of(peer, heartbeat_s=0.02)
+        await stream.run()
+        assert peer.sent < BATCHES
+
+    run(work)
+
+
+def test_heartbeats_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "LAST_WRITE_S", 0.01)
+
+    async def work() -> None:
+        peer = Peer([], then_quiet=True)
+        stream = stream_of(peer, heartbeat_s=0.01)
+        running = asyncio.create_task(stream.run())
+        for _ in range(20):
+            stream._heard = True
+            await asyncio.sleep(0.01)
+        assert not running.done()
+        assert len(stream.outbox._messages) <= 1
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run(work)

@@ -1,0 +1,83 @@
+"""Properties count: in what a publish may have, and in what one delivery or get has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from node.tests.broker.test_deleting import with_node
+
+import ringmq
+from ringmq.errors import MessageTooLargeError
+from ringmq.v1 import common_pb2 as common
+from ringmq_node.node import Node
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.master import TURN_BYTES_MAX, Deliver, QueueMaster, Run
+from ringmq_node.queue.ops import Publish
+from ringmq_node.replica.reading import MasterBodies, read_whole
+from ringmq_node.storage import QueueStore, Store, StoreError
+
+COUNT = 60
+PROPERTIES = common.Properties(correlation_id="y" * 40_000).SerializeToString()
+
+
+def small_bodies(folder: Path, blocks: list[Block]) -> tuple[QueueMaster, QueueStore]:
+    """The master of a queue that has these, all confirmed."""
+    store = Store.open(folder, cluster_id="c", node="a")
+    queue = store.open_queue("q")
+    queue.begin_epoch(1)
+    failures: list[StoreError] = []
+    master = QueueMaster(queue.state, MasterBodies(queue, failures.append))
+    for number, block in enumerate(blocks, 1):
+        op = Publish(queue.state.next_position, block)
+        queue.append(number, op, ops.encode(op))
+        master.published(number, op, 1)
+        master.applied(number, op, block.body_bytes())
+    master.watermarks(len(blocks), len(blocks))
+    return master, queue
+
+
+def sent(runs: list[Run] | tuple[Run, ...]) -> int:
+    return sum(len(part) for run in runs for part in run.block.bodies() + run.block.properties())
+
+
+@pytest.mark.parametrize("each", [1, COUNT])
+def test_one_delivery_and_one_get_are_bounded(tmp_path: Path, each: int) -> None:
+    """By what is sent, whether they came one by one or in one batch; and all of it comes."""
+    blocks = [Block.of([b"x"] * each, [PROPERTIES] * each)] * (COUNT // each)
+    master, queue = small_bodies(tmp_path, blocks)
+    bound = TURN_BYTES_MAX + len(PROPERTIES) + 1
+    for runs in (
+        master.peek(COUNT, TURN_BYTES_MAX),
+        read_whole(queue, 0, COUNT, bytes_max=TURN_BYTES_MAX, messages_max=COUNT, ahead=False),
+        taken := master.take(9, COUNT, TURN_BYTES_MAX),
+    ):
+        assert bound // 2 < sent([*runs]) <= bound
+    effects = master.flush() + master.consumer_opened(7, COUNT, 16 << 20)
+    turns = [effect.runs for effect in effects if isinstance(effect, Deliver)]
+    assert len(turns) > 1
+    assert max(map(sent, turns)) <= bound
+    positions = [
+        run.first_position + place
+        for runs in (taken, *turns)
+        for run in runs
+        for place in range(run.block.count)
+    ]
+    assert positions == [*range(COUNT)]
+
+
+def test_properties_above_the_limit_are_refused(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        limit = node.config.properties_bytes_max
+        async with client.publisher("q") as publisher:
+            await publisher.publish(
+                b"x", properties=ringmq.Properties(correlation_id="y" * (limit - 8))
+            )
+            with pytest.raises(MessageTooLargeError, match="properties of"):
+                await publisher.publish(
+                    b"x", properties=ringmq.Properties(correlation_id="y" * limit)
+                )
+        assert node.directory.replica_of("q").info().messages_ready == 1
+
+    with_node(tmp_path, work)

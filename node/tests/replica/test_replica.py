@@ -1,0 +1,728 @@
+"""A replica between a ring, a store and its sessions. The store is real, the ring is played."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from node.tests.storage.workload import bodies, run_store
+
+from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
+from ringmq_base.ranges import Range
+from ringmq_gm import Mark, Member, MemberId, Ring, RingClosedError, Role, View
+from ringmq_node.model.reasons import BrokerError
+from ringmq_node.model.records import QueueRecord
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.state import QueueState
+from ringmq_node.replica import joining as joining_module
+from ringmq_node.replica.fetching import Fetched
+from ringmq_node.replica.replica import Replica
+from ringmq_node.storage import Run, Store, StoreClosedError, StoreError
+
+ME, NEXT, LAST = (MemberId(name, 1) for name in ("a", "b", "c"))
+
+
+class PlayedRing:
+    """What `ringmq_gm.Ring` promises its application, with the others' part played.
+
+    Mirrors hold and persist at once what this member has persisted, unless `hold_marks`.
+    """
+
+    def __init__(self, replica: Replica, members: int) -> None:
+        self.me = ME
+        self.replica = replica
+        self.members = tuple(Member(id_, True) for id_ in (ME, NEXT, LAST)[:members])
+        self.view: View | None = None
+        self.role = Role.OUTSIDE
+        self.has_quorum = True
+        self.refuses: str | None = None
+        self.closed = False
+        self.hold_marks = False
+        self.log: list[tuple[int, int, bytes]] = []
+        self.persisted_number = 0
+        self.confirmed = (0, 0)
+        self.caught_up_at: int | None = None
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    def enter(self, role: Role, epoch: int) -> None:
+        members = self.members
+        if role is not Role.MASTER:
+            members = (*members[1:], members[0])
+        self.view = View(epoch, members, min(2, len(members)))
+        self.role = role
+        self.replica.role_changed(role, self.view)
+        self.advance()
+
+    @property
+    def last_number(self) -> int:
+        return self.replica.store.state.last_number
+
+    def refusal(self) -> str | None:
+        return "not master" if self.role is not Role.MASTER else self.refuses
+
+    def marks(self) -> dict[MemberId, Mark]:
+        mark = Mark(self.last_number, self.persisted_number, True)
+        return {member.id: mark for member in self.members}
+
+    def multicast(self, payload: bytes, *, urgent: bool = False) -> int:
+        assert self.refusal() is None
+        assert self.view is not None
+        number = self.last_number + 1
+        self.log.append((number, self.view.epoch, payload))
+        self.replica.deliver(number, self.view.epoch, payload)
+        if len(self.members) == 1:
+            self.advance()
+        return number
+
+    def persisted(self, number: int) -> None:
+        self.persisted_number = number
+        self.advance()
+
+    def advance(self) -> None:
+        if self.role is not Role.MASTER or not self.has_quorum or self.hold_marks:
+            return
+        marks = (self.last_number, self.persisted_number)
+        if marks != self.confirmed:
+            self.confirmed = marks
+            self.replica.watermarks(*marks)
+
+    def caught_up(self, persisted: int) -> None:
+        self.caught_up_at = persisted
+
+    async def wait_writable(self) -> None:
+        if self.closed:
+            raise RingClosedError("closed")
+        await self.writable.wait()
+
+    def sent(self) -> list[Op]:
+        return [ops.decode(payload) for _, _, payload in self.log]
+
+
+class PlayedHost:
+    """A node, as far as a replica wants one; `source` is who it fetches from."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.source: QueueState | None = None
+        self.source_bodies: dict[int, bytes] = {}
+        self.failures: list[StoreError] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.fetched_from: list[MemberId] = []
+        self.source_waits = asyncio.Event()
+        self.source_waits.set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.create_task(work, name=name))
+        return self.tasks[-1]
+
+    def store_failed(self, error: StoreError) -> None:
+        self.failures.append(error)
+
+    async def sync_store(self) -> None:
+        await self.store.sync()
+
+    async def fetch_state(self, queue_id: str, source: MemberId, number_min: int) -> QueueState:
+        self.fetched_from.append(source)
+        await self.source_waits.wait()
+        assert self.source is not None
+        return self.source
+
+    async def fetch_messages(
+        self, queue_id: str, source: MemberId, ranges: Sequence[Range]
+    ) -> AsyncIterator[Fetched]:
+        for first, last in ranges:
+            for position in range(first, last + 1):
+                yield position, Block.of([self.source_bodies[position]]), False
+
+
+class Publisher:
+    def __init__(self) -> None:
+        self.sequences: list[Range] = []
+        self.reasons: list[common.Reason.ValueType] = []
+
+    def confirmed(self, sequences: Sequence[Range]) -> None:
+        self.sequences += sequences
+
+    def moved(self, reason: common.Reason.ValueType) -> None:
+        self.reasons.append(reason)
+
+
+class Consumer:
+    def __init__(self) -> None:
+        self.got: list[tuple[int, bytes, bool]] = []
+        self.safe: list[Range] = []
+        self.reasons: list[common.Reason.ValueType] = []
+
+    def delivered(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            self.got += [
+                (position, body, run.redelivered)
+                for position, body in enumerate(run.block.bodies(), run.first_position)
+            ]
+
+    def settled(self, positions: Sequence[Range]) -> None:
+        self.safe += positions
+
+    def moved(self, reason: common.Reason.ValueType) -> None:
+        self.reasons.append(reason)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, body, _ in self.got]
+
+
+class Scene:
+    def __init__(self, store: Store, members: int) -> None:
+        self.store = store
+        self.host = self.make_host()
+        queue = store.open_queue("q")
+        store.on_durable = lambda _: self.replica.durable()
+        self.replica = Replica(QueueRecord("q", "id", ("a", "b", "c"), 2), queue, self.host)
+        self.ring = PlayedRing(self.replica, members)
+        self.replica.attach(cast(Ring, self.ring))
+        self.publisher = Publisher()
+        self.consumer = Consumer()
+
+    def make_host(self) -> PlayedHost:
+        return PlayedHost(self.store)
+
+    async def become_master(self, epoch: int = 1) -> None:
+        self.ring.enter(Role.MASTER, epoch)
+        async with asyncio.timeout(5):
+            await self.replica.wait_serving()
+
+    def publish(
+        self,
+        first: int,
+        *names: bytes,
+        producer: bytes = b"p",
+        properties: Sequence[bytes] = (),
+        transient: bool = False,
+        to: int | None = None,
+    ) -> int:
+        number = to or self.replica.open_publisher(self.publisher, producer)[0]
+        self.replica.publish(number, producer, first, names, properties, transient=transient)
+        return number
+
+    def consume(self, session: Consumer | None = None, messages: int = 1000) -> int:
+        number, begin = self.replica.open_consumer(session or self.consumer, messages, 1 << 20)
+        begin()
+        return number
+
+    def ack(self, number: int, *ranges: Range) -> None:
+        self.replica.settle(number, removed=ranges, requeued=())
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110  # any condition of any part
+                await asyncio.sleep(0.001)
+
+    async def confirmed(self, *sequences: Range) -> None:
+        await self.until(lambda: self.publisher.sequences == [*sequences])
+
+    async def quiet(self) -> None:
+        await self.store.sync()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def scenario(tmp_path: Path, play: Callable[[Scene], Awaitable[None]], members: int = 3) -> None:
+    store = Store.open(tmp_path / "data", cluster_id="c", node="a")
+
+    async def work() -> None:
+        scene = Scene(store, members)
+        await play(scene)
+        for task in scene.host.tasks:
+            task.cancel()
+        for result in await asyncio.gather(*scene.host.tasks, return_exceptions=True):
+            assert result is None or isinstance(result, asyncio.CancelledError), result
+        if scene.replica.master is not None and store.failure is None:
+            scene.replica.master.check()
+
+    run_store(store, work, timeout_s=20)
+
+
+def refused(act: Callable[[], object], reason: common.Reason.ValueType) -> BrokerError:
+    with pytest.raises(BrokerError) as caught:
+        act()
+    assert caught.value.reason == reason, caught.value
+    return caught.value
+
+
+# --- the way of a message ---
+
+
+@pytest.mark.parametrize("members", [1, 3])
+@pytest.mark.parametrize("transient", [False, True], ids=["persistent", "transient"])
+def test_publish_is_confirmed_delivered_acked_and_settled(
+    tmp_path: Path, members: int, transient: bool
+) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        number = scene.consume()
+        scene.publish(1, b"one", b"two", transient=transient)
+        await scene.confirmed((1, 2))
+        await scene.until(lambda: scene.consumer.bodies == [b"one", b"two"])
+        scene.ack(number, (0, 1))
+        await scene.until(lambda: scene.consumer.safe == [(0, 1)])
+        assert not scene.replica.store.state.live
+        info = scene.replica.info()
+        assert (info.published_total, info.acknowledged_total) == (2, 2)
+        assert (info.messages_ready, info.messages_unacknowledged) == (0, 0)
+
+    scenario(tmp_path, play, members)
+
+
+def test_nothing_is_confirmed_or_delivered_before_the_ring_says_so(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        scene.ring.hold_marks = True
+        scene.consume()
+        scene.publish(1, b"one")
+        await scene.quiet()
+        assert scene.ring.persisted_number == 1
+        assert scene.publisher.sequences == []
+        assert scene.consumer.got == []
+        scene.ring.hold_marks = False
+        scene.ring.advance()
+        assert scene.publisher.sequences == [(1, 1)]
+        assert scene.consumer.bodies == [b"one"]
+
+    scenario(tmp_path, play)
+
+
+def test_consumer_who_closes_gives_back_and_the_next_is_told(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        first, second = Consumer(), Consumer()
+        number = scene.consume(first, messages=2)
+        scene.publish(1, b"one", b"two", b"three")
+        await scene.until(lambda: len(first.got) == 2)
+        scene.replica.close_consumer(number)
+        scene.replica.close_consumer(number)
+        scene.consume(second)
+        assert second.got == [(0, b"one", True), (1, b"two", True), (2, b"three", False)]
+
+    scenario(tmp_path, play)
+
+
+# --- repeats ---
+
+
+def test_repeats_are_trimmed_and_confirmed(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        scene.consume()
+        number = scene.publish(1, b"1", b"2", b"3")
+        scene.publish(1, b"1", b"2", to=number)
+        scene.publish(2, b"2", b"3", b"4", b"5", to=number)
+        scene.publish(5, b"5", to=number)
+        scene.publish(6, b"6", to=number)
+        await scene.until(lambda: len(scene.consumer.got) == 6)
+        assert scene.consumer.bodies == [b"1", b"2", b"3", b"4", b"5", b"6"]
+        told = sorted(n for first, last in scene.publisher.sequences for n in (first, last))
+        assert told[0] == 1
+        assert told[-1] == 6
+        counts = [last - first + 1 for first, last in scene.publisher.sequences]
+        assert sum(counts) == 3 + 2 + 4 + 1 + 1
+
+    scenario(tmp_path, play)
+
+
+@pytest.mark.parametrize(
+    ("properties", "left"),
+    [([], []), ([b"all"], [b"all"]), ([b"p2", b"p3", b"p4"], [b"p4"])],
+    ids=["none", "one for all", "one each"],
+)
+def test_trimmed_batch_keeps_the_properties_of_its_rest(
+    tmp_path: Path, properties: list[bytes], left: list[bytes]
+) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        number = scene.publish(1, b"1", b"2", b"3")
+        scene.publish(2, b"2", b"3", b"4", properties=properties, to=number)
+        op = scene.ring.sent()[-1]
+        assert isinstance(op, Publish)
+        assert op.block.bodies() == [b"4"]
+        assert op.block.properties() == left
+        assert op.first_sequence == 4
+
+    scenario(tmp_path, play)
+
+
+def test_repeat_after_the_queue_was_emptied_is_confirmed(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        number = scene.consume()
+        scene.publish(1, b"1")
+        await scene.until(lambda: len(scene.consumer.got) == 1)
+        scene.ack(number, (0, 0))
+        await scene.until(lambda: scene.consumer.safe == [(0, 0)])
+        # It loses its mastership, and has it again with nothing said meanwhile.
+        scene.ring.enter(Role.MIRROR, 2)
+        await scene.become_master(3)
+        scene.publisher.sequences.clear()
+        scene.publish(1, b"1")
+        await scene.confirmed((1, 1))
+        assert len(scene.replica.store.state.live) == 0
+
+    scenario(tmp_path, play)
+
+
+def test_sequences_have_no_gaps(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        error = refused(lambda: scene.publish(5, b"5"), common.REASON_UNKNOWN_PRODUCER)
+        assert not error.retryable
+        number = scene.publish(1, b"1", b"2")
+        error = refused(lambda: scene.publish(4, b"4", to=number), common.REASON_SEQUENCE_GAP)
+        assert error.metadata["expected"] == "3"
+        assert error.retryable
+        _, last = scene.replica.open_publisher(scene.publisher, b"p")
+        assert last == 2
+        # Without a producer there is nothing to compare with.
+        scene.publish(9, b"x", producer=b"")
+        scene.publish(9, b"x", producer=b"")
+        assert len(scene.ring.log) == 3
+
+    scenario(tmp_path, play)
+
+
+def test_a_newer_stream_of_a_producer_ends_the_earlier_one(tmp_path: Path) -> None:
+    """1. A batch waits on a stream for the ring to take it. 2. Its client gives the stream up,
+    and hears on the next one that nothing has come. 3. It sends these messages again under
+    another id, as one before them has expired. 4. The ring takes what had waited."""
+
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        abandoned = scene.publish(1, b"1", b"2")
+        following = Publisher()
+        number, last = scene.replica.open_publisher(following, b"p")
+        assert last == 2
+        assert scene.publisher.reasons == [common.REASON_PRODUCER_FENCED]
+        refused(lambda: scene.publish(3, b"3", to=abandoned), common.REASON_PRODUCER_FENCED)
+        assert scene.replica.info().publishers == 1
+        scene.publish(3, b"3", to=number)
+        assert following.reasons == []
+        # The end of the earlier one's stream doesn't end the newer one's right.
+        scene.replica.close_publisher(abandoned, b"p")
+        scene.replica.open_publisher(Publisher(), b"p")
+        assert following.reasons == [common.REASON_PRODUCER_FENCED]
+        # Who has no id has nothing to be fenced by.
+        scene.publish(1, b"x", producer=b"")
+        scene.publish(1, b"y", producer=b"")
+        assert len(scene.ring.log) == 4
+
+    scenario(tmp_path, play)
+
+
+# --- refusals ---
+
+
+def test_too_few_synchronised_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        scene.ring.has_quorum = False
+        error = refused(lambda: scene.publish(1, b"1"), common.REASON_TOO_FEW_SYNCHRONISED)
+        assert error.metadata == {"queue": "q", "synchronised": "3", "min_insync": "2"}
+        assert scene.ring.log == []
+        assert scene.replica.info().state == broker.QUEUE_STATE_MINORITY
+
+    scenario(tmp_path, play)
+
+
+@pytest.mark.parametrize("refusal", ["full", "draining"])
+def test_while_the_ring_refuses_publishes_are_refused_and_acks_wait(
+    tmp_path: Path, refusal: str
+) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        number = scene.consume()
+        scene.publish(1, b"1", b"2", b"3")
+        await scene.until(lambda: len(scene.consumer.got) == 3)
+        scene.ring.refuses = refusal
+        scene.ring.writable.clear()
+        refused(lambda: scene.publish(4, b"4"), common.REASON_DRAINING)
+        scene.ack(number, (0, 0))
+        scene.ack(number, (1, 1))
+        await scene.quiet()
+        assert len(scene.ring.log) == 1
+        # Nobody publishes and no watermark comes: they go by themselves.
+        scene.ring.refuses = None
+        scene.ring.writable.set()
+        await scene.until(lambda: sorted(scene.consumer.safe) == [(0, 0), (1, 1)])
+
+    scenario(tmp_path, play)
+
+
+def test_mirror_serves_nobody(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        scene.ring.enter(Role.MIRROR, 1)
+        for act in (
+            lambda: scene.replica.open_publisher(scene.publisher, b"p"),
+            lambda: scene.replica.open_consumer(scene.consumer, 1, 1),
+        ):
+            refused(act, common.REASON_NOT_MASTER)
+        with pytest.raises(BrokerError) as caught:
+            await scene.replica.peek(1, 1)
+        assert caught.value.reason == common.REASON_NOT_MASTER
+        assert scene.replica.info().state == broker.QUEUE_STATE_DOWN
+
+    scenario(tmp_path, play)
+
+
+def test_ack_of_what_was_not_delivered_says_which(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        number = scene.consume()
+        error = refused(lambda: scene.ack(number, (3, 5)), common.REASON_UNKNOWN_DELIVERY)
+        assert error.metadata == {"queue": "q", "first": "3", "last": "5"}
+
+    scenario(tmp_path, play)
+
+
+# --- becoming and ceasing to be master ---
+
+
+def test_stepping_down_ends_sessions_and_what_is_pending_is_unknown(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        scene.publish(1, b"1", b"2", b"3")
+        await scene.confirmed((1, 3))
+        number = scene.consume(messages=1)
+        scene.ring.hold_marks = True
+        taking = asyncio.create_task(scene.replica.take(1, 100))
+        purging = asyncio.create_task(scene.replica.purge())
+        await scene.quiet()
+        assert not taking.done()
+        assert not purging.done()
+        scene.ring.enter(Role.OUTSIDE, 2)
+        assert scene.publisher.reasons == [common.REASON_NOT_MASTER]
+        assert scene.consumer.reasons == [common.REASON_NOT_MASTER]
+        for task in (taking, purging):
+            with pytest.raises(BrokerError) as caught:
+                await task
+            assert caught.value.reason == common.REASON_OUTCOME_UNKNOWN
+            assert caught.value.retryable
+        refused(lambda: scene.ack(number, (0, 0)), common.REASON_NOT_MASTER)
+        # Master again, an old session's number means nothing.
+        scene.ring.hold_marks = False
+        await scene.become_master(3)
+        refused(lambda: scene.ack(number, (0, 0)), common.REASON_UNKNOWN_DELIVERY)
+        scene.replica.cancel_consumer(number)
+        scene.replica.close_consumer(number)
+
+    scenario(tmp_path, play)
+
+
+def test_new_master_says_first_that_all_may_have_been_delivered(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        scene.ring.enter(Role.MIRROR, 1)
+        block = Block.of([b"1", b"2", b"3"])
+        before: list[Op] = [Publish(0, block, False, b"p", 1), Remove(((0, 0),))]
+        for number, op in enumerate(before, 1):
+            scene.replica.deliver(number, 1, ops.encode(op))
+        waiting = asyncio.create_task(scene.replica.wait_serving())
+        scene.ring.enter(Role.MASTER, 2)
+        refused(lambda: scene.publish(4, b"4"), common.REASON_NO_MASTER)
+        await waiting
+        assert scene.ring.sent() == [Requeue(((1, 2),))]
+        scene.consume()
+        scene.publish(4, b"4")
+        await scene.until(lambda: len(scene.consumer.got) == 3)
+        assert scene.consumer.got == [(1, b"2", True), (2, b"3", True), (3, b"4", False)]
+        assert scene.replica.store.state.epoch == 2
+
+    scenario(tmp_path, play)
+
+
+def test_new_master_of_an_empty_queue_says_nothing(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        assert scene.ring.log == []
+
+    scenario(tmp_path, play)
+
+
+@pytest.mark.parametrize("refusal", ["full", "draining"])
+def test_new_master_serves_nobody_before_it_could_say_so(tmp_path: Path, refusal: str) -> None:
+    """Else what its predecessor gave out is given again without a sign."""
+
+    async def play(scene: Scene) -> None:
+        scene.ring.enter(Role.MIRROR, 1)
+        scene.replica.deliver(1, 1, ops.encode(Publish(0, Block.of([b"1"]), False, b"p", 1)))
+        scene.ring.refuses = refusal
+        if refusal == "full":
+            scene.ring.writable.clear()
+        scene.ring.enter(Role.MASTER, 2)
+        await scene.quiet()
+        refused(scene.consume, common.REASON_NO_MASTER)
+        scene.ring.refuses = None
+        scene.ring.writable.set()
+        async with asyncio.timeout(5):
+            await scene.replica.wait_serving()
+        scene.consume()
+        await scene.until(lambda: scene.consumer.got == [(0, b"1", True)])
+
+    scenario(tmp_path, play)
+
+
+def test_master_who_stays_master_in_the_next_view_keeps_its_sessions(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        number = scene.publish(1, b"1")
+        await scene.confirmed((1, 1))
+        scene.ring.enter(Role.MASTER, 2)
+        scene.publish(2, b"2", to=number)
+        await scene.confirmed((1, 1), (2, 2))
+        assert scene.publisher.reasons == []
+        assert [epoch for _, epoch, _ in scene.ring.log] == [1, 2]
+
+    scenario(tmp_path, play)
+
+
+def test_ring_that_ends_while_a_master_takes_over_harms_nobody(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        scene.ring.enter(Role.MASTER, 1)
+        scene.ring.closed = True
+        scene.replica.ring_deleted()
+        await scene.quiet()
+        assert scene.replica.master is None
+
+    scenario(tmp_path, play)
+
+
+def test_op_that_the_ring_did_not_take_is_not_applied_in_place_of_the_next(
+    tmp_path: Path,
+) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        taken = scene.ring.multicast
+
+        def fail(payload: bytes, *, urgent: bool = False) -> int:
+            raise RingClosedError("planted")
+
+        scene.ring.multicast = fail  # type: ignore[method-assign]
+        with pytest.raises(RingClosedError):
+            scene.publish(1, b"mine alone")
+        scene.ring.multicast = taken  # type: ignore[method-assign]
+        scene.ring.enter(Role.MIRROR, 2)
+        theirs = Publish(0, Block.of([b"theirs"]), False, b"p", 1)
+        scene.replica.deliver(1, 2, ops.encode(theirs))
+        assert bodies(scene.replica.store) == {0: b"theirs"}
+
+    scenario(tmp_path, play)
+
+
+# --- without a stream ---
+
+
+def test_take_peek_and_purge(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        assert await scene.replica.take(10, 100) == []
+        assert await scene.replica.purge() == 0
+        scene.publish(1, b"1", b"2", b"3", b"4")
+        await scene.confirmed((1, 4))
+        (seen,) = await scene.replica.peek(2, 100)
+        assert seen.block.bodies() == [b"1", b"2"]
+        async with asyncio.timeout(5):
+            (taken,) = await scene.replica.take(3, 100)
+            assert taken.block.bodies() == [b"1", b"2", b"3"]
+            assert await scene.replica.purge() == 1
+        assert not scene.replica.store.state.live
+        assert scene.replica.store.durable_number == scene.replica.store.state.last_number
+
+    scenario(tmp_path, play)
+
+
+def test_wait_number_returns_when_the_op_is_there(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        await scene.replica.wait_number(0)
+        waiting = [asyncio.create_task(scene.replica.wait_number(n)) for n in (2, 1)]
+        gone = asyncio.create_task(scene.replica.wait_number(1))
+        await scene.quiet()
+        gone.cancel()
+        scene.publish(1, b"1")
+        await waiting[1]
+        assert not waiting[0].done()
+        scene.publish(2, b"2")
+        await waiting[0]
+
+    scenario(tmp_path, play)
+
+
+# --- joining ---
+
+
+def test_joiner_catches_up_beside_the_ring_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining_module, "RETRY_S", 0.005)
+
+    async def play(scene: Scene) -> None:
+        state = QueueState()
+        state.begin_epoch(1)
+        before = Publish(0, Block.of([b"1", b"2"]), False, b"p", 1)
+        state.apply(1, before)
+        scene.host.source = state
+        scene.host.source_bodies = {0: b"1", 1: b"2"}
+        scene.host.source_waits.clear()
+        scene.ring.enter(Role.JOINER, 2)
+        scene.replica.start_catch_up(1, NEXT)
+        after = Publish(2, Block.of([b"3"]), False, b"p", 3)
+        scene.replica.deliver(2, 2, ops.encode(after))
+        assert scene.replica.store.state.last_number == 0
+        scene.host.source_waits.set()
+        await scene.until(lambda: scene.ring.caught_up_at is not None)
+        assert scene.ring.caught_up_at == 2
+        assert bodies(scene.replica.store) == {0: b"1", 1: b"2", 2: b"3"}
+        assert scene.host.fetched_from == [NEXT]
+        scene.replica.deliver(3, 2, ops.encode(Remove(((0, 0),))))
+        assert [*scene.replica.store.state.live] == [(1, 2)]
+
+    scenario(tmp_path, play)
+
+
+def test_joiner_that_is_put_out_says_nothing(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        scene.host.source = QueueState()
+        scene.host.source_waits.clear()
+        scene.ring.enter(Role.JOINER, 2)
+        scene.replica.start_catch_up(0, NEXT)
+        await scene.quiet()
+        scene.ring.enter(Role.OUTSIDE, 3)
+        scene.host.source_waits.set()
+        await asyncio.gather(*scene.host.tasks)
+        assert scene.ring.caught_up_at is None
+        # And a second time, for good.
+        scene.ring.enter(Role.JOINER, 4)
+        scene.replica.start_catch_up(0, NEXT)
+        await asyncio.gather(*scene.host.tasks)
+        assert scene.ring.caught_up_at == 0
+
+    scenario(tmp_path, play)
+
+
+# --- the store fails ---
+
+
+def test_store_that_fails_is_told_to_the_node_and_confirms_nothing(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        scene.store.failure = StoreClosedError("no room")
+        scene.publish(1, b"1")
+        assert [str(error) for error in scene.host.failures] == ["no room"]
+        await asyncio.sleep(0)
+        assert scene.publisher.sequences == []
+        assert scene.replica.store.state.last_number == 0
+
+    scenario(tmp_path, play)
