@@ -20,7 +20,7 @@ from containers.traffic import WINDOW, Produced, Settings
 from containers.workload import ETCD, ringmq_nodes
 
 import ringmq
-from ringmq_node.demo.lines import Lines
+from ringmq_node.cli.demo.lines import Lines
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 

@@ -28,10 +28,10 @@ from typing import Any, Literal
 
 import ringmq
 from ringmq import Batch, Publisher, QueueInfo, RingMQError
+from ringmq_node.cli.demo.lines import Lines
 from ringmq_node.cli.errors import first_error
 from ringmq_node.cli.load import Load
 from ringmq_node.cli.tally import Tally
-from ringmq_node.demo.lines import Lines
 
 WINDOW = 1000
 PREFETCH = 2000

@@ -14,7 +14,7 @@ import click
 from ringmq.errors import BadRequestError, RingMQError
 from ringmq_node.cli.bench import bench
 from ringmq_node.cli.cluster import cluster
-from ringmq_node.cli.demo import demo
+from ringmq_node.cli.demo.command import demo
 from ringmq_node.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from ringmq_node.cli.local import ClusterError
 from ringmq_node.cli.messages import consume, publish

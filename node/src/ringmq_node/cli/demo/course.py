@@ -27,11 +27,11 @@ from typing import Any, Protocol
 
 import ringmq
 from ringmq import Client, Publisher, QueueInfo, RingMQError
+from ringmq_node.cli.demo.lines import Lines
 from ringmq_node.cli.errors import first_error
 from ringmq_node.cli.load import Load
 from ringmq_node.cli.local import ClusterError, LocalCluster
 from ringmq_node.cli.tally import Tally
-from ringmq_node.demo.lines import Lines
 
 QUEUE = "demo"
 WINDOW = 2000

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ringmq_node.demo.run import State
+from ringmq_node.cli.demo.course import State
 
 PLAIN_EVERY_S = 1.0
 _COLOURS = {"running": "green", "starting": "yellow", "killed": "bold red"}

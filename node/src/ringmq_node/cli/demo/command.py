@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
+from ringmq_node.cli.demo.course import Demo, DemoError, Settings
+from ringmq_node.cli.demo.lines import COUNT_MAX, InputError, Lines
+from ringmq_node.cli.demo.view import make_view
 from ringmq_node.cli.errors import EXIT_BROKEN, EXIT_FAILED
 from ringmq_node.cli.options import json_option, run
 from ringmq_node.cli.output import emit_facts, emit_json, fail
-from ringmq_node.demo.lines import COUNT_MAX, InputError, Lines
-from ringmq_node.demo.run import Demo, DemoError, Settings
-from ringmq_node.demo.view import make_view
 
 COUNT = 100_000
 # Below it there is hardly a chunk in flight when the master dies.
