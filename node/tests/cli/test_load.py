@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringmq import OutcomeUnknownError, QueueNotFoundError
-from ringmq_node.cli.bodies import FOREIGN, HEADER_BYTES, Bodies, times_ns
+from ringmq_node.cli.bench.bodies import FOREIGN, HEADER_BYTES, Bodies, times_ns
 from ringmq_node.cli.demo.lines import DAMAGED, Lines
-from ringmq_node.cli.load import Latencies, Load, lane_sizes
-from ringmq_node.cli.tally import Tally
+from ringmq_node.cli.load.tally import Tally
+from ringmq_node.cli.load.windowed import Latencies, Load, lane_sizes
 
 
 class SlowPublisher:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ringmq_node.cli import processes
-from ringmq_node.cli.local import ClusterError, LocalCluster
+from ringmq_node.cli.cluster import processes
+from ringmq_node.cli.cluster.local import ClusterError, LocalCluster
 
 SLEEP = ["-c", "import time; print('up', flush=True); time.sleep(60)"]
 DEAF = [

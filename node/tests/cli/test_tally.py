@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringmq_node.cli.tally import Tally
+from ringmq_node.cli.load.tally import Tally
 
 
 def tally_of(published: int, confirmed: int | None = None) -> Tally:

@@ -13,7 +13,7 @@ cluster refused something.
     drain     takes out all that several `publish` runs have put in, at the node `at`
 
 `both` and `drain` end when the ring is whole again, with the digest of each replica. What counts as
-lost, duplicated, ... is defined in `ringmq_node.cli.tally`; this module has no opinion.
+lost, duplicated, ... is defined in `ringmq_node.cli.load.tally`; this module has no opinion.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ import ringmq
 from ringmq import Batch, Publisher, QueueInfo, RingMQError
 from ringmq_node.cli.demo.lines import Lines
 from ringmq_node.cli.errors import first_error
-from ringmq_node.cli.load import Load
-from ringmq_node.cli.tally import Tally
+from ringmq_node.cli.load.tally import Tally
+from ringmq_node.cli.load.windowed import Load
 
 WINDOW = 1000
 PREFETCH = 2000

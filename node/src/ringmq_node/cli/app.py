@@ -12,16 +12,16 @@ from collections.abc import Sequence
 import click
 
 from ringmq.errors import BadRequestError, RingMQError
-from ringmq_node.cli.bench import bench
-from ringmq_node.cli.cluster import cluster
+from ringmq_node.cli.bench.command import bench
+from ringmq_node.cli.cluster.command import cluster
+from ringmq_node.cli.cluster.local import ClusterError
 from ringmq_node.cli.demo.command import demo
 from ringmq_node.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from ringmq_node.cli.local import ClusterError
-from ringmq_node.cli.messages import consume, publish
+from ringmq_node.cli.messages.consume import consume, publish
 from ringmq_node.cli.node import node
 from ringmq_node.cli.output import fail
-from ringmq_node.cli.queue import promote, queue
-from ringmq_node.cli.store import store
+from ringmq_node.cli.queue.command import promote, queue
+from ringmq_node.cli.store.command import store
 from ringmq_node.config import ConfigError
 from ringmq_node.model.reasons import StartError
 

@@ -13,7 +13,7 @@ import click
 
 from ringmq_node.cli.demo.course import Demo, DemoError, Settings
 from ringmq_node.cli.demo.lines import COUNT_MAX, InputError, Lines
-from ringmq_node.cli.demo.view import make_view
+from ringmq_node.cli.demo.screen import make_view
 from ringmq_node.cli.errors import EXIT_BROKEN, EXIT_FAILED
 from ringmq_node.cli.options import json_option, run
 from ringmq_node.cli.output import emit_facts, emit_json, fail

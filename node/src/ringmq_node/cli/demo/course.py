@@ -13,7 +13,7 @@ The course of it, with every wait bounded by the deadline of the whole:
    whole again, each replica becomes master in turn (planned promotion) and tells
    its digest: they have to be equal.
 
-What counts as lost, duplicated, ... is defined in `ringmq_node.cli.tally`.
+What counts as lost, duplicated, ... is defined in `ringmq_node.cli.load.tally`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from typing import Any, Protocol
 
 import ringmq
 from ringmq import Client, Publisher, QueueInfo, RingMQError
+from ringmq_node.cli.cluster.local import ClusterError, LocalCluster
 from ringmq_node.cli.demo.lines import Lines
 from ringmq_node.cli.errors import first_error
-from ringmq_node.cli.load import Load
-from ringmq_node.cli.local import ClusterError, LocalCluster
-from ringmq_node.cli.tally import Tally
+from ringmq_node.cli.load.tally import Tally
+from ringmq_node.cli.load.windowed import Load
 
 QUEUE = "demo"
 WINDOW = 2000

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ringmq import RequestError, RingMQError
-from ringmq_node.cli.tally import Tally
+from ringmq_node.cli.load.tally import Tally
 
 LANES = 4
 PERCENTILES = (50, 95, 99)

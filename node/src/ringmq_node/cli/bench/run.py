@@ -18,10 +18,10 @@ from typing import Any, Literal
 from rich.progress import Progress
 
 from ringmq import Batch, Client, Consumer, Publisher, RingMQError
-from ringmq_node.cli.bodies import Bodies, times_ns
-from ringmq_node.cli.load import Latencies, Load
+from ringmq_node.cli.bench.bodies import Bodies, times_ns
+from ringmq_node.cli.load.tally import Tally
+from ringmq_node.cli.load.windowed import Latencies, Load
 from ringmq_node.cli.output import progress_bar
-from ringmq_node.cli.tally import Tally
 
 Kind = Literal["publish", "consume", "both"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import ringmq
-from ringmq_node.cli.bench_run import Bench, BenchError, Kind, Settings
+from ringmq_node.cli.bench.run import Bench, BenchError, Kind, Settings
 from ringmq_node.cli.errors import EXIT_BROKEN, EXIT_FAILED
 from ringmq_node.cli.options import client_options, run
 from ringmq_node.cli.output import emit_facts, emit_json, fail

@@ -10,7 +10,7 @@ import ringmq
 from ringmq import ClusterStatus
 from ringmq_gm.registry.base import AddressError
 from ringmq_gm.registry.url import open_registry
-from ringmq_node.cli.local import BASE_PORT, NODES_MAX, LocalCluster, default_directory
+from ringmq_node.cli.cluster.local import BASE_PORT, NODES_MAX, LocalCluster, default_directory
 from ringmq_node.cli.options import client_options, json_option, run
 from ringmq_node.cli.output import emit_json, emit_table, resources_texts, status_json
 

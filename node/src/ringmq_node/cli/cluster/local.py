@@ -26,8 +26,8 @@ from urllib.parse import quote
 
 import ringmq
 from ringmq import NodeState, RingMQError
-from ringmq_node.cli import processes
-from ringmq_node.cli.processes import Process
+from ringmq_node.cli.cluster import processes
+from ringmq_node.cli.cluster.processes import Process
 
 FORMAT = 1
 HOST = "127.0.0.1"

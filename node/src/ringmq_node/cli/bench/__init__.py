@@ -1,0 +1,1 @@
+"""`ringmq bench`: rates and latencies of a running cluster, and whether a message got lost."""

@@ -1,0 +1,1 @@
+"""`ringmq publish` and `ringmq consume`: messages from and to lines of text."""

@@ -1,0 +1,1 @@
+"""`ringmq queue` and `ringmq promote`."""

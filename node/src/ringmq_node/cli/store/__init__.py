@@ -1,0 +1,1 @@
+"""`ringmq store`: the data directory of a node that is not running."""
