@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ringmq_base.logs import LOG_FORMAT
 from ringmq_node.cli.options import json_option
 from ringmq_node.cli.output import emit_json
 from ringmq_node.config import ConfigError, NodeConfig, load_config
@@ -88,10 +89,7 @@ def start(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     config = load_config(flags, file=config_file)
     if config.log_level not in LOG_LEVELS:
         raise ConfigError(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-    )
+    logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
     # Not before: it takes the server's imports, which no other command needs.
     from ringmq_node.node import serve
 
