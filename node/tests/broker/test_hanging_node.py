@@ -17,7 +17,7 @@ from ringmq_node.config import NodeConfig
 from ringmq_node.node import Node, make_node
 from ringmq_node.resources import Alarm
 from ringmq_node.storage import StoreLimits
-from ringmq_node.storage.disk import FileDisk
+from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.errors import DiskHangsError
 
 NAMES = ("a", "b", "c")

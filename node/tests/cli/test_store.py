@@ -24,7 +24,7 @@ from node.tests.storage.test_offline import (
 
 from ringmq_node.cli.app import invoke
 from ringmq_node.storage import Store
-from ringmq_node.storage.directory import folder_name
+from ringmq_node.storage.disk.data_directory import folder_name
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from node.tests.storage.queue.test_queue_store import publish
 from node.tests.storage.simulated_disk import SimulatedDisk
-from node.tests.storage.test_queue_store import publish
 from node.tests.storage.workload import LIMITS, QUEUE, bodies, open_store
 
 from ringmq.v1 import ring_pb2 as wire
@@ -22,7 +22,7 @@ from ringmq_node.replica.catchup import state_from_wire, state_to_wire
 from ringmq_node.replica.fetching import ask
 from ringmq_node.storage import QueueStore, Store, StoreFailedError
 from ringmq_node.storage import store as store_module
-from ringmq_node.storage.watch import WatchedDisk
+from ringmq_node.storage.disk.watch import WatchedDisk
 
 # Nothing is written in place: on the loop's thread a call can't be seen.
 IN_THREADS = replace(LIMITS, sync_in_place_bytes_max=0, disk_timeout_s=0.1)

@@ -12,14 +12,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from node.tests.storage.test_damage import readable
-from node.tests.storage.test_queue_store import append
+from node.tests.storage.queue.test_damage import readable
+from node.tests.storage.queue.test_queue_store import append
 from node.tests.storage.workload import run_store
 
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove
-from ringmq_node.storage import DirectoryInUseError, Store, StoreLimits, references
-from ringmq_node.storage.directory import folder_name
+from ringmq_node.storage import DirectoryInUseError, Store, StoreLimits
+from ringmq_node.storage.disk.data_directory import folder_name
+from ringmq_node.storage.format import references
+from ringmq_node.storage.format.records import (
+    BODIES_MAGIC,
+    JOURNAL_MAGIC,
+    RECORD_HEADER_BYTES,
+    Header,
+    Kind,
+    RecordFile,
+    owner_of,
+    record_header,
+)
+from ringmq_node.storage.format.references import Location, Reference
 from ringmq_node.storage.offline import (
     DataDirectory,
     Fault,
@@ -35,17 +47,6 @@ from ringmq_node.storage.offline.inspection import (
     inspect_queue,
 )
 from ringmq_node.storage.offline.statistics import DirectoryStatistics, collect
-from ringmq_node.storage.records import (
-    BODIES_MAGIC,
-    JOURNAL_MAGIC,
-    RECORD_HEADER_BYTES,
-    Header,
-    Kind,
-    RecordFile,
-    owner_of,
-    record_header,
-)
-from ringmq_node.storage.references import Location, Reference
 
 LIMITS = StoreLimits(
     journal_entries_max=400,

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from node.tests.storage.queue.test_queue_store import append, publish
 from node.tests.storage.simulated_disk import SimulatedDisk
-from node.tests.storage.test_queue_store import append, publish
 from node.tests.storage.workload import LIMITS, QUEUE, ROOT, bodies, open_store, run_store
 
 from ringmq_node.queue.ops import Remove
@@ -31,7 +31,7 @@ from ringmq_node.storage import (
     StoreLimits,
     UnsupportedFormatError,
 )
-from ringmq_node.storage.directory import folder_name
+from ringmq_node.storage.disk.data_directory import folder_name
 
 CHILD = Path(__file__).with_name("killed_child.py")
 

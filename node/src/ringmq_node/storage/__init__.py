@@ -4,7 +4,7 @@
 `records`, `journal`, `checkpoint`, `segments` and `directory`, and together in docs/formats.md.
 """
 
-from ringmq_node.storage.disk import Disk, FileDisk
+from ringmq_node.storage.disk.disk import Disk, FileDisk
 from ringmq_node.storage.errors import (
     CorruptError,
     CorruptionReport,
@@ -17,7 +17,7 @@ from ringmq_node.storage.errors import (
     UnsupportedFormatError,
 )
 from ringmq_node.storage.limits import StoreLimits
-from ringmq_node.storage.queue_store import QueueStore, Run
+from ringmq_node.storage.queue.queue_store import QueueStore, Run
 from ringmq_node.storage.statistics import StoreStatistics
 from ringmq_node.storage.store import Store
 

@@ -18,19 +18,19 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
-from ringmq_node.storage import bodies as bodies_module
-from ringmq_node.storage import directory as folders
 from ringmq_node.storage import messages
-from ringmq_node.storage.bodies import Bodies, Condemned
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk import data_directory as folders
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.disk.threads import Task, Worker
 from ringmq_node.storage.errors import StoreFailedError
-from ringmq_node.storage.flush import FlushJob, flush
-from ringmq_node.storage.index import Entry
 from ringmq_node.storage.lost import look_for_lost
 from ringmq_node.storage.messages import CompactionJob, MessageStore
-from ringmq_node.storage.queue_store import QueueStore
-from ringmq_node.storage.read_ahead import AheadJob, read_ahead
-from ringmq_node.storage.threads import Task, Worker
+from ringmq_node.storage.queue import bodies as bodies_module
+from ringmq_node.storage.queue.bodies import Bodies, Condemned
+from ringmq_node.storage.queue.flush import FlushJob, flush
+from ringmq_node.storage.queue.index import Entry
+from ringmq_node.storage.queue.queue_store import QueueStore
+from ringmq_node.storage.queue.read_ahead import AheadJob, read_ahead
 
 logger = logging.getLogger(__name__)
 

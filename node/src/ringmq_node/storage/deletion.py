@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ringmq_node.storage import directory as folders
-from ringmq_node.storage.bodies import Condemned
-from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.queue_store import QueueStore
-from ringmq_node.storage.threads import Task
+from ringmq_node.storage.disk import data_directory as folders
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.disk.threads import Task
+from ringmq_node.storage.queue.bodies import Condemned
+from ringmq_node.storage.queue.queue_store import QueueStore
 
 
 class Deletions:

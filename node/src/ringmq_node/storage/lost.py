@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from ringmq_node.storage import bodies
 from ringmq_node.storage.errors import ReadError
-from ringmq_node.storage.queue_store import QueueStore
+from ringmq_node.storage.queue import bodies
+from ringmq_node.storage.queue.queue_store import QueueStore
 
 
 class Host(bodies.Host, Protocol):

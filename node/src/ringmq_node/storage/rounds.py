@@ -34,14 +34,14 @@ from time import monotonic
 from typing import Protocol
 
 from ringmq_node.storage import messages
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.disk.sync_duration import Pace
+from ringmq_node.storage.disk.threads import Task, Worker
 from ringmq_node.storage.errors import StoreFailedError
-from ringmq_node.storage.journal import write_pieces
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessagesJob, MessageStore
-from ringmq_node.storage.pace import Pace
-from ringmq_node.storage.queue_store import CommitJob, QueueStore
-from ringmq_node.storage.threads import Task, Worker
+from ringmq_node.storage.queue.journal import write_pieces
+from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
 
 
 class Host(Protocol):

@@ -20,11 +20,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from ringmq_node.storage import directory as folders
 from ringmq_node.storage.background import Background
-from ringmq_node.storage.bodies import Bodies
 from ringmq_node.storage.deletion import Deletions
-from ringmq_node.storage.disk import Disk, FileDisk
+from ringmq_node.storage.disk import data_directory as folders
+from ringmq_node.storage.disk.disk import Disk, FileDisk
+from ringmq_node.storage.disk.threads import Task
+from ringmq_node.storage.disk.watch import WatchedDisk
 from ringmq_node.storage.errors import (
     DiskHangsError,
     StoreClosedError,
@@ -34,12 +35,11 @@ from ringmq_node.storage.errors import (
 )
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.queue_store import CommitJob, QueueStore
-from ringmq_node.storage.recovery import recover
+from ringmq_node.storage.queue.bodies import Bodies
+from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
+from ringmq_node.storage.queue.recovery import recover
 from ringmq_node.storage.rounds import GroupCommit
 from ringmq_node.storage.statistics import StoreStatistics
-from ringmq_node.storage.threads import Task
-from ringmq_node.storage.watch import WatchedDisk
 
 logger = logging.getLogger(__name__)
 

@@ -16,18 +16,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ringmq_node.storage import (
-    background,
-    flush,
-    index,
-    pager,
-    paging,
-    recovery,
-    rounds,
-    segment_scan,
-    segments,
-    threads,
-)
+from ringmq_node.storage import background, rounds
+from ringmq_node.storage.disk import threads
+from ringmq_node.storage.format import segment_scan
+from ringmq_node.storage.queue import flush, index, pager, paging, recovery, segments
 
 # Who knows how large a segment is.
 _SIZED = (pager, flush, index, paging, recovery, segment_scan, segments)

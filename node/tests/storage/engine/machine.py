@@ -26,8 +26,8 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import QueueStore, Run, Store, StoreLimits
-from ringmq_node.storage.references import Location
-from ringmq_node.storage.segment_scan import load_segment
+from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.segment_scan import load_segment
 
 ROOT = Path("/data")
 # Of the last one nothing comes back.

@@ -21,7 +21,7 @@ from node.tests.storage.engine.model import Queue
 
 from ringmq_node.doors.grpc.wire import storage_to_wire
 from ringmq_node.storage import StoreLimits
-from ringmq_node.storage.paging import Chain
+from ringmq_node.storage.queue.paging import Chain
 
 SEGMENT = 16
 INFINITY = float("inf")

@@ -41,7 +41,7 @@ from node.tests.storage.engine.model import Moment, Queue, positions_of
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.storage import QueueStore, Store, StoreLimits
-from ringmq_node.storage.index import RunIndex
+from ringmq_node.storage.queue.index import RunIndex
 
 LIMITS = StoreLimits(
     queue_memory_bytes_max=6_000,

@@ -7,10 +7,10 @@ from pathlib import Path
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.queue.block import Block
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import CompactionJob, MessageStore, compact, write
-from ringmq_node.storage.references import Location
 
 DIRECTORY = Path("/data/messages/persistent")
 # Files of a few records each.

@@ -9,9 +9,9 @@ from node.tests.storage.messages.bench import SMALL, block_of, commit, open_stor
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.queue.block import Block
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import CompactionJob, compact
-from ringmq_node.storage.references import Location
 
 CACHED = StoreLimits(
     store_file_bytes_max=4096,

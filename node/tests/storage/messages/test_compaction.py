@@ -21,12 +21,12 @@ from node.tests.storage.messages.bench import (
 )
 from node.tests.storage.simulated_disk import SimulatedDisk
 
-from ringmq_node.storage.disk import FileDisk
+from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.errors import CorruptError
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import MessageStore, compact
 from ringmq_node.storage.messages.compaction import CopyJob, PublishJob
-from ringmq_node.storage.references import Location
 
 SIZE = 800
 

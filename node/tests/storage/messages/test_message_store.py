@@ -18,12 +18,12 @@ from node.tests.storage.messages.bench import (
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.queue.block import Block
-from ringmq_node.storage.disk import FileDisk
+from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.errors import CorruptError
+from ringmq_node.storage.format.records import FILE_HEADER, RECORD_HEADER_BYTES
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import MessageStore, write
-from ringmq_node.storage.records import FILE_HEADER, RECORD_HEADER_BYTES
-from ringmq_node.storage.references import Location
 
 CACHED = StoreLimits(store_file_bytes_max=4096, store_cache_bytes_max=1 << 20, recent_ids_max=8)
 

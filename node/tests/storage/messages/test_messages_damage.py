@@ -16,8 +16,8 @@ from node.tests.storage.messages.bench import (
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.storage.errors import CorruptError
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.messages.reader import verify_file, verify_map
-from ringmq_node.storage.references import Location
 
 
 def made(rng: random.Random) -> tuple[SimulatedDisk, dict[Location, int]]:

@@ -23,10 +23,10 @@ from node.tests.storage.messages.bench import (
 )
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import compact, write
 from ringmq_node.storage.messages.compaction import PublishJob
-from ringmq_node.storage.references import Location
 
 LIMITS = StoreLimits(
     store_file_bytes_max=3000,

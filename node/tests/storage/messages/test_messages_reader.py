@@ -20,6 +20,8 @@ from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.errors import UnsupportedFormatError
+from ringmq_node.storage.format.records import FILE_HEADER, RECORD_HEADER_BYTES, Kind
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.messages import relocation
 from ringmq_node.storage.messages.reader import (
     DataFileReport,
@@ -28,8 +30,6 @@ from ringmq_node.storage.messages.reader import (
     verify_file,
     verify_map,
 )
-from ringmq_node.storage.records import FILE_HEADER, RECORD_HEADER_BYTES, Kind
-from ringmq_node.storage.references import Location
 
 NAME = "1.rdq"
 PATH = DIRECTORY / NAME

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.messages import relocation
 from ringmq_node.storage.messages.counts import Counts
 from ringmq_node.storage.messages.files import (
@@ -23,7 +24,6 @@ from ringmq_node.storage.messages.files import (
     parse_name,
 )
 from ringmq_node.storage.messages.relocation import LOST
-from ringmq_node.storage.references import Location
 
 # What a file that is made before all queues are known is ahead of the last one: 64 GiB of
 # lost files of 16 MiB. The numbers last for a million starts.

@@ -11,6 +11,7 @@ from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ringmq_node.storage.format.records import FILE_HEADER, new_marker
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages.catalogue import Catalogue
 from ringmq_node.storage.messages.compaction import (
@@ -24,7 +25,6 @@ from ringmq_node.storage.messages.compaction import (
 )
 from ringmq_node.storage.messages.files import SUFFIX, DataFile, MovedFile, data_name, map_name
 from ringmq_node.storage.messages.policy import FileNumbers, choose
-from ringmq_node.storage.records import FILE_HEADER, new_marker
 
 # Names removed in one step.
 REMOVALS_MAX = 32

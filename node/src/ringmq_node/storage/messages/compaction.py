@@ -39,18 +39,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport, UnsupportedFormatError
-from ringmq_node.storage.messages import relocation
-from ringmq_node.storage.messages.files import NEW_SUFFIX, data_name, map_name
-from ringmq_node.storage.messages.relocation import LOST, Table
-from ringmq_node.storage.messages.walk import (
-    Window,
-    marker_of_record,
-    parse_file_header,
-    read_record_header,
-)
-from ringmq_node.storage.records import (
+from ringmq_node.storage.format.records import (
     BODIES_MAGIC,
     FILE_HEADER,
     RECORD_HEADER_BYTES,
@@ -59,6 +50,15 @@ from ringmq_node.storage.records import (
     file_header,
     parse_payload,
     record_header,
+)
+from ringmq_node.storage.messages import relocation
+from ringmq_node.storage.messages.files import NEW_SUFFIX, data_name, map_name
+from ringmq_node.storage.messages.relocation import LOST, Table
+from ringmq_node.storage.messages.walk import (
+    Window,
+    marker_of_record,
+    parse_file_header,
+    read_record_header,
 )
 
 # Records looked at in one piece, whether they are copied or not.

@@ -18,6 +18,13 @@ from dataclasses import dataclass, field, replace
 
 from ringmq_node.queue.block import Block, BlockError
 from ringmq_node.storage.errors import CorruptionReport
+from ringmq_node.storage.format.records import (
+    FILE_HEADER,
+    RECORD_HEADER_BYTES,
+    Header,
+    Kind,
+    parse_payload,
+)
 from ringmq_node.storage.messages import relocation
 from ringmq_node.storage.messages.relocation import LOST, Table
 from ringmq_node.storage.messages.walk import (
@@ -27,13 +34,6 @@ from ringmq_node.storage.messages.walk import (
     marker_of_record,
     parse_file_header,
     read_record_header,
-)
-from ringmq_node.storage.records import (
-    FILE_HEADER,
-    RECORD_HEADER_BYTES,
-    Header,
-    Kind,
-    parse_payload,
 )
 
 _SEARCH_BYTES = 64 << 10

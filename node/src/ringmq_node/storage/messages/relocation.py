@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ringmq_node.storage.errors import UnsupportedFormatError
-from ringmq_node.storage.records import FILE_HEADER, VERSION
+from ringmq_node.storage.format.records import FILE_HEADER, VERSION
 
 MAP_MAGIC = b"RINGMQ-R"
 LOST = 0xFFFF_FFFF

@@ -44,8 +44,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringmq_node.queue.block import Block, BlockError
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
+from ringmq_node.storage.format.records import (
+    FILE_HEADER,
+    PAYLOAD_BYTES_MAX,
+    RECORD_HEADER_BYTES,
+    Kind,
+    new_marker,
+    parse_payload,
+)
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages.cache import BlockCache
 from ringmq_node.storage.messages.catalogue import Catalogue
@@ -57,15 +66,6 @@ from ringmq_node.storage.messages.files import (
 )
 from ringmq_node.storage.messages.walk import marker_of_record, parse_file_header
 from ringmq_node.storage.messages.writing import MessagesJob, MessagesPiece, Put
-from ringmq_node.storage.records import (
-    FILE_HEADER,
-    PAYLOAD_BYTES_MAX,
-    RECORD_HEADER_BYTES,
-    Kind,
-    new_marker,
-    parse_payload,
-)
-from ringmq_node.storage.references import Location
 
 # Looked up again so often when a file is gone that was there a moment ago. Each time stands for a
 # whole compaction.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ringmq_node.storage.errors import UnsupportedFormatError
-from ringmq_node.storage.records import (
+from ringmq_node.storage.format.records import (
     BODIES_MAGIC,
     FILE_HEADER,
     RECORD_HEADER_BYTES,

@@ -6,10 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringmq_node.queue.block import Block
-from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.messages.files import DataFile, data_name
-from ringmq_node.storage.messages.walk import hole_header, split_id
-from ringmq_node.storage.records import (
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.format.records import (
     BODIES_MAGIC,
     FILE_HEADER,
     RECORD_HEADER_BYTES,
@@ -17,6 +15,8 @@ from ringmq_node.storage.records import (
     file_header,
     record_header,
 )
+from ringmq_node.storage.messages.files import DataFile, data_name
+from ringmq_node.storage.messages.walk import hole_header, split_id
 
 
 @dataclass(slots=True, eq=False)

@@ -17,13 +17,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.messages.catalogue import Catalogue
-from ringmq_node.storage.messages.files import DataFile, MovedFile, data_name, map_name
-from ringmq_node.storage.messages.relocation import LOST
-from ringmq_node.storage.offline.faults import Findings
-from ringmq_node.storage.offline.walk import Holes, Step, block_body, open_records, steps
-from ringmq_node.storage.records import (
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.format.records import (
     BODIES_MAGIC,
     FILE_HEADER,
     RECORD_HEADER_BYTES,
@@ -31,7 +26,12 @@ from ringmq_node.storage.records import (
     Kind,
     RecordFile,
 )
-from ringmq_node.storage.references import Location
+from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.messages.catalogue import Catalogue
+from ringmq_node.storage.messages.files import DataFile, MovedFile, data_name, map_name
+from ringmq_node.storage.messages.relocation import LOST
+from ringmq_node.storage.offline.faults import Findings
+from ringmq_node.storage.offline.walk import Holes, Step, block_body, open_records, steps
 
 # About 48 MB of columns.
 RECORDS_KEPT_MAX = 4_000_000

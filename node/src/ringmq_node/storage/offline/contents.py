@@ -9,18 +9,18 @@ from pathlib import Path
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.ops import Outline, Remove
-from ringmq_node.storage import directory as folders
-from ringmq_node.storage import journal_scan
+from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.errors import StoreError, UnsupportedFormatError
-from ringmq_node.storage.index import Entry
-from ringmq_node.storage.journal import CURRENT_NAME, NEW_SUFFIX
+from ringmq_node.storage.format import journal_scan
+from ringmq_node.storage.format.records import JOURNAL_MAGIC, Header, Kind, RecordFile, owner_of
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.messages.files import SUFFIX as BODIES_SUFFIX
 from ringmq_node.storage.messages.files import parse_name
 from ringmq_node.storage.offline.disk import Names, ReadOnlyDisk
 from ringmq_node.storage.offline.faults import Findings
-from ringmq_node.storage.records import JOURNAL_MAGIC, Header, Kind, RecordFile, owner_of
-from ringmq_node.storage.recovery import BAD_SUFFIX, Recovered, load_segment, recover
-from ringmq_node.storage.references import Location
+from ringmq_node.storage.queue.index import Entry
+from ringmq_node.storage.queue.journal import CURRENT_NAME, NEW_SUFFIX
+from ringmq_node.storage.queue.recovery import BAD_SUFFIX, Recovered, load_segment, recover
 
 PERSISTENT_NAME = "persistent"
 TRANSIENT_NAME = "transient"

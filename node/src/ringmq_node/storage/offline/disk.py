@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringmq_node.storage.directory import LOCK_NAME
+from ringmq_node.storage.disk.data_directory import LOCK_NAME
 from ringmq_node.storage.errors import DirectoryInUseError
 
 HANDLES_MAX = 32

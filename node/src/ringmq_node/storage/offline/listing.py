@@ -14,17 +14,9 @@ from typing import Final
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.ops import Outline, Remove, Requeue
-from ringmq_node.storage import journal_scan, tables
-from ringmq_node.storage.checkpoint import Checkpoint
-from ringmq_node.storage.messages import relocation
-from ringmq_node.storage.messages.files import parse_name
-from ringmq_node.storage.messages.relocation import LOST, MAP_MAGIC
-from ringmq_node.storage.messages.walk import join_id
-from ringmq_node.storage.offline.bodies import References
-from ringmq_node.storage.offline.contents import DataDirectory
-from ringmq_node.storage.offline.faults import plain, relative
-from ringmq_node.storage.offline.walk import block_body, open_records, steps
-from ringmq_node.storage.records import (
+from ringmq_node.storage.format import journal_scan, tables
+from ringmq_node.storage.format.checkpoint import Checkpoint
+from ringmq_node.storage.format.records import (
     BODIES_MAGIC,
     FILE_HEADER,
     FLAG_TRANSIENT,
@@ -35,9 +27,17 @@ from ringmq_node.storage.records import (
     Kind,
     RecordFile,
 )
-from ringmq_node.storage.recovery import Recovered
-from ringmq_node.storage.references import Location
-from ringmq_node.storage.tables import Body
+from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.tables import Body
+from ringmq_node.storage.messages import relocation
+from ringmq_node.storage.messages.files import parse_name
+from ringmq_node.storage.messages.relocation import LOST, MAP_MAGIC
+from ringmq_node.storage.messages.walk import join_id
+from ringmq_node.storage.offline.bodies import References
+from ringmq_node.storage.offline.contents import DataDirectory
+from ringmq_node.storage.offline.faults import plain, relative
+from ringmq_node.storage.offline.walk import block_body, open_records, steps
+from ringmq_node.storage.queue.recovery import Recovered
 
 JOURNAL, SEGMENT, BODIES, MAP = "journal", "segment", "bodies", "map"
 _MAGICS: Final = {

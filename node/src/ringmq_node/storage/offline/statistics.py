@@ -21,7 +21,7 @@ from ringmq_node.storage.offline.contents import (
     is_segment,
 )
 from ringmq_node.storage.offline.verify import OnProgress
-from ringmq_node.storage.recovery import Recovered
+from ringmq_node.storage.queue.recovery import Recovered
 
 
 @dataclass(frozen=True, slots=True)

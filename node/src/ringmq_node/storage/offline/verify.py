@@ -25,7 +25,8 @@ from pathlib import Path
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.errors import UnsupportedFormatError
-from ringmq_node.storage.index import Entry, QueueFile
+from ringmq_node.storage.format.records import SEGMENT_MAGIC
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.messages.files import data_name, map_name
 from ringmq_node.storage.messages.relocation import LOST
 from ringmq_node.storage.offline.bodies import BodyFiles, Lost, References
@@ -37,9 +38,8 @@ from ringmq_node.storage.offline.contents import (
 )
 from ringmq_node.storage.offline.faults import Fault, TornTail
 from ringmq_node.storage.offline.walk import open_records, steps
-from ringmq_node.storage.records import SEGMENT_MAGIC
-from ringmq_node.storage.recovery import Recovered
-from ringmq_node.storage.references import Location
+from ringmq_node.storage.queue.index import Entry, QueueFile
+from ringmq_node.storage.queue.recovery import Recovered
 
 # Told the name of each file or queue that has been dealt with.
 OnProgress = Callable[[str], None]

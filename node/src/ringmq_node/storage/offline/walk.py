@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from ringmq_node.storage import tables
-from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.records import (
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.format import tables
+from ringmq_node.storage.format.records import (
     FILE_HEADER,
     RECORD_HEADER_BYTES,
     SPARSE_BYTES,

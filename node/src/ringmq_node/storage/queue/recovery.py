@@ -40,15 +40,13 @@ from pathlib import Path
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.ops import Outline, Remove
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import checkpoint, journal_scan, tables
-from ringmq_node.storage import names as names_of
-from ringmq_node.storage.checkpoint import Checkpoint, Cut
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
-from ringmq_node.storage.index import SEGMENT_POSITIONS, Delta, Entry, QueueFile, RunIndex
-from ringmq_node.storage.journal import CURRENT_NAME, NEW_SUFFIX, sealed_name
-from ringmq_node.storage.journal_scan import Journal, Said
-from ringmq_node.storage.records import (
+from ringmq_node.storage.format import checkpoint, journal_scan, tables
+from ringmq_node.storage.format import names as names_of
+from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
+from ringmq_node.storage.format.journal_scan import Journal, Said
+from ringmq_node.storage.format.records import (
     FILE_HEADER,
     JOURNAL_MAGIC,
     Header,
@@ -58,16 +56,18 @@ from ringmq_node.storage.records import (
     owner_of,
     record_header,
 )
-from ringmq_node.storage.references import Location
-from ringmq_node.storage.segment_scan import (
+from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.segment_scan import (
     SegmentScan,
     entries_of,
     lasting,
     load_segment,
     scan_segment,
 )
-from ringmq_node.storage.segments import segment_name
-from ringmq_node.storage.tables import Body, Choice
+from ringmq_node.storage.format.tables import Body, Choice
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Delta, Entry, QueueFile, RunIndex
+from ringmq_node.storage.queue.journal import CURRENT_NAME, NEW_SUFFIX, sealed_name
+from ringmq_node.storage.queue.segments import segment_name
 
 __all__ = ["BAD_SUFFIX", "Recovered", "load_segment", "recover"]
 

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringmq_node.storage.index import SEGMENT_POSITIONS, Delta, Entry
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Delta, Entry
 
 HALF_LIFE_S = 5.0
 # Below this many messages per second a queue is idle: what it holds lasts for ever.

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ringmq_node.storage import paging
-from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile
+from ringmq_node.storage.queue import paging
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile
 
 if TYPE_CHECKING:
-    from ringmq_node.storage.bodies import Bodies, Host
+    from ringmq_node.storage.queue.bodies import Bodies, Host
 
 # What is let go of before others have their turn, in messages, and what an entry costs of
 # it: about 10 ms.

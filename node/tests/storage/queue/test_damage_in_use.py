@@ -17,9 +17,9 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import CorruptError, QueueStore, StoreLimits
-from ringmq_node.storage.directory import NAME_NAME
+from ringmq_node.storage.disk.data_directory import NAME_NAME
 from ringmq_node.storage.errors import ReadError
-from ringmq_node.storage.flush import flush
+from ringmq_node.storage.queue.flush import flush
 
 STORED = StoreLimits(queue_memory_bytes_max=0, embed_below=0)
 EMBEDDED = StoreLimits(queue_memory_bytes_max=0)

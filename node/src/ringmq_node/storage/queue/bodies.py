@@ -25,18 +25,18 @@ from typing import Protocol
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import paging
-from ringmq_node.storage.checkpoint import Cut
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
-from ringmq_node.storage.index import Delta, Entry, QueueFile, RunIndex
+from ringmq_node.storage.format.checkpoint import Cut
+from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.pager import Pager
-from ringmq_node.storage.read_ahead import ReadAhead
-from ringmq_node.storage.recovery import Recovered, load_segment
-from ringmq_node.storage.references import Location
-from ringmq_node.storage.segments import read_block
+from ringmq_node.storage.queue import paging
+from ringmq_node.storage.queue.index import Delta, Entry, QueueFile, RunIndex
+from ringmq_node.storage.queue.pager import Pager
+from ringmq_node.storage.queue.read_ahead import ReadAhead
+from ringmq_node.storage.queue.recovery import Recovered, load_segment
+from ringmq_node.storage.queue.segments import read_block
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """A fuzzer of recovery: damaged files, and what a start makes of them.
 
-    python node/tests/storage/fuzz_recovery.py --minutes 10 --seed 1
+    python node/tests/storage/queue/fuzz_recovery.py --minutes 10 --seed 1
 
 Random workloads on two queues write directories, which are taken as they are, after a crash
 at any moment, or after a power cut. Their files are then damaged in any way, and opened.
@@ -39,7 +39,7 @@ from pathlib import Path
 from types import FrameType
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[3]))
+    sys.path.insert(0, str(Path(__file__).parents[4]))
 
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 from node.tests.storage.workload import LIMITS, ROOT, Workload, open_store, run_store
@@ -47,7 +47,7 @@ from node.tests.storage.workload import LIMITS, ROOT, Workload, open_store, run_
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish
 from ringmq_node.storage import QueueStore, Store, StoreError, StoreLimits
-from ringmq_node.storage.records import (
+from ringmq_node.storage.format.records import (
     FILE_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_PREFIX,

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
-from ringmq_node.storage.references import Location
+from ringmq_node.storage.format.references import Location
 
 SEGMENT_POSITIONS = 16_384
 # What a block takes in memory beside its bytes: its offsets, as Python objects.

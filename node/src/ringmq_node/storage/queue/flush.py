@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringmq_base.ranges import RangeSet
-from ringmq_node.storage.bodies import Bodies, Condemned
-from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile, alike, live_count
-from ringmq_node.storage.journal import SUFFIX
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.format.records import new_marker
 from ringmq_node.storage.limits import Counters, StoreLimits
-from ringmq_node.storage.records import new_marker
-from ringmq_node.storage.segments import (
+from ringmq_node.storage.queue.bodies import Bodies, Condemned
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile, alike, live_count
+from ringmq_node.storage.queue.journal import SUFFIX
+from ringmq_node.storage.queue.segments import (
     FlushItem,
     Placed,
     parts_of,
@@ -33,7 +33,7 @@ from ringmq_node.storage.segments import (
 )
 
 if TYPE_CHECKING:
-    from ringmq_node.storage.queue_store import QueueStore
+    from ringmq_node.storage.queue.queue_store import QueueStore
 
 # Bodies in one step of a flush: what is planned for them on the loop takes about a millisecond.
 _ITEMS_MAX = 200

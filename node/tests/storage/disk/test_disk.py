@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ringmq_node.storage import disk as disk_module
-from ringmq_node.storage.disk import FileDisk
+from ringmq_node.storage.disk import disk as disk_module
+from ringmq_node.storage.disk.disk import FileDisk
 
 
 @pytest.fixture

@@ -29,11 +29,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringmq_node.storage import checkpoint, elision
-from ringmq_node.storage.checkpoint import Checkpoint
-from ringmq_node.storage.disk import Disk
-from ringmq_node.storage.index import QueueFile
-from ringmq_node.storage.records import (
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.format import checkpoint
+from ringmq_node.storage.format.checkpoint import Checkpoint
+from ringmq_node.storage.format.records import (
     FILE_HEADER,
     JOURNAL_MAGIC,
     PAYLOAD_BYTES_MAX,
@@ -44,6 +43,8 @@ from ringmq_node.storage.records import (
     owner_of,
     record_header,
 )
+from ringmq_node.storage.queue import elision
+from ringmq_node.storage.queue.index import QueueFile
 
 CURRENT_NAME = "journal.jif"
 SUFFIX = ".jif"

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
 
 
 @dataclass(slots=True)

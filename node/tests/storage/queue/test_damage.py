@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from node.tests.storage.queue.test_queue_store import publish
 from node.tests.storage.simulated_disk import SimulatedDisk
-from node.tests.storage.test_queue_store import publish
 from node.tests.storage.workload import (
     LIMITS,
     QUEUE,
@@ -29,7 +29,7 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove
 from ringmq_node.storage import CorruptError, QueueStore, Store, StoreLimits
-from ringmq_node.storage.records import (
+from ringmq_node.storage.format.records import (
     FILE_HEADER,
     JOURNAL_MAGIC,
     RECORD_HEADER_BYTES,

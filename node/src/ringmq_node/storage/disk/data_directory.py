@@ -35,7 +35,7 @@ import zlib
 from pathlib import Path
 
 from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import (
     CorruptError,
     CorruptionReport,
@@ -43,7 +43,7 @@ from ringmq_node.storage.errors import (
     ForeignDirectoryError,
     UnsupportedFormatError,
 )
-from ringmq_node.storage.records import VERSION
+from ringmq_node.storage.format.records import VERSION
 
 logger = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
-from ringmq_node.storage.checkpoint import Cut
 from ringmq_node.storage.errors import CorruptionReport
-from ringmq_node.storage.index import Delta, Entry
-from ringmq_node.storage.recovery import load_segment
-from ringmq_node.storage.segments import read_blocks
+from ringmq_node.storage.format.checkpoint import Cut
+from ringmq_node.storage.queue.index import Delta, Entry
+from ringmq_node.storage.queue.recovery import load_segment
+from ringmq_node.storage.queue.segments import read_blocks
 
 if TYPE_CHECKING:
-    from ringmq_node.storage.bodies import Bodies, Host
+    from ringmq_node.storage.queue.bodies import Bodies, Host
 
 # Where everything that is or will be in a queue lies before.
 _END = (1 << 63) - 1

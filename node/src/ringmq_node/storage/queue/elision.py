@@ -30,8 +30,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringmq_base.ranges import RangeSet
-from ringmq_node.storage.journal_scan import ELIDED
-from ringmq_node.storage.records import (
+from ringmq_node.storage.format.journal_scan import ELIDED
+from ringmq_node.storage.format.records import (
     RECORD_HEADER_BYTES,
     Kind,
     moved_header,

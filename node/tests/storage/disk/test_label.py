@@ -10,7 +10,7 @@ from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import run_store
 
 from ringmq_node.storage import Store
-from ringmq_node.storage.directory import LABEL_NAME, NAME_NAME, folder_name, keep_label
+from ringmq_node.storage.disk.data_directory import LABEL_NAME, NAME_NAME, folder_name, keep_label
 from ringmq_node.storage.offline import DataDirectory, Verification, open_offline, verify
 from ringmq_node.storage.offline.inspection import NothingToInspectError, inspect_queue
 from ringmq_node.storage.offline.statistics import collect

@@ -27,23 +27,24 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import bodies, checkpoint, paging, references
-from ringmq_node.storage.bodies import Bodies
-from ringmq_node.storage.checkpoint import Checkpoint, Cut
-from ringmq_node.storage.elision import Elision, Gathered
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError, StoreFailedError
-from ringmq_node.storage.flush import Flusher, FlushJob
-from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile, live_count
-from ringmq_node.storage.journal import JournalWriter, Piece
-from ringmq_node.storage.limits import Written
-from ringmq_node.storage.records import (
+from ringmq_node.storage.format import checkpoint, references
+from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
+from ringmq_node.storage.format.records import (
     END_PAYLOAD,
     FLAG_TRANSIENT,
     RECORD_HEADER_BYTES,
     Kind,
 )
-from ringmq_node.storage.recovery import Recovered
-from ringmq_node.storage.references import Location, Reference
+from ringmq_node.storage.format.references import Location, Reference
+from ringmq_node.storage.limits import Written
+from ringmq_node.storage.queue import bodies, paging
+from ringmq_node.storage.queue.bodies import Bodies
+from ringmq_node.storage.queue.elision import Elision, Gathered
+from ringmq_node.storage.queue.flush import Flusher, FlushJob
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile, live_count
+from ringmq_node.storage.queue.journal import JournalWriter, Piece
+from ringmq_node.storage.queue.recovery import Recovered
 
 # Dead entries that a journal's list may have beside as many as it has living ones.
 _DEAD_MAX = 1000

@@ -9,11 +9,11 @@ from typing import Final
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import COUNT_MAX
 from ringmq_node.queue.ops import Op, Outline
-from ringmq_node.storage import checkpoint, tables
-from ringmq_node.storage.checkpoint import Checkpoint
-from ringmq_node.storage.index import QueueFile
-from ringmq_node.storage.records import END_PAYLOAD, Header, Kind
-from ringmq_node.storage.tables import NUMBER_MAX, Body
+from ringmq_node.storage.format import checkpoint, tables
+from ringmq_node.storage.format.checkpoint import Checkpoint
+from ringmq_node.storage.format.records import END_PAYLOAD, Header, Kind
+from ringmq_node.storage.format.tables import NUMBER_MAX, Body
+from ringmq_node.storage.queue.index import QueueFile
 
 HOLLOW_FILL: Final = struct.Struct("<I")
 # Of an elided op, before its outline: see `Said.counts_with`.

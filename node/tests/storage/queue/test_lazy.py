@@ -13,9 +13,10 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import QueueStore, Store, StoreLimits, pager
+from ringmq_node.storage import QueueStore, Store, StoreLimits
 from ringmq_node.storage import store as store_module
-from ringmq_node.storage.paging import Chain
+from ringmq_node.storage.queue import pager
+from ringmq_node.storage.queue.paging import Chain
 
 ROOMY = StoreLimits(queue_memory_bytes_max=64 << 20)
 # A journal of a few messages, which is flushed as soon as it is sealed.

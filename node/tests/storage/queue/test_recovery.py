@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from node.tests.storage import fuzz_recovery
+from node.tests.storage.queue import fuzz_recovery
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_base.ranges import RangeSet
@@ -18,11 +18,10 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Outline, Publish, Remove, Requeue
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import CorruptError, checkpoint, references
-from ringmq_node.storage.checkpoint import Checkpoint, Cut
-from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile
-from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.records import (
+from ringmq_node.storage import CorruptError
+from ringmq_node.storage.format import checkpoint, references
+from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
+from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
     HEAD_BYTES_MAX,
@@ -35,9 +34,11 @@ from ringmq_node.storage.records import (
     owner_of,
     record_header,
 )
-from ringmq_node.storage.recovery import Recovered, load_segment, recover
-from ringmq_node.storage.references import Location, Reference
-from ringmq_node.storage.segments import MessagesOf, read_block
+from ringmq_node.storage.format.references import Location, Reference
+from ringmq_node.storage.messages import MessageStore
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile
+from ringmq_node.storage.queue.recovery import Recovered, load_segment, recover
+from ringmq_node.storage.queue.segments import MessagesOf, read_block
 
 HERE = Path("/data/queues/1c168adb00d208e42f93314529f1fa9c")
 

@@ -22,12 +22,11 @@ from pathlib import Path
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import block
-from ringmq_node.storage import tables
-from ringmq_node.storage.checkpoint import Cut
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
-from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile
-from ringmq_node.storage.records import (
+from ringmq_node.storage.format import tables
+from ringmq_node.storage.format.checkpoint import Cut
+from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
     RECORD_HEADER_BYTES,
@@ -39,7 +38,8 @@ from ringmq_node.storage.records import (
     RecordFile,
     owner_of,
 )
-from ringmq_node.storage.tables import Body, Choice
+from ringmq_node.storage.format.tables import Body, Choice
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile
 
 # Records that are longer are passed over, not read through: another call costs less.
 _DENSE_BYTES_MAX = 32 << 10

@@ -29,13 +29,10 @@ from typing import Protocol
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.storage import references
-from ringmq_node.storage.disk import Disk
+from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
-from ringmq_node.storage.index import SEGMENT_POSITIONS, Entry, QueueFile
-from ringmq_node.storage.journal import NEW_SUFFIX
-from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.records import (
+from ringmq_node.storage.format import references
+from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
     SEGMENT_MAGIC,
@@ -45,7 +42,10 @@ from ringmq_node.storage.records import (
     parse_payload,
     record_header,
 )
-from ringmq_node.storage.references import Location, Reference
+from ringmq_node.storage.format.references import Location, Reference
+from ringmq_node.storage.messages import MessageStore
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile
+from ringmq_node.storage.queue.journal import NEW_SUFFIX
 
 SUFFIX = ".idx"
 # Records that are joined from several blocks have no more than this.

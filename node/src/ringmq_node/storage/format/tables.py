@@ -17,11 +17,16 @@ from typing import Final, NamedTuple
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import block
-from ringmq_node.storage import checkpoint, references
-from ringmq_node.storage.checkpoint import Cut
-from ringmq_node.storage.index import Entry, QueueFile, alike
-from ringmq_node.storage.records import FILE_HEADER, FLAG_TRANSIENT, RECORD_HEADER_BYTES, Header
-from ringmq_node.storage.references import Location
+from ringmq_node.storage.format import checkpoint, references
+from ringmq_node.storage.format.checkpoint import Cut
+from ringmq_node.storage.format.records import (
+    FILE_HEADER,
+    FLAG_TRANSIENT,
+    RECORD_HEADER_BYTES,
+    Header,
+)
+from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.queue.index import Entry, QueueFile, alike
 
 # Positions, op numbers and generations are below; so they can be counted on from anywhere.
 NUMBER_MAX: Final = 1 << 62

@@ -1,8 +1,8 @@
-"""When a sync may hold the event loop up: `ringmq_node.storage.pace`."""
+"""When a sync may hold the event loop up: `ringmq_node.storage.disk.sync_duration`."""
 
 from __future__ import annotations
 
-from ringmq_node.storage.pace import Pace
+from ringmq_node.storage.disk.sync_duration import Pace
 
 
 def test_only_a_small_round_of_one_queue_is_done_in_place() -> None:
