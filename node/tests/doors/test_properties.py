@@ -13,8 +13,9 @@ from ringmq.v1 import common_pb2 as common
 from ringmq_node.node import Node
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.master import TURN_BYTES_MAX, Deliver, QueueMaster, Run
+from ringmq_node.queue.master import TURN_BYTES_MAX, Deliver, QueueMaster
 from ringmq_node.queue.ops import Publish
+from ringmq_node.queue.run import Run
 from ringmq_node.replica.reading import MasterBodies, read_whole
 from ringmq_node.storage import QueueStore, Store, StoreError
 

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish
+from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import QueueState
-
-
-@dataclass(frozen=True)
-class Message:
-    """One message, as a run of one."""
-
-    first_position: int
-    block: Block
-    redelivered: bool
 
 
 class MemoryQueue:
@@ -41,11 +31,11 @@ class MemoryQueue:
         parts = self.state.live.intersection(first, last)
         return [position for low, high in parts for position in range(low, high + 1)]
 
-    def fetch(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Message]:
+    def fetch(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
         return self.read(first, last, bytes_max=bytes_max, messages_max=messages_max)
 
-    def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Message]:
-        runs: list[Message] = []
+    def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> list[Run]:
+        runs: list[Run] = []
         for position in self._live(first, last)[: min(messages_max, self.read_messages_max)]:
             if position in self.missing:
                 break
@@ -53,8 +43,9 @@ class MemoryQueue:
             if runs and len(body) > bytes_max:
                 break
             bytes_max -= len(body)
+            transient = position in self.state.transient
             redelivered = position in self.state.redelivered
-            runs.append(Message(position, Block.of([body]), redelivered))
+            runs.append(Run(position, Block.of([body]), transient, redelivered))
         return runs
 
     def bytes_in(self, first: int, last: int) -> int:

@@ -17,11 +17,11 @@ from ringmq_node.queue.master import (
     Effect,
     Multicast,
     QueueMaster,
-    Run,
     Settled,
     UnknownDeliveryError,
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import QueueState
 
 MANY = 10_000

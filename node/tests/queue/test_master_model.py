@@ -31,11 +31,11 @@ from ringmq_node.queue.master import (
     Messages,
     Multicast,
     QueueMaster,
-    Run,
     Settled,
     UnknownDeliveryError,
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage import Store
 

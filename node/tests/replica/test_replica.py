@@ -19,11 +19,12 @@ from ringmq_node.model.records import QueueRecord
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import QueueState
 from ringmq_node.replica import joining as joining_module
 from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.replica import Replica
-from ringmq_node.storage import Run, Store, StoreClosedError, StoreError
+from ringmq_node.storage import Store, StoreClosedError, StoreError
 
 ME, NEXT, LAST = (MemberId(name, 1) for name in ("a", "b", "c"))
 

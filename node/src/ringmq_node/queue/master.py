@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ringmq_base.ranges import Range, RangeSet
-from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import QueueState
 
 # What one consumer is given at a time, so that several take turns.
@@ -52,17 +52,6 @@ class UnknownDeliveryError(ValueError):
         super().__init__(f"positions {first} to {last} are not outstanding on this stream")
         self.first = first
         self.last = last
-
-
-class Run(Protocol):
-    """Consecutive live messages that share a block and what is said about them."""
-
-    @property
-    def first_position(self) -> int: ...
-    @property
-    def block(self) -> Block: ...
-    @property
-    def redelivered(self) -> bool: ...
 
 
 class Messages(Protocol):
@@ -307,7 +296,7 @@ class QueueMaster:
         message if there is any, however large; if there is none, nothing follows."""
         runs = self._take(messages_max, bytes_max, None)
         if runs:
-            self._remove_for(taker, [_range_of(run) for run in runs])
+            self._remove_for(taker, [run.positions for run in runs])
         return runs
 
     def flush(self) -> list[Effect]:
@@ -331,7 +320,7 @@ class QueueMaster:
                 for run in part:
                     messages_max -= run.block.count
                     bytes_max -= run.block.sent_bytes()
-                first = _range_of(part[-1])[1] + 1
+                first = part[-1].last_position + 1
                 runs += part
         return runs
 
@@ -522,7 +511,7 @@ class QueueMaster:
                 self._assert_missing(first)
                 break
             for run in runs:
-                self.ready.remove(*_range_of(run))
+                self.ready.remove(*run.positions)
                 self.ready_bytes -= run.block.body_bytes()
                 bytes_max -= run.block.sent_bytes()
                 messages_max -= run.block.count
@@ -548,7 +537,7 @@ class QueueMaster:
                 continue
             idle = 0
             for run in runs:
-                consumer.outstanding.add(*_range_of(run))
+                consumer.outstanding.add(*run.positions)
                 given = run.block.body_bytes()
                 consumer.outstanding_bytes += given
                 self.unacknowledged_bytes += given
@@ -596,10 +585,6 @@ class QueueMaster:
 
     def _bytes_of(self, ranges: RangeSet) -> int:
         return sum(self._messages.bytes_in(first, last) for first, last in ranges)
-
-
-def _range_of(run: Run) -> Range:
-    return run.first_position, run.first_position + run.block.count - 1
 
 
 def _messages_in(ranges: Iterable[Range]) -> int:

@@ -12,7 +12,8 @@ from dataclasses import replace
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.ranges import RangeSet
 from ringmq_node.model.reasons import BrokerError
-from ringmq_node.storage import CorruptError, QueueStore, Run, StoreError
+from ringmq_node.queue.run import Run
+from ringmq_node.storage import CorruptError, QueueStore, StoreError
 
 
 def read_whole(

@@ -43,12 +43,13 @@ from ringmq_node.queue.master import (
     UnknownDeliveryError,
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import QueueState
 from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.joining import Joining
 from ringmq_node.replica.reading import MasterBodies
 from ringmq_node.replica.repair import Repair
-from ringmq_node.storage import QueueStore, Run, StoreError
+from ringmq_node.storage import QueueStore, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -336,7 +337,7 @@ class Replica:
                     self._held_ops.append(op)
                     self._send_held_ops()
                 case Deliver(consumer, runs):
-                    self._consumers[consumer].delivered(runs)  # type: ignore[arg-type]
+                    self._consumers[consumer].delivered(runs)
                 case Confirm(publisher, sequences):
                     session = self._publishers.get(publisher)
                     if session is not None:
@@ -569,7 +570,7 @@ class Replica:
             elif master.is_held:
                 await self._wait_repaired()
                 continue
-            return runs  # type: ignore[return-value]
+            return runs
 
     async def _wait_inheritance(self) -> None:
         """A queue whose master has just changed is not empty: a trip around the ring, and what
@@ -585,7 +586,7 @@ class Replica:
             master = self.serving()
             runs = master.peek(messages_max, bytes_max)
             if runs or not master.is_held:
-                return runs  # type: ignore[return-value]
+                return runs
             await self._wait_repaired()
 
     async def purge(self) -> int:

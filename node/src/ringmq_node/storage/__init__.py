@@ -17,7 +17,7 @@ from ringmq_node.storage.errors import (
     UnsupportedFormatError,
 )
 from ringmq_node.storage.limits import StoreLimits
-from ringmq_node.storage.queue.queue_store import QueueStore, Run
+from ringmq_node.storage.queue.queue_store import QueueStore
 from ringmq_node.storage.statistics import StoreStatistics
 from ringmq_node.storage.store import Store
 
@@ -30,7 +30,6 @@ __all__ = [
     "FileDisk",
     "ForeignDirectoryError",
     "QueueStore",
-    "Run",
     "Store",
     "StoreClosedError",
     "StoreError",

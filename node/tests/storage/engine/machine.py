@@ -24,8 +24,9 @@ from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish
+from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import QueueStore, Run, Store, StoreLimits
+from ringmq_node.storage import QueueStore, Store, StoreLimits
 from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.format.segment_scan import load_segment
 

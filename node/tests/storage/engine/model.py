@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ringmq_base.ranges import Range, RangeSet
-from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.master import Confirm, Deliver, Effect, Multicast, QueueMaster, Settled
 from ringmq_node.queue.ops import Op, Remove, Requeue
+from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import QueueState
-from ringmq_node.storage import QueueStore, Run
+from ringmq_node.storage import QueueStore
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,10 @@ class Queue:
         last = self.store.state.last_number
         self.do(self.master.watermarks(last, min(self.store.durable_number, last)))
 
-    def seen(self, runs: Sequence[master_module.Run]) -> list[int]:
+    def seen(self, runs: Sequence[Run]) -> list[int]:
         """The positions of `runs`, whose content is what was published."""
         found: list[int] = []
         for run in runs:
-            assert isinstance(run, Run)
             properties = run.block.properties() or [b""]
             if len(properties) == 1:
                 properties *= run.block.count

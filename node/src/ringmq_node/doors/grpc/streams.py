@@ -19,8 +19,8 @@ from ringmq_gm import RingClosedError
 from ringmq_node.broker.deleting import check_not_deleting
 from ringmq_node.doors.grpc.service import Context, Outbox, parse
 from ringmq_node.model.reasons import BrokerError
+from ringmq_node.queue.run import Run
 from ringmq_node.replica.replica import Replica
-from ringmq_node.storage import Run
 
 BATCH_BYTES_MAX = 1024 * 1024
 BATCH_MESSAGES_MAX = 8192

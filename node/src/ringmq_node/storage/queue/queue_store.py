@@ -26,6 +26,7 @@ from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import QueueState
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError, StoreFailedError
 from ringmq_node.storage.format import checkpoint, references
@@ -67,20 +68,6 @@ class Host(bodies.Host, Protocol):
 
     async def wait_room(self) -> None:
         """Waits for a round if much isn't durable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Live messages at consecutive positions, alike in all but their bodies."""
-
-    first_position: int
-    block: Block
-    transient: bool
-    redelivered: bool
-
-    @property
-    def last_position(self) -> int:
-        return self.first_position + self.block.count - 1
 
 
 @dataclass(slots=True, eq=False)
