@@ -17,7 +17,7 @@ from ringsim.faults import (
 )
 from ringsim.runs import failures_of, run_scenario
 
-from ringmq_gm.member import RingMember
+from ringmq_gm.core.member import RingMember
 
 # The master doesn't learn that it has been put out, and is still linked to the others.
 STALE_MASTER = Scenario(

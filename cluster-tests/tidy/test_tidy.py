@@ -27,22 +27,8 @@ ALLOWED = {
 # A core gets time, chance and I/O from its caller, or it can't be replayed.
 IMPURE = {"asyncio", "grpc", "os", "random", "socket", "subprocess", "threading", "time"}
 CORES = [
-    *(
-        PACKAGES["ringmq_gm"] / f"{name}.py"
-        for name in (
-            "views",
-            "frames",
-            "events",
-            "cache",
-            "changes",
-            "member",
-            "place",
-            "handover",
-            "detector",
-            "outbox",
-            "wire",
-        )
-    ),
+    *sorted((PACKAGES["ringmq_gm"] / "core").glob("*.py")),
+    *(PACKAGES["ringmq_gm"] / f"links/{name}.py" for name in ("detector", "outbox", "wire")),
     *sorted((PACKAGES["ringmq_node"] / "queue").glob("*.py")),
     *(PACKAGES["ringmq_node"] / f"resources/{name}.py" for name in ("limits", "memory", "disk")),
     PACKAGES["ringmq_node"] / "replica/catchup.py",

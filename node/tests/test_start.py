@@ -14,9 +14,8 @@ import pytest
 from node.tests.nodes import lone_node
 
 import ringmq_node.node as node_module
-from ringmq_gm import MemberId, ring_key
+from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import Guard, Put
-from ringmq_gm.views import first_view
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.node import Node, run_node
 from ringmq_node.replica.pieces import Pace

@@ -35,8 +35,8 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ringmq_gm.changes import LogEnd
-from ringmq_gm.events import (
+from ringmq_gm.core.changes import LogEnd
+from ringmq_gm.core.events import (
     CaughtUp,
     Deliver,
     Effect,
@@ -59,9 +59,9 @@ from ringmq_gm.events import (
     ViewLearned,
     Watermarks,
 )
-from ringmq_gm.frames import Envelope, Frame
-from ringmq_gm.member import RingMember
-from ringmq_gm.views import MemberId, View, first_view
+from ringmq_gm.core.frames import Envelope, Frame
+from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.views import MemberId, View, first_view
 from ringsim.application import BrokenInvariantError, Entry
 from ringsim.snapshots import clone, key_of
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringmq_gm.cache import CachedOp
-from ringmq_gm.events import Effect, Event, Propose, Role
-from ringmq_gm.frames import Hello, Mark, MarksFrame, OpFrame, Resume, Submit
-from ringmq_gm.member import RingMember
-from ringmq_gm.place import Place
-from ringmq_gm.views import MemberId, View
+from ringmq_gm.core.cache import CachedOp
+from ringmq_gm.core.events import Effect, Event, Propose, Role
+from ringmq_gm.core.frames import Hello, Mark, MarksFrame, OpFrame, Resume, Submit
+from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.place import Place
+from ringmq_gm.core.views import MemberId, View
 
 EpochFrame = Hello | Resume | OpFrame | MarksFrame | Submit
 

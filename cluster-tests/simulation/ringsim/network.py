@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ringmq_gm.events import LinkDown, LinkUp, Received
-from ringmq_gm.frames import Envelope, Frame
-from ringmq_gm.views import MemberId
+from ringmq_gm.core.events import LinkDown, LinkUp, Received
+from ringmq_gm.core.frames import Envelope, Frame
+from ringmq_gm.core.views import MemberId
 
 if TYPE_CHECKING:
     from ringsim.world import World

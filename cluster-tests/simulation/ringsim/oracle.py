@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringmq_gm.events import Role, Watermarks
-from ringmq_gm.views import MemberId, View
+from ringmq_gm.core.events import Role, Watermarks
+from ringmq_gm.core.views import MemberId, View
 from ringsim.application import BrokenInvariantError, Entry
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringmq_gm.events import LeasesLearned, Outcome, ProposalEnded, ViewLearned
-from ringmq_gm.views import MemberId, View
+from ringmq_gm.core.events import LeasesLearned, Outcome, ProposalEnded, ViewLearned
+from ringmq_gm.core.views import MemberId, View
 
 if TYPE_CHECKING:
     from ringsim.world import Node, World

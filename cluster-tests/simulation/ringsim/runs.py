@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringmq_gm.member import RingMember
+from ringmq_gm.core.member import RingMember
 from ringsim.faults import Scenario, scenario_of
 from ringsim.processes import over_all
 from ringsim.story import shortened

@@ -13,11 +13,11 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
-from ringmq_gm.cache import OpCache
-from ringmq_gm.changes import Known, Probe, ViewChanger
-from ringmq_gm.handover import Handover
-from ringmq_gm.member import RingMember
-from ringmq_gm.place import Place, Progress
+from ringmq_gm.core.cache import OpCache
+from ringmq_gm.core.changes import Known, Probe, ViewChanger
+from ringmq_gm.core.handover import Handover
+from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.place import Place, Progress
 
 T = TypeVar("T")
 

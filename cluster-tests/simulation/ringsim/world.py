@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from hashlib import blake2b
 
-from ringmq_gm.events import (
+from ringmq_gm.core.events import (
     CaughtUp,
     Deliver,
     Effect,
@@ -33,8 +33,8 @@ from ringmq_gm.events import (
     Tick,
     Watermarks,
 )
-from ringmq_gm.member import RingMember
-from ringmq_gm.views import MemberId, first_view
+from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.views import MemberId, first_view
 from ringsim.application import Application, BrokenInvariantError, Disk, Entry
 from ringsim.clock import Clock
 from ringsim.faults import (

@@ -1,6 +1,9 @@
 """Guaranteed multicast among the members of a ring. See gm/README.md."""
 
-from ringmq_gm.changes import LogEnd, Timing
+from ringmq_gm.core.changes import LogEnd, Timing
+from ringmq_gm.core.events import Role
+from ringmq_gm.core.frames import Mark
+from ringmq_gm.core.views import Member, MemberId, View, ViewError, first_view
 from ringmq_gm.errors import (
     DrainingError,
     FullError,
@@ -13,14 +16,11 @@ from ringmq_gm.errors import (
     SupersededError,
     TooLargeError,
 )
-from ringmq_gm.events import Role
-from ringmq_gm.frames import Mark
 from ringmq_gm.group import Group
 from ringmq_gm.nodes import NodeRecord, next_incarnation
 from ringmq_gm.options import GroupOptions
 from ringmq_gm.registry_views import ring_key
 from ringmq_gm.rings import Application, Ring
-from ringmq_gm.views import Member, MemberId, View, first_view
 
 __all__ = [
     "Application",
@@ -45,6 +45,7 @@ __all__ = [
     "Timing",
     "TooLargeError",
     "View",
+    "ViewError",
     "first_view",
     "next_incarnation",
     "ring_key",

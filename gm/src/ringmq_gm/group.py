@@ -25,10 +25,8 @@ from typing import Any
 import grpc.aio
 
 from ringmq_base.timer import Timer
-from ringmq_gm.changes import LogEnd
-from ringmq_gm.detector import Detector, Down, Finding, Silent, Up
-from ringmq_gm.errors import RingFailedError
-from ringmq_gm.events import (
+from ringmq_gm.core.changes import LogEnd
+from ringmq_gm.core.events import (
     Event,
     LeasesLearned,
     LinkDown,
@@ -38,17 +36,19 @@ from ringmq_gm.events import (
     Received,
     Role,
 )
-from ringmq_gm.frames import Envelope, Frame, Hello
-from ringmq_gm.incoming import IncomingLinks
-from ringmq_gm.member import RingMember
+from ringmq_gm.core.frames import Envelope, Frame, Hello
+from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.views import MemberId, View
+from ringmq_gm.errors import RingFailedError
+from ringmq_gm.links.detector import Detector, Down, Finding, Silent, Up
+from ringmq_gm.links.incoming import IncomingLinks
+from ringmq_gm.links.outgoing import OutgoingLink
 from ringmq_gm.nodes import Directory, NodeRecord
 from ringmq_gm.options import GroupOptions
-from ringmq_gm.outgoing import OutgoingLink
 from ringmq_gm.registry.base import Registry
 from ringmq_gm.registry_views import RegistryViews
 from ringmq_gm.rings import Application, Ring
 from ringmq_gm.timers import RingTimers
-from ringmq_gm.views import MemberId, View
 
 # Rings of which a Hello came before they were opened here.
 EARLY_HELLOS_MAX = 10_000

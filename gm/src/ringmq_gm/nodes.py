@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
+from ringmq_gm.core.views import MemberId
 from ringmq_gm.errors import SupersededError
 from ringmq_gm.registry.base import (
     Changed,
@@ -34,7 +35,6 @@ from ringmq_gm.registry.base import (
     SessionLostError,
     UnavailableError,
 )
-from ringmq_gm.views import MemberId
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from ringmq_gm.events import Event, Outcome, ProposalEnded, Propose, ViewLearned
+from ringmq_gm.core.events import Event, Outcome, ProposalEnded, Propose, ViewLearned
+from ringmq_gm.core.views import View, ViewError
 from ringmq_gm.registry.base import (
     Change,
     Changed,
@@ -40,7 +41,6 @@ from ringmq_gm.registry.base import (
     Reset,
     UnavailableError,
 )
-from ringmq_gm.views import View, ViewError
 
 RINGS = "rings/"
 # Proposals in one commit: below the registry's limit on operations.

@@ -22,17 +22,7 @@ import logging
 from collections import deque
 from typing import Protocol, assert_never
 
-from ringmq_gm.errors import (
-    DrainingError,
-    FullError,
-    NotMasterError,
-    PromotionError,
-    RefusedError,
-    RingClosedError,
-    RingFailedError,
-    TooLargeError,
-)
-from ringmq_gm.events import (
+from ringmq_gm.core.events import (
     CaughtUp,
     Deliver,
     Effect,
@@ -51,9 +41,19 @@ from ringmq_gm.events import (
     StartCatchUp,
     Watermarks,
 )
-from ringmq_gm.frames import Frame, Mark, Submit
-from ringmq_gm.member import RingMember
-from ringmq_gm.views import MemberId, View
+from ringmq_gm.core.frames import Frame, Mark, Submit
+from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.views import MemberId, View
+from ringmq_gm.errors import (
+    DrainingError,
+    FullError,
+    NotMasterError,
+    PromotionError,
+    RefusedError,
+    RingClosedError,
+    RingFailedError,
+    TooLargeError,
+)
 
 log = logging.getLogger(__name__)
 

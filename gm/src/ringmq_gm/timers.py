@@ -12,7 +12,7 @@ import heapq
 from itertools import count
 
 from ringmq_base.timer import Timer
-from ringmq_gm.events import Tick
+from ringmq_gm.core.events import Tick
 from ringmq_gm.rings import Ring
 
 

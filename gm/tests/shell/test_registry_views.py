@@ -10,7 +10,7 @@ from pathlib import Path
 from group_harness import until
 
 from ringmq_gm import MemberId, View, first_view, ring_key
-from ringmq_gm.events import Event, Outcome, ProposalEnded, Propose, ViewLearned
+from ringmq_gm.core.events import Event, Outcome, ProposalEnded, Propose, ViewLearned
 from ringmq_gm.registry.base import (
     Delete,
     Guard,

@@ -11,14 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-from ringmq_gm import MemberId, ring_key
+from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import (
     Guard,
     Put,
     Registry,
 )
 from ringmq_gm.registry.url import open_registry
-from ringmq_gm.views import first_view
 from ringmq_node.broker.catalogue import Directory
 from ringmq_node.model.records import QueueMode, QueueRecord
 

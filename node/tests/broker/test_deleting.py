@@ -13,7 +13,7 @@ from node.tests.nodes import lone_node
 
 import ringmq
 from ringmq.errors import QueueNotEmptyError, RingMQError, UnavailableError
-from ringmq_gm import MemberId, ring_key
+from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import (
     Delete,
     Guard,
@@ -23,7 +23,6 @@ from ringmq_gm.registry.base import (
 from ringmq_gm.registry.base import (
     UnavailableError as RegistryAwayError,
 )
-from ringmq_gm.views import first_view
 from ringmq_node.node import Node
 from ringmq_node.storage.errors import CorruptionReport
 

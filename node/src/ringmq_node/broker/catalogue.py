@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ringmq.v1 import common_pb2 as common
-from ringmq_gm import LogEnd, MemberId, Role, View, ring_key
+from ringmq_gm import LogEnd, MemberId, Role, View, first_view, ring_key
 from ringmq_gm.registry.base import (
     Change,
     Changed,
@@ -28,7 +28,6 @@ from ringmq_gm.registry.base import (
     Reset,
     UnavailableError,
 )
-from ringmq_gm.views import first_view
 from ringmq_node.broker.transient import is_gone
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import (

@@ -19,9 +19,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ringmq.v1 import common_pb2 as common
-from ringmq_gm import View, ring_key
+from ringmq_gm import View, ViewError, ring_key
 from ringmq_gm.registry.base import Delete, Guard, OutcomeUnknownError, UnavailableError
-from ringmq_gm.views import ViewError
 from ringmq_node.broker.catalogue import registry_away
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import QueueRecord

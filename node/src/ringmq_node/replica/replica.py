@@ -1,7 +1,7 @@
 """One replica of a queue on this node: the ring's member, the store and the queue, joined.
 
 A shell: it passes what comes from one to the others and carries out their effects.
-What is decided is decided in `ringmq_gm.member` (who is master, what is safe),
+What is decided is decided in `ringmq_gm.core.member` (who is master, what is safe),
 `queue.state` (what the ops add up to) and `queue.master` (who gets which message).
 
     publish  -> ring.multicast -> deliver -> store.append -> on_durable -> ring.persisted

@@ -1,4 +1,4 @@
-"""The calling end of the links: dials a node, and sends it what waits. See links.py."""
+"""The calling end of the links: dials a node, and sends it what waits. See link.py."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import grpc.aio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from ringmq_gm import wire
-from ringmq_gm.frames import Frame, Pong, Stale
-from ringmq_gm.links import BROKEN, METHOD, Call, LinkError, Owner, first_reason, reason_of
+from ringmq_gm.core.frames import Frame, Pong, Stale
+from ringmq_gm.links import wire
+from ringmq_gm.links.link import BROKEN, METHOD, Call, LinkError, Owner, first_reason, reason_of
+from ringmq_gm.links.outbox import Outbox
 from ringmq_gm.options import GroupOptions
-from ringmq_gm.outbox import Outbox
 
 log = logging.getLogger(__name__)
 

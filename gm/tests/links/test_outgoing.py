@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from ringmq_gm import GroupOptions, wire
-from ringmq_gm.frames import OpFrame
-from ringmq_gm.links import Owner
-from ringmq_gm.outgoing import _OutgoingSession
+from ringmq_gm import GroupOptions
+from ringmq_gm.core.frames import OpFrame
+from ringmq_gm.links import wire
+from ringmq_gm.links.link import Owner
+from ringmq_gm.links.outgoing import _OutgoingSession
 
 SLOW_S = 10.0
 WINDOW_BYTES = 100_000

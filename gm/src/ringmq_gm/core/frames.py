@@ -31,7 +31,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ringmq_gm.views import MemberId
+from ringmq_gm.core.views import MemberId
 
 HEADER = struct.Struct("<IBBHQ")
 AFTER_SIZE = HEADER.size - 4

@@ -46,9 +46,9 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from ringmq_gm.cache import CachedOp, OpCache
-from ringmq_gm.changes import Chance, LogEnd, Stage, Timing, ViewChanger
-from ringmq_gm.events import (
+from ringmq_gm.core.cache import CachedOp, OpCache
+from ringmq_gm.core.changes import Chance, LogEnd, Stage, Timing, ViewChanger
+from ringmq_gm.core.events import (
     CaughtUp,
     Deliver,
     Effect,
@@ -75,7 +75,7 @@ from ringmq_gm.events import (
     ViewLearned,
     Watermarks,
 )
-from ringmq_gm.frames import (
+from ringmq_gm.core.frames import (
     Frame,
     Hello,
     Mark,
@@ -87,9 +87,9 @@ from ringmq_gm.frames import (
     Stale,
     Submit,
 )
-from ringmq_gm.handover import Handover, is_drained, refusal_of
-from ringmq_gm.place import Place, Progress
-from ringmq_gm.views import MemberId, View
+from ringmq_gm.core.handover import Handover, is_drained, refusal_of
+from ringmq_gm.core.place import Place, Progress
+from ringmq_gm.core.views import MemberId, View
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 

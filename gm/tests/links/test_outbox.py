@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringmq_gm import wire
-from ringmq_gm.frames import (
+from ringmq_gm.core.frames import (
     Frame,
     Hello,
     Mark,
@@ -19,7 +18,8 @@ from ringmq_gm.frames import (
     Submit,
     decode,
 )
-from ringmq_gm.outbox import Outbox
+from ringmq_gm.links import wire
+from ringmq_gm.links.outbox import Outbox
 
 PART_BYTES = 4096
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from ringmq_gm.views import MemberId
+from ringmq_gm.core.views import MemberId
 
 VERSION = 1
 

@@ -12,9 +12,10 @@ import grpc.aio
 import pytest
 from group_harness import LocalCluster, local_cluster, until
 
-from ringmq_gm import GroupOptions, MemberId, NodeRecord, first_view, ring_key, wire
-from ringmq_gm.frames import Frame, Hello, Mark, OpFrame, decode, encode
-from ringmq_gm.links import METHOD, Call
+from ringmq_gm import GroupOptions, MemberId, NodeRecord, first_view, ring_key
+from ringmq_gm.core.frames import Frame, Hello, Mark, OpFrame, decode, encode
+from ringmq_gm.links import wire
+from ringmq_gm.links.link import METHOD, Call
 from ringmq_gm.registry.base import Put
 
 ME = MemberId("z", 3)

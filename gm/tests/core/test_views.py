@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringmq_gm.views import Member, MemberId, View, ViewError, first_view
+from ringmq_gm.core.views import Member, MemberId, View, ViewError, first_view
 
 A, B, C, D = (MemberId(node, 1) for node in "abcd")
 B2 = MemberId("b", 2)

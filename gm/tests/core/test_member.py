@@ -7,8 +7,8 @@ from collections import deque
 
 import pytest
 
-from ringmq_gm.changes import LogEnd
-from ringmq_gm.events import (
+from ringmq_gm.core.changes import LogEnd
+from ringmq_gm.core.events import (
     CaughtUp,
     Deliver,
     Effect,
@@ -35,7 +35,7 @@ from ringmq_gm.events import (
     ViewLearned,
     Watermarks,
 )
-from ringmq_gm.frames import (
+from ringmq_gm.core.frames import (
     Envelope,
     Frame,
     Hello,
@@ -48,8 +48,8 @@ from ringmq_gm.frames import (
     Stale,
     Submit,
 )
-from ringmq_gm.member import RingMember
-from ringmq_gm.views import Member, MemberId, View
+from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.views import Member, MemberId, View
 
 A, B, C = (MemberId(node, 1) for node in "abc")
 A2, B2, C2 = (MemberId(node, 2) for node in "abc")

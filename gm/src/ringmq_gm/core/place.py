@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringmq_gm.frames import Mark
-from ringmq_gm.views import MemberId, View
+from ringmq_gm.core.frames import Mark
+from ringmq_gm.core.views import MemberId, View
 
 
 @dataclass(slots=True)

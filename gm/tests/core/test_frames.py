@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ringmq_gm.frames import (
+from ringmq_gm.core.frames import (
     Frame,
     FrameError,
     Hello,

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringmq.v1 import ring_pb2
-from ringmq_gm import wire
-from ringmq_gm.views import MemberId
-from ringmq_gm.wire import Opening, WireError
+from ringmq_gm.core.views import MemberId
+from ringmq_gm.links import wire
+from ringmq_gm.links.wire import Opening, WireError
 
 
 @given(st.binary(max_size=300), st.sampled_from([0, 127, 128, 20_000, 3_000_000]))

@@ -1,4 +1,4 @@
-"""The answering end of the links: takes what other nodes send. See links.py."""
+"""The answering end of the links: takes what other nodes send. See link.py."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ringmq_gm import wire
-from ringmq_gm.frames import FrameError, decode
-from ringmq_gm.links import METHOD, Context, Owner, first_reason
+from ringmq_gm.core.frames import FrameError, decode
+from ringmq_gm.links import wire
+from ringmq_gm.links.link import METHOD, Context, Owner, first_reason
 from ringmq_gm.options import GroupOptions
 
 log = logging.getLogger(__name__)

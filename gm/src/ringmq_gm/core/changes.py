@@ -29,9 +29,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from ringmq_gm.events import Effect, Outcome, Propose, RefreshView, Send
-from ringmq_gm.frames import Ping, Pong
-from ringmq_gm.views import MemberId, View
+from ringmq_gm.core.events import Effect, Outcome, Propose, RefreshView, Send
+from ringmq_gm.core.frames import Ping, Pong
+from ringmq_gm.core.views import MemberId, View
 
 
 class Chance(Protocol):

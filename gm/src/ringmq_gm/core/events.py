@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ringmq_gm.frames import Envelope, Frame
-from ringmq_gm.views import MemberId, View
+from ringmq_gm.core.frames import Envelope, Frame
+from ringmq_gm.core.views import MemberId, View
 
 # --- events ---
 

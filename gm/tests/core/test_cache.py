@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringmq_gm.cache import CachedOp, OpCache
+from ringmq_gm.core.cache import CachedOp, OpCache
 
 
 def op(number: int, payload: bytes = b"xy") -> CachedOp:

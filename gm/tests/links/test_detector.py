@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringmq_gm.detector import Contact, Detector, Down, Silent, Up
+from ringmq_gm.links.detector import Contact, Detector, Down, Silent, Up
 
 TIMEOUT_S = 2.0
 REDIAL_S = 0.2

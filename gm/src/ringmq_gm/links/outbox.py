@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from ringmq_gm.frames import (
+from ringmq_gm.core.frames import (
     Frame,
     Hello,
     MarksFrame,
@@ -43,7 +43,7 @@ from ringmq_gm.frames import (
     Submit,
     encode,
 )
-from ringmq_gm.wire import LAST_PART, PART, WHOLE, frames_message
+from ringmq_gm.links.wire import LAST_PART, PART, WHOLE, frames_message
 
 # What one ring may send before it is the next one's turn.
 TURN_BYTES = 64 * 1024

@@ -29,9 +29,9 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from ringmq_gm import wire
-from ringmq_gm.frames import Frame
-from ringmq_gm.views import MemberId
+from ringmq_gm.core.frames import Frame
+from ringmq_gm.core.views import MemberId
+from ringmq_gm.links import wire
 
 METHOD = "/ringmq.v1.Ring/Link"
 # How long the other end may take to end a stream that is closed in good order.

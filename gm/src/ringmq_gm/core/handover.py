@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ringmq_gm.frames import Mark
-from ringmq_gm.views import MemberId, View
+from ringmq_gm.core.frames import Mark
+from ringmq_gm.core.views import MemberId, View
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""The streams between nodes: dialled, answered, watched. `link` tells how they work together."""
