@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 import ringmq
-from ringmq.channels import parse_seeds
+from ringmq.calls.channels import parse_seeds
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 
@@ -613,7 +613,7 @@ def test_a_wait_for_an_ack_ends_with_the_consumer(
             await consumer.open()
             batch = await anext(consumer)
             if ends == "bug":
-                monkeypatch.setattr("ringmq.consumer._Stream._on_settled", bug)
+                monkeypatch.setattr("ringmq.consuming.consumer._Stream._on_settled", bug)
                 assert not await consumer.ack(batch[0], wait=True)
                 assert not await consumer.ack(batch[1], wait=True)
                 with pytest.raises(ringmq.ProtocolError, match="a bug"):

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from ringmq.calls.status import from_reason
 from ringmq.errors import (
     BadRequestError,
     MessageTooLargeError,
@@ -18,8 +19,7 @@ from ringmq.errors import (
     TooFewSynchronisedError,
     UnavailableError,
 )
-from ringmq.publisher_core import Flight, Limits, Phase, PublisherCore, Ticket
-from ringmq.status import from_reason
+from ringmq.publishing.core import Flight, Limits, Phase, PublisherCore, Ticket
 from ringmq.v1 import common_pb2 as common
 
 LIMITS = Limits(message_bytes_max=1000, batch_bytes_max=1000, batch_messages_max=100)

@@ -8,7 +8,8 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from grpc.aio import AioRpcError, Metadata
 
 import ringmq
-from ringmq import errors, status
+from ringmq import errors
+from ringmq.calls import status
 from ringmq.v1 import common_pb2 as common
 
 

@@ -16,7 +16,7 @@ async with ringmq.connect(["127.0.0.1:7801"]) as client:
 """
 
 from ringmq.client import Client, connect
-from ringmq.consumer import Consumer
+from ringmq.consuming.consumer import Consumer
 from ringmq.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -61,7 +61,7 @@ from ringmq.model import (
     Resources,
     StoreNumbers,
 )
-from ringmq.publisher import Publisher
+from ringmq.publishing.publisher import Publisher
 from ringmq.sync import connect_sync
 
 __all__ = [

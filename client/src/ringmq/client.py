@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from types import TracebackType
 
-from ringmq.channels import Channels, Node, is_refused, parse_seeds
-from ringmq.consumer import Consumer
+from ringmq.calls.channels import Channels, Node, is_refused, parse_seeds
+from ringmq.calls.requests import request_of
+from ringmq.consuming.consumer import Consumer
 from ringmq.errors import (
     BadRequestError,
     ClosedError,
@@ -26,8 +27,7 @@ from ringmq.errors import (
     UnavailableError,
 )
 from ringmq.model import Batch, ClusterStatus, Location, Promotion, QueueInfo, QueueMode
-from ringmq.publisher import Publisher
-from ringmq.requests import request_of
+from ringmq.publishing.publisher import Publisher
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common

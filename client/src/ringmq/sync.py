@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from ringmq.client import DEADLINE_S, RECEIVE_BYTES_MAX, WINDOW_BYTES, Client, connect
-from ringmq.consumer import Consumer
+from ringmq.consuming.consumer import Consumer
 from ringmq.model import (
     Batch,
     ClusterStatus,
@@ -33,7 +33,7 @@ from ringmq.model import (
     QueueInfo,
     QueueMode,
 )
-from ringmq.publisher import Publisher
+from ringmq.publishing.publisher import Publisher
 
 R = TypeVar("R")
 

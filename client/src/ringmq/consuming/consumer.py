@@ -20,7 +20,9 @@ from typing import Literal
 
 import grpc.aio
 
-from ringmq.channels import Channels, Node, Route
+from ringmq.calls.channels import Channels, Node, Route
+from ringmq.calls.requests import request_of
+from ringmq.calls.status import from_reason
 from ringmq.errors import (
     BadRequestError,
     ClosedError,
@@ -30,9 +32,7 @@ from ringmq.errors import (
     UnknownDeliveryError,
 )
 from ringmq.model import Batch, Message
-from ringmq.requests import request_of
-from ringmq.status import from_reason
-from ringmq.streams import Keeper, Owner
+from ringmq.streams.keeper import Keeper, Owner
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.ranges import Range, RangeSet

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc.aio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
+from ringmq.calls.requests import request_of
+from ringmq.calls.status import from_call
 from ringmq.errors import (
     BadRequestError,
     DiskFullError,
@@ -37,8 +39,6 @@ from ringmq.errors import (
     UnavailableError,
 )
 from ringmq.model import Location
-from ringmq.requests import request_of
-from ringmq.status import from_call
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1.admin_pb2_grpc import AdminStub
 from ringmq.v1.broker_pb2_grpc import BrokerStub

@@ -22,9 +22,9 @@ from typing import Generic, TypeVar, cast
 import grpc.aio
 from tenacity import AsyncRetrying, retry_if_exception
 
-from ringmq.channels import SUCCESSOR_S, Node, Route, is_nodes_own, is_retryable, retry_wait_s
+from ringmq.calls.channels import SUCCESSOR_S, Node, Route, is_nodes_own, is_retryable, retry_wait_s
+from ringmq.calls.status import from_call
 from ringmq.errors import ProtocolError, RetryableError, RingMQError, UnavailableError
-from ringmq.status import from_call
 from ringmq.v1.broker_pb2 import ConsumeRequest, ConsumeResponse, PublishRequest, PublishResponse
 from ringmq_base.limits import HEARTBEATS_MISSED_MAX
 

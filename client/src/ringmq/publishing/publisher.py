@@ -15,7 +15,9 @@ from types import TracebackType
 
 import grpc.aio
 
-from ringmq.channels import Channels, Node, Route
+from ringmq.calls.channels import Channels, Node, Route
+from ringmq.calls.requests import request_of
+from ringmq.calls.status import from_reason
 from ringmq.errors import (
     BadRequestError,
     ClosedError,
@@ -28,10 +30,8 @@ from ringmq.errors import (
     WindowFullError,
 )
 from ringmq.model import Properties
-from ringmq.publisher_core import NO_LIMITS, Flight, Limits, PublisherCore, Ticket
-from ringmq.requests import request_of
-from ringmq.status import from_reason
-from ringmq.streams import Keeper, Owner
+from ringmq.publishing.core import NO_LIMITS, Flight, Limits, PublisherCore, Ticket
+from ringmq.streams.keeper import Keeper, Owner
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX

@@ -1,0 +1,1 @@
+"""Consuming from one queue: batches in, acks out as ranges."""

@@ -1,0 +1,1 @@
+"""A stream that is opened again when it breaks: the shell that publisher and consumer share."""
