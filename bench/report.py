@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from bench.goals import Goal, Verdict
 from bench.measure import Measurement, Point
 from bench.stats import Spread, Value, paired_ratio, select, spread
 
@@ -50,54 +51,24 @@ COLUMNS = (
 _BY_NAME = {column.name: column for column in COLUMNS}
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """A bound on the paired ratio ours / RabbitMQ's of one column."""
-
-    column: str
-    at_least: float | None = None
-    at_most: float | None = None
-
-    def is_met(self, ratio: float) -> bool:
-        return (self.at_least is None or ratio >= self.at_least) and (
-            self.at_most is None or ratio <= self.at_most
-        )
-
-    def text(self) -> str:
-        if self.at_least is not None:
-            return f"at least {self.at_least:g} x"
-        return f"at most {self.at_most:g} x"
-
-
 def goals_for(point: Point) -> tuple[Goal, ...]:
     """Throughput and CPU where the window is open, latency where it is one."""
     if point.window == 1:
-        return (Goal("p50_ms", at_most=1.0),)
+        return (Goal("p50_ms", beside=THEIRS, at_most=1.0),)
     return (
-        Goal("rate_per_s", at_least=4.0),
-        Goal("broker_cpu_s_per_million", at_most=0.25),
+        Goal("rate_per_s", beside=THEIRS, at_least=4.0),
+        Goal("broker_cpu_s_per_million", beside=THEIRS, at_most=0.25),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    point: Point
-    goal: Goal
-    ratio: Spread
-
-    @property
-    def is_met(self) -> bool:
-        return self.goal.is_met(self.ratio.median)
-
-
-def verdicts(measurements: Sequence[Measurement], points: Sequence[Point]) -> list[Verdict]:
+def verdicts(measurements: Sequence[Measurement], points: Sequence[Point]) -> list[Verdict[Point]]:
     """One for each goal, or none if either side wasn't part of the run."""
     found = []
     for point in points:
         ours, theirs = (select(measurements, peer, point) for peer in (OURS, THEIRS))
         if ours and theirs:
             for goal in goals_for(point):
-                ratio = paired_ratio(ours, theirs, _BY_NAME[goal.column].value)
+                ratio = paired_ratio(ours, theirs, _BY_NAME[goal.figure].value)
                 found.append(Verdict(point, goal, ratio))
     return found
 
@@ -116,10 +87,10 @@ def print_report(
         console.print(_table(measurements, point))
     for verdict in verdicts(measurements, points):
         colour, word = ("green", "met") if verdict.is_met else ("red", "missed")
-        heading = _BY_NAME[verdict.goal.column].heading
+        heading = _BY_NAME[verdict.goal.figure].heading
         console.print(
-            f"[{colour}]{word:7}[/] {verdict.point.label()}: {heading} {verdict.goal.text()} "
-            f"RabbitMQ's, is {inline(verdict.ratio, 2)}"
+            f"[{colour}]{word:7}[/] {verdict.subject.label()}: {heading} {verdict.goal.text()}, "
+            f"is {inline(verdict.value, 2)}"
         )
     noise = spread([each.others_cores for each in measurements])
     console.print(
@@ -189,9 +160,9 @@ def to_json(
         ],
         "goals": [
             {
-                "point": asdict(verdict.point),
-                "column": verdict.goal.column,
-                "ratio_to_rabbitmq": asdict(verdict.ratio),
+                "point": asdict(verdict.subject),
+                "column": verdict.goal.figure,
+                "ratio_to_rabbitmq": asdict(verdict.value),
                 "wanted": verdict.goal.text(),
                 "met": verdict.is_met,
             }

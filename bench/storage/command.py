@@ -21,13 +21,13 @@ from bench.peers.ringmq import version
 from bench.storage import plot, rabbit, report
 from bench.storage.cases import CASES, Case
 from bench.storage.context import BUDGET_BYTES, Context
-from bench.storage.outcome import Outcome
+from bench.storage.round_result import RoundResult
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build" / "bench"
 RESULTS = ROOT / "bench" / "results"
 _PREFIX = "storage-"
-# What has to stay free beside what a case may take.
+# Kept free on the disk beside the space that a case may take.
 _SPARE_BYTES = 1_000_000_000
 
 
@@ -69,14 +69,14 @@ def run_cases(
     rounds: Callable[[Case], int],
     scale: float,
     with_rabbitmq: bool,
-    run: Callable[[Case, str, int], Outcome],
+    run: Callable[[Case, str, int], RoundResult],
     say: Callable[[str], None],
-) -> tuple[list[Outcome], list[str]]:
-    """The outcomes, and what failed, in words: that ends a variant's run, not the others'.
+) -> tuple[list[RoundResult], list[str]]:
+    """The results, and the failures in words. A variant that fails doesn't end the other runs.
 
     Each round of a case takes its variants in turn, so that noise falls on all alike.
     """
-    outcomes: list[Outcome] = []
+    results: list[RoundResult] = []
     failures: list[str] = []
     for case in cases:
         say(f"{case.title} (scale {scale:g})")
@@ -89,14 +89,14 @@ def run_cases(
                     failures.append(f"{label}: {error}")
                     say(f"FAILED {failures[-1]}")
                     continue
-                outcomes.append(measured)
+                results.append(measured)
                 say(f"{label}: {report.in_a_line(measured)}")
-    return outcomes, failures
+    return results, failures
 
 
 def run_variant(
     case: Case, name: str, number: int, *, scale: float, base: Path, say: Callable[[str], None]
-) -> Outcome:
+) -> RoundResult:
     """One variant in a directory of its own, which is gone afterwards."""
     needed = round(case.disk_bytes * scale) + _SPARE_BYTES
     free = shutil.disk_usage(base).free
@@ -120,7 +120,7 @@ def run_variant(
 
 
 def remove_leftovers(build: Path) -> None:
-    """Directories of runs that were killed, so that they don't fill the disk."""
+    """Removes the directories of runs that were killed, so that they don't fill the disk."""
     for directory in build.glob(f"{_PREFIX}*"):
         owner = directory.name.removeprefix(_PREFIX)
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
@@ -157,7 +157,7 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
         free = shutil.disk_usage(base).free
         progress.print(f"up to {most / 1e9:.1f} GB of {free / 1e9:.1f} GB free will be used")
         facts = facts_of(parsed, started, base)
-        outcomes, failures = run_cases(
+        results, failures = run_cases(
             cases,
             lambda case: parsed.long_rounds if case.is_long else parsed.rounds,
             parsed.scale,
@@ -170,14 +170,14 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
     name = parsed.save or f"storage-{started:%Y%m%dT%H%M%SZ}"
     folder = RESULTS if parsed.save else RESULTS / "local"
     folder.mkdir(parents=True, exist_ok=True)
-    result = report.to_json(name, facts | {"failures": failures}, outcomes, cases)
+    result = report.to_json(name, facts | {"failures": failures}, results, cases)
     (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    if outcomes:
-        plot.save(folder / f"{name}.png", outcomes)
+    if results:
+        plot.save(folder / f"{name}.png", results)
     if parsed.json:
         print(json.dumps(result))
     else:
-        report.print_report(Console(), outcomes, cases, parsed.scale)
+        report.print_report(Console(), results, cases, parsed.scale)
     progress.print(f"written: {(folder / name).relative_to(ROOT)}.json and .png")
     if failures:
         raise BenchError(f"{len(failures)} runs failed:\n" + "\n".join(failures))

@@ -1,8 +1,8 @@
 """Drives the engine as a node does: ops with a window of unconfirmed ones, reads, acks.
 
-In each turn of the event loop at most half a window of ops is appended: what publishers
-that have heard their confirms send in the meantime comes in together, and while one half is
-on its way to the disk the other half gathers. An op is *confirmed* when
+In each turn of the event loop at most half a window of ops is appended. Publishers of a node
+behave so: those that have heard their confirms send their next messages together, and these
+gather while the other half is on its way to the disk. An op is *confirmed* when
 `queue.durable_number` has reached its number, which the store tells through `on_durable`.
 """
 
@@ -39,8 +39,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
         runner.run(work)
 
 
-class Bodies:
-    """`count` random bodies, given out in turn by position: a reader can tell what to expect."""
+class KnownBodies:
+    """`count` random bodies, given out in turn by position: so each position's body is known."""
 
     def __init__(self, count: int, size_bytes: int) -> None:
         noise = os.urandom(size_bytes + count)
@@ -60,9 +60,9 @@ class Bodies:
 class Engine:
     """One running store. `async with` it; at the end everything is made durable.
 
-    With a budget it has the monitor of a node whose `memory_watermark` is that budget: it
-    pages from half of it on. Nobody is blocked when the monitor raises its alarm, as in a node
-    publishers are: it is counted in `alarms`, and the store has to get along.
+    With a budget the store has the monitor of a node whose `memory_watermark` is that budget,
+    and pages from half of it on. A node blocks its publishers while the monitor's alarm is on.
+    Here the alarm is only counted, in `alarms`, and the store has to get along.
     """
 
     def __init__(self, directory: Path, budget_bytes: int | None = None) -> None:
@@ -115,7 +115,7 @@ class Engine:
     async def publish(
         self,
         queue: QueueStore,
-        bodies: Bodies,
+        bodies: KnownBodies,
         *,
         messages: int,
         batch: int,
@@ -132,10 +132,12 @@ class Engine:
         await self.confirmed(queue)
         told(messages)
 
-    async def drain(self, queue: QueueStore, bodies: Bodies, *, window: int, told: Told) -> int:
+    async def drain(
+        self, queue: QueueStore, bodies: KnownBodies, *, window: int, told: Told
+    ) -> int:
         """Reads and acks all that is live, from the front. Returns the number of messages.
 
-        Acks are ops, of which `window` may be unconfirmed. Bodies are checked, one of each run.
+        Acks are ops, of which `window` may be unconfirmed. One body of each run is checked.
         """
         done = 0
         while queue.state.live:
@@ -156,7 +158,7 @@ class Engine:
         return done
 
     async def _room(self, queue: QueueStore, window: int) -> None:
-        # No deadline here: the run's watcher has one for a process that says nothing.
+        # No deadline here: `Watched.follow` ends a process that hangs.
         while queue.state.last_number - queue.durable_number >= window:
             if self._failure is not None:
                 raise self._failure

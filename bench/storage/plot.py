@@ -1,4 +1,4 @@
-"""The pictures of a run: bars for what is one figure, lines for what goes over time."""
+"""The pictures of a run: bars for single figures, lines for series over time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from matplotlib.axes import Axes
 
 from bench.stats import spread
 from bench.storage.context import BUDGET_BYTES
-from bench.storage.outcome import FIGURES, OURS, Outcome
+from bench.storage.figures import FIGURES
 from bench.storage.report import select, variants_of
+from bench.storage.round_result import OURS, RoundResult
 
 _COLOURS = {
     OURS: "#0b6e4f",
@@ -32,8 +33,8 @@ _RATE_STEP_S = 1.0
 Draw = Callable[[Axes], None]
 
 
-def save(path: Path, outcomes: Sequence[Outcome]) -> None:
-    panels = panels_of(outcomes)
+def save(path: Path, results: Sequence[RoundResult]) -> None:
+    panels = panels_of(results)
     rows = -(-len(panels) // _COLUMNS)
     figure, axes = pyplot.subplots(
         rows, _COLUMNS, figsize=(4.6 * _COLUMNS, 3.2 * rows), squeeze=False
@@ -49,8 +50,8 @@ def save(path: Path, outcomes: Sequence[Outcome]) -> None:
     pyplot.close(figure)
 
 
-def panels_of(outcomes: Sequence[Outcome]) -> list[Draw]:
-    """What can be drawn of the cases that ran."""
+def panels_of(results: Sequence[RoundResult]) -> list[Draw]:
+    """The panels for the cases that ran."""
     bars = [
         ("append", "mb_per_s", "append, MB/s"),
         ("append-singles", "rate_per_s", "append, singles, messages/s"),
@@ -62,26 +63,25 @@ def panels_of(outcomes: Sequence[Outcome]) -> list[Draw]:
         ("queues", "recover_s", "recovery of many queues, s"),
     ]
     panels = [
-        _bars(outcomes, case, figure, title)
+        _bars(results, case, figure, title)
         for case, figure, title in bars
-        if variants_of(outcomes, case)
+        if variants_of(results, case)
     ]
-    if variants_of(outcomes, "backlog"):
-        panels += [_memory(outcomes), _rates(outcomes, "fill"), _rates(outcomes, "drain")]
+    if variants_of(results, "backlog"):
+        panels += [_memory(results), _rates(results, "fill"), _rates(results, "drain")]
     panels += [
-        _disk(outcomes, case)
+        _disk(results, case)
         for case in ("compaction", "compaction-blocks")
-        if variants_of(outcomes, case)
+        if variants_of(results, case)
     ]
     return panels
 
 
-def _bars(outcomes: Sequence[Outcome], case: str, figure: str, title: str) -> Draw:
+def _bars(results: Sequence[RoundResult], case: str, figure: str, title: str) -> Draw:
     def draw(axes: Axes) -> None:
-        names = variants_of(outcomes, case)
+        names = variants_of(results, case)
         values = [
-            spread([each.figures[figure] for each in select(outcomes, case, name)])
-            for name in names
+            spread([each.figures[figure] for each in select(results, case, name)]) for name in names
         ]
         whiskers = [
             [each.median - each.least for each in values],
@@ -105,14 +105,14 @@ def _bars(outcomes: Sequence[Outcome], case: str, figure: str, title: str) -> Dr
     return draw
 
 
-def _first_rounds(outcomes: Sequence[Outcome], case: str) -> list[Outcome]:
+def _first_rounds(results: Sequence[RoundResult], case: str) -> list[RoundResult]:
     """One line for each variant: of the first round."""
-    return [select(outcomes, case, name)[0] for name in variants_of(outcomes, case)]
+    return [select(results, case, name)[0] for name in variants_of(results, case)]
 
 
-def _memory(outcomes: Sequence[Outcome]) -> Draw:
+def _memory(results: Sequence[RoundResult]) -> Draw:
     def draw(axes: Axes) -> None:
-        for each in _first_rounds(outcomes, "backlog"):
+        for each in _first_rounds(results, "backlog"):
             axes.plot(
                 [row[0] for row in each.samples],
                 [row[2] / 2**20 for row in each.samples],
@@ -145,9 +145,9 @@ def rates_of(
     return rates
 
 
-def _rates(outcomes: Sequence[Outcome], phase: str) -> Draw:
+def _rates(results: Sequence[RoundResult], phase: str) -> Draw:
     def draw(axes: Axes) -> None:
-        for each in _first_rounds(outcomes, "backlog"):
+        for each in _first_rounds(results, "backlog"):
             rates = rates_of(each.progress, phase)
             axes.plot(
                 [done / 1e6 for done, _ in rates],
@@ -158,7 +158,7 @@ def _rates(outcomes: Sequence[Outcome], phase: str) -> Draw:
                 marker=".",
                 markersize=2,
             )
-        if len(variants_of(outcomes, "backlog")) > 1:
+        if len(variants_of(results, "backlog")) > 1:
             # Else the slowest are one flat line at the bottom.
             axes.set_yscale("log")
         else:
@@ -171,9 +171,9 @@ def _rates(outcomes: Sequence[Outcome], phase: str) -> Draw:
     return draw
 
 
-def _disk(outcomes: Sequence[Outcome], case: str) -> Draw:
+def _disk(results: Sequence[RoundResult], case: str) -> Draw:
     def draw(axes: Axes) -> None:
-        (each,) = _first_rounds(outcomes, case)
+        (each,) = _first_rounds(results, case)
         axes.plot(
             [row[0] for row in each.samples],
             [row[3] / 1e6 for row in each.samples],

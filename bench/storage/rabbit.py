@@ -5,7 +5,7 @@ from `watermark` on it blocks publishers until it is below again. Our budget is 
 paging must have made room, and our publishers are never blocked: so `PAGING_RATIO` puts the
 begin of paging at the budget, and the watermark itself at four times that, where a
 publisher of RabbitMQ isn't stopped by an alarm that ours doesn't have. Whether the broker
-keeps to the budget is then what the plot shows. (With the watermark itself at the budget,
+keeps to the budget can then be read off the plot. (With the watermark itself at the budget,
 an idle broker with its 100 MiB and more would block publishers most of the time.)
 
 Everything else is RabbitMQ's default: bodies below 4096 bytes embedded in the queue's
@@ -21,9 +21,11 @@ from bench import procs
 from bench.measure import BenchError
 from bench.peers.rabbitmq import peer
 from bench.peers.rabbitmq.cluster import Policy, RabbitCluster
-from bench.storage.context import BUDGET_BYTES, Context, Load, evict
-from bench.storage.events import Record
-from bench.storage.outcome import Outcome, backlog_figures, outcome
+from bench.storage.context import BUDGET_BYTES, Backlog, Context
+from bench.storage.figures import backlog_figures
+from bench.storage.observations import Observations
+from bench.storage.page_cache import evict
+from bench.storage.round_result import RoundResult, round_result
 from bench.storage.watch import Watched
 
 DEFAULT, LAZY = "rabbitmq", "rabbitmq-lazy"
@@ -68,7 +70,7 @@ class _Broker:
                 f"vm_memory_high_watermark_paging_ratio = {PAGING_RATIO}",
             ),
         )
-        self.record = Record()
+        self.observed = Observations()
 
     def __enter__(self) -> _Broker:
         self._cluster.start()
@@ -77,21 +79,21 @@ class _Broker:
     def __exit__(self, *_: object) -> None:
         self._cluster.stop()
 
-    def client(self, mode: str, load: Load) -> float:
-        """Runs the client to the end; returns when that was (CLOCK_MONOTONIC, seconds)."""
+    def client(self, mode: str, wanted: Backlog) -> float:
+        """Runs the client; returns the time of its end event (CLOCK_MONOTONIC, seconds)."""
         arguments = {
             "--mode": mode,
             "--port": self._cluster.port,
             "--queue": self._queue,
-            "--count": load.messages,
-            "--size": load.size,
-            "--window": load.window,
+            "--count": wanted.messages,
+            "--size": wanted.size,
+            "--window": wanted.window,
             "--progress": PROGRESS_MS,
         }
         flat = [str(word) for pair in arguments.items() for word in pair]
         with Watched([self._client, *flat], self._context.log) as watched:
             watched.follow(
-                self.record,
+                self.observed,
                 roots=self._cluster.broker_pids(),
                 directory=self._directory,
                 until="end",
@@ -99,47 +101,48 @@ class _Broker:
                 say=self._context.say,
             )
             watched.wait()
-        return self.record.events[-1].at_s
+        return self.observed.events[-1].at_s
 
     def check_mode(self, variant: str) -> None:
-        """Raises `BenchError` if the queue isn't what the variant says."""
+        """Raises `BenchError` if the queue is lazy and the variant isn't, or the reverse."""
         policy = self._cluster.queue_info(self._queue, ("policy",))["policy"]
         if (policy == "lazy") != (variant == LAZY):
             raise BenchError(f"RabbitMQ: policy of {self._queue} is {policy!r}")
 
-    def recovered_in(self, load: Load) -> float:
-        """Kills the broker and starts it again; seconds until `load` is there and can be read.
+    def recovered_in(self, wanted: Backlog) -> float:
+        """Kills the broker and starts it again; seconds until `wanted` is there and can be read.
 
-        `record` is of this only, afterwards. Nothing of the old broker is in the page cache.
+        Replaces `observed`: it holds only the recovery afterwards. The page cache is emptied of
+        the broker's files before the start.
         """
-        self.record = Record()
+        self.observed = Observations()
         self._cluster.kill_node(0)
         evict(self._directory)
         started = time.monotonic()
         self._cluster.start_node(0)
-        return self.client("probe", load) - started
+        return self.client("probe", wanted) - started
 
     def use(self) -> procs.TreeUse:
         return procs.tree_use(self._cluster.broker_pids())
 
 
-def backlog(context: Context, variant: str, round_number: int, load: Load) -> Outcome:
+def backlog(context: Context, variant: str, round_number: int, wanted: Backlog) -> RoundResult:
     with _Broker(context, variant) as broker:
-        broker.client("publish", load)
+        broker.client("publish", wanted)
         broker.check_mode(variant)
-        broker.client("consume", load)
-        figures = backlog_figures(broker.record, load.messages)
-    return outcome("backlog", variant, round_number, broker.record, figures)
+        broker.client("consume", wanted)
+        figures = backlog_figures(broker.observed, wanted.messages)
+    return round_result("backlog", variant, round_number, broker.observed, figures)
 
 
-def recovery(context: Context, variant: str, round_number: int, load: Load) -> Outcome:
-    nothing = replace(load, messages=0)
+def recovery(context: Context, variant: str, round_number: int, wanted: Backlog) -> RoundResult:
+    nothing = replace(wanted, messages=0)
     with _Broker(context, variant) as broker:
         broker.client("probe", nothing)
         empty_s = broker.recovered_in(nothing)
-        broker.client("publish", load)
+        broker.client("publish", wanted)
         broker.check_mode(variant)
-        recover_s = broker.recovered_in(load)
+        recover_s = broker.recovered_in(wanted)
         use = broker.use()
         figures = {
             "recover_s": recover_s,
@@ -147,4 +150,4 @@ def recovery(context: Context, variant: str, round_number: int, load: Load) -> O
             "recover_cpu_s": use.cpu_s,
             "rss_peak_mib": use.rss_peak_bytes / 2**20,
         }
-    return outcome("recovery", variant, round_number, broker.record, figures)
+    return round_result("recovery", variant, round_number, broker.observed, figures)

@@ -12,10 +12,11 @@ from types import TracebackType
 
 from bench import procs
 from bench.measure import BenchError
-from bench.storage.events import Event, EventReader, Record, Sample
+from bench.storage.events import Event, EventReader
+from bench.storage.observations import Observations, Sample
 
 SAMPLE_INTERVAL_S = 0.25
-# Not one line for this long: it hangs. Recovery says nothing while it reads.
+# A process that tells no event for so long hangs. Recovery tells none while it reads.
 STALL_S = 900.0
 _TOLD_INTERVAL_S = 5.0
 
@@ -59,7 +60,7 @@ class Watched:
 
     def follow(
         self,
-        record: Record,
+        observed: Observations,
         *,
         roots: Sequence[int],
         directory: Path,
@@ -67,7 +68,7 @@ class Watched:
         deadline_s: float,
         say: Callable[[str], None],
     ) -> None:
-        """Adds events and samples to `record` until the event `until`.
+        """Adds events and samples to `observed` until the event `until`.
 
         Samples are of the processes `roots` and all below them, and of `directory`.
         Raises `BenchError` if the process ends before, hangs, or isn't done in `deadline_s`.
@@ -86,18 +87,18 @@ class Watched:
             if line is None:
                 raise BenchError(self._ended_early())
             event = reader.read(line)
-            last = record.samples[-1].at_s if record.samples else 0.0
-            # At the edges of a phase too, so that its CPU is exact.
+            last = observed.samples[-1].at_s if observed.samples else 0.0
+            # Samples at the edges of a phase make the CPU time of the phase exact.
             is_edge = event is not None and event.event != "progress"
             if is_edge or now - last >= SAMPLE_INTERVAL_S:
-                self._sample(record, roots, directory, event.phase if event else phase)
+                self._sample(observed, roots, directory, event.phase if event else phase)
             if event is not None:
-                record.events.append(event)
+                observed.events.append(event)
                 phase = event.phase
                 stall = now + STALL_S
                 if now - told >= _TOLD_INTERVAL_S and event.event == "progress":
                     told = now
-                    say(_told(event, record.samples[-1]))
+                    say(_told(event, observed.samples[-1]))
                 if event.event == until:
                     return
             if now > min(deadline, stall):
@@ -108,12 +109,14 @@ class Watched:
         if self.process.wait(timeout_s):
             raise BenchError(self._ended_early())
 
-    def _sample(self, record: Record, roots: Sequence[int], directory: Path, phase: str) -> None:
+    def _sample(
+        self, observed: Observations, roots: Sequence[int], directory: Path, phase: str
+    ) -> None:
         at_s = time.monotonic()
         use = procs.tree_use(roots)
-        record.rss_peak_bytes = max(record.rss_peak_bytes, use.rss_peak_bytes)
+        observed.rss_peak_bytes = max(observed.rss_peak_bytes, use.rss_peak_bytes)
         disk = procs.disk_use_bytes(directory)
-        record.samples.append(Sample(at_s, phase, use.cpu_s, use.rss_bytes, disk))
+        observed.samples.append(Sample(at_s, phase, use.cpu_s, use.rss_bytes, disk))
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
@@ -127,7 +130,7 @@ class Watched:
 
     def _last_words(self, lines_max: int = 15) -> str:
         lines = self._log.read_text(errors="replace").splitlines()
-        return "\n".join(lines[-lines_max:]) or "it said nothing"
+        return "\n".join(lines[-lines_max:]) or "it wrote nothing to stderr"
 
 
 def _told(event: Event, sample: Sample) -> str:

@@ -1,7 +1,8 @@
 """The workloads, each in a process of its own: `python -m bench.storage.work NAME DIRECTORY JSON`.
 
-JSON holds the workload's parameters by name; all are whole numbers, sizes in bytes. What
-happens is said in `events`. Who starts it looks at its memory and its files meanwhile.
+JSON holds the workload's parameters by name; all are whole numbers, sizes in bytes. The workload
+tells its phases as `events` on stdout. The process that starts it (`watch`) samples its memory and
+its files meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from bench import procs
 from bench.peers.footing import write_all
 from bench.storage import driver
-from bench.storage.driver import Bodies, Engine
+from bench.storage.driver import Engine, KnownBodies
 from bench.storage.events import Teller
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import MESSAGE_ID_BYTES, Publish, Remove
@@ -28,20 +29,20 @@ from ringmq_node.storage import Store
 Work = Callable[..., Coroutine[Any, Any, None]]
 
 QUEUE = "bench"
-# So many different bodies: a multiple of no batch, so that batches differ.
+# The number of different bodies: a multiple of no batch, so that batches differ.
 BODIES = 997
-# Nothing more written for so long: what was put off is done. An idle queue is put in order
-# after 5 s, and garbage looked for each second.
+# When the engine has written nothing for so long, it has nothing put off: it flushes an idle queue
+# after 5 s, and looks for garbage each second.
 QUIET_S = 8.0
 QUIET_DEADLINE_S = 180.0
 # Acks on their way to the disk while more is read.
 ACK_WINDOW = 16
-# A killed process is killed long before.
+# How long a workload waits for the kill that ends it. The kill comes long before.
 KILLED_WITHIN_S = 600.0
 
 
 async def quiet() -> None:
-    """Returns when the engine has nothing put off any more, or at the deadline."""
+    """Returns when the engine has written nothing for `QUIET_S`, or at the deadline."""
     deadline = time.monotonic() + QUIET_DEADLINE_S
     written, since = -1, 0.0
     while (now := time.monotonic()) < deadline:
@@ -55,10 +56,10 @@ async def quiet() -> None:
 async def append(
     tell: Teller, directory: Path, *, messages: int, size: int, batch: int, window: int
 ) -> None:
-    """Publishes; the time ends with the last confirm, the bytes written when all is quiet."""
+    """Publishes. The time ends with the last confirm; bytes are counted until all is quiet."""
     async with Engine(directory) as engine:
         queue = engine.store.open_queue(QUEUE)
-        bodies = Bodies(BODIES, size)
+        bodies = KnownBodies(BODIES, size)
         await engine.publish(
             queue, bodies, messages=batch, batch=batch, window=1, told=lambda _done: None
         )
@@ -98,10 +99,10 @@ async def limit(tell: Teller, directory: Path, *, messages: int, size: int, per_
 async def consume(
     tell: Teller, directory: Path, *, messages: int, size: int, batch: int, window: int
 ) -> None:
-    """Reads and acks a backlog, after the engine has done what it had put off."""
+    """Reads and acks a backlog, once the engine has flushed all that it had put off."""
     async with Engine(directory) as engine:
         queue = engine.store.open_queue(QUEUE)
-        bodies = Bodies(BODIES, size)
+        bodies = KnownBodies(BODIES, size)
         tell.begin("fill", messages)
         await engine.publish(
             queue, bodies, messages=messages, batch=batch, window=window, told=tell.progress
@@ -128,7 +129,7 @@ async def backlog(
     """A backlog far above the budget, and its drain at once afterwards."""
     async with Engine(directory, budget) as engine:
         queue = engine.store.open_queue(QUEUE)
-        bodies = Bodies(BODIES, size)
+        bodies = KnownBodies(BODIES, size)
         tell.begin("fill", messages)
         await engine.publish(
             queue, bodies, messages=messages, batch=batch, window=window, told=tell.progress
@@ -152,13 +153,13 @@ async def fill(
     window: int,
     budget: int,
 ) -> None:
-    """A backlog, and then to be killed in the middle of whatever the engine does."""
+    """Publishes a backlog and waits to be killed, in the middle of any background work."""
     async with Engine(directory, budget) as engine:
         queue = engine.store.open_queue(QUEUE)
         tell.begin("fill", messages)
         await engine.publish(
             queue,
-            Bodies(BODIES, size),
+            KnownBodies(BODIES, size),
             messages=messages,
             batch=batch,
             window=window,
@@ -169,7 +170,7 @@ async def fill(
 
 
 async def recover(tell: Teller, directory: Path, *, messages: int) -> None:
-    """Opens what a killed process left: all are counted, and the first is read."""
+    """Opens the directory of a killed process: counts the messages and reads the first."""
     tell.begin("recover", messages)
     store = Store.open(directory, cluster_id="bench", node="bench")
     queue = store.open_queue(QUEUE)
@@ -184,8 +185,8 @@ async def recover(tell: Teller, directory: Path, *, messages: int) -> None:
 
 
 async def fill_queues(tell: Teller, directory: Path, *, queues: int, size: int) -> None:
-    """One message in each of many queues, and then to be killed."""
-    bodies = Bodies(BODIES, size)
+    """Publishes one message to each of many queues and waits to be killed."""
+    bodies = KnownBodies(BODIES, size)
     async with Engine(directory) as engine:
         tell.begin("fill", queues)
         for number in range(queues):
@@ -216,7 +217,7 @@ async def fan_out(
     tell: Teller, directory: Path, *, messages: int, size: int, queues: int, window: int
 ) -> None:
     """Each body goes to all queues under one message id."""
-    bodies = Bodies(BODIES, size)
+    bodies = KnownBodies(BODIES, size)
     async with Engine(directory) as engine:
         opened = [engine.store.open_queue(f"bench-{number}") for number in range(queues)]
         before = procs.own_written_bytes()
@@ -250,8 +251,8 @@ async def compaction(
     batch: int,
     window: int,
 ) -> None:
-    """Once `live_messages` are there, as many go with each batch, chosen at random."""
-    bodies = Bodies(BODIES, size)
+    """Keeps `live_messages` alive: each batch that comes removes as many, chosen at random."""
+    bodies = KnownBodies(BODIES, size)
     # From one seed: rounds differ by the machine only.
     rng = random.Random(1)
     live: list[int] = []
@@ -270,7 +271,7 @@ async def compaction(
             tell.progress(position, live_bytes=len(live) * size)
         await engine.confirmed(queue)
         tell.end(messages, live_bytes=len(live) * size)
-        # What the engine still gives back once nobody wants anything of it.
+        # The engine goes on compacting when nothing is published any more.
         tell.begin("after", 0)
         await quiet()
         tell.end(0, live_bytes=len(live) * size)
