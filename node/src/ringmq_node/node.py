@@ -47,7 +47,7 @@ from ringmq_node.doors.grpc.broker import BrokerService
 from ringmq_node.doors.grpc.peers import Fetcher, FetchService
 from ringmq_node.doors.grpc.relay import Channels
 from ringmq_node.model.reasons import BrokerError, StartError
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.replica import Replica
 from ringmq_node.resources import Alarm, ResourceMonitor
@@ -430,7 +430,9 @@ class Node:
 
     # --- what replicas fetch ---
 
-    async def fetch_state(self, queue_id: str, source: MemberId, number_min: int) -> QueueState:
+    async def fetch_state(
+        self, queue_id: str, source: MemberId, number_min: int
+    ) -> ReplicatedState:
         return await self._fetcher.state(queue_id, source, number_min)
 
     def fetch_messages(

@@ -13,7 +13,7 @@ from ringmq.v1 import common_pb2 as common
 from ringmq_node.node import Node
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.master import TURN_BYTES_MAX, Deliver, QueueMaster
+from ringmq_node.queue.master import TURN_BYTES_MAX, DeliverRuns, QueueMaster
 from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.reading import MasterBodies, read_whole
@@ -56,7 +56,7 @@ def test_one_delivery_and_one_get_are_bounded(tmp_path: Path, each: int) -> None
     ):
         assert bound // 2 < sent([*runs]) <= bound
     effects = master.flush() + master.consumer_opened(7, COUNT, 16 << 20)
-    turns = [effect.runs for effect in effects if isinstance(effect, Deliver)]
+    turns = [effect.runs for effect in effects if isinstance(effect, DeliverRuns)]
     assert len(turns) > 1
     assert max(map(sent, turns)) <= bound
     positions = [

@@ -6,14 +6,14 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish
 from ringmq_node.queue.run import Run
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 
 
 class MemoryQueue:
     """The state, and every body that was ever published, by position."""
 
     def __init__(self) -> None:
-        self.state = QueueState()
+        self.state = ReplicatedState()
         self.bodies: dict[int, bytes] = {}
         self.missing = RangeSet()
         # The most that one `read` gives, beside what is asked for.

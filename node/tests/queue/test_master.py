@@ -12,17 +12,17 @@ from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.master import (
-    Confirm,
-    Deliver,
+    ConfirmSequences,
+    DeliverRuns,
     Effect,
-    Multicast,
+    MulticastOp,
+    NotOutstandingError,
     QueueMaster,
-    Settled,
-    UnknownDeliveryError,
+    ReportSettled,
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 
 MANY = 10_000
 
@@ -33,7 +33,7 @@ class Scene:
     def __init__(self, queue: MemoryQueue | None = None) -> None:
         self.queue = queue or MemoryQueue()
         self.log: list[Op] = []
-        self.mirrors = [QueueState(), QueueState()]
+        self.mirrors = [ReplicatedState(), ReplicatedState()]
         self.master = QueueMaster(self.queue.state, self.queue)
         self.refusing = False
         self.held: list[Op] = []
@@ -52,14 +52,14 @@ class Scene:
     def do(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Multicast(op):
+                case MulticastOp(op):
                     self.held.append(op)
                     self.send_held()
-                case Deliver(consumer, runs):
+                case DeliverRuns(consumer, runs):
                     self.got.setdefault(consumer, []).extend(spread(runs))
-                case Confirm(publisher, sequences):
+                case ConfirmSequences(publisher, sequences):
                     self.confirmed.append((publisher, sequences))
-                case Settled(consumer, positions):
+                case ReportSettled(consumer, positions):
                     self.settled.append((consumer, positions))
 
     def send_held(self) -> None:
@@ -294,7 +294,7 @@ def test_ack_of_unknown_position_is_refused_as_a_whole() -> None:
         ([(0, 1)], [(1, 2)]),
         ([(0, 1)], [(9, 9)]),
     ):
-        with pytest.raises(UnknownDeliveryError) as caught:
+        with pytest.raises(NotOutstandingError) as caught:
             scene.master.settle(7, removed=removed, requeued=requeued)
         assert (caught.value.first, caught.value.last) == [*removed, *requeued][-1]
     assert scene.master.unacknowledged == 4
@@ -309,7 +309,7 @@ def test_ack_of_a_consumer_who_is_gone_is_refused() -> None:
     scene.all_safe()
     scene.consume(7)
     scene.do(scene.master.consumer_closed(7))
-    with pytest.raises(UnknownDeliveryError):
+    with pytest.raises(NotOutstandingError):
         scene.ack(7, (0, 0))
 
 

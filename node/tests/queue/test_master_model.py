@@ -25,18 +25,18 @@ from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.master import (
-    Confirm,
-    Deliver,
+    ConfirmSequences,
+    DeliverRuns,
     Effect,
     Messages,
-    Multicast,
+    MulticastOp,
+    NotOutstandingError,
     QueueMaster,
-    Settled,
-    UnknownDeliveryError,
+    ReportSettled,
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import Store
 
 # Small, so that a short run meets them.
@@ -51,7 +51,7 @@ PLACES = st.lists(st.integers(0, 40), min_size=1, max_size=6)
 
 class Queue(Messages, Protocol):
     @property
-    def state(self) -> QueueState: ...
+    def state(self) -> ReplicatedState: ...
     @property
     def missing(self) -> RangeSet: ...
     def append(self, op: Op) -> int: ...
@@ -68,7 +68,7 @@ class StoreQueue:
         self.bytes_in = self._queue.bytes_in
 
     @property
-    def state(self) -> QueueState:
+    def state(self) -> ReplicatedState:
         return self._queue.state
 
     @property
@@ -162,14 +162,14 @@ class MasterMachine(RuleBasedStateMachine):
     def do(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Multicast(op):
+                case MulticastOp(op):
                     self.held.append(op)
                     self.send_held()
-                case Deliver(consumer, runs):
+                case DeliverRuns(consumer, runs):
                     self.delivered(consumer, runs)
-                case Confirm(publisher, sequences):
+                case ConfirmSequences(publisher, sequences):
                     self.confirmed(publisher, positions_of(sequences))
-                case Settled(consumer, ranges):
+                case ReportSettled(consumer, ranges):
                     self.settled(consumer, ranges)
 
     def send_held(self) -> None:
@@ -360,9 +360,9 @@ class MasterMachine(RuleBasedStateMachine):
         else:
             return
         before = self.picture()
-        with pytest.raises(UnknownDeliveryError):
+        with pytest.raises(NotOutstandingError):
             self.master.settle(number, removed=[*mine, wrong], requeued=())
-        with pytest.raises(UnknownDeliveryError):
+        with pytest.raises(NotOutstandingError):
             self.master.settle(number, removed=mine, requeued=[wrong])
         assert self.picture() == before
 

@@ -1,4 +1,4 @@
-"""`QueueState` against dicts and sets, and replicas against each other."""
+"""`ReplicatedState` against dicts and sets, and replicas against each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ringmq_base.ranges import Range
 from ringmq_node.queue import state as state_module
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue, decode, encode
-from ringmq_node.queue.state import EPOCHS_MAX, QueueState
+from ringmq_node.queue.state import EPOCHS_MAX, ReplicatedState
 
 POSITIONS = st.integers(0, 80)
 RANGES = st.lists(
@@ -28,8 +28,8 @@ class StateMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state = QueueState()
-        self.replica = QueueState()
+        self.state = ReplicatedState()
+        self.replica = ReplicatedState()
         self.live: set[int] = set()
         self.redelivered: set[int] = set()
         self.transient: set[int] = set()
@@ -99,7 +99,7 @@ TestState = StateMachine.TestCase
 
 @given(st.lists(RANGES, min_size=1, max_size=4))
 def test_removing_twice_is_removing_once(removes: list[tuple[Range, ...]]) -> None:
-    once, twice = QueueState(), QueueState()
+    once, twice = ReplicatedState(), ReplicatedState()
     for state in (once, twice):
         state.apply(1, Publish(0, Block.of([b"x"] * 50)))
     for ranges in removes:
@@ -110,8 +110,8 @@ def test_removing_twice_is_removing_once(removes: list[tuple[Range, ...]]) -> No
 
 
 def test_digest_sees_every_part_of_the_state() -> None:
-    def state(*ops: Op) -> QueueState:
-        made = QueueState()
+    def state(*ops: Op) -> ReplicatedState:
+        made = ReplicatedState()
         for number, op in enumerate(ops, 1):
             made.apply(number, op)
         return made
@@ -131,7 +131,7 @@ def test_digest_sees_every_part_of_the_state() -> None:
 
 
 def test_op_out_of_order_is_a_bug_and_changes_nothing() -> None:
-    state = QueueState()
+    state = ReplicatedState()
     state.apply(1, Publish(0, Block.of([b"a"])))
     before = state.digest()
     refused: list[tuple[int, Op]] = [
@@ -147,14 +147,14 @@ def test_op_out_of_order_is_a_bug_and_changes_nothing() -> None:
 
 def test_producer_silent_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "PRODUCERS_MAX", 3)
-    state = QueueState()
+    state = ReplicatedState()
     for number, producer in enumerate([b"a", b"b", b"c", b"a", b"d"], 1):
         state.apply(number, Publish(number - 1, Block.of([b"x"]), False, producer, number))
     assert [*state.producers] == [b"c", b"a", b"d"]
 
 
 def test_only_so_many_epochs_are_remembered() -> None:
-    state = QueueState()
+    state = ReplicatedState()
     for epoch in range(1, EPOCHS_MAX + 10):
         state.begin_epoch(epoch)
     assert len(state.epochs) == EPOCHS_MAX

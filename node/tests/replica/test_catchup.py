@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ringmq.v1 import ring_pb2 as wire
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove, Requeue
-from ringmq_node.queue.state import EPOCHS_MAX, EpochStart, QueueState
+from ringmq_node.queue.state import EPOCHS_MAX, EpochStart, ReplicatedState
 from ringmq_node.replica.catchup import keep_below, state_from_wire, state_to_wire
 
 
@@ -19,7 +19,7 @@ from ringmq_node.replica.catchup import keep_below, state_from_wire, state_to_wi
 class Log:
     """A replica's log: its state, and which message each position is."""
 
-    state: QueueState = field(default_factory=QueueState)
+    state: ReplicatedState = field(default_factory=ReplicatedState)
     # (epoch, number of the op, position)
     messages: list[tuple[int, int, int]] = field(default_factory=list)
 

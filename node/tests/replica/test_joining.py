@@ -17,7 +17,7 @@ from ringmq_node.model.reasons import BrokerError
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica import joining as joining_module
 from ringmq_node.replica.catchup import state_from_wire, state_to_wire
 from ringmq_node.replica.fetching import SourceError
@@ -67,7 +67,7 @@ class Source:
     def requeue(self, *ranges: Range) -> None:
         self.append(Requeue(ranges))
 
-    async def fetch_state(self, number_min: int) -> QueueState:
+    async def fetch_state(self, number_min: int) -> ReplicatedState:
         if self.before_state is not None:
             await self.before_state()
         assert self.queue.state.last_number >= number_min
@@ -231,7 +231,7 @@ def test_state_of_a_master_that_died_with_it_is_not_installed(tmp_path: Path) ->
             source.publish_many(2)
         states = [dead, source]
 
-        async def fetch_state(number: int) -> QueueState:
+        async def fetch_state(number: int) -> ReplicatedState:
             return await states.pop(0).fetch_state(number)
 
         assert joiner.joining is not None
@@ -255,7 +255,7 @@ def test_state_that_never_comes_around_the_ring_is_asked_for_again(tmp_path: Pat
             ahead.publish("ghost")
         states = [ahead, source]
 
-        async def fetch_state(number: int) -> QueueState:
+        async def fetch_state(number: int) -> ReplicatedState:
             return await states.pop(0).fetch_state(number)
 
         assert joiner.joining is not None
@@ -424,7 +424,7 @@ def test_what_waits_for_the_state_is_bounded(
         joiner.deliver()
         states = [early]
 
-        async def fetch_state(number: int) -> QueueState:
+        async def fetch_state(number: int) -> ReplicatedState:
             return states.pop() if states else await source.fetch_state(number)
 
         assert joiner.joining is not None

@@ -20,7 +20,7 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica import joining as joining_module
 from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.replica import Replica
@@ -111,7 +111,7 @@ class PlayedHost:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.source: QueueState | None = None
+        self.source: ReplicatedState | None = None
         self.source_bodies: dict[int, bytes] = {}
         self.failures: list[StoreError] = []
         self.tasks: list[asyncio.Task[None]] = []
@@ -129,7 +129,9 @@ class PlayedHost:
     async def sync_store(self) -> None:
         await self.store.sync()
 
-    async def fetch_state(self, queue_id: str, source: MemberId, number_min: int) -> QueueState:
+    async def fetch_state(
+        self, queue_id: str, source: MemberId, number_min: int
+    ) -> ReplicatedState:
         self.fetched_from.append(source)
         await self.source_waits.wait()
         assert self.source is not None
@@ -670,7 +672,7 @@ def test_joiner_catches_up_beside_the_ring_and_says_so(
     monkeypatch.setattr(joining_module, "RETRY_S", 0.005)
 
     async def play(scene: Scene) -> None:
-        state = QueueState()
+        state = ReplicatedState()
         state.begin_epoch(1)
         before = Publish(0, Block.of([b"1", b"2"]), False, b"p", 1)
         state.apply(1, before)
@@ -695,7 +697,7 @@ def test_joiner_catches_up_beside_the_ring_and_says_so(
 
 def test_joiner_that_is_put_out_says_nothing(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
-        scene.host.source = QueueState()
+        scene.host.source = ReplicatedState()
         scene.host.source_waits.clear()
         scene.ring.enter(Role.JOINER, 2)
         scene.replica.start_catch_up(0, NEXT)

@@ -17,7 +17,7 @@ from node.tests.storage.workload import LIMITS, QUEUE, bodies, open_store
 from ringmq.v1 import ring_pb2 as wire
 from ringmq_base.ranges import Range
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.catchup import state_from_wire, state_to_wire
 from ringmq_node.replica.fetching import ask
 from ringmq_node.storage import QueueStore, Store, StoreFailedError
@@ -177,7 +177,7 @@ def test_what_waits_for_a_slow_disk_is_said_to_be_too_much_until_it_is_durable()
     asyncio.run(main())
 
 
-def copy_of(state: QueueState) -> QueueState:
+def copy_of(state: ReplicatedState) -> ReplicatedState:
     data = state_to_wire(state).SerializeToString()
     return state_from_wire(wire.FetchStateResponse.FromString(data))
 

@@ -17,7 +17,7 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import Disk, QueueStore, Store, StoreLimits
 
 ROOT = Path("/data")
@@ -79,7 +79,7 @@ class Picture:
     missing: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, state: QueueState, missing: RangeSet, timeline: int) -> Picture:
+    def of(cls, state: ReplicatedState, missing: RangeSet, timeline: int) -> Picture:
         sets = [state.live.copy(), state.redelivered.copy(), missing.copy()]
         for ranges in sets:
             ranges.subtract(state.transient)
@@ -169,7 +169,7 @@ class Workload:
         """The ring agreed on a log that parted from ours `cut` positions ago."""
         old = self.queue.state
         keep_below = max(0, old.next_position - cut)
-        state = QueueState(
+        state = ReplicatedState(
             last_number=old.last_number + self.rng.randint(-3, 3) + 5,
             next_position=keep_below,
             epochs=[*old.epochs],

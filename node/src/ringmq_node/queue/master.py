@@ -22,7 +22,7 @@ Invariants (`check`):
   is larger than its bytes and alone, or of which the body was missing meanwhile;
 * what is outstanding is visible.
 
-The caller carries out the effects in order; a `Multicast` comes back through
+The caller carries out the effects in order; a `MulticastOp` comes back through
 `applied` before its effect is done.
 """
 
@@ -36,7 +36,7 @@ from typing import Protocol
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 
 # What one consumer is given at a time, so that several take turns.
 TURN_MESSAGES_MAX = 1000
@@ -45,7 +45,7 @@ TURN_BYTES_MAX = 512 * 1024
 OP_RANGES_MAX = 10_000
 
 
-class UnknownDeliveryError(ValueError):
+class NotOutstandingError(ValueError):
     """A consumer settles a position that it has not been given, or has settled already."""
 
     def __init__(self, first: int, last: int) -> None:
@@ -80,14 +80,14 @@ class Messages(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Multicast:
+class MulticastOp:
     """Send this op around the ring."""
 
     op: Op
 
 
 @dataclass(frozen=True, slots=True)
-class Deliver:
+class DeliverRuns:
     """Give these messages to a consumer."""
 
     consumer: int
@@ -95,7 +95,7 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirm:
+class ConfirmSequences:
     """Tell a publisher that these sequences are safe."""
 
     publisher: int
@@ -103,7 +103,7 @@ class Confirm:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ReportSettled:
     """Tell a consumer that these positions will not come again. To `take` and `purge` it
     is said once, of all of theirs."""
 
@@ -111,11 +111,11 @@ class Settled:
     positions: tuple[Range, ...]
 
 
-Effect = Multicast | Deliver | Confirm | Settled
+Effect = MulticastOp | DeliverRuns | ConfirmSequences | ReportSettled
 
 
 @dataclass(slots=True)
-class Consumer:
+class Subscription:
     """A stream that takes messages."""
 
     id: int
@@ -163,7 +163,7 @@ class PendingVisible:
 class QueueMaster:
     """Begins with the state as the last master left it; see the module."""
 
-    def __init__(self, state: QueueState, messages: Messages) -> None:
+    def __init__(self, state: ReplicatedState, messages: Messages) -> None:
         self.state = state
         self.ready = state.live.copy()
         # Nobody has their bodies: not delivered until they are filled, or discarded.
@@ -174,7 +174,7 @@ class QueueMaster:
         self.unacknowledged_bytes = 0
         self.published_total = 0
         self.acknowledged_total = 0
-        self.consumers: dict[int, Consumer] = {}
+        self.consumers: dict[int, Subscription] = {}
         # Attempts to delete the queue as it is: meanwhile nobody may publish or consume.
         self.deletions = 0
         self._messages = messages
@@ -228,7 +228,7 @@ class QueueMaster:
     def consumer_opened(
         self, consumer: int, prefetch_messages: int, prefetch_bytes: int
     ) -> list[Effect]:
-        self.consumers[consumer] = Consumer(consumer, prefetch_messages, prefetch_bytes)
+        self.consumers[consumer] = Subscription(consumer, prefetch_messages, prefetch_bytes)
         self._turn.append(consumer)
         return self._dispatch()
 
@@ -251,7 +251,7 @@ class QueueMaster:
         requeued: Sequence[Range],
     ) -> list[Effect]:
         """Acknowledges (or discards) and requeues; all of it, or nothing and
-        `UnknownDeliveryError`."""
+        `NotOutstandingError`."""
         consumer = self._check_outstanding(consumer_id, [*removed, *requeued])
         if consumer is None:
             return []
@@ -267,7 +267,7 @@ class QueueMaster:
         # What goes back comes before what is behind it: `applied` dispatches then.
         return effects if requeued else effects + self._dispatch()
 
-    def _check_outstanding(self, consumer_id: int, ranges: Sequence[Range]) -> Consumer | None:
+    def _check_outstanding(self, consumer_id: int, ranges: Sequence[Range]) -> Subscription | None:
         """The consumer, who has all of these, each once; None if there are none."""
         consumer = self.consumers.get(consumer_id)
         seen = RangeSet()
@@ -277,14 +277,14 @@ class QueueMaster:
                 or not consumer.outstanding.contains_all(first, last)
                 or seen.intersection(first, last)
             ):
-                raise UnknownDeliveryError(first, last)
+                raise NotOutstandingError(first, last)
             seen.add(first, last)
         return consumer if ranges else None
 
     def _requeue(self, ranges: tuple[Range, ...]) -> list[Effect]:
         self._requeuing.update(ranges)
         return [
-            Multicast(Requeue(ranges[at : at + OP_RANGES_MAX]))
+            MulticastOp(Requeue(ranges[at : at + OP_RANGES_MAX]))
             for at in range(0, len(ranges), OP_RANGES_MAX)
         ]
 
@@ -292,7 +292,7 @@ class QueueMaster:
 
     def take(self, taker: int, messages_max: int, bytes_max: int) -> list[Run]:
         """Removes the first ready messages for `taker`, who isn't a consumer; a Remove op
-        follows with `flush`, and `Settled` says when they may be handed out. At least one
+        follows with `flush`, and `ReportSettled` says when they may be handed out. At least one
         message if there is any, however large; if there is none, nothing follows."""
         runs = self._take(messages_max, bytes_max, None)
         if runs:
@@ -325,7 +325,8 @@ class QueueMaster:
         return runs
 
     def purge(self, taker: int) -> tuple[int, list[Effect]]:
-        """Removes what is ready, visible or not; `Settled` for `taker` says when that is safe."""
+        """Removes every ready message, visible or not. `ReportSettled` for `taker` says when
+        that is safe."""
         count = len(self.ready)
         if count:
             self._remove_for(taker, self.ready.ranges())
@@ -334,7 +335,7 @@ class QueueMaster:
         return count, self._flush_removes()
 
     def discard_damaged(self, taker: int) -> tuple[int, list[Effect]]:
-        """Removes what is damaged; `Settled` for `taker` says when that is safe."""
+        """Removes what is damaged; `ReportSettled` for `taker` says when that is safe."""
         count = len(self.damaged)
         if count:
             self._remove_for(taker, self.damaged.ranges())
@@ -394,12 +395,12 @@ class QueueMaster:
         self.acknowledged_total += count
         removal = self._removals.get(consumer)
         if removal is None:
-            return [Settled(consumer, tuple(ranges))]
+            return [ReportSettled(consumer, tuple(ranges))]
         removal.messages_left -= count
         if removal.messages_left:
             return []
         del self._removals[consumer]
-        return [Settled(consumer, removal.ranges)]
+        return [ReportSettled(consumer, removal.ranges)]
 
     def _confirms(self) -> list[Effect]:
         ranges: dict[int, list[Range]] = {}
@@ -414,7 +415,7 @@ class QueueMaster:
                     mine[-1] = (mine[-1][0], entry.last_sequence)
                 else:
                     mine.append((entry.first_sequence, entry.last_sequence))
-        return [Confirm(publisher, tuple(mine)) for publisher, mine in ranges.items()]
+        return [ConfirmSequences(publisher, tuple(mine)) for publisher, mine in ranges.items()]
 
     def _flush_removes(self) -> list[Effect]:
         """One Remove at a time is on its way to the mirrors; meanwhile acks gather."""
@@ -431,7 +432,7 @@ class QueueMaster:
                 del self._gathered[consumer]
             room -= len(self._in_hand[consumer])
         merged = RangeSet(pair for ranges in self._in_hand.values() for pair in ranges)
-        return [Multicast(Remove(tuple(merged.ranges())))]
+        return [MulticastOp(Remove(tuple(merged.ranges())))]
 
     # --- damage ---
 
@@ -541,7 +542,7 @@ class QueueMaster:
                 given = run.block.body_bytes()
                 consumer.outstanding_bytes += given
                 self.unacknowledged_bytes += given
-            effects.append(Deliver(consumer.id, tuple(runs)))
+            effects.append(DeliverRuns(consumer.id, tuple(runs)))
         return effects
 
     @property

@@ -37,7 +37,7 @@ class EpochStart:
 
 
 @dataclass(slots=True)
-class QueueState:
+class ReplicatedState:
     """Mutable; changed only by `begin_epoch` and `apply`, or loaded whole."""
 
     last_number: int = 0

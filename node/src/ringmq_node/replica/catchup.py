@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from ringmq.v1 import ring_pb2 as wire
 from ringmq.v1.common_pb2 import Range as WireRange
 from ringmq_base.ranges import RangeSet
-from ringmq_node.queue.state import EpochStart, QueueState
+from ringmq_node.queue.state import EpochStart, ReplicatedState
 
 FETCH_BYTES_MAX = 8 * 1024 * 1024
 FETCH_RANGES_MAX = 1000
@@ -54,7 +54,7 @@ def keep_below(
     return 0
 
 
-def state_to_wire(state: QueueState) -> wire.FetchStateResponse:
+def state_to_wire(state: ReplicatedState) -> wire.FetchStateResponse:
     return wire.FetchStateResponse(
         number=state.last_number,
         next_position=state.next_position,
@@ -76,8 +76,8 @@ def state_to_wire(state: QueueState) -> wire.FetchStateResponse:
     )
 
 
-def state_from_wire(response: wire.FetchStateResponse) -> QueueState:
-    return QueueState(
+def state_from_wire(response: wire.FetchStateResponse) -> ReplicatedState:
+    return ReplicatedState(
         last_number=response.number,
         next_position=response.next_position,
         epochs=[

@@ -23,7 +23,7 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.queue import ops
 from ringmq_node.queue.ops import Publish
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.catchup import keep_below
 from ringmq_node.replica.fetching import FetchMessages, SourceError, ask, positions_text
 from ringmq_node.storage import QueueStore, StoreFailedError
@@ -38,7 +38,7 @@ HELD_BACK_BYTES_MAX = 64 * 1024 * 1024
 # Between two lines of the log about what nobody has.
 TELL_S = 30.0
 
-FetchState = Callable[[int], Awaitable[QueueState]]
+FetchState = Callable[[int], Awaitable[ReplicatedState]]
 Others = Sequence[FetchMessages]
 
 
@@ -108,7 +108,7 @@ class Joining:
                 # The store has told the node, which leaves its rings.
                 self.cancelled = True
 
-    async def _wait_delivered(self, state: QueueState) -> None:
+    async def _wait_delivered(self, state: ReplicatedState) -> None:
         """Until the ring has delivered what `state` ends with; `SourceError` if it is not that."""
         number = state.last_number
         try:
@@ -128,7 +128,7 @@ class Joining:
         if epoch is not None and epoch != state.epoch:
             raise SourceError(f"op {number} is of epoch {epoch}, in the state of {state.epoch}")
 
-    def _install(self, state: QueueState) -> None:
+    def _install(self, state: ReplicatedState) -> None:
         if self.cancelled:
             return
         mine = self._store.state

@@ -34,17 +34,17 @@ from ringmq_node.model.records import QueueMode, QueueRecord, mode_to_wire
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.master import (
-    Confirm,
-    Deliver,
+    ConfirmSequences,
+    DeliverRuns,
     Effect,
-    Multicast,
+    MulticastOp,
+    NotOutstandingError,
     QueueMaster,
-    Settled,
-    UnknownDeliveryError,
+    ReportSettled,
 )
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.joining import Joining
 from ringmq_node.replica.reading import MasterBodies
@@ -82,7 +82,9 @@ class Host(Protocol):
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]: ...
     def store_failed(self, error: StoreError) -> None: ...
     async def sync_store(self) -> None: ...
-    async def fetch_state(self, queue_id: str, source: MemberId, number_min: int) -> QueueState: ...
+    async def fetch_state(
+        self, queue_id: str, source: MemberId, number_min: int
+    ) -> ReplicatedState: ...
     def fetch_messages(
         self, queue_id: str, source: MemberId, ranges: Sequence[Range]
     ) -> AsyncIterator[Fetched]: ...
@@ -333,16 +335,16 @@ class Replica:
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Multicast(op):
+                case MulticastOp(op):
                     self._held_ops.append(op)
                     self._send_held_ops()
-                case Deliver(consumer, runs):
+                case DeliverRuns(consumer, runs):
                     self._consumers[consumer].delivered(runs)
-                case Confirm(publisher, sequences):
+                case ConfirmSequences(publisher, sequences):
                     session = self._publishers.get(publisher)
                     if session is not None:
                         session.confirmed(sequences)
-                case Settled(consumer, positions):
+                case ReportSettled(consumer, positions):
                     self._settled(consumer, positions)
 
     def _settled(self, consumer: int, positions: Sequence[Range]) -> None:
@@ -537,7 +539,7 @@ class Replica:
         master = self.serving()
         try:
             self._carry_out(master.settle(consumer, removed=removed, requeued=requeued))
-        except UnknownDeliveryError as error:
+        except NotOutstandingError as error:
             raise BrokerError(
                 common.REASON_UNKNOWN_DELIVERY,
                 str(error),

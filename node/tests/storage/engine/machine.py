@@ -25,7 +25,7 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.run import Run
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import QueueStore, Store, StoreLimits
 from ringmq_node.storage.format.references import Location
 from ringmq_node.storage.format.segment_scan import load_segment
@@ -329,7 +329,7 @@ class Engine:
             body = self.rng.randbytes(4).ljust(self.rng.choice((4, 300)))
             transient = self.rng.random() < 0.2 or not queue.durable
             queue.messages[at] = Message(body, b"", transient)
-        state = QueueState(
+        state = ReplicatedState(
             last_number=old.last_number + 3,
             next_position=keep_below + more,
             epochs=[*old.epochs],

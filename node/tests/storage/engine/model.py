@@ -11,10 +11,17 @@ from dataclasses import dataclass, field, replace
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue import ops
-from ringmq_node.queue.master import Confirm, Deliver, Effect, Multicast, QueueMaster, Settled
+from ringmq_node.queue.master import (
+    ConfirmSequences,
+    DeliverRuns,
+    Effect,
+    MulticastOp,
+    QueueMaster,
+    ReportSettled,
+)
 from ringmq_node.queue.ops import Op, Remove, Requeue
 from ringmq_node.queue.run import Run
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import QueueStore
 
 
@@ -37,7 +44,7 @@ class Moment:
     messages: dict[int, Message]
     missing: frozenset[int]
 
-    def is_state(self, state: QueueState) -> bool:
+    def is_state(self, state: ReplicatedState) -> bool:
         """Whether this is what came back."""
         return (
             (self.number, self.epoch, self.next_position)
@@ -127,13 +134,13 @@ class Queue:
     def do(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Multicast(op):
+                case MulticastOp(op):
                     self.multicast(op)
-                case Deliver(consumer, runs):
+                case DeliverRuns(consumer, runs):
                     for position in self.seen(runs):
                         self.ready.remove(position)
                         self.clients[consumer].add(position)
-                case Confirm() | Settled():
+                case ConfirmSequences() | ReportSettled():
                     pass
 
     def multicast(self, op: Op) -> None:

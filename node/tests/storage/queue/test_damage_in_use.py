@@ -15,7 +15,7 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import CorruptError, QueueStore, StoreLimits
 from ringmq_node.storage.disk.data_directory import NAME_NAME
 from ringmq_node.storage.errors import ReadError
@@ -79,7 +79,7 @@ def test_a_state_installed_during_a_flush_brings_back_what_was_not_flushed() -> 
         job = queue.plan_flush()
         assert job is not None
         assert [(item.first, item.last) for item in job.items] == [(0, 1)]
-        state = QueueState(last_number=9, next_position=10, live=RangeSet([(0, 9)]))
+        state = ReplicatedState(last_number=9, next_position=10, live=RangeSet([(0, 9)]))
         queue.install(state, keep_below=10)
         flush(store.disk, job, queue.directory)
         queue.flushed(job)

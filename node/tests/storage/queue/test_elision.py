@@ -13,7 +13,7 @@ from node.tests.storage.workload import QUEUE, bodies, open_store, run_store
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import QueueStore, Store, StoreLimits
 
 EMBEDDED = StoreLimits(embed_below=1 << 20)
@@ -227,7 +227,7 @@ def test_what_was_sealed_or_replaced_before_its_remove_is_written_whole() -> Non
 
     def install(queue: QueueStore) -> None:
         publish(queue, "kept")
-        state = QueueState(next_position=8, last_number=9)
+        state = ReplicatedState(next_position=8, last_number=9)
         state.live.add(0, 7)
         queue.install(state, keep_below=8)
         append(queue, Remove(((2, 7),)))

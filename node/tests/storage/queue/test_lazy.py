@@ -12,7 +12,7 @@ from node.tests.storage.workload import QUEUE, bodies, open_store, run_store
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import QueueStore, Store, StoreLimits
 from ringmq_node.storage import store as store_module
 from ringmq_node.storage.queue import pager
@@ -162,7 +162,9 @@ def test_state_that_is_installed_during_the_switch() -> None:
         publish_each(queue, COUNT)
         await store.sync()
         queue.set_lazy(True)
-        state = QueueState(last_number=COUNT, next_position=COUNT, live=queue.state.live.copy())
+        state = ReplicatedState(
+            last_number=COUNT, next_position=COUNT, live=queue.state.live.copy()
+        )
         queue.install(state, keep_below=COUNT // 2)
         for _ in range(COUNT):
             await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import CorruptError, QueueStore, Store, StoreLimits
 
 # So small that every few ops evict, seal and flush.
@@ -121,7 +121,7 @@ class QueueStoreMachine(RuleBasedStateMachine):
         for at in range(keep_below, keep_below + count):
             body = f"{self.install_count}:{at}".encode()
             self.messages[at] = Message(body, redelivered=at % 3 == 0, missing=True)
-        state = QueueState(
+        state = ReplicatedState(
             last_number=old.last_number + 3,
             next_position=keep_below + count,
             live=RangeSet((at, at) for at in self.messages),
@@ -345,7 +345,7 @@ def test_install_after_a_diverged_tail_does_not_bring_its_bodies_back() -> None:
         publish(queue, [b"kept"] * 3)
         publish(queue, [b"diverged"] * 70)
         await store.sync()
-        state = QueueState(last_number=9, next_position=5, live=RangeSet([(0, 4)]))
+        state = ReplicatedState(last_number=9, next_position=5, live=RangeSet([(0, 4)]))
         queue.install(state, keep_below=3)
         assert queue.durable_number == 0
         await store.sync()

@@ -17,7 +17,7 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Outline, Publish, Remove, Requeue
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import CorruptError
 from ringmq_node.storage.format import checkpoint, references
 from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
@@ -98,7 +98,7 @@ class Journal(FileOfRecords):
         owner: int = owner_of(HERE),
     ) -> None:
         super().__init__(JOURNAL_MAGIC, generation, owner)
-        state = QueueState(last_number=10, live=RangeSet(live), transient=RangeSet(transient))
+        state = ReplicatedState(last_number=10, live=RangeSet(live), transient=RangeSet(transient))
         state.next_position = max((last + 1 for _, last in live), default=0)
         if next_position is not None:
             state.next_position = next_position

@@ -16,7 +16,7 @@ from ringmq_gm import MemberId, Role
 from ringmq_node.doors.grpc.service import Context, Service, parse
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.queue.block import Block, BlockError
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.catchup import FETCH_BYTES_MAX, state_from_wire, state_to_wire
 from ringmq_node.replica.fetching import Fetched, Lacking, SourceError
 from ringmq_node.replica.reading import read_whole
@@ -113,7 +113,7 @@ class Fetcher:
         channel = self._node.channels.to(self._node.address_of(source))
         return getattr(channel, kind)(f"/{NAME}/{method}")
 
-    async def state(self, queue_id: str, source: MemberId, number_min: int) -> QueueState:
+    async def state(self, queue_id: str, source: MemberId, number_min: int) -> ReplicatedState:
         request = wire.FetchStateRequest(queue=queue_id, number_min=number_min)
         call = self._call("unary_unary", source, "FetchState")
         try:

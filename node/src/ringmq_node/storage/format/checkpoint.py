@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ringmq_base.ranges import RangeSet
-from ringmq_node.queue.state import EpochStart, QueueState
+from ringmq_node.queue.state import EpochStart, ReplicatedState
 
 _HEAD = struct.Struct("<QIIIIIIIQQ")
 _EPOCH = struct.Struct("<QQQ")
@@ -56,7 +56,7 @@ class Cut:
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     generation: int
-    state: QueueState
+    state: ReplicatedState
     cuts: tuple[Cut, ...] = ()
     damaged: bool = False
 
@@ -119,7 +119,7 @@ def _decode(payload: bytes) -> Checkpoint:
         reader.offset += size
     if reader.offset != len(payload):
         raise CheckpointError(f"checkpoint of {len(payload)} bytes says {reader.offset}")
-    state = QueueState(
+    state = ReplicatedState(
         last_number=last_number,
         next_position=next_position,
         epochs=epochs,

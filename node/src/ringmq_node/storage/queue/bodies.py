@@ -24,7 +24,7 @@ from typing import Protocol
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format.checkpoint import Cut
@@ -275,7 +275,7 @@ class Bodies:
 
     # -- another state in the place of this one
 
-    def install(self, state: QueueState, keep_below: int, transient: RangeSet) -> None:
+    def install(self, state: ReplicatedState, keep_below: int, transient: RangeSet) -> None:
         """Keeps the bodies below `keep_below` that are live in `state`; the rest is missing.
 
         Of `transient` positions also those that are on no disk.

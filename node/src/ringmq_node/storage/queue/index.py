@@ -2,7 +2,7 @@
 
 An `Entry` stands for consecutive positions whose bodies are in one block. It is
 found by bisection over the first positions. Which of its positions are live is
-not its business (`QueueState.live` says so), only how many: at zero the entry is
+not its business (`ReplicatedState.live` says so), only how many: at zero the entry is
 dead, its block is let go, and it is left in place until half of all are dead, so
 that taking one out is O(log n) and not O(n).
 

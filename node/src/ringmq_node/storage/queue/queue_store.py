@@ -27,7 +27,7 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError, StoreFailedError
 from ringmq_node.storage.format import checkpoint, references
 from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
@@ -111,7 +111,7 @@ class QueueStore:
         # False: nothing of it is there after a restart.
         self.durable = durable
         self.directory = directory
-        self.state: QueueState = found.state
+        self.state: ReplicatedState = found.state
         # Ops up to here are synced.
         self.durable_number = found.state.last_number
         # Ops were lost on disk and the state is a guess; until the next `install`.
@@ -249,7 +249,7 @@ class QueueStore:
 
     # -- catching up
 
-    def install(self, state: QueueState, *, keep_below: int) -> None:
+    def install(self, state: ReplicatedState, *, keep_below: int) -> None:
         """Puts the ring's agreed `state` in the place of this replica's own.
 
         Bodies that are here stay for positions below `keep_below` that are live in

@@ -39,7 +39,7 @@ from pathlib import Path
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.ops import Outline, Remove
-from ringmq_node.queue.state import QueueState
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.format import checkpoint, journal_scan, tables
@@ -80,7 +80,7 @@ BAD_SUFFIX = ".bad"
 class Recovered:
     """A queue as found. `current` is the journal to be sealed; it may be None after a crash."""
 
-    state: QueueState
+    state: ReplicatedState
     missing: RangeSet
     index: RunIndex
     body_bytes: int
@@ -121,7 +121,7 @@ class _Recovery:
         self._refer = refer
         self._is_lost = lost
         self._owner = owner_of(directory)
-        self._state: QueueState | None = None
+        self._state: ReplicatedState | None = None
         self._guessed = False
         self._removed = RangeSet()
         self._damaged = False
@@ -152,7 +152,7 @@ class _Recovery:
         journals = self._read_journals(names)
         state = self._state
         if state is None:
-            state = QueueState()
+            state = ReplicatedState()
             self._guessed = True
         segments = self._read_segments(names, state, journals)
         return self._assemble(state, journals, segments)
@@ -268,7 +268,7 @@ class _Recovery:
         """Applies one record to the state, however much is missing before it."""
         state = self._state
         if state is None:
-            state = self._state = QueueState()
+            state = self._state = ReplicatedState()
             self._damaged = self._guessed = True
         kind = header.kind
         if kind in journal_scan.OPS or kind == Kind.EPOCH:
@@ -301,7 +301,7 @@ class _Recovery:
             self._removed.remove(op.first_position, op.last_position)
         state.apply(header.number, op)
 
-    def _lost_positions(self, state: QueueState, next_position: int) -> None:
+    def _lost_positions(self, state: ReplicatedState, next_position: int) -> None:
         """Publishes were lost of what is below `next_position`."""
         self._damaged = True
         if not self._guessed:
@@ -311,7 +311,7 @@ class _Recovery:
     # -- segments
 
     def _read_segments(
-        self, names: dict[str, int], state: QueueState, journals: list[Journal]
+        self, names: dict[str, int], state: ReplicatedState, journals: list[Journal]
     ) -> dict[int, QueueFile]:
         """Also makes the state up, if there is none, and drops what is transient of it."""
         segments: dict[int, QueueFile] = {}
@@ -364,7 +364,7 @@ class _Recovery:
         end = file.end
         return scan_segment(self._disk, file.path, file.number, end, proven=end).bodies
 
-    def _guess(self, state: QueueState, bodies: list[Body]) -> None:
+    def _guess(self, state: ReplicatedState, bodies: list[Body]) -> None:
         """Without a checkpoint: all bodies found are live, unless a remove is known."""
         for body in bodies:
             state.live.add(body.first, body.last)
@@ -372,7 +372,7 @@ class _Recovery:
                 state.transient.add(body.first, body.last)
             state.next_position = max(state.next_position, body.last + 1)
 
-    def _sum(self, state: QueueState, file: QueueFile, bodies: list[Body]) -> None:
+    def _sum(self, state: ReplicatedState, file: QueueFile, bodies: list[Body]) -> None:
         """What recovery chooses of a segment, as a delta; refers to what is stored of it."""
         delta = Delta(file, 0, 0, False)
         self._beyond = max((self._beyond, *(body.last for body in bodies)))
@@ -436,7 +436,7 @@ class _Recovery:
     # -- the sum
 
     def _assemble(
-        self, state: QueueState, journals: list[Journal], segments: dict[int, QueueFile]
+        self, state: ReplicatedState, journals: list[Journal], segments: dict[int, QueueFile]
     ) -> Recovered:
         entries: list[Entry] = []
         mixed: set[int] = set()
@@ -489,7 +489,7 @@ class _Recovery:
         )
 
 
-def _drop_transient(state: QueueState) -> None:
+def _drop_transient(state: ReplicatedState) -> None:
     for first, last in state.transient:
         state.live.remove(first, last)
         state.redelivered.remove(first, last)
