@@ -284,13 +284,14 @@ class Ring:
             effects.extend(self._member.step(event, now=self._shell.now()))
             while effects:
                 self._perform(effects.popleft())
+            if self._writable is not None and self._member.refusal() != "full":
+                self._writable.set_result(None)
+                self._writable = None
+            # Inside the `try` as well: the caller may be a link, which would break at an
+            # exception from here and be dialled again, while this ring has lost its timer.
+            self._shell.stepped(self)
         except Exception as error:
             self._fail(error)
-            return
-        if self._writable is not None and self._member.refusal() != "full":
-            self._writable.set_result(None)
-            self._writable = None
-        self._shell.stepped(self)
 
     def close(self) -> None:
         """Takes no more events; whoever waits for something gets `RingClosedError`."""

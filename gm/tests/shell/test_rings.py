@@ -1,0 +1,103 @@
+"""One ring with its group's part played: the failures that a real group can't be made to have."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import uvloop
+from group_harness import ListApplication
+
+from ringmq_gm import LogEnd, MemberId, PromotionError, RingFailedError, first_view
+from ringmq_gm.core.events import Propose, Tick, ViewLearned
+from ringmq_gm.core.frames import Frame
+from ringmq_gm.core.member import RingMember
+from ringmq_gm.rings import Ring
+from ringmq_gm.timers import RingTimers
+
+A, B = MemberId("a", 1), MemberId("b", 1)
+
+
+class Even:
+    """No chance: every back-off is the mean."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+class PlayedShell:
+    """The group of one ring. Nothing is sent; `stepped` raises if `fault` is set."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.fault: Exception | None = None
+        self.failures: list[RingFailedError | None] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def send(self, node: str, frame: Frame) -> None: ...
+
+    def waiting_bytes(self, node: str, ring: str) -> int:
+        return 0
+
+    def propose(self, ring: str, proposal: Propose) -> None: ...
+
+    def refresh(self, ring: str) -> None: ...
+
+    def stepped(self, ring: Ring) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+    def view_entered(self, ring: Ring) -> None: ...
+
+    def ended(self, ring: Ring, failure: RingFailedError | None) -> None:
+        self.failures.append(failure)
+
+
+def ring_of(shell: PlayedShell) -> Ring:
+    """The master of a ring of two, by name "r"."""
+    app = ListApplication()
+    member = RingMember(A, "r", LogEnd(), chance=Even())
+    ring = app.ring = Ring(member, app, shell, payload_bytes_max=1000, submit_bytes_max=1000)
+    ring.step(ViewLearned(first_view([A, B], min_insync=2)))
+    return ring
+
+
+def test_a_step_whose_timer_fails_ends_the_ring_and_does_not_raise() -> None:
+    """It raised into the link that had brought the frame, which tore the link down: the ring
+    went on with a member that had no timer."""
+    shell = PlayedShell()
+    ring = ring_of(shell)
+    shell.fault = AttributeError("'uvloop.loop.Handle' object has no attribute 'when'")
+    ring.step(Tick())
+    assert ring.closed
+    (failure,) = shell.failures
+    assert failure is not None
+    assert failure.__cause__ is shell.fault
+    with pytest.raises(RingFailedError):
+        ring.multicast(b"x")
+
+
+def test_a_deadline_that_has_passed_is_ticked_on_the_loop_of_the_product() -> None:
+    """For a moment in the past uvloop hands out a handle that doesn't know its time."""
+
+    async def main() -> None:
+        shell = PlayedShell()
+        ring = ring_of(shell)
+        ring.multicast(b"not on the disk of anybody, so the ring can't be drained")
+        promotion = asyncio.create_task(ring.promote(B))
+        await asyncio.sleep(0)
+        shell.time = asyncio.get_running_loop().time()
+        deadline = ring.next_deadline()
+        assert deadline is not None
+        assert deadline < shell.time
+        timers = RingTimers()
+        timers.rearm(ring)
+        timers.rearm(ring)
+        with pytest.raises(PromotionError, match="did not drain"):
+            await asyncio.wait_for(promotion, 5)
+        assert shell.failures == []
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
