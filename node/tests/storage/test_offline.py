@@ -31,7 +31,7 @@ from ringmq_node.storage.format.records import (
     owner_of,
     record_header,
 )
-from ringmq_node.storage.format.references import Location, Reference
+from ringmq_node.storage.format.references import RecordLocation, Reference
 from ringmq_node.storage.offline import (
     DataDirectory,
     Fault,
@@ -499,10 +499,10 @@ def test_numbers_that_would_take_all_memory_are_not_believed(root: Path) -> None
     table = array("I", [4])
     locations = [
         # The most that recovery lets through: as many records as there is room for before it.
-        Location(1, 90_000_000, 0xFFFF_FF00, 3668),
-        Location(1, 0, 0xFFFF_FF00, 3668),
-        Location(0xFFFF_FFFE, 90_000_000, 0xFFFF_FF00, 45),
-        Location(1, 4, 14704, 0xFFFF_FFFF),
+        RecordLocation(1, 90_000_000, 0xFFFF_FF00, 3668),
+        RecordLocation(1, 0, 0xFFFF_FF00, 3668),
+        RecordLocation(0xFFFF_FFFE, 90_000_000, 0xFFFF_FF00, 45),
+        RecordLocation(1, 4, 14704, 0xFFFF_FFFF),
     ]
     payload = references.encode([Reference(place, 0, table) for place in locations])
     journal = queue_file(root, SMALL, "journal.jif")

@@ -27,7 +27,7 @@ from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import QueueStore, Store, StoreLimits
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.format.segment_scan import load_segment
 
 ROOT = Path("/data")
@@ -427,7 +427,7 @@ def check_references(store: Store, queues: Iterable[QueueStore]) -> None:
 
     At the end, when nothing is left in any queue, nothing may be referred to (`drain`).
     """
-    expected: Counter[tuple[bool, Location]] = Counter()
+    expected: Counter[tuple[bool, RecordLocation]] = Counter()
     for queue in queues:
         expected.update(references(store, queue))
     for (transient, location), count in expected.items():
@@ -436,7 +436,7 @@ def check_references(store: Store, queues: Iterable[QueueStore]) -> None:
         assert catalogue.count(location) >= count, location
 
 
-def references(store: Store, queue: QueueStore) -> list[tuple[bool, Location]]:
+def references(store: Store, queue: QueueStore) -> list[tuple[bool, RecordLocation]]:
     """Of the entries in memory, and of those that unfolding would bring."""
     bodies = queue.bodies
     entries = [*bodies.index]

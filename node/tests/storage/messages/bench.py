@@ -8,7 +8,7 @@ from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.disk.disk import Disk
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import CompactionJob, MessageStore, compact, write
 
@@ -46,7 +46,7 @@ def commit(store: MessageStore, disk: Disk) -> None:
     store.check()
 
 
-def put_all(store: MessageStore, disk: Disk, blocks: list[Block]) -> list[Location]:
+def put_all(store: MessageStore, disk: Disk, blocks: list[Block]) -> list[RecordLocation]:
     places = [store.put(block)[0] for block in blocks]
     commit(store, disk)
     return places

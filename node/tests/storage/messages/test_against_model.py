@@ -9,7 +9,7 @@ from node.tests.storage.messages.bench import SMALL, block_of, commit, open_stor
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.queue.block import Block
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import CompactionJob, compact
 
@@ -30,7 +30,7 @@ class Model:
         self.disk = SimulatedDisk()
         self.store = open_store(self.disk, limits)
         self.store.start_collecting()
-        self.references: list[tuple[Location, Block]] = []
+        self.references: list[tuple[RecordLocation, Block]] = []
         self.ids: list[tuple[bytes, Block]] = []
         self.job: CompactionJob | None = None
         self.number = 0

@@ -23,7 +23,7 @@ from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.errors import CorruptError
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import MessageStore, compact
 from ringmq_node.storage.messages.compaction import CopyJob, PublishJob
@@ -402,7 +402,7 @@ class MessageStoreUnderReaders:
         self.disk = disk
         self.store = store
         # Never released, so that they are always to be read.
-        self.kept: dict[int, Location] = {}
+        self.kept: dict[int, RecordLocation] = {}
         self.stop = threading.Event()
         self.errors: list[BaseException] = []
         self.reads = 0

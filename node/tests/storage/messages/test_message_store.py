@@ -21,7 +21,7 @@ from ringmq_node.queue.block import Block
 from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.errors import CorruptError
 from ringmq_node.storage.format.records import FILE_HEADER, RECORD_HEADER_BYTES
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import MessageStore, write
 
@@ -33,7 +33,7 @@ def disk() -> SimulatedDisk:
     return SimulatedDisk()
 
 
-def reopened(disk: SimulatedDisk, live: list[Location]) -> MessageStore:
+def reopened(disk: SimulatedDisk, live: list[RecordLocation]) -> MessageStore:
     store = open_store(disk)
     for location in live:
         store.share(location)
@@ -61,8 +61,8 @@ def test_what_was_put_is_read_before_and_after_it_is_written(disk: SimulatedDisk
 def test_locations_are_places_in_the_file(disk: SimulatedDisk) -> None:
     store = open_store(disk)
     first, second = put_all(store, disk, [block_of(1, 100), block_of(2, 50)])
-    assert first == Location(1, 0, FILE_HEADER.size, RECORD_HEADER_BYTES + 112)
-    assert second == Location(1, 1, first.offset + first.length, RECORD_HEADER_BYTES + 62)
+    assert first == RecordLocation(1, 0, FILE_HEADER.size, RECORD_HEADER_BYTES + 112)
+    assert second == RecordLocation(1, 1, first.offset + first.length, RECORD_HEADER_BYTES + 62)
     assert names(disk) == ["1.rdq"]
     assert disk.list(DIRECTORY)["1.rdq"] == second.offset + second.length
 
@@ -231,7 +231,7 @@ def test_blocks_read_again_come_from_memory(disk: SimulatedDisk) -> None:
 
 def test_references_to_a_lost_file_are_counted_and_reading_fails(disk: SimulatedDisk) -> None:
     store = open_store(disk)
-    lost = Location(7, 3, 1000, 300)
+    lost = RecordLocation(7, 3, 1000, 300)
     store.share(lost)
     with pytest.raises(CorruptError, match="not there"):
         store.read(lost)
@@ -268,10 +268,10 @@ def test_wrong_location_is_not_taken_for_another_record(disk: SimulatedDisk) -> 
     store = reopened(disk, places)
     first = places[0]
     for wrong in (
-        Location(1, 0, first.offset + 1, first.length),
-        Location(1, 0, first.offset, first.length - 1),
-        Location(1, 0, first.offset, first.length + 1),
-        Location(1, 0, 1 << 20, first.length),
+        RecordLocation(1, 0, first.offset + 1, first.length),
+        RecordLocation(1, 0, first.offset, first.length - 1),
+        RecordLocation(1, 0, first.offset, first.length + 1),
+        RecordLocation(1, 0, 1 << 20, first.length),
     ):
         with pytest.raises(CorruptError):
             store.read(wrong)

@@ -16,14 +16,14 @@ from node.tests.storage.messages.bench import (
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.storage.errors import CorruptError
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages.reader import verify_file, verify_map
 
 
-def made(rng: random.Random) -> tuple[SimulatedDisk, dict[Location, int]]:
+def made(rng: random.Random) -> tuple[SimulatedDisk, dict[RecordLocation, int]]:
     """Files, maps that lead to files, and a file that was moved into twice."""
     disk = SimulatedDisk()
-    live: dict[Location, int] = {}
+    live: dict[RecordLocation, int] = {}
     store = open_store(disk)
     store.start_collecting()
     for turn in range(3):
@@ -115,7 +115,7 @@ def test_much_damage_is_never_taken_for_a_message(part: int) -> None:
 def test_a_file_in_the_place_of_another_is_not_taken_for_it() -> None:
     disk = SimulatedDisk()
     store = open_store(disk)
-    live: dict[Location, int] = {}
+    live: dict[RecordLocation, int] = {}
     for number in range(40):
         live[put_all(store, disk, [block_of(number, 600)])[0]] = number
     files = sorted({location.file for location in live})

@@ -23,7 +23,7 @@ from node.tests.storage.messages.bench import (
 )
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import compact, write
 from ringmq_node.storage.messages.compaction import PublishJob
@@ -43,10 +43,10 @@ class Recording:
     seed: int
     disk: SimulatedDisk = field(default_factory=SimulatedDisk)
     number: int = 0
-    live: dict[Location, int] = field(default_factory=dict)
+    live: dict[RecordLocation, int] = field(default_factory=dict)
     # Put, but not durable yet.
-    fresh: dict[Location, int] = field(default_factory=dict)
-    history: list[tuple[int, dict[Location, int]]] = field(default_factory=list)
+    fresh: dict[RecordLocation, int] = field(default_factory=dict)
+    history: list[tuple[int, dict[RecordLocation, int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -124,11 +124,11 @@ class Recording:
             self.store.share(location)
         self.store.start_collecting()
 
-    def live_after(self, calls: int) -> dict[Location, int]:
+    def live_after(self, calls: int) -> dict[RecordLocation, int]:
         return [live for at, live in self.history if at <= calls][-1]
 
 
-def check_cut(disk: SimulatedDisk, live: dict[Location, int], story: str) -> None:
+def check_cut(disk: SimulatedDisk, live: dict[RecordLocation, int], story: str) -> None:
     """Twice, because a start and what is collected after it change the disk as well."""
     try:
         for again in range(2):

@@ -21,7 +21,7 @@ from node.tests.storage.simulated_disk import SimulatedDisk
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.errors import UnsupportedFormatError
 from ringmq_node.storage.format.records import FILE_HEADER, RECORD_HEADER_BYTES, Kind
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages import relocation
 from ringmq_node.storage.messages.reader import (
     DataFileReport,
@@ -53,7 +53,7 @@ def disk() -> SimulatedDisk:
 
 
 @pytest.fixture
-def places(disk: SimulatedDisk) -> list[Location]:
+def places(disk: SimulatedDisk) -> list[RecordLocation]:
     """Two rounds of two records each in the first file."""
     store = open_store(disk)
     places = put_all(store, disk, [block_of(1), block_of(2)])
@@ -92,7 +92,7 @@ def test_a_hole_may_go_beyond_the_end_of_the_file(disk: SimulatedDisk) -> None:
     assert (report.records, report.holes, report.torn_bytes, report.sound) == (1, 1, 0, True)
 
 
-def test_every_torn_tail_is_one(disk: SimulatedDisk, places: list[Location]) -> None:
+def test_every_torn_tail_is_one(disk: SimulatedDisk, places: list[RecordLocation]) -> None:
     data = bytes(disk.content(PATH))
     for end in range(places[2].offset, len(data)):
         report = verified(data[:end])
@@ -105,7 +105,7 @@ def test_every_torn_tail_is_one(disk: SimulatedDisk, places: list[Location]) -> 
 
 @pytest.mark.parametrize("at", range(0, 256, 5))
 def test_damage_in_what_was_synced_is_corruption(
-    disk: SimulatedDisk, places: list[Location], at: int
+    disk: SimulatedDisk, places: list[RecordLocation], at: int
 ) -> None:
     data = disk.content(PATH)
     data[places[1].offset + at] ^= 0x10
@@ -157,7 +157,7 @@ def test_damaged_maps_are_told(disk: SimulatedDisk) -> None:
         assert not verify_map("7.map", 7, data[:at]).sound, at
 
 
-def test_damaged_file_headers_are_told(disk: SimulatedDisk, places: list[Location]) -> None:
+def test_damaged_file_headers_are_told(disk: SimulatedDisk, places: list[RecordLocation]) -> None:
     data = bytes(disk.content(PATH))
     report = verified(bytes(32) + data[32:])
     assert report.records == 4
@@ -168,7 +168,7 @@ def test_damaged_file_headers_are_told(disk: SimulatedDisk, places: list[Locatio
     assert verified(b"").sound
 
 
-def test_another_version_is_refused(disk: SimulatedDisk, places: list[Location]) -> None:
+def test_another_version_is_refused(disk: SimulatedDisk, places: list[RecordLocation]) -> None:
     data = disk.content(PATH)
     data[8] = 9
     data[24:28] = zlib.crc32(bytes(data[:24])).to_bytes(4, "little")
@@ -177,7 +177,7 @@ def test_another_version_is_refused(disk: SimulatedDisk, places: list[Location])
 
 
 def test_a_data_file_inside_a_message_is_no_record(
-    disk: SimulatedDisk, places: list[Location]
+    disk: SimulatedDisk, places: list[RecordLocation]
 ) -> None:
     data = bytes(disk.content(PATH))
     second = SimulatedDisk()

@@ -34,7 +34,7 @@ from ringmq_node.storage.format.records import (
     owner_of,
     record_header,
 )
-from ringmq_node.storage.format.references import Location, Reference
+from ringmq_node.storage.format.references import RecordLocation, Reference
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile
 from ringmq_node.storage.queue.recovery import Recovered, load_segment, recover
@@ -130,7 +130,7 @@ def folder(files: dict[str, FileOfRecords | bytes]) -> SimulatedDisk:
 
 
 def stored_at(ordinal: int, count: int, *, start: int = 0, size: int = 10) -> Reference:
-    place = Location(file=3, ordinal=ordinal, offset=32 + 1000 * ordinal, length=1000)
+    place = RecordLocation(file=3, ordinal=ordinal, offset=32 + 1000 * ordinal, length=1000)
     return Reference(place, start, array("I", range(size, size + count)))
 
 
@@ -326,13 +326,15 @@ def test_reference_to_a_record_that_can_not_be_there_is_damage() -> None:
     segment = Segment()
     sizes = array("I", [3])
     bad = [
-        segment.stored(0, Reference(Location(1, 1 << 30, 5000, 100), 0, sizes)),
-        segment.stored(1, Reference(Location(1, 1, 32 + RECORD_HEADER_BYTES - 1, 100), 0, sizes)),
-        segment.stored(2, Reference(Location(1, 0, 31, 100), 0, sizes)),
-        segment.stored(3, Reference(Location(1, 0, 32, RECORD_HEADER_BYTES), 0, sizes)),
-        segment.stored(4, Reference(Location(1, 0, 32, 100), 1 << 20, sizes)),
+        segment.stored(0, Reference(RecordLocation(1, 1 << 30, 5000, 100), 0, sizes)),
+        segment.stored(
+            1, Reference(RecordLocation(1, 1, 32 + RECORD_HEADER_BYTES - 1, 100), 0, sizes)
+        ),
+        segment.stored(2, Reference(RecordLocation(1, 0, 31, 100), 0, sizes)),
+        segment.stored(3, Reference(RecordLocation(1, 0, 32, RECORD_HEADER_BYTES), 0, sizes)),
+        segment.stored(4, Reference(RecordLocation(1, 0, 32, 100), 1 << 20, sizes)),
     ]
-    segment.stored(5, Reference(Location(1, 1, 32 + RECORD_HEADER_BYTES, 100), 0, sizes))
+    segment.stored(5, Reference(RecordLocation(1, 1, 32 + RECORD_HEADER_BYTES, 100), 0, sizes))
     referred: list[int] = []
     disk = folder({"0.idx": segment, "journal.jif": Journal(live=[(0, 5)])})
     found = recover(disk, HERE, lambda place: referred.append(place.ordinal))
@@ -347,7 +349,7 @@ class Messages:
     def __init__(self, block: Block) -> None:
         self.block = block
 
-    def read(self, location: Location) -> Block:
+    def read(self, location: RecordLocation) -> Block:
         return self.block
 
 
@@ -376,7 +378,7 @@ def test_transient_message_in_the_store_is_never_live_again() -> None:
     segment.stored(2, stored_at(1, 1))
     journal = Journal(live=[(0, 2)], transient=[(0, 0)])
     disk = folder({"0.idx": segment, "journal.jif": journal})
-    referred: list[Location] = []
+    referred: list[RecordLocation] = []
     found = recover(disk, HERE, referred.append)
     check(found)
     assert [place.ordinal for place in referred] == [1]
@@ -701,7 +703,7 @@ def test_table_of_references_is_always_checked_whole() -> None:
     segment.stored(2, stored_at(8, 2))
     # The ordinal: nothing that the table itself would show.
     segment.data[bad + RECORD_HEADER_BYTES + 8] ^= 1
-    referred: list[Location] = []
+    referred: list[RecordLocation] = []
     disk = folder({"0.idx": segment, "journal.jif": Journal(live=[(0, 3)])})
     found = recover(disk, HERE, referred.append)
     check(found)

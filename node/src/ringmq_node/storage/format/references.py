@@ -31,7 +31,7 @@ class ReferencesError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
+class RecordLocation:
     """One record of a message store, as it was written. Compaction may have moved it since."""
 
     # Never used twice, so that an old location is never taken for a new one.
@@ -47,7 +47,7 @@ class Location:
 class Reference:
     """`len(sizes)` messages of the block at `location`, from number `start` on."""
 
-    location: Location
+    location: RecordLocation
     start: int
     sizes: array[int]
 
@@ -91,7 +91,7 @@ def decode(table: bytes | memoryview) -> list[Reference]:
     for file, ordinal, offset, length, start, count in fields:
         if not count:
             raise ReferencesError("table has a reference to no message")
-        place = Location(file, ordinal, offset, length)
+        place = RecordLocation(file, ordinal, offset, length)
         references.append(Reference(place, start, sizes[begin : begin + count]))
         begin += count
     return references

@@ -25,7 +25,7 @@ from ringmq_node.storage.format.records import (
     RECORD_HEADER_BYTES,
     Header,
 )
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.queue.index import Entry, QueueFile, alike
 
 # Positions, op numbers and generations are below; so they can be counted on from anywhere.
@@ -44,7 +44,7 @@ class Body(NamedTuple):
     body_bytes: int
     # From `first` on. None: all alike.
     sizes: array[int] | None
-    location: Location | None
+    location: RecordLocation | None
     transient: bool
     # Of the journal in which it was logged.
     generation: int

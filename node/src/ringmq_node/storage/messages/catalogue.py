@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages import relocation
 from ringmq_node.storage.messages.counts import Counts
 from ringmq_node.storage.messages.files import (
@@ -115,7 +115,7 @@ class Catalogue:
         """Somebody refers to that file, which may be lost: no other one gets its number."""
         self.next_number = max(self.next_number, number + 1)
 
-    def add(self, location: Location) -> int:
+    def add(self, location: RecordLocation) -> int:
         """One reference more; returns how many there are."""
         file = self.files.get(location.file)
         if isinstance(file, MovedFile):
@@ -124,7 +124,7 @@ class Catalogue:
             file = self._lost_file(location.file)
         return file.add(location.ordinal, location.length)
 
-    def _add_moved(self, file: MovedFile, location: Location) -> int:
+    def _add_moved(self, file: MovedFile, location: RecordLocation) -> int:
         row = file.table.find(location.ordinal)
         if row < 0:
             count = file.unknown.get(location.ordinal, 0) + 1
@@ -150,7 +150,7 @@ class Catalogue:
             target.sources[source] = None
             target.add(table.new_ordinals[row], length)
 
-    def drop(self, location: Location) -> int:
+    def drop(self, location: RecordLocation) -> int:
         """One reference less; returns how many are left."""
         file = self.files.get(location.file)
         assert file is not None, f"{location} is released, and nothing refers to it"
@@ -161,7 +161,7 @@ class Catalogue:
             self._released(file, location.length)
         return left
 
-    def _drop_moved(self, file: MovedFile, location: Location) -> int:
+    def _drop_moved(self, file: MovedFile, location: RecordLocation) -> int:
         row = file.table.find(location.ordinal)
         if row < 0:
             left = file.unknown.pop(location.ordinal, 0) - 1
@@ -182,7 +182,7 @@ class Catalogue:
             self.note_idle(file.number)
         return left
 
-    def count(self, location: Location) -> int:
+    def count(self, location: RecordLocation) -> int:
         file = self.files.get(location.file)
         if isinstance(file, MovedFile):
             row = file.table.find(location.ordinal)
@@ -210,7 +210,7 @@ class Catalogue:
 
     # -- looking up
 
-    def find(self, location: Location) -> tuple[DataFile, int] | None:
+    def find(self, location: RecordLocation) -> tuple[DataFile, int] | None:
         """Where the record is: the file, and the offset in it; None if it is lost."""
         file = self.files.get(location.file)
         if isinstance(file, MovedFile):

@@ -54,7 +54,7 @@ from ringmq_node.storage.format.records import (
     new_marker,
     parse_payload,
 )
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages.cache import BlockCache
 from ringmq_node.storage.messages.catalogue import Catalogue
@@ -140,7 +140,7 @@ class MessageStore:
         self._unwritten: dict[int, Block] = {}
         self._unwritten_bytes = 0
         self._cache = BlockCache(limits.store_cache_bytes_max)
-        self._recent: OrderedDict[bytes, Location] = OrderedDict()
+        self._recent: OrderedDict[bytes, RecordLocation] = OrderedDict()
         self._jobs_taken = 0
         self._jobs_committed = 0
         self._shared = 0
@@ -170,7 +170,7 @@ class MessageStore:
 
     # -- putting
 
-    def put(self, block: Block, message_id: bytes = b"") -> tuple[Location, Block]:
+    def put(self, block: Block, message_id: bytes = b"") -> tuple[RecordLocation, Block]:
         """One reference to a record with this block; returns also the block that is kept.
 
         The record, and the block, of an earlier `put` if that had the same 16-byte
@@ -185,7 +185,7 @@ class MessageStore:
         length = RECORD_HEADER_BYTES + len(block.data)
         assert length <= PAYLOAD_BYTES_MAX, f"a block of {len(block.data)} bytes"
         file = self._file_for(length)
-        location = Location(file.number, file.records, file.end, length)
+        location = RecordLocation(file.number, file.records, file.end, length)
         put = Put(file, location.ordinal, location.offset, length, message_id, block)
         key = _key(location)
         file.records += 1
@@ -199,7 +199,7 @@ class MessageStore:
             self._remember(message_id, location)
         return location, block
 
-    def _known(self, block: Block, message_id: bytes) -> tuple[Location, Block] | None:
+    def _known(self, block: Block, message_id: bytes) -> tuple[RecordLocation, Block] | None:
         location = self._recent.get(message_id)
         if location is None or not self._catalogue.count(location):
             return None
@@ -211,7 +211,7 @@ class MessageStore:
         self._catalogue.add(location)
         return location, kept
 
-    def _remember(self, message_id: bytes, location: Location) -> None:
+    def _remember(self, message_id: bytes, location: RecordLocation) -> None:
         assert len(message_id) == 16, message_id
         self._recent[message_id] = location
         self._recent.move_to_end(message_id)
@@ -240,13 +240,13 @@ class MessageStore:
 
     # -- counting
 
-    def share(self, location: Location) -> None:
+    def share(self, location: RecordLocation) -> None:
         """One reference more. Of a location that can't be read, too: reading it says so."""
         with self._lock:
             count = self._catalogue.add(location)
         assert count > 1 or not self._collector.started, f"{location} may have been deleted"
 
-    def release(self, location: Location) -> None:
+    def release(self, location: RecordLocation) -> None:
         """One reference less. With none left, it is garbage; see above for when to call this."""
         if self._catalogue.drop(location):
             return
@@ -261,14 +261,14 @@ class MessageStore:
                 self._forget_unwritten(key)
                 self._cache.drop(key)
 
-    def is_durable(self, location: Location) -> bool:
+    def is_durable(self, location: RecordLocation) -> bool:
         """Whether the record is on the disk (transient store: written)."""
         file = self._catalogue.files.get(location.file)
         if isinstance(file, DataFile):
             return location.offset + location.length <= file.written
         return file is not None
 
-    def lost(self, location: Location) -> CorruptionReport | None:
+    def lost(self, location: RecordLocation) -> CorruptionReport | None:
         """What is wrong, if it is known that the record can't be read."""
         if self._catalogue.find(location) is not None:
             return None
@@ -277,7 +277,7 @@ class MessageStore:
 
     # -- reading
 
-    def read(self, location: Location) -> Block:
+    def read(self, location: RecordLocation) -> Block:
         """The block of a record. From any thread.
 
         Raises `CorruptError`, `UnsupportedFormatError`.
@@ -345,7 +345,7 @@ class MessageStore:
     def _block_in_memory(self, key: int) -> Block | None:
         return self._unwritten.get(key) or self._cache.get(key)
 
-    def _lost(self, location: Location, what: str) -> CorruptError:
+    def _lost(self, location: RecordLocation, what: str) -> CorruptError:
         path = self.directory / data_name(location.file)
         return CorruptError(CorruptionReport(str(path), location.offset, location.length, what))
 
@@ -448,5 +448,5 @@ class MessageStore:
             assert (count > 0) == (put.block is not None) == (key in self._unwritten), key
 
 
-def _key(location: Location) -> int:
+def _key(location: RecordLocation) -> int:
     return location.file << 32 | location.ordinal

@@ -26,7 +26,7 @@ from ringmq_node.storage.format.records import (
     Kind,
     RecordFile,
 )
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages.catalogue import Catalogue
 from ringmq_node.storage.messages.files import DataFile, MovedFile, data_name, map_name
 from ringmq_node.storage.messages.relocation import LOST
@@ -60,13 +60,13 @@ class References:
         # Queues whose references are not known.
         self.unreadable_queues = 0
 
-    def refer(self, location: Location) -> None:
+    def refer(self, location: RecordLocation) -> None:
         if isinstance(self.find(location), Lost):
             self.lost += 1
         else:
             self.catalogue.add(location)
 
-    def count(self, location: Location) -> int:
+    def count(self, location: RecordLocation) -> int:
         """How many references there are to a record, by the place where it is now."""
         file = self.catalogue.files.get(location.file)
         return file.counts.get(location.ordinal) if isinstance(file, DataFile) else 0
@@ -76,7 +76,7 @@ class References:
         file = self.catalogue.files.get(number)
         return file.end if isinstance(file, DataFile) else 0
 
-    def find(self, location: Location) -> Location | Lost:
+    def find(self, location: RecordLocation) -> RecordLocation | Lost:
         """Where the record is now, through the maps."""
         file = self.catalogue.files.get(location.file)
         path = self.directory / data_name(location.file)
@@ -90,7 +90,7 @@ class References:
             if number == LOST:
                 what = f"record {location.ordinal} was damaged when it was to be moved"
                 return Lost(path, 0, 0, what)
-            place = Location(
+            place = RecordLocation(
                 number, file.table.new_ordinals[row], file.table.offsets[row], location.length
             )
             file = self.catalogue.files.get(number)
@@ -119,7 +119,7 @@ class BodyFile:
     holes: int = 0
     torn_bytes: int = 0
 
-    def fault_of(self, place: Location, messages: int) -> str:
+    def fault_of(self, place: RecordLocation, messages: int) -> str:
         """What is wrong with a record of which `messages` are referred to; empty if nothing."""
         index = bisect_left(self.offsets, place.offset)
         if index == len(self.offsets) or self.offsets[index] != place.offset:

@@ -13,7 +13,7 @@ from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.errors import StoreError, UnsupportedFormatError
 from ringmq_node.storage.format import journal_scan
 from ringmq_node.storage.format.records import JOURNAL_MAGIC, Header, Kind, RecordFile, owner_of
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages.files import SUFFIX as BODIES_SUFFIX
 from ringmq_node.storage.messages.files import parse_name
 from ringmq_node.storage.offline.disk import Names, ReadOnlyDisk
@@ -184,7 +184,7 @@ class DataDirectory:
 
     # -- one queue
 
-    def recover(self, queue: QueueFolder, refer: Callable[[Location], None]) -> Recovered:
+    def recover(self, queue: QueueFolder, refer: Callable[[RecordLocation], None]) -> Recovered:
         """What a start of the node would make of it; `refer` as in `recovery.recover`.
 
         Names in its folder are as recovery leaves them until `disk.forget`. Raises

@@ -27,7 +27,7 @@ from ringmq_node.storage.format.records import (
     Kind,
     RecordFile,
 )
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.format.tables import Body
 from ringmq_node.storage.messages import relocation
 from ringmq_node.storage.messages.files import parse_name
@@ -227,7 +227,7 @@ class FileListing:
         number = self.summary.number
         if self._references is None or number is None:
             return None
-        return self._references.count(Location(number, ordinal, 0, 0))
+        return self._references.count(RecordLocation(number, ordinal, 0, 0))
 
     def _record(self, header: Header, bodies: list[Body], details: Details) -> Record:
         lives, live_bytes = self._lives.of(bodies) if self._lives is not None else (None, None)

@@ -26,7 +26,7 @@ from pathlib import Path
 from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.errors import UnsupportedFormatError
 from ringmq_node.storage.format.records import SEGMENT_MAGIC
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages.files import data_name, map_name
 from ringmq_node.storage.messages.relocation import LOST
 from ringmq_node.storage.offline.bodies import BodyFiles, Lost, References
@@ -142,7 +142,7 @@ class _Verifier:
                 self._findings.add(path, 0, file.end, f"can't be read: {error}")
             self._on_progress(path.name)
 
-    def _lost(self, location: Location, messages: int) -> Lost | None:
+    def _lost(self, location: RecordLocation, messages: int) -> Lost | None:
         """None if the body is there, as it should be."""
         if self._stored is None:
             return Lost(self._directory.persistent, 0, 0, "the message store can't be read")

@@ -28,7 +28,7 @@ from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format.checkpoint import Cut
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.queue import paging
@@ -107,7 +107,7 @@ class Bodies:
         self.corruptions: list[CorruptionReport] = found.corruptions
         self.next_position = found.state.next_position
         self.condemned: deque[Condemned] = deque()
-        self._releasing: list[Location] = []
+        self._releasing: list[RecordLocation] = []
         # Since the queue was opened; of bodies only, without properties and tables.
         self.blocks_read = 0
         self.body_bytes_read = 0
@@ -221,21 +221,21 @@ class Bodies:
         if entry.file is not None:
             self._on_emptied(entry.file)
 
-    def take_releases(self) -> list[Location]:
+    def take_releases(self) -> list[RecordLocation]:
         """Persistent bodies that may be released when what was appended so far is durable."""
         taken, self._releasing = self._releasing, []
         return taken
 
-    def released(self, places: list[Location]) -> None:
+    def released(self, places: list[RecordLocation]) -> None:
         """What made these superfluous is durable."""
         store = self._host.messages(transient=False)
         for place in places:
             store.release(place)
 
-    def release_elided(self, places: list[Location]) -> None:
+    def release_elided(self, places: list[RecordLocation]) -> None:
         """No record that is on the disk, or will be, refers to these persistent bodies."""
         at_once = Counter(places)
-        later: list[Location] = []
+        later: list[RecordLocation] = []
         for place in self._releasing:
             if at_once[place] > 0:
                 at_once[place] -= 1

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 
 SEGMENT_POSITIONS = 16_384
 # What a block takes in memory beside its bytes: its offsets, as Python objects.
@@ -83,7 +83,7 @@ class Entry:
     sizes: array[int] | None = None
     durable: bool = False
     # Where the block is in the message store; None if it is in the index record.
-    location: Location | None = None
+    location: RecordLocation | None = None
 
     @property
     def count(self) -> int:

@@ -37,7 +37,7 @@ from ringmq_node.storage.format.records import (
     RECORD_HEADER_BYTES,
     Kind,
 )
-from ringmq_node.storage.format.references import Location, Reference
+from ringmq_node.storage.format.references import RecordLocation, Reference
 from ringmq_node.storage.limits import Written
 from ringmq_node.storage.queue import bodies, paging
 from ringmq_node.storage.queue.bodies import Bodies
@@ -78,7 +78,7 @@ class CommitJob:
     pieces: list[Piece]
     entries: list[Entry]
     # Bodies in the message store that nobody wants once this is durable.
-    releases: list[Location]
+    releases: list[RecordLocation]
     last_number: int
     fills: int
     installs: int
@@ -514,10 +514,12 @@ class QueueStore:
             self._add(first, part, offset, length, transient=False, location=place)
             first += part.count
 
-    def _store(self, block: Block, message_id: bytes) -> tuple[list[tuple[Location, Block]], int]:
+    def _store(
+        self, block: Block, message_id: bytes
+    ) -> tuple[list[tuple[RecordLocation, Block]], int]:
         """Puts bodies into the message store, in pieces. Also: how many bytes it didn't have."""
         store = self._host.messages(transient=False)
-        parts: list[tuple[Location, Block]] = []
+        parts: list[tuple[RecordLocation, Block]] = []
         start = own_bytes = 0
         while start < block.count:
             stop = block.fit(start, self._host.limits.store_block_bytes_max)
@@ -542,7 +544,7 @@ class QueueStore:
         length: int,
         *,
         transient: bool,
-        location: Location | None = None,
+        location: RecordLocation | None = None,
     ) -> None:
         """The entry of bodies whose record has just been logged."""
         file = self._journal.file
@@ -593,7 +595,7 @@ class QueueStore:
         file = self._journal.file
         outlines = {publish.offset: publish.outline for publish in dead}
         moved = self._journal.elide(outlines)
-        places: list[Location] = []
+        places: list[RecordLocation] = []
         for entry in self._unsynced:
             if entry.file is not file:
                 continue

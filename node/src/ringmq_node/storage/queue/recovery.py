@@ -56,7 +56,7 @@ from ringmq_node.storage.format.records import (
     owner_of,
     record_header,
 )
-from ringmq_node.storage.format.references import Location
+from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.format.segment_scan import (
     SegmentScan,
     entries_of,
@@ -97,8 +97,8 @@ class Recovered:
 def recover(
     disk: Disk,
     directory: Path,
-    refer: Callable[[Location], None] = lambda location: None,
-    lost: Callable[[Location], CorruptionReport | None] = lambda location: None,
+    refer: Callable[[RecordLocation], None] = lambda location: None,
+    lost: Callable[[RecordLocation], CorruptionReport | None] = lambda location: None,
 ) -> Recovered:
     """Reads everything in `directory`. Raises `OSError`, `UnsupportedFormatError`.
 
@@ -113,8 +113,8 @@ class _Recovery:
         self,
         disk: Disk,
         directory: Path,
-        refer: Callable[[Location], None],
-        lost: Callable[[Location], CorruptionReport | None],
+        refer: Callable[[RecordLocation], None],
+        lost: Callable[[RecordLocation], CorruptionReport | None],
     ) -> None:
         self._disk = disk
         self._directory = directory

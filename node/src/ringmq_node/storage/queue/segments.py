@@ -42,7 +42,7 @@ from ringmq_node.storage.format.records import (
     parse_payload,
     record_header,
 )
-from ringmq_node.storage.format.references import Location, Reference
+from ringmq_node.storage.format.references import RecordLocation, Reference
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile
 from ringmq_node.storage.queue.journal import NEW_SUFFIX
@@ -72,7 +72,7 @@ class FlushItem:
     segment: QueueFile
     block: Block | None
     # Only of entries whose bodies are in the message store.
-    location: Location | None
+    location: RecordLocation | None
     sizes: array[int] | None
 
     @property
