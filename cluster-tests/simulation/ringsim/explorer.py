@@ -46,9 +46,9 @@ from ringmq_gm.core.events import (
     LinkUp,
     MembershipWanted,
     Multicast,
-    Outcome,
     Persisted,
     ProposalEnded,
+    ProposalOutcome,
     Propose,
     Received,
     Role,
@@ -399,13 +399,13 @@ class Explorer:
         if not is_waiting:
             yield f"late {name}", arrived
             return
-        outcome = ProposalEnded(proposal, Outcome.WON if won else Outcome.LOST)
+        outcome = ProposalEnded(proposal, ProposalOutcome.WON if won else ProposalOutcome.LOST)
         yield f"cas {name}", self._step(arrived, index, outcome, path)
         yield from self._torn(arrived, index, outcome, path)
         if state.unknowns:
             left = (*rest.pending, (index, incarnation, number, False))
             unknown = rest._replace(pending=tuple(sorted(left)), unknowns=state.unknowns - 1)
-            event = ProposalEnded(proposal, Outcome.UNKNOWN)
+            event = ProposalEnded(proposal, ProposalOutcome.UNKNOWN)
             yield f"unknown {name}", self._step(unknown, index, event, path)
 
     def _faults(self, state: State, path: Path | None) -> Iterator[tuple[str, State]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringmq_gm.core.events import LeasesLearned, Outcome, ProposalEnded, ViewLearned
+from ringmq_gm.core.events import LeasesLearned, ProposalEnded, ProposalOutcome, ViewLearned
 from ringmq_gm.core.views import MemberId, View
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class VirtualRegistry:
     def propose(self, node: Node, current_epoch: int, view: View) -> None:
         request = Request(node, current_epoch, view)
         rng = self._rng
-        self._clock.after(REQUEST_TIMEOUT_S, self._answer, request, Outcome.UNKNOWN)
+        self._clock.after(REQUEST_TIMEOUT_S, self._answer, request, ProposalOutcome.UNKNOWN)
         delay = DELAY_S * rng.random()
         if self.flaky and rng.random() < 0.5:
             if rng.random() < 0.5:
@@ -76,13 +76,13 @@ class VirtualRegistry:
                 self.tell_view(name)
         if self.flaky and rng.random() < 0.4:
             return
-        outcome = Outcome.WON if won else Outcome.LOST
+        outcome = ProposalOutcome.WON if won else ProposalOutcome.LOST
         self._clock.after(DELAY_S * rng.random(), self._answer, request, outcome)
 
-    def _answer(self, request: Request, outcome: Outcome) -> None:
+    def _answer(self, request: Request, outcome: ProposalOutcome) -> None:
         if request.answered:
             return
-        if outcome is not Outcome.UNKNOWN and not self.reaches(request.node.name):
+        if outcome is not ProposalOutcome.UNKNOWN and not self.reaches(request.node.name):
             return
         request.answered = True
         if request.node.incarnation == request.incarnation:

@@ -11,7 +11,7 @@ _SHORTER = (
     (r"Mark\(received=(\d+), persisted=(\d+), complete=True\)", r"\1/\2"),
     (r"Mark\(received=(\d+), persisted=(\d+), complete=False\)", r"\1/\2-incomplete"),
     (r"Received\(envelope=Envelope\(sender=(\S+), frame=(.*?)\)\) ->", r"from \1 \2 ->"),
-    (r"ring='r', |frozenset|<Role\.\w+: |<Outcome\.\w+: ", ""),
+    (r"ring='r', |frozenset|<Role\.\w+: |<ProposalOutcome\.\w+: |<PromotionOutcome\.\w+: ", ""),
     (r"'>", "'"),
 )
 

@@ -6,13 +6,16 @@ GroupError
 |   +-- DrainingError     a hand-over is under way: ask the next master in a moment
 |   `-- FullError         wait (`Ring.wait_writable`), then try again
 +-- TooLargeError         no frame may be so large (`GroupOptions.payload_bytes_max`)
-+-- PromotionError        the hand-over was refused or called off; `reason` says why
++-- PromotionError        the hand-over was refused or called off; `outcome` says why
 +-- RingClosedError       the ring was closed, deleted, or its group has ended
 +-- RingFailedError       the ring's core or its application has raised: a bug, report it
 `-- SupersededError       a later life of this node has registered: stop
 """
 
 from __future__ import annotations
+
+from ringmq_gm.core.events import PromotionOutcome
+from ringmq_gm.core.views import MemberId
 
 
 class GroupError(Exception):
@@ -42,9 +45,9 @@ class TooLargeError(GroupError, ValueError):
 class PromotionError(GroupError):
     """The hand-over was refused or called off; the ring is as the registry says."""
 
-    def __init__(self, ring: str, target: object, reason: str) -> None:
-        super().__init__(f"ring {ring!r}: {target} was not made master: {reason}")
-        self.reason = reason
+    def __init__(self, ring: str, target: MemberId, outcome: PromotionOutcome) -> None:
+        super().__init__(f"ring {ring!r}: {target} was not made master: {outcome.value}")
+        self.outcome = outcome
 
 
 class RingClosedError(GroupError):

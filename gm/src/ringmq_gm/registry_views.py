@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
-from ringmq_gm.core.events import Event, Outcome, ProposalEnded, Propose, ViewLearned
+from ringmq_gm.core.events import Event, ProposalEnded, ProposalOutcome, Propose, ViewLearned
 from ringmq_gm.core.views import View, ViewError
 from ringmq_gm.registry.base import (
     Change,
@@ -294,7 +294,7 @@ class RegistryViews:
                 # Some guard did not hold. Whose?
                 await self._look(tuple(batch))
             except UnavailableError:
-                self._end(batch, Outcome.LOST)
+                self._end(batch, ProposalOutcome.LOST)
                 return
             tries += 1
             if tries == BATCH_TRIES_MAX and len(batch) > 1:
@@ -306,7 +306,7 @@ class RegistryViews:
         lost = {ring: p for ring, p in batch.items() if self._epoch(ring) != p.current_epoch}
         for ring in lost:
             del batch[ring]
-        self._end(lost, Outcome.LOST)
+        self._end(lost, ProposalOutcome.LOST)
 
     def _epoch(self, ring: str) -> int:
         """The epoch of the newest view that was seen; 0 if there is none, -1 if unreadable."""
@@ -327,7 +327,7 @@ class RegistryViews:
             revision = await self._registry.commit(guards, puts)
         except OutcomeUnknownError:
             self.answered = False
-            self._end(batch, Outcome.UNKNOWN)
+            self._end(batch, ProposalOutcome.UNKNOWN)
             return True
         except UnavailableError:
             self.answered = False
@@ -342,13 +342,13 @@ class RegistryViews:
                 self._known[ring] = _Known(put.value, revision)
                 if ring in self._told:
                     self._told[ring] = proposal.view.epoch
-        self._end(batch, Outcome.WON)
+        self._end(batch, ProposalOutcome.WON)
         return True
 
     def _revision(self, ring: str) -> int:
         known = self._known.get(ring)
         return known.revision if known is not None and known.value is not None else 0
 
-    def _end(self, batch: dict[str, Propose], outcome: Outcome) -> None:
+    def _end(self, batch: dict[str, Propose], outcome: ProposalOutcome) -> None:
         for ring, proposal in batch.items():
             self._tell(ring, ProposalEnded(proposal.view, outcome))

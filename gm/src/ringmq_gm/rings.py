@@ -32,8 +32,10 @@ from ringmq_gm.core.events import (
     Persisted,
     PromotionAsked,
     PromotionEnded,
+    PromotionOutcome,
     Propose,
     RefreshView,
+    Refusal,
     RingDeleted,
     Role,
     RoleChanged,
@@ -57,10 +59,10 @@ from ringmq_gm.errors import (
 
 log = logging.getLogger(__name__)
 
-_REFUSALS: dict[str, type[RefusedError]] = {
-    "not master": NotMasterError,
-    "draining": DrainingError,
-    "full": FullError,
+_REFUSED: dict[Refusal, type[RefusedError]] = {
+    Refusal.NOT_MASTER: NotMasterError,
+    Refusal.DRAINING: DrainingError,
+    Refusal.FULL: FullError,
 }
 
 
@@ -148,7 +150,7 @@ class Ring:
         self._payload_bytes_max = payload_bytes_max
         self._submit_bytes_max = submit_bytes_max
         self._effects: deque[Effect] = deque()
-        self._promotions: list[tuple[MemberId, asyncio.Future[str]]] = []
+        self._promotions: list[tuple[MemberId, asyncio.Future[PromotionOutcome]]] = []
         self._writable: asyncio.Future[None] | None = None
         self._closed = False
         self._failure: RingFailedError | None = None
@@ -178,8 +180,8 @@ class Ring:
     def closed(self) -> bool:
         return self._closed
 
-    def refusal(self) -> str | None:
-        """Why `multicast` would be refused now: "not master", "draining", "full"; or None."""
+    def refusal(self) -> Refusal | None:
+        """Why `multicast` would be refused now; None if it would be taken."""
         return self._member.refusal()
 
     def marks(self) -> dict[MemberId, Mark]:
@@ -201,9 +203,9 @@ class Ring:
         """
         self._ensure_open()
         self._ensure_size(payload)
-        reason = self._member.refusal()
-        if reason is not None:
-            raise _REFUSALS[reason](f"ring {self.name!r} at {self.me}: {reason}")
+        refusal = self._member.refusal()
+        if refusal is not None:
+            raise _REFUSED[refusal](f"ring {self.name!r} at {self.me}: {refusal.value}")
         number = self._member.progress.last + 1
         self.step(Multicast(payload, urgent))
         self._ensure_open()
@@ -251,21 +253,21 @@ class Ring:
         of `Timing.drain_s`; `RingClosedError` if the ring ends meanwhile.
         """
         self._ensure_open()
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[PromotionOutcome] = asyncio.get_running_loop().create_future()
         # The core refuses a second one before it ends the first: the newest is answered.
         self._promotions.append((target, ended))
         self.step(PromotionAsked(target))
-        reason = await ended
-        if reason:
-            raise PromotionError(self.name, target, reason)
+        outcome = await ended
+        if outcome is not PromotionOutcome.DONE:
+            raise PromotionError(self.name, target, outcome)
 
     async def wait_writable(self) -> None:
-        """Returns when `refusal()` isn't "full"; it may be something else.
+        """Returns when `refusal()` isn't `Refusal.FULL`; it may be another one.
 
         Raises `RingClosedError` if the ring ends meanwhile.
         """
         self._ensure_open()
-        while self._member.refusal() == "full":
+        while self._member.refusal() is Refusal.FULL:
             if self._writable is None:
                 self._writable = asyncio.get_running_loop().create_future()
             # Others wait for the same future: one that gives up must not cancel it.
@@ -284,7 +286,7 @@ class Ring:
             effects.extend(self._member.step(event, now=self._shell.now()))
             while effects:
                 self._perform(effects.popleft())
-            if self._writable is not None and self._member.refusal() != "full":
+            if self._writable is not None and self._member.refusal() is not Refusal.FULL:
                 self._writable.set_result(None)
                 self._writable = None
             # Inside the `try` as well: the caller may be a link, which would break at an
@@ -353,8 +355,8 @@ class Ring:
                 self._shell.propose(self.name, effect)
             case RefreshView():
                 self._shell.refresh(self.name)
-            case PromotionEnded(reason):
-                self._promotion_ended(reason)
+            case PromotionEnded(outcome):
+                self._promotion_ended(outcome)
             case RingDeleted():
                 self._application.ring_deleted()
                 self.close()
@@ -362,9 +364,9 @@ class Ring:
             case _:
                 assert_never(effect)
 
-    def _promotion_ended(self, reason: str) -> None:
+    def _promotion_ended(self, outcome: PromotionOutcome) -> None:
         # A refusal comes within the step that asked; whatever comes later is of the oldest.
         refused = len(self._promotions) > 1
         _, ended = self._promotions.pop(-1 if refused else 0)
         if not ended.done():
-            ended.set_result(reason)
+            ended.set_result(outcome)

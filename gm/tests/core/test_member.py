@@ -18,15 +18,17 @@ from ringmq_gm.core.events import (
     LinkUp,
     MembershipWanted,
     Multicast,
-    Outcome,
     PeerStalled,
     Persisted,
     PromotionAsked,
     PromotionEnded,
+    PromotionOutcome,
     ProposalEnded,
+    ProposalOutcome,
     Propose,
     Received,
     RefreshView,
+    Refusal,
     RingDeleted,
     Role,
     Send,
@@ -268,7 +270,7 @@ def test_a_full_cache_refuses() -> None:
     member = RingMember(A, "q", LogEnd(), chance=Even(), cache_bytes_max=3)
     member.step(ViewLearned(view(1, A, B)), now=0)
     member.step(Multicast(b"four"), now=0)
-    assert member.refusal() == "full"
+    assert member.refusal() is Refusal.FULL
 
 
 # --- links and deaths ---
@@ -566,14 +568,14 @@ def test_a_promotion_drains_then_turns_the_ring() -> None:
     ring = ring_of_three()
     ring.multicast("a", b"1")
     ring.step("a", PromotionAsked(C))
-    assert ring.members["a"].refusal() == "draining"
+    assert ring.members["a"].refusal() is Refusal.DRAINING
     ring.run()
     assert ring.proposals("a") == []
     ring.persist(1, "a", "b", "c")
     ring.run()
     assert ring.proposals("a") == [view(2, C, A, B)]
     ring.learn(view(2, C, A, B))
-    assert PromotionEnded("") in ring.done["a"]
+    assert PromotionEnded(PromotionOutcome.DONE) in ring.done["a"]
 
 
 def test_a_promotion_is_not_called_off_while_its_proposal_may_take_effect() -> None:
@@ -582,12 +584,12 @@ def test_a_promotion_is_not_called_off_while_its_proposal_may_take_effect() -> N
     ring.step("a", PromotionAsked(C))
     turned = view(2, C, A, B)
     assert ring.proposals("a") == [turned]
-    ring.step("a", ProposalEnded(turned, Outcome.UNKNOWN))
+    ring.step("a", ProposalEnded(turned, ProposalOutcome.UNKNOWN))
     ring.step("a", Tick(), now=LATER)
-    assert ring.members["a"].refusal() == "draining"
+    assert ring.members["a"].refusal() is Refusal.DRAINING
     assert ring.proposals("a") == [turned, turned]
     ring.step("a", ViewLearned(turned))
-    assert PromotionEnded("") in ring.done["a"]
+    assert PromotionEnded(PromotionOutcome.DONE) in ring.done["a"]
 
 
 def test_a_promotion_that_does_not_drain_is_called_off() -> None:
@@ -595,22 +597,22 @@ def test_a_promotion_that_does_not_drain_is_called_off() -> None:
     ring.multicast("a", b"1")
     ring.step("a", PromotionAsked(C))
     effects = ring.step("a", Tick(), now=LATER)
-    assert PromotionEnded("the ring did not drain in time") in effects
+    assert PromotionEnded(PromotionOutcome.NOT_DRAINED) in effects
     assert ring.members["a"].refusal() is None
 
 
 @pytest.mark.parametrize(
-    ("name", "target", "reason"),
+    ("name", "target", "outcome"),
     [
-        ("b", C, "not master"),
-        ("a", A, "already master"),
-        ("a", MemberId("z", 1), "not a member"),
+        ("b", C, PromotionOutcome.NOT_MASTER),
+        ("a", A, PromotionOutcome.ALREADY_MASTER),
+        ("a", MemberId("z", 1), PromotionOutcome.NOT_A_MEMBER),
     ],
 )
 def test_a_promotion_that_makes_no_sense_is_refused(
-    name: str, target: MemberId, reason: str
+    name: str, target: MemberId, outcome: PromotionOutcome
 ) -> None:
-    assert ring_of_three().step(name, PromotionAsked(target)) == [PromotionEnded(reason)]
+    assert ring_of_three().step(name, PromotionAsked(target)) == [PromotionEnded(outcome)]
 
 
 # --- every role, every event ---
@@ -652,7 +654,7 @@ EVENTS: list[Event] = [
     MembershipWanted(True),
     MembershipWanted(False),
     PromotionAsked(C),
-    *(ProposalEnded(view(6, A, C), outcome) for outcome in Outcome),
+    *(ProposalEnded(view(6, A, C), outcome) for outcome in ProposalOutcome),
     Tick(),
 ]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from group_harness import until
 
 from ringmq_gm import MemberId, View, first_view, ring_key
-from ringmq_gm.core.events import Event, Outcome, ProposalEnded, Propose, ViewLearned
+from ringmq_gm.core.events import Event, ProposalEnded, ProposalOutcome, Propose, ViewLearned
 from ringmq_gm.registry.base import (
     Delete,
     Guard,
@@ -87,7 +87,7 @@ class Bench:
         self.told.clear()
         self.registry.commits = 0
 
-    def ended(self, outcome: Outcome) -> list[str]:
+    def ended(self, outcome: ProposalOutcome) -> list[str]:
         return [
             ring
             for ring, event in self.told
@@ -124,7 +124,7 @@ def test_proposals_of_many_rings_go_in_one_commit(tmp_path: Path) -> None:
         await bench.host(*rings)
         for ring in rings:
             bench.views.propose(ring, Propose(1, SECOND))
-        await until(lambda: bench.ended(Outcome.WON) == rings)
+        await until(lambda: bench.ended(ProposalOutcome.WON) == rings)
         assert bench.registry.commits == 1
         entry = await bench.other.get(ring_key("r7"))
         assert entry is not None
@@ -142,8 +142,8 @@ def test_one_who_lost_does_not_cost_the_others_their_turn(tmp_path: Path) -> Non
         # Perhaps before the watch has seen it: then the guard finds out.
         for ring in rings:
             bench.views.propose(ring, Propose(1, SECOND))
-        await until(lambda: bench.ended(Outcome.WON) == ["p", "r"])
-        assert bench.ended(Outcome.LOST) == ["q"]
+        await until(lambda: bench.ended(ProposalOutcome.WON) == ["p", "r"])
+        assert bench.ended(ProposalOutcome.LOST) == ["q"]
         assert ("q", ViewLearned(OTHER_SECOND)) in bench.told
         assert bench.registry.commits <= 2
 
@@ -155,7 +155,7 @@ def test_a_commit_without_an_answer_is_unknown(tmp_path: Path) -> None:
         await bench.host("p")
         bench.registry.commit_errors = [OutcomeUnknownError("cut")]
         bench.views.propose("p", Propose(1, SECOND))
-        await until(lambda: bench.ended(Outcome.UNKNOWN) == ["p"])
+        await until(lambda: bench.ended(ProposalOutcome.UNKNOWN) == ["p"])
         assert not bench.views.answered
 
     run(tmp_path, story)
@@ -166,7 +166,7 @@ def test_a_commit_that_was_not_taken_is_lost(tmp_path: Path) -> None:
         await bench.host("p")
         bench.registry.commit_errors = [UnavailableError("away")]
         bench.views.propose("p", Propose(1, SECOND))
-        await until(lambda: bench.ended(Outcome.LOST) == ["p"])
+        await until(lambda: bench.ended(ProposalOutcome.LOST) == ["p"])
 
     run(tmp_path, story)
 
@@ -226,7 +226,7 @@ def test_deleted_rings_are_forgotten(tmp_path: Path) -> None:
         await until(lambda: [*bench.views._known] == ["p"])
         assert [*bench.views.views()] == ["p"]
         bench.views.propose("r1", Propose(1, SECOND))
-        await until(lambda: bench.ended(Outcome.LOST) == ["r1"])
+        await until(lambda: bench.ended(ProposalOutcome.LOST) == ["r1"])
 
     run(tmp_path, story)
 
@@ -256,7 +256,7 @@ def test_what_is_not_a_view_ends_its_ring(tmp_path: Path) -> None:
         await bench.other.commit([], [Put(ring_key("p"), b"garbage")])
         await until(lambda: [ring for ring, _ in bench.failed] == ["p"])
         bench.views.propose("q", Propose(1, SECOND))
-        await until(lambda: bench.ended(Outcome.WON) == ["q"])
+        await until(lambda: bench.ended(ProposalOutcome.WON) == ["q"])
 
     run(tmp_path, story)
 

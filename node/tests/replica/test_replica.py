@@ -13,7 +13,7 @@ from node.tests.storage.workload import bodies, run_store
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.ranges import Range
-from ringmq_gm import Mark, Member, MemberId, Ring, RingClosedError, Role, View
+from ringmq_gm import Mark, Member, MemberId, Refusal, Ring, RingClosedError, Role, View
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.queue import ops
@@ -42,7 +42,7 @@ class PlayedRing:
         self.view: View | None = None
         self.role = Role.OUTSIDE
         self.has_quorum = True
-        self.refuses: str | None = None
+        self.refuses: Refusal | None = None
         self.closed = False
         self.hold_marks = False
         self.log: list[tuple[int, int, bytes]] = []
@@ -65,8 +65,8 @@ class PlayedRing:
     def last_number(self) -> int:
         return self.replica.store.state.last_number
 
-    def refusal(self) -> str | None:
-        return "not master" if self.role is not Role.MASTER else self.refuses
+    def refusal(self) -> Refusal | None:
+        return Refusal.NOT_MASTER if self.role is not Role.MASTER else self.refuses
 
     def marks(self) -> dict[MemberId, Mark]:
         mark = Mark(self.last_number, self.persisted_number, True)
@@ -441,9 +441,9 @@ def test_too_few_synchronised_is_said_and_changes_nothing(tmp_path: Path) -> Non
     scenario(tmp_path, play)
 
 
-@pytest.mark.parametrize("refusal", ["full", "draining"])
+@pytest.mark.parametrize("refusal", [Refusal.FULL, Refusal.DRAINING])
 def test_while_the_ring_refuses_publishes_are_refused_and_acks_wait(
-    tmp_path: Path, refusal: str
+    tmp_path: Path, refusal: Refusal
 ) -> None:
     async def play(scene: Scene) -> None:
         await scene.become_master()
@@ -554,15 +554,15 @@ def test_new_master_of_an_empty_queue_says_nothing(tmp_path: Path) -> None:
     scenario(tmp_path, play)
 
 
-@pytest.mark.parametrize("refusal", ["full", "draining"])
-def test_new_master_serves_nobody_before_it_could_say_so(tmp_path: Path, refusal: str) -> None:
+@pytest.mark.parametrize("refusal", [Refusal.FULL, Refusal.DRAINING])
+def test_new_master_serves_nobody_before_it_could_say_so(tmp_path: Path, refusal: Refusal) -> None:
     """Else what its predecessor gave out is given again without a sign."""
 
     async def play(scene: Scene) -> None:
         scene.ring.enter(Role.MIRROR, 1)
         scene.replica.deliver(1, 1, ops.encode(Publish(0, Block.of([b"1"]), False, b"p", 1)))
         scene.ring.refuses = refusal
-        if refusal == "full":
+        if refusal is Refusal.FULL:
             scene.ring.writable.clear()
         scene.ring.enter(Role.MASTER, 2)
         await scene.quiet()

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from ringmq_gm.core.events import Effect, Outcome, Propose, RefreshView, Send
+from ringmq_gm.core.events import Effect, ProposalOutcome, Propose, RefreshView, Send
 from ringmq_gm.core.frames import Ping, Pong
 from ringmq_gm.core.views import MemberId, View
 
@@ -253,11 +253,11 @@ class ViewChanger:
         self._become(Stage.IDLE)
         return []
 
-    def ended(self, proposal: View, outcome: Outcome, now: float) -> list[Effect]:
+    def ended(self, proposal: View, outcome: ProposalOutcome, now: float) -> list[Effect]:
         """The proposal did not win (one that won is learned as the view)."""
         if self.stage is not Stage.PROPOSING or proposal not in self.unresolved:
             return []
-        if outcome is Outcome.LOST:
+        if outcome is ProposalOutcome.LOST:
             self.unresolved.remove(proposal)
         self._wait(now)
         return [RefreshView()]

@@ -60,7 +60,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Multicast:
-    """The application wants this sent. Only where `refusal()` is None.
+    """The application wants this sent. Only where `RingMember.refusal()` is None.
 
     `urgent`: somebody waits for it to be received everywhere, not for it to be on disk.
     """
@@ -99,8 +99,18 @@ class PromotionAsked:
     target: MemberId
 
 
-class Outcome(Enum):
-    """How a compare-and-set ended."""
+class Refusal(Enum):
+    """Why a member can't take a `Multicast` now."""
+
+    NOT_MASTER = "not master"
+    # The master is handing over: it takes no op until it knows the next view.
+    DRAINING = "draining"
+    # As many bytes as allowed are not yet held by every member.
+    FULL = "full"
+
+
+class ProposalOutcome(Enum):
+    """How a compare-and-set of the view ended."""
 
     WON = "won"
     LOST = "lost"
@@ -113,7 +123,7 @@ class ProposalEnded:
     """The answer to `Propose`."""
 
     view: View
-    outcome: Outcome
+    outcome: ProposalOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +216,27 @@ class RefreshView:
     """Read the view from the registry, linearizably."""
 
 
+class PromotionOutcome(Enum):
+    """How a `PromotionAsked` ended. The values are for error messages."""
+
+    DONE = "done"
+    # Refused; nothing has been done.
+    NOT_MASTER = "not master"
+    ALREADY_MASTER = "already master"
+    NOT_A_MEMBER = "not a member"
+    NOT_SYNCHRONISED = "not synchronised"
+    ANOTHER_UNDER_WAY = "another promotion is under way"
+    # Begun, and called off; the ring is as the registry says.
+    NOT_DRAINED = "the ring did not drain in time"
+    RING_CHANGED = "the ring has changed meanwhile"
+    RING_DELETED = "the ring is deleted"
+
+
 @dataclass(frozen=True, slots=True)
 class PromotionEnded:
-    """What `PromotionAsked` came to; `reason` is empty if it worked."""
+    """The answer to `PromotionAsked`. Each of these gets exactly one."""
 
-    reason: str
+    outcome: PromotionOutcome
 
 
 @dataclass(frozen=True, slots=True)

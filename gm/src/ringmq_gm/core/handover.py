@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ringmq_gm.core.events import PromotionOutcome
 from ringmq_gm.core.frames import Mark
 from ringmq_gm.core.views import MemberId, View
 
@@ -32,14 +33,14 @@ class Handover:
     deadline: float
 
 
-def refusal_of(view: View, target: MemberId) -> str:
-    """Why its master can't hand the ring to `target`; empty if it can."""
+def refusal_of(view: View, target: MemberId) -> PromotionOutcome | None:
+    """Why the master of `view` can't hand the ring to `target`; None if it can."""
     if target == view.master:
-        return "already master"
+        return PromotionOutcome.ALREADY_MASTER
     index = view.index_of(target)
     if index is None:
-        return "not a member"
-    return "" if view.members[index].synced else "not synchronised"
+        return PromotionOutcome.NOT_A_MEMBER
+    return None if view.members[index].synced else PromotionOutcome.NOT_SYNCHRONISED
 
 
 def is_drained(marks: Mapping[MemberId, Mark], view: View, target: MemberId, last: int) -> bool:

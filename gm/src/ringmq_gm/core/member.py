@@ -58,14 +58,16 @@ from ringmq_gm.core.events import (
     LinkUp,
     MembershipWanted,
     Multicast,
-    Outcome,
     PeerStalled,
     Persisted,
     PromotionAsked,
     PromotionEnded,
+    PromotionOutcome,
     ProposalEnded,
+    ProposalOutcome,
     Received,
     RefreshView,
+    Refusal,
     RingDeleted,
     Role,
     RoleChanged,
@@ -134,14 +136,14 @@ class RingMember:
 
     # --- what the application may ask ---
 
-    def refusal(self) -> str | None:
-        """Why a Multicast can't be taken now: "not master", "draining" or "full"; or None."""
+    def refusal(self) -> Refusal | None:
+        """Why a `Multicast` can't be taken now; None if it can."""
         if self.role is not Role.MASTER:
-            return "not master"
+            return Refusal.NOT_MASTER
         if self._handover is not None:
-            return "draining"
+            return Refusal.DRAINING
         if self.cache.size_bytes >= self._cache_bytes_max:
-            return "full"
+            return Refusal.FULL
         return None
 
     @property
@@ -509,7 +511,9 @@ class RingMember:
         self._is_deleted = True
         self._leave()
         self._changer.view_entered()
-        ended: list[Effect] = [PromotionEnded("the ring is deleted")] if self._handover else []
+        ended: list[Effect] = (
+            [PromotionEnded(PromotionOutcome.RING_DELETED)] if self._handover else []
+        )
         self._handover = None
         return [*ended, RingDeleted()]
 
@@ -554,8 +558,8 @@ class RingMember:
         else:
             self.role = Role.MIRROR if is_synced else Role.JOINER
 
-    def _proposal_ended(self, view: View, outcome: Outcome, now: float) -> list[Effect]:
-        if outcome is Outcome.WON:
+    def _proposal_ended(self, view: View, outcome: ProposalOutcome, now: float) -> list[Effect]:
+        if outcome is ProposalOutcome.WON:
             return self._view_learned(view, now)
         return self._changer.ended(view, outcome, now)
 
@@ -635,12 +639,12 @@ class RingMember:
 
     def _promotion_asked(self, target: MemberId, now: float) -> list[Effect]:
         if self._place is None or self.role is not Role.MASTER:
-            return [PromotionEnded("not master")]
+            return [PromotionEnded(PromotionOutcome.NOT_MASTER)]
         if self._handover is not None:
-            return [PromotionEnded("another promotion is under way")]
-        reason = refusal_of(self._place.view, target)
-        if reason:
-            return [PromotionEnded(reason)]
+            return [PromotionEnded(PromotionOutcome.ANOTHER_UNDER_WAY)]
+        refusal = refusal_of(self._place.view, target)
+        if refusal is not None:
+            return [PromotionEnded(refusal)]
         self._handover = Handover(target, now + self._timing.drain_s)
         return []
 
@@ -649,8 +653,9 @@ class RingMember:
         handover, self._handover = self._handover, None
         if handover is None:
             return []
-        reason = "" if view.master == handover.target else "the ring has changed meanwhile"
-        return [PromotionEnded(reason)]
+        if view.master == handover.target:
+            return [PromotionEnded(PromotionOutcome.DONE)]
+        return [PromotionEnded(PromotionOutcome.RING_CHANGED)]
 
     def _call_off_handover(self, handover: Handover, now: float) -> list[Effect]:
         """Not if the registry has been asked, and may yet do it: see `handover`."""
@@ -658,7 +663,7 @@ class RingMember:
             handover.deadline = now + self._timing.drain_s
             return []
         self._handover = None
-        return [PromotionEnded("the ring did not drain in time")]
+        return [PromotionEnded(PromotionOutcome.NOT_DRAINED)]
 
     def _may_be_turned(self) -> bool:
         return any(proposed.master != self.me for proposed in self._changer.unresolved)

@@ -517,7 +517,7 @@ class Replica:
         if refusal is not None:
             raise BrokerError(
                 common.REASON_DRAINING,
-                f"queue {self.record.name!r} takes nothing now: {refusal}",
+                f"queue {self.record.name!r} takes nothing now: {refusal.value}",
                 queue=self.record.name,
             )
 

@@ -13,7 +13,7 @@ import grpc
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
-from ringmq_gm import PromotionError
+from ringmq_gm import PromotionError, PromotionOutcome
 from ringmq_node.doors.grpc.relay import METADATA, UNARY_DEADLINE_S, relay_unary
 from ringmq_node.doors.grpc.service import Context, Service, is_relayed, parse
 from ringmq_node.doors.grpc.wire import storage_to_wire, store_to_wire
@@ -34,10 +34,10 @@ LIST_DEADLINE_S = 5.0
 RESOURCES_DEADLINE_S = 0.5
 
 PROMOTION_REASONS = {
-    "not a member": common.REASON_NOT_A_MEMBER,
-    "not synchronised": common.REASON_NOT_SYNCHRONISED,
-    "not master": common.REASON_NOT_MASTER,
-    "already master": common.REASON_BAD_REQUEST,
+    PromotionOutcome.NOT_A_MEMBER: common.REASON_NOT_A_MEMBER,
+    PromotionOutcome.NOT_SYNCHRONISED: common.REASON_NOT_SYNCHRONISED,
+    PromotionOutcome.NOT_MASTER: common.REASON_NOT_MASTER,
+    PromotionOutcome.ALREADY_MASTER: common.REASON_BAD_REQUEST,
 }
 
 
@@ -261,8 +261,8 @@ class AdminService:
             await replica.ring.promote(target)
         except PromotionError as error:
             raise BrokerError(
-                PROMOTION_REASONS.get(error.reason, common.REASON_DRAINING),
-                f"queue {queue!r}: {target_node!r} was not promoted: {error.reason}",
+                PROMOTION_REASONS.get(error.outcome, common.REASON_DRAINING),
+                f"queue {queue!r}: {target_node!r} was not promoted: {error.outcome.value}",
                 queue=queue,
                 node=target_node,
             ) from error

@@ -15,7 +15,7 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.limits import HEARTBEATS_MISSED_MAX, PRODUCER_ID_BYTES_MAX
 from ringmq_base.ranges import Range
-from ringmq_gm import RingClosedError
+from ringmq_gm import Refusal, RingClosedError
 from ringmq_node.broker.deleting import check_not_deleting
 from ringmq_node.doors.grpc.service import Context, Outbox, parse
 from ringmq_node.model.reasons import BrokerError
@@ -87,7 +87,7 @@ class Stream:
             self._heard = True
             await self.outbox.wait_room()
             self._held_back = True
-            while self.replica.ring.refusal() == "full":
+            while self.replica.ring.refusal() is Refusal.FULL:
                 await self.replica.ring.wait_writable()
             self._held_back = False
             self.received(data)
