@@ -76,7 +76,7 @@ def test_stats_fail_if_a_queue_can_not_be_read(
     assert found["totals"]["messages"] == 2 * 152
     errors = [each["error"] for each in found["queues"] if each["error"]]
     assert len(errors) == 1
-    assert "format version 7" in errors[0]
+    assert "has version 7" in errors[0]
     out, err = run(capsys, "stats", root, code=1)
     assert "\tunreadable: " in out
     assert err == "ringmq: 1 of 3 queues can't be read\n"

@@ -21,13 +21,12 @@ from ringmq_node.queue.ops import Publish, Remove
 from ringmq_node.storage import DirectoryInUseError, Store, StoreLimits
 from ringmq_node.storage.disk.data_directory import folder_name
 from ringmq_node.storage.format import references
+from ringmq_node.storage.format.formats import FORMATS, JOURNAL, MESSAGE_FILE
 from ringmq_node.storage.format.records import (
-    BODIES_MAGIC,
-    JOURNAL_MAGIC,
     RECORD_HEADER_BYTES,
     Header,
-    Kind,
     RecordFile,
+    RecordKind,
     owner_of,
     record_header,
 )
@@ -191,9 +190,9 @@ def statistics(root: Path) -> DirectoryStatistics:
 
 def headers(path: Path) -> list[Header]:
     data = path.read_bytes()
-    magic = data[:8]
-    owner = 0 if magic == BODIES_MAGIC else owner_of(path.parent)
-    file = RecordFile(str(path), magic, len(data), lambda at, n: data[at : at + n], owner)
+    format = next(one for one in FORMATS if one.magic == data[:8])
+    owner = 0 if format is MESSAGE_FILE else owner_of(path.parent)
+    file = RecordFile(str(path), format, len(data), lambda at, n: data[at : at + n], owner)
     return [header for header, _ in file.scan(lambda header, _: header).records]
 
 
@@ -507,10 +506,10 @@ def test_numbers_that_would_take_all_memory_are_not_believed(root: Path) -> None
     payload = references.encode([Reference(place, 0, table) for place in locations])
     journal = queue_file(root, SMALL, "journal.jif")
     data = journal.read_bytes()
-    file = RecordFile(str(journal), JOURNAL_MAGIC, len(data), lambda at, n: data[at : at + n], 0)
+    file = RecordFile(str(journal), JOURNAL, len(data), lambda at, n: data[at : at + n], 0)
     end = headers(journal)[-1]
     header = record_header(
-        file.marker, end.end, Kind.STORED_FILL, payload, number=0, epoch=end.number
+        file.marker, end.end, RecordKind.STORED_FILL, payload, number=0, epoch=end.number
     )
     journal.write_bytes(data + header + payload)
     queue_file(root, SMALL, "0.idx").unlink()
@@ -523,10 +522,10 @@ def test_a_queue_that_another_version_wrote_is_a_fault(root: Path) -> None:
     write_version(queue_file(root, SMALL, "journal.jif"), 7)
     found = check(root)
     (fault,) = found.faults
-    assert "format version 7" in fault.what
+    assert "has version 7" in fault.what
     assert fault.queue == SMALL
     unreadable = {each.queue: each.error for each in statistics(root).queues}
-    assert "format version 7" in str(unreadable[SMALL])
+    assert "has version 7" in str(unreadable[SMALL])
     assert unreadable[LARGE] is None
 
 
@@ -685,7 +684,7 @@ def forge(rng: random.Random, path: Path) -> None:
             if choice == 0:
                 fields[rng.choice([*fields])] = rng.choice(NUMBERS)
             elif choice == 1:
-                kind = rng.choice([*Kind])
+                kind = rng.choice([*RecordKind])
             elif len(payload) >= 8:
                 width = rng.choice([4, 8])
                 at = rng.randrange(min(len(payload), 200) // width) * width

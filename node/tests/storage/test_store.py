@@ -100,7 +100,7 @@ def test_other_format_version_is_refused_with_both_versions(name: str) -> None:
     content = disk.content(path)
     content[8] = 9
     fix_header_checksum(content)
-    with pytest.raises(UnsupportedFormatError, match="version 9; this RingMQ reads version 1"):
+    with pytest.raises(UnsupportedFormatError, match="version 9, this RingMQ supports version 1"):
         open_store(disk).open_queue(QUEUE)
 
 

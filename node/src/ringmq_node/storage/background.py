@@ -28,7 +28,7 @@ from ringmq_node.storage.messages import CompactionJob, MessageStore
 from ringmq_node.storage.queue import bodies as bodies_module
 from ringmq_node.storage.queue.bodies import Bodies, Condemned
 from ringmq_node.storage.queue.flush import FlushJob, flush
-from ringmq_node.storage.queue.index import Entry
+from ringmq_node.storage.queue.index import IndexEntry
 from ringmq_node.storage.queue.queue_store import QueueStore
 from ringmq_node.storage.queue.read_ahead import AheadJob, read_ahead
 
@@ -248,7 +248,7 @@ class Background:
         self._give_back(removal.entries)
         self.look_for_garbage()
 
-    def _give_back(self, entries: list[Entry]) -> None:
+    def _give_back(self, entries: list[IndexEntry]) -> None:
         for entry in entries:
             if entry.location is not None:
                 self._host.messages(transient=entry.transient).release(entry.location)
@@ -296,7 +296,7 @@ class _Removal:
         self._disk = disk
         self._folder = folder
         self._condemned = condemned
-        self.entries: list[Entry] = []
+        self.entries: list[IndexEntry] = []
 
     def run(self) -> None:
         for dead in self._condemned:

@@ -33,7 +33,17 @@ class ForeignDirectoryError(StoreError):
 
 
 class UnsupportedFormatError(StoreError):
-    """A file has a format version that this code doesn't know."""
+    """A file has a version of its format that this code doesn't know."""
+
+    def __init__(self, format_name: str, file: str, found: int, supported: int) -> None:
+        super().__init__(
+            f"{file}: format {format_name!r} has version {found}, this RingMQ supports version "
+            f"{supported}: open the directory with the RingMQ that wrote it"
+        )
+        self.format_name = format_name
+        self.file = file
+        self.found = found
+        self.supported = supported
 
 
 class CorruptError(StoreError):

@@ -25,7 +25,7 @@ class StoreLimits:
     # Files synced at the same time.
     sync_threads: int = 4
     # A round of one queue that isn't larger is done on the loop's thread while the disk is
-    # fast (see `pace`). 0: never.
+    # fast (see `sync_duration`). 0: never.
     sync_in_place_bytes_max: int = 16 << 10
     # A call of the disk that takes longer than this, in a thread, fails the store.
     disk_timeout_s: float = 30.0

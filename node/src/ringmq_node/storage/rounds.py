@@ -1,7 +1,7 @@
 """The group commit: one sync round at a time for the whole node.
 
 A round takes what all dirty queues have gathered, writes and syncs their journals in
-threads (one small write on a fast disk in place: see `pace`), and reports on the event
+threads (one small write on a fast disk in place: see `sync_duration`), and reports on the event
 loop what has become durable. While it is on its way the next one gathers; it begins as
 soon as this one is done. Nothing waits on a timer: on an idle node an append is durable
 after one sync, on a busy one many share it.
@@ -35,7 +35,7 @@ from typing import Protocol
 
 from ringmq_node.storage import messages
 from ringmq_node.storage.disk.disk import Disk
-from ringmq_node.storage.disk.sync_duration import Pace
+from ringmq_node.storage.disk.sync_duration import SyncDuration
 from ringmq_node.storage.disk.threads import Task, Worker
 from ringmq_node.storage.errors import StoreFailedError
 from ringmq_node.storage.limits import Counters, StoreLimits
@@ -109,7 +109,7 @@ class GroupCommit:
         self._round: Round | None = None
         self._scheduled = False
         self._is_crowded = False
-        self._pace = Pace(limits.sync_in_place_bytes_max)
+        self._sync_duration = SyncDuration(limits.sync_in_place_bytes_max)
         self._begun = self._done = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -258,7 +258,7 @@ class GroupCommit:
         counters.gathered_bytes = 0
         if not stored and len(jobs) == 1:
             size = sum(len(part) for piece in jobs[0].pieces for part in piece.buffers)
-            if self._pace.may_block(size, 1):
+            if self._sync_duration.may_block(size, 1):
                 self._in_place(current)
                 return
         self._round = current
@@ -271,7 +271,7 @@ class GroupCommit:
             self._write_journals(current)
 
     def _in_place(self, current: Round) -> None:
-        """A round without threads: `pace` says when that is right."""
+        """A round without threads: `sync_duration` says when that is right."""
         error: Exception | None = None
         try:
             _write_journals(self._disk, current.jobs)
@@ -314,7 +314,7 @@ class GroupCommit:
             self._host.fail(error)
             return
         self._done += 1
-        self._pace.took(monotonic() - current.began)
+        self._sync_duration.took(monotonic() - current.began)
         for store, stored in current.stored:
             store.committed(stored)
         self._host.round_ended(current.jobs)

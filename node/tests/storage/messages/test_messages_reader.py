@@ -20,7 +20,7 @@ from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.errors import UnsupportedFormatError
-from ringmq_node.storage.format.records import FILE_HEADER, RECORD_HEADER_BYTES, Kind
+from ringmq_node.storage.format.records import FILE_HEADER, RECORD_HEADER_BYTES, RecordKind
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages import relocation
 from ringmq_node.storage.messages.reader import (
@@ -70,8 +70,8 @@ def test_records_are_listed_with_their_ids_and_counts(disk: SimulatedDisk) -> No
     commit(store, disk)
     one, two, three = listed(bytes(disk.content(PATH)))
     assert (one.ordinal, one.offset, one.length) == (0, first.offset, first.length)
-    assert (one.kind, one.message_id, one.messages) == (Kind.MESSAGE, message_id, 3)
-    assert (two.ordinal, two.kind, two.length) == (1, Kind.HOLE, hole.length)
+    assert (one.kind, one.message_id, one.messages) == (RecordKind.MESSAGE, message_id, 3)
+    assert (two.ordinal, two.kind, two.length) == (1, RecordKind.HOLE, hole.length)
     assert (three.ordinal, three.offset) == (2, last.offset)
     assert all(record.valid for record in (one, two, three))
     report = verified(bytes(disk.content(PATH)))

@@ -29,13 +29,12 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove
 from ringmq_node.storage import CorruptError, QueueStore, Store, StoreLimits
+from ringmq_node.storage.format.formats import JOURNAL, SEGMENT
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
-    JOURNAL_MAGIC,
     RECORD_HEADER_BYTES,
-    SEGMENT_MAGIC,
     Header,
-    Kind,
+    RecordKind,
     scan,
 )
 
@@ -91,9 +90,9 @@ class Aftermath:
 
     def headers(self, path: Path) -> list[Header]:
         content = bytes(self.disk.content(path))
-        magic = JOURNAL_MAGIC if path.suffix == ".jif" else SEGMENT_MAGIC
+        format = JOURNAL if path.suffix == ".jif" else SEGMENT
         found = scan(
-            str(path), magic, len(content), lambda at, n: content[at : at + n], lambda h, _: h
+            str(path), format, len(content), lambda at, n: content[at : at + n], lambda h, _: h
         )
         assert not found.corruptions
         assert not found.torn_bytes
@@ -155,7 +154,7 @@ def test_journal_torn_anywhere_keeps_all_ops_before(tail: bytes) -> None:
         # Not by `size`: what is cut off may have ended in the same bytes.
         kept = [header for header in headers if content[: header.end] == whole[: header.end]]
         queue = made.recover(disk)
-        if any(header.kind == Kind.CHECKPOINT for header in kept):
+        if any(header.kind == RecordKind.CHECKPOINT for header in kept):
             assert queue.state.last_number == kept[-1].number, size
             assert not queue.damaged
             assert not queue.corruptions
@@ -223,7 +222,7 @@ def test_flipped_bit_after_a_clean_stop_is_reported_and_costs_one_record() -> No
                     continue
                 if path.suffix == ".jif":
                     assert queue.corruptions or queue.torn_bytes, story
-                    assert queue.damaged == (header.kind == Kind.OP), story
+                    assert queue.damaged == (header.kind == RecordKind.OP), story
                 # No live message is forgotten. (One may come back: its remove was hit.)
                 live = queue.state.live
                 assert all(live.contains_all(*pair) for pair in made.last.live), story
@@ -308,7 +307,7 @@ def test_record_inside_a_body_is_no_record() -> None:
 def test_damage_is_remembered_over_the_next_restart() -> None:
     made = aftermath(clean=True)
     path = next(path for path in made.files if path.name == "journal.jif")
-    op = next(header for header in made.headers(path) if header.kind == Kind.OP)
+    op = next(header for header in made.headers(path) if header.kind == RecordKind.OP)
     disk = made.disk.copy()
     disk.content(path)[op.offset + RECORD_HEADER_BYTES] ^= 1
     first = made.recover(disk)

@@ -21,23 +21,23 @@ from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import CorruptError
 from ringmq_node.storage.format import checkpoint, references
 from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
+from ringmq_node.storage.format.formats import JOURNAL, SEGMENT, Format
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
     HEAD_BYTES_MAX,
-    JOURNAL_MAGIC,
     RECORD_HEADER_BYTES,
-    SEGMENT_MAGIC,
-    Kind,
+    RecordKind,
     file_header,
     new_marker,
     owner_of,
     record_header,
 )
 from ringmq_node.storage.format.references import RecordLocation, Reference
+from ringmq_node.storage.format.segment_scan import load_segment
 from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile
-from ringmq_node.storage.queue.recovery import Recovered, load_segment, recover
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, IndexEntry, QueueFile
+from ringmq_node.storage.queue.recovery import Recovered, recover
 from ringmq_node.storage.queue.segments import MessagesOf, read_block
 
 HERE = Path("/data/queues/1c168adb00d208e42f93314529f1fa9c")
@@ -46,14 +46,14 @@ HERE = Path("/data/queues/1c168adb00d208e42f93314529f1fa9c")
 class FileOfRecords:
     """A journal or a segment, record by record."""
 
-    def __init__(self, magic: bytes, number: int, owner: int = owner_of(HERE)) -> None:
+    def __init__(self, format: Format, number: int, owner: int = owner_of(HERE)) -> None:
         self.marker = new_marker()
-        self.data = bytearray(file_header(magic, self.marker, number, owner))
+        self.data = bytearray(file_header(format, self.marker, number, owner))
         # What the records from here on say is durable.
         self.synced = 0
 
     def add(
-        self, kind: Kind, payload: bytes, *, number: int = 0, epoch: int = 0, flags: int = 0
+        self, kind: RecordKind, payload: bytes, *, number: int = 0, epoch: int = 0, flags: int = 0
     ) -> int:
         """Returns where the record begins."""
         offset = len(self.data)
@@ -73,15 +73,15 @@ class FileOfRecords:
 
 class Segment(FileOfRecords):
     def __init__(self, number: int = 0, owner: int = owner_of(HERE)) -> None:
-        super().__init__(SEGMENT_MAGIC, number, owner)
+        super().__init__(SEGMENT, number, owner)
 
     def entry(self, first: int, *bodies: bytes, generation: int = 1, flags: int = 0) -> int:
         data = Block.of(bodies).data
-        return self.add(Kind.ENTRY, data, number=first, epoch=generation, flags=flags)
+        return self.add(RecordKind.ENTRY, data, number=first, epoch=generation, flags=flags)
 
     def stored(self, first: int, *places: Reference, generation: int = 1, flags: int = 0) -> int:
         table = references.encode(places)
-        return self.add(Kind.STORED_ENTRY, table, number=first, epoch=generation, flags=flags)
+        return self.add(RecordKind.STORED_ENTRY, table, number=first, epoch=generation, flags=flags)
 
 
 class Journal(FileOfRecords):
@@ -97,7 +97,7 @@ class Journal(FileOfRecords):
         cuts: tuple[Cut, ...] = (),
         owner: int = owner_of(HERE),
     ) -> None:
-        super().__init__(JOURNAL_MAGIC, generation, owner)
+        super().__init__(JOURNAL, generation, owner)
         state = ReplicatedState(last_number=10, live=RangeSet(live), transient=RangeSet(transient))
         state.next_position = max((last + 1 for _, last in live), default=0)
         if next_position is not None:
@@ -105,18 +105,18 @@ class Journal(FileOfRecords):
         self.start = checkpoint.encode(Checkpoint(generation, state, cuts))
         self.number = 10
         for _ in range(2):
-            self.add(Kind.CHECKPOINT, self.start, number=self.number)
+            self.add(RecordKind.CHECKPOINT, self.start, number=self.number)
 
-    def op(self, kind: Kind, payload: bytes, *, flags: int = 0) -> int:
+    def op(self, kind: RecordKind, payload: bytes, *, flags: int = 0) -> int:
         self.number += 1
         return self.add(kind, payload, number=self.number, flags=flags)
 
     def publish(self, first: int, *bodies: bytes, transient: bool = False) -> int:
         op = Publish(first, Block.of(bodies), transient)
-        return self.op(Kind.OP, ops.encode(op), flags=FLAG_TRANSIENT if transient else 0)
+        return self.op(RecordKind.OP, ops.encode(op), flags=FLAG_TRANSIENT if transient else 0)
 
     def remove(self, *ranges: tuple[int, int]) -> int:
-        return self.op(Kind.OP, ops.encode(Remove(ranges)))
+        return self.op(RecordKind.OP, ops.encode(Remove(ranges)))
 
 
 def folder(files: dict[str, FileOfRecords | bytes]) -> SimulatedDisk:
@@ -171,7 +171,7 @@ def unfolded(
     return [(entry.first, entry.last, entry.live, entry.offset) for entry in loaded]
 
 
-def live_bytes(entry: Entry, live: RangeSet) -> int:
+def live_bytes(entry: IndexEntry, live: RangeSet) -> int:
     return sum(entry.bytes_of(*part) for part in live.intersection(entry.first, entry.last))
 
 
@@ -206,7 +206,7 @@ def test_batch_across_a_boundary_leaves_neither_segment_a_delta() -> None:
     journal.publish(last, b"c", b"d")
     journal.publish(last + 2, b"", b"", b"", b"", b"", b"")
     journal.remove((last + 2, last + 7))
-    journal.add(Kind.FILL, Block.of([b"e"]).data, number=last + 8, epoch=journal.number)
+    journal.add(RecordKind.FILL, Block.of([b"e"]).data, number=last + 8, epoch=journal.number)
     disk = folder({"0.idx": first, "1.idx": second, "journal.jif": journal})
     found = recovered(disk)
     assert deltas(found) == {}
@@ -218,7 +218,7 @@ def test_segment_in_which_nothing_is_live_is_no_delta() -> None:
     segment.entry(0, b"a")
     found = recovered(folder({"0.idx": segment, "journal.jif": Journal(next_position=1)}))
     assert deltas(found) == {}
-    assert found.segments[0].references == 0
+    assert found.segments[0].holders == 0
 
 
 def test_delta_unfolds_to_what_recovery_has_chosen() -> None:
@@ -291,7 +291,7 @@ def test_each_living_entry_in_the_message_store_is_referred_to_once() -> None:
     journal = Journal(live=[(0, 0), (3, 4), (here, here)], next_position=here + 2)
     table = references.encode([stored_at(5, 2), stored_at(6, 1)])
     outline = ops.encode_outline(Outline(here + 2, 3, producer_id=b"p", first_sequence=7))
-    journal.op(Kind.STORED_OP, outline + table)
+    journal.op(RecordKind.STORED_OP, outline + table)
     journal.remove((here + 4, here + 4))
     disk = folder({"0.idx": folded, "1.idx": mixed, "journal.jif": journal})
     referred: list[int] = []
@@ -314,7 +314,7 @@ def test_each_living_entry_in_the_message_store_is_referred_to_once() -> None:
 def test_fill_from_the_message_store_is_an_entry_for_each_reference() -> None:
     journal = Journal(live=[(0, 5)])
     table = references.encode([stored_at(0, 2, start=3), stored_at(1, 1)])
-    journal.add(Kind.STORED_FILL, table, number=2, epoch=journal.number)
+    journal.add(RecordKind.STORED_FILL, table, number=2, epoch=journal.number)
     found = recovered(folder({"journal.jif": journal}))
     assert entries(found) == [(2, 3), (4, 4)]
     assert [entry.start for entry in found.index] == [3, 0]
@@ -418,9 +418,9 @@ def test_bodies_beyond_the_last_position_are_cut_off() -> None:
 def test_hollow_publish_counts_and_is_dropped() -> None:
     journal = Journal(next_position=3)
     outline = Outline(3, 4, transient=True, producer_id=b"p", first_sequence=1)
-    journal.op(Kind.HOLLOW_OP, ops.encode_outline(outline), flags=FLAG_TRANSIENT)
+    journal.op(RecordKind.HOLLOW_OP, ops.encode_outline(outline), flags=FLAG_TRANSIENT)
     journal.publish(7, b"kept")
-    journal.add(Kind.HOLLOW_FILL, b"\4\0\0\0", number=3, epoch=journal.number)
+    journal.add(RecordKind.HOLLOW_FILL, b"\4\0\0\0", number=3, epoch=journal.number)
     found = recovered(folder({"journal.jif": journal}))
     assert (found.state.last_number, found.state.next_position) == (12, 8)
     assert found.state.producers == {b"p": 4}
@@ -433,7 +433,7 @@ def test_publish_that_refers_to_more_or_less_than_it_says_is_damage() -> None:
     for count in (1, 3):
         journal = Journal()
         outline = ops.encode_outline(Outline(0, count))
-        bad = journal.op(Kind.STORED_OP, outline + references.encode([stored_at(0, 2)]))
+        bad = journal.op(RecordKind.STORED_OP, outline + references.encode([stored_at(0, 2)]))
         journal.synced = len(journal.data)
         journal.publish(count, b"next")
         found = recovered(folder({"journal.jif": journal}))
@@ -643,7 +643,7 @@ def test_body_that_was_fetched_again_counts_and_not_the_damaged_one() -> None:
     journal = Journal(live=[(0, 2), (20_000, 20_000)])
     for first in (1, 20_000):
         data = Block.of([b"fetched"]).data
-        journal.add(Kind.FILL, data, number=first, epoch=journal.number)
+        journal.add(RecordKind.FILL, data, number=first, epoch=journal.number)
     found = recovered(folder({"0.idx": segment, "journal.jif": journal}))
     assert [(entry.first, entry.last, entry.offset == old) for entry in found.index] == [
         (0, 0, True),
@@ -866,7 +866,7 @@ def headless(journal: Journal) -> Journal:
     """Both its checkpoints are hit."""
     size = RECORD_HEADER_BYTES + len(journal.start)
     journal.synced = len(journal.data)
-    journal.op(Kind.OP, ops.encode(Requeue(())))
+    journal.op(RecordKind.OP, ops.encode(Requeue(())))
     for at in range(2):
         journal.data[FILE_HEADER.size + at * size + RECORD_HEADER_BYTES] ^= 1
     return journal
@@ -877,7 +877,7 @@ def test_remove_of_what_was_not_published_yet_takes_nothing_away_later() -> None
     journal = Journal()
     journal.remove((0, 50))
     journal.publish(0, b"a", b"b")
-    journal.op(Kind.OP, ops.encode(Requeue(((0, 1),))))
+    journal.op(RecordKind.OP, ops.encode(Requeue(((0, 1),))))
     found = recovered(folder({"journal.jif": headless(journal)}))
     assert found.damaged
     assert [*found.state.live] == [*found.state.redelivered] == [(0, 1)]

@@ -10,18 +10,11 @@
     queues/H.transient/  what a transient queue has paged out: segments, and `queue.name`;
                       of use to the process that made it only, and removed at every start
 
-`store.meta`, `queue.name` and `queue.label` are
-
-    magic      8 bytes   b"RINGMQ-M" | b"RINGMQ-N" | b"RINGMQ-L"
-    version    u16       1
-    sizes      u16 x 2   of the two texts; of name and label, the second is 0
-    crc        u32       of all the other bytes
-    texts      UTF-8     cluster id, node | name | label
-
-Little endian. A folder's name is the first 32 hexadecimal digits of the SHA-256 of the
-queue's name: any name of 1 to 255 bytes is legal, and few file systems take them all. Nodes call
-a queue by its id; the label is for people who look at a directory, and nothing depends on it:
-it isn't synced, and what is wrong with it is put right when the queue is opened.
+The bytes of the three small files are in `format.texts`. A folder's name is the first 32
+hexadecimal digits of the SHA-256 of the queue's name: any name of 1 to 255 bytes is legal, and
+few file systems take them all. Nodes call a queue by its id; the label is for people who look at
+a directory. Nothing depends on it: it isn't synced, and a wrong or damaged label is written anew
+when the queue is opened.
 """
 
 from __future__ import annotations
@@ -30,8 +23,6 @@ import fcntl
 import hashlib
 import logging
 import os
-import struct
-import zlib
 from pathlib import Path
 
 from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
@@ -41,15 +32,12 @@ from ringmq_node.storage.errors import (
     CorruptionReport,
     DirectoryInUseError,
     ForeignDirectoryError,
-    UnsupportedFormatError,
 )
-from ringmq_node.storage.format.records import VERSION
+from ringmq_node.storage.format.formats import QUEUE_LABEL, QUEUE_NAME, STORE_META
+from ringmq_node.storage.format.texts import decode_texts, encode_texts
 
 logger = logging.getLogger(__name__)
 
-META_MAGIC = b"RINGMQ-M"
-NAME_MAGIC = b"RINGMQ-N"
-LABEL_MAGIC = b"RINGMQ-L"
 META_NAME = "store.meta"
 LOCK_NAME = "store.lock"
 QUEUES_NAME = "queues"
@@ -60,8 +48,6 @@ GONE_SUFFIX = ".gone"
 TRANSIENT_SUFFIX = ".transient"
 # Of folders that are nothing to whoever opens the directory.
 VOID_SUFFIXES = (GONE_SUFFIX, TRANSIENT_SUFFIX)
-
-_HEAD = struct.Struct("<8sHHHI")
 
 
 def folder_name(queue: str) -> str:
@@ -91,30 +77,6 @@ def lock_directory(directory: Path) -> int:
     return descriptor
 
 
-def encode_texts(magic: bytes, first: str, second: str = "") -> bytes:
-    texts = (first.encode(), second.encode())
-    sizes = (len(texts[0]), len(texts[1]))
-    body = b"".join(texts)
-    crc = zlib.crc32(body, zlib.crc32(_HEAD.pack(magic, VERSION, *sizes, 0)[:14]))
-    return _HEAD.pack(magic, VERSION, *sizes, crc) + body
-
-
-def decode_texts(path: Path, magic: bytes, data: bytes) -> tuple[str, str] | None:
-    """The two texts; None if the bytes are damaged. Raises `UnsupportedFormatError`."""
-    if len(data) < _HEAD.size:
-        return None
-    found, version, first, second, crc = _HEAD.unpack_from(data)
-    body = data[_HEAD.size :]
-    if found == magic and crc == zlib.crc32(body, zlib.crc32(data[:14])):
-        if version != VERSION:
-            raise UnsupportedFormatError(
-                f"{path} has format version {version}; this RingMQ reads version {VERSION}"
-            )
-        if len(body) == first + second:
-            return body[:first].decode(), body[first:].decode()
-    return None
-
-
 def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
     """Makes the directory this node's; or checks that it is, and makes all of it durable.
 
@@ -124,7 +86,7 @@ def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
     names = disk.list(directory)
     if META_NAME in names:
         data = disk.read(path, 0, names[META_NAME])
-        texts = decode_texts(path, META_MAGIC, data)
+        texts = decode_texts(STORE_META, path, data)
         if texts is None:
             raise CorruptError(CorruptionReport(str(path), 0, len(data), "not a store.meta file"))
         if texts != (cluster_id, node):
@@ -139,7 +101,7 @@ def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
         raise ForeignDirectoryError(f"{directory} has queues, but no {META_NAME} to say whose")
     new = directory / f"{META_NAME}.new"
     disk.remove(new)
-    disk.write(new, 0, [encode_texts(META_MAGIC, cluster_id, node)], sync=True)
+    disk.write(new, 0, [encode_texts(STORE_META, cluster_id, node)], sync=True)
     disk.rename(new, path)
     disk.sync(directory)
     disk.sync(directory.parent)
@@ -158,7 +120,7 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
         files = disk.list(folder)
         size = files.get(NAME_NAME, 0)
         path = folder / NAME_NAME
-        texts = decode_texts(path, NAME_MAGIC, disk.read(path, 0, size)) if size else None
+        texts = decode_texts(QUEUE_NAME, path, disk.read(path, 0, size)) if size else None
         if texts is not None and folder_name(texts[0]) == name:
             queues[texts[0]] = folder
         elif files.keys() <= {NAME_NAME, LABEL_NAME}:
@@ -178,7 +140,7 @@ def create_folder(disk: Disk, directory: Path, queue: str) -> Path:
     if disk.list(folder):
         # Its name was lost. Whatever is there of it must not be behind the new one.
         disk.remove(folder / NAME_NAME)
-    disk.write(folder / NAME_NAME, 0, [encode_texts(NAME_MAGIC, queue)], sync=True)
+    disk.write(folder / NAME_NAME, 0, [encode_texts(QUEUE_NAME, queue)], sync=True)
     disk.sync(folder)
     disk.sync(root)
     if fresh:
@@ -190,7 +152,7 @@ def create_transient_folder(disk: Disk, directory: Path, queue: str) -> Path:
     """A new transient queue's folder. It isn't synced: the next start removes what it finds."""
     fresh = QUEUES_NAME not in disk.list(directory)
     folder = directory / QUEUES_NAME / (folder_name(queue) + TRANSIENT_SUFFIX)
-    disk.write(folder / NAME_NAME, 0, [encode_texts(NAME_MAGIC, queue)])
+    disk.write(folder / NAME_NAME, 0, [encode_texts(QUEUE_NAME, queue)])
     if fresh:
         # Once for all: the next durable queue finds that there are queues, and relies on it.
         disk.sync(directory)
@@ -200,7 +162,7 @@ def create_transient_folder(disk: Disk, directory: Path, queue: str) -> Path:
 def keep_label(disk: Disk, folder: Path, label: str) -> None:
     """Writes the label, unless it is empty or there as it is. A failure is only logged."""
     path = folder / LABEL_NAME
-    wanted = encode_texts(LABEL_MAGIC, label)
+    wanted = encode_texts(QUEUE_LABEL, label)
     if not label:
         return
     try:

@@ -19,7 +19,7 @@ WEIGHT = 1 / 16
 
 
 @dataclass(slots=True)
-class Pace:
+class SyncDuration:
     """Bounds: one sync that takes `slow_s / WEIGHT` moves everything to the threads."""
 
     bytes_max: int

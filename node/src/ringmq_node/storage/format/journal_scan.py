@@ -11,7 +11,7 @@ from ringmq_node.queue.block import COUNT_MAX
 from ringmq_node.queue.ops import Op, Outline
 from ringmq_node.storage.format import checkpoint, tables
 from ringmq_node.storage.format.checkpoint import Checkpoint
-from ringmq_node.storage.format.records import END_PAYLOAD, Header, Kind
+from ringmq_node.storage.format.records import END_PAYLOAD, Header, RecordKind
 from ringmq_node.storage.format.tables import NUMBER_MAX, Body
 from ringmq_node.storage.queue.index import QueueFile
 
@@ -20,8 +20,10 @@ HOLLOW_FILL: Final = struct.Struct("<I")
 ELIDED: Final = struct.Struct("<Q")
 
 # By kind: the record has an op; it says in its number or in its epoch which op it follows.
-OPS: Final = frozenset((Kind.OP, Kind.STORED_OP, Kind.HOLLOW_OP, Kind.ELIDED_OP))
-FILLS: Final = frozenset((Kind.FILL, Kind.STORED_FILL, Kind.HOLLOW_FILL))
+OPS: Final = frozenset(
+    (RecordKind.OP, RecordKind.STORED_OP, RecordKind.HOLLOW_OP, RecordKind.ELIDED_OP)
+)
+FILLS: Final = frozenset((RecordKind.FILL, RecordKind.STORED_FILL, RecordKind.HOLLOW_FILL))
 
 
 @dataclass(slots=True)
@@ -83,35 +85,35 @@ def decode(header: Header, payload: bytes, generation: int) -> Said:
     if header.number >= NUMBER_MAX or header.epoch >= NUMBER_MAX:
         raise ValueError(f"record with number {header.number}, epoch {header.epoch}")
     match header.kind:
-        case Kind.OP:
+        case RecordKind.OP:
             return _decode_op(header, payload, generation)
-        case Kind.FILL:
+        case RecordKind.FILL:
             length = header.length
             return Said(
                 bodies=[tables.embedded(header, payload, 0, length, header.number, generation)]
             )
-        case Kind.STORED_OP:
+        case RecordKind.STORED_OP:
             outline, at = _decode_outline(payload)
             table = payload[at:]
             bodies = tables.stored(header, table, outline.first_position, generation)
             if bodies[-1].last != outline.last_position:
                 raise ValueError(f"publish of {outline.count} messages refers to others")
             return Said(op=outline, bodies=bodies)
-        case Kind.STORED_FILL:
+        case RecordKind.STORED_FILL:
             return Said(bodies=tables.stored(header, payload, header.number, generation))
-        case Kind.HOLLOW_OP:
+        case RecordKind.HOLLOW_OP:
             outline, at = _decode_outline(payload)
             if at != len(payload):
                 raise ValueError(f"outline of {at} bytes has {len(payload)}")
             return Said(op=outline)
-        case Kind.ELIDED_OP:
+        case RecordKind.ELIDED_OP:
             return _decode_elided(header, payload)
-        case Kind.END:
+        case RecordKind.END:
             return Said(next_position=_number(END_PAYLOAD, payload))
-        case Kind.HOLLOW_FILL:
+        case RecordKind.HOLLOW_FILL:
             _number(HOLLOW_FILL, payload)
             return Said()
-        case Kind.EPOCH:
+        case RecordKind.EPOCH:
             return Said()
     raise ValueError(f"record of kind {header.kind} in a journal")
 

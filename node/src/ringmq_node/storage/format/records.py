@@ -63,12 +63,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from ringmq_node.storage.errors import CorruptionReport, UnsupportedFormatError
+from ringmq_node.storage.errors import CorruptionReport
+from ringmq_node.storage.format.formats import Format
 
-VERSION: Final = 1
-JOURNAL_MAGIC: Final = b"RINGMQ-J"
-SEGMENT_MAGIC: Final = b"RINGMQ-S"
-BODIES_MAGIC: Final = b"RINGMQ-B"
 FILE_HEADER: Final = struct.Struct("<8sHHIQII")
 
 RECORD_PREFIX: Final = struct.Struct("<II")
@@ -94,7 +91,7 @@ NO_HEADER: Final = "no valid record header"
 T = TypeVar("T")
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     CHECKPOINT = 1
     OP = 2
     EPOCH = 3
@@ -111,9 +108,9 @@ class Kind(IntEnum):
     ELIDED_OP = 14
 
 
-_KINDS = frozenset(int(kind) for kind in Kind)
+_KINDS = frozenset(int(kind) for kind in RecordKind)
 # Kinds whose payload may be a block, of which only the tables are looked at.
-_HEADED = frozenset((Kind.OP, Kind.FILL, Kind.ENTRY, Kind.MESSAGE))
+_HEADED = frozenset((RecordKind.OP, RecordKind.FILL, RecordKind.ENTRY, RecordKind.MESSAGE))
 
 
 class Header(NamedTuple):
@@ -150,8 +147,8 @@ def owner_of(directory: Path) -> int:
     return zlib.crc32(name.encode()) or 1
 
 
-def file_header(magic: bytes, marker: int, number: int, owner: int = 0) -> bytes:
-    head = FILE_HEADER.pack(magic, VERSION, 0, marker, number, 0, 0)[:24]
+def file_header(format: Format, marker: int, number: int, owner: int = 0) -> bytes:
+    head = FILE_HEADER.pack(format.magic, format.version, 0, marker, number, 0, 0)[:24]
     return head + struct.pack("<II", zlib.crc32(head, owner), owner)
 
 
@@ -214,7 +211,7 @@ def _wrong_checksum(header: Header, crc: int) -> str:
     return f"payload has checksum {crc:#010x}, expected {header.payload_crc:#010x}"
 
 
-class Window:
+class FileWindow:
     """Reads a file forwards, in pieces. `data` is what is at `start` of the file."""
 
     __slots__ = ("_read", "data", "size", "start")
@@ -266,18 +263,18 @@ class RecordFile:
     def __init__(
         self,
         name: str,
-        magic: bytes,
+        format: Format,
         size: int,
         read: Callable[[int, int], bytes],
         owner: int = 0,
     ) -> None:
         self.name = name
         self.size = size
-        self.window = Window(read, size)
+        self.window = FileWindow(read, size)
         self.corruptions: list[CorruptionReport] = []
         self.number: int | None = None
         self.unreadable = "no readable record"
-        self.marker = self._read_file_header(magic, owner)
+        self.marker = self._read_file_header(format, owner)
 
     def scan(self, visit: Callable[[Header, bytes], T | None]) -> Scan[T]:
         """Reads and checks all records, in order. `visit` says what is kept of one, if anything.
@@ -371,7 +368,7 @@ class RecordFile:
         header, what = self.header_at(offset)
         if header is None or what:
             return header, b"", what
-        if header.kind == Kind.HOLE:
+        if header.kind == RecordKind.HOLE:
             return header, b"", ""
         if header.length > HEAD_BYTES_MAX:
             what = self.payload_fault(header)
@@ -392,7 +389,7 @@ class RecordFile:
             offset = self.end_of(header, offset)
         return proven
 
-    def _read_file_header(self, magic: bytes, owner: int) -> int:
+    def _read_file_header(self, format: Format, owner: int) -> int:
         """The marker, or 0 if there is none."""
         window = self.window
         at = window.place(0, min(self.size, FILE_HEADER.size))
@@ -400,14 +397,10 @@ class RecordFile:
             found, version, _, marker, number, crc, owned = FILE_HEADER.unpack_from(window.data, at)
             seeds = {zlib.crc32(window.data[at : at + 24], seed): seed for seed in (owned, owner)}
             if crc in seeds:
-                if found != magic or (owner and seeds[crc] not in (0, owner)):
+                if found != format.magic or (owner and seeds[crc] not in (0, owner)):
                     self.unreadable = "a file of another kind, or of another queue"
                     return 0
-                if version != VERSION:
-                    raise UnsupportedFormatError(
-                        f"{self.name} has format version {version}; "
-                        f"this RingMQ reads version {VERSION}"
-                    )
+                format.check_version(self.name, version)
                 self.number = number
                 return int(marker)
         # Each record has the marker too. If the first one is valid with it, only the
@@ -427,10 +420,10 @@ class RecordFile:
 
 def scan(
     name: str,
-    magic: bytes,
+    format: Format,
     size: int,
     read: Callable[[int, int], bytes],
     visit: Callable[[Header, bytes], T | None],
 ) -> Scan[T]:
     """Reads a whole file: see `RecordFile.scan`."""
-    return RecordFile(name, magic, size, read).scan(visit)
+    return RecordFile(name, format, size, read).scan(visit)

@@ -26,20 +26,20 @@ from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.format import tables
 from ringmq_node.storage.format.checkpoint import Cut
+from ringmq_node.storage.format.formats import SEGMENT
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
     RECORD_HEADER_BYTES,
-    SEGMENT_MAGIC,
     SPARSE_BYTES,
     WINDOW_BYTES,
     Header,
-    Kind,
     RecordFile,
+    RecordKind,
     owner_of,
 )
 from ringmq_node.storage.format.tables import Body, Choice
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, IndexEntry, QueueFile
 
 # Records that are longer are passed over, not read through: another call costs less.
 _DENSE_BYTES_MAX = 32 << 10
@@ -47,7 +47,7 @@ _DENSE_BYTES_MAX = 32 << 10
 # A record's header, and the tables of a block of one message without properties.
 _SINGLE = struct.Struct("<IIIIBBHQQQHBBII")
 _SINGLE_TABLES_BYTES = _SINGLE.size - RECORD_HEADER_BYTES
-_SINGLE_KIND = (Kind.ENTRY, 0, 1, block.PROPERTIES_NONE)
+_SINGLE_KIND = (RecordKind.ENTRY, 0, 1, block.PROPERTIES_NONE)
 _BLOCK_VERSION = (block.MAGIC, block.VERSION)
 
 
@@ -82,7 +82,7 @@ def scan_segment(
     def read(offset: int, length: int) -> bytes:
         return disk.read(path, offset, length)
 
-    file = RecordFile(str(path), SEGMENT_MAGIC, size, read, owner_of(path.parent))
+    file = RecordFile(str(path), SEGMENT, size, read, owner_of(path.parent))
     if file.marker and file.number not in (None, number):
         file.marker, file.unreadable = 0, f"this is segment {file.number}"
     found = SegmentScan(file.marker, file.unreadable)
@@ -207,7 +207,7 @@ def _pass_single(
 def _add_bodies(file: RecordFile, header: Header, low: int, high: int, bodies: list[Body]) -> None:
     """Raises `ValueError` unless the tables are sane, and the positions in `low..high`."""
     first = header.number
-    if header.kind == Kind.ENTRY:
+    if header.kind == RecordKind.ENTRY:
         window = file.window
         begin = header.offset + RECORD_HEADER_BYTES
         length = header.length
@@ -219,13 +219,13 @@ def _add_bodies(file: RecordFile, header: Header, low: int, high: int, bodies: l
         body = tables.embedded(header, window.data, at, length, first, header.epoch)
         last = body.last
         found = [body]
-    elif header.kind == Kind.STORED_ENTRY:
+    elif header.kind == RecordKind.STORED_ENTRY:
         what = file.payload_fault(header)
         if what:
             raise ValueError(what)
         found = tables.stored(header, file.payload(header, header.length), first, header.epoch)
         last = found[-1].last
-    elif header.kind == Kind.END and not header.length:
+    elif header.kind == RecordKind.END and not header.length:
         # Where recovery has cut off a torn tail: it only says what was durable before.
         return
     else:
@@ -245,7 +245,7 @@ def load_segment(
     cuts: tuple[Cut, ...],
     *,
     end: int | None = None,
-) -> tuple[list[Entry], list[CorruptionReport]]:
+) -> tuple[list[IndexEntry], list[CorruptionReport]]:
     """The entries of a segment, up to `end` if given, for its positions that are `live` and not
     `missing`.
 
@@ -294,7 +294,7 @@ def _newest_first(bodies: list[Body]) -> list[Body]:
     return sorted(bodies, key=lambda body: (body.generation, body.offset), reverse=True)
 
 
-def entries_of(choices: list[Choice], file: QueueFile) -> list[Entry]:
+def entries_of(choices: list[Choice], file: QueueFile) -> list[IndexEntry]:
     entries = [body.entry(file, first, last, live) for body, first, last, live in choices]
     entries.sort(key=lambda entry: entry.first)
     return entries

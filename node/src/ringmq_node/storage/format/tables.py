@@ -2,7 +2,7 @@
 
 A `Body` stands for consecutive messages of one record that are in one block, wherever that
 block is: in the record, or in the message store. It is what recovery chooses among, and
-becomes an `Entry` of the index, whole or in part, when it is chosen.
+becomes an `IndexEntry` of the index, whole or in part, when it is chosen.
 
 Tables that don't add up to the record's length, or say what can't be, are a `ValueError`.
 """
@@ -26,7 +26,7 @@ from ringmq_node.storage.format.records import (
     Header,
 )
 from ringmq_node.storage.format.references import RecordLocation
-from ringmq_node.storage.queue.index import Entry, QueueFile, alike
+from ringmq_node.storage.queue.index import IndexEntry, QueueFile, alike
 
 # Positions, op numbers and generations are below; so they can be counted on from anywhere.
 NUMBER_MAX: Final = 1 << 62
@@ -52,9 +52,9 @@ class Body(NamedTuple):
     offset: int
     length: int
 
-    def entry(self, file: QueueFile, first: int, last: int, live: int) -> Entry:
+    def entry(self, file: QueueFile, first: int, last: int, live: int) -> IndexEntry:
         """An entry for `first..last`, of which `live` are live."""
-        whole = Entry(
+        whole = IndexEntry(
             first=self.first,
             last=self.last,
             start=self.start,

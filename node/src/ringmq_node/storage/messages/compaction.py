@@ -41,12 +41,12 @@ from pathlib import Path
 
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport, UnsupportedFormatError
+from ringmq_node.storage.format.formats import MESSAGE_FILE
 from ringmq_node.storage.format.records import (
-    BODIES_MAGIC,
     FILE_HEADER,
     RECORD_HEADER_BYTES,
     Header,
-    Kind,
+    RecordKind,
     file_header,
     parse_payload,
     record_header,
@@ -194,7 +194,7 @@ class _Copier:
         target = job.target
         start = target.offset
         if start == 0:
-            self._buffers.append(file_header(BODIES_MAGIC, target.marker, target.number))
+            self._buffers.append(file_header(MESSAGE_FILE, target.marker, target.number))
             target.offset = FILE_HEADER.size
         self._copy()
         if target.offset > max(start, FILE_HEADER.size):
@@ -229,7 +229,7 @@ class _Copier:
         length = RECORD_HEADER_BYTES + header.length
         what = "was released before it was written"
         payload = b""
-        if header.kind == Kind.MESSAGE:
+        if header.kind == RecordKind.MESSAGE:
             data = self._window.get(header.offset, length)
             _, payload, what = parse_payload(source.marker, header.offset, data)
         if what:
@@ -239,7 +239,7 @@ class _Copier:
         framed = record_header(
             target.marker,
             target.offset,
-            Kind.MESSAGE,
+            RecordKind.MESSAGE,
             payload,
             number=header.number,
             epoch=header.epoch,

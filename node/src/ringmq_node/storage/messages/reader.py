@@ -22,7 +22,7 @@ from ringmq_node.storage.format.records import (
     FILE_HEADER,
     RECORD_HEADER_BYTES,
     Header,
-    Kind,
+    RecordKind,
     parse_payload,
 )
 from ringmq_node.storage.messages import relocation
@@ -49,7 +49,7 @@ class StoredRecord:
     # With the header. Of bytes that are no record: up to the next one, or the file's end.
     length: int
     # None: no valid header.
-    kind: Kind | None
+    kind: RecordKind | None
     message_id: bytes
     # In the block; 0 if it can't be read.
     messages: int
@@ -125,7 +125,7 @@ def verify_file(name: str, size: int, read: Read, *, proven: int = 0) -> DataFil
         proven = max(proven, record.synced)
         if record.fault:
             bad.append((record, replace(report)))
-        elif record.kind == Kind.HOLE:
+        elif record.kind == RecordKind.HOLE:
             report.holes += 1
             report.hole_bytes += record.length
         else:
@@ -197,10 +197,10 @@ def _marker_of(name: str, window: Window) -> tuple[int, str]:
 def _examined(window: Window, marker: int, header: Header, ordinal: int | None) -> StoredRecord:
     length = RECORD_HEADER_BYTES + header.length
     message_id = join_id(header)
-    kind = Kind(header.kind)
+    kind = RecordKind(header.kind)
     messages = 0
     fault = ""
-    if kind == Kind.MESSAGE:
+    if kind == RecordKind.MESSAGE:
         _, payload, fault = parse_payload(marker, header.offset, window.get(header.offset, length))
         if not fault:
             try:

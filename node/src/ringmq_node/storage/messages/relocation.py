@@ -35,10 +35,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ringmq_node.storage.errors import UnsupportedFormatError
-from ringmq_node.storage.format.records import FILE_HEADER, VERSION
+from ringmq_node.storage.format.formats import RELOCATION_MAP
+from ringmq_node.storage.format.records import FILE_HEADER
 
-MAP_MAGIC = b"RINGMQ-R"
 LOST = 0xFFFF_FFFF
 ENTRY_BYTES = 16
 _CRCS = struct.Struct("<II")
@@ -89,7 +88,9 @@ def encode(number: int, table: Table) -> bytes:
     if sys.byteorder == "big":
         entries.byteswap()
     payload = entries.tobytes()
-    head = FILE_HEADER.pack(MAP_MAGIC, VERSION, 0, len(table), number, 0, 0)[:24]
+    head = FILE_HEADER.pack(
+        RELOCATION_MAP.magic, RELOCATION_MAP.version, 0, len(table), number, 0, 0
+    )[:24]
     return head + _CRCS.pack(zlib.crc32(head), zlib.crc32(payload)) + payload
 
 
@@ -98,12 +99,9 @@ def decode(name: str, number: int, data: bytes) -> Table:
     if len(data) < FILE_HEADER.size:
         raise MapError(f"map of {len(data)} bytes is shorter than its header")
     magic, version, _, count, found, crc, entries_crc = FILE_HEADER.unpack_from(data)
-    if magic != MAP_MAGIC or crc != zlib.crc32(data[:24]):
+    if magic != RELOCATION_MAP.magic or crc != zlib.crc32(data[:24]):
         raise MapError("map's header is damaged")
-    if version != VERSION:
-        raise UnsupportedFormatError(
-            f"{name} has format version {version}; this RingMQ reads version {VERSION}"
-        )
+    RELOCATION_MAP.check_version(name, version)
     payload = data[FILE_HEADER.size :]
     if found != number:
         raise MapError(f"map says that it is of file {found}")

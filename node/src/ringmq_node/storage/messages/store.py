@@ -50,7 +50,7 @@ from ringmq_node.storage.format.records import (
     FILE_HEADER,
     PAYLOAD_BYTES_MAX,
     RECORD_HEADER_BYTES,
-    Kind,
+    RecordKind,
     new_marker,
     parse_payload,
 )
@@ -317,9 +317,9 @@ class MessageStore:
         except OSError as error:
             raise ReadError(f"{path}: can't be read: {error}") from error
         header, payload, what = parse_payload(marker or marker_of_record(data), offset, data)
-        if header is not None and header.kind == Kind.HOLE:
+        if header is not None and header.kind == RecordKind.HOLE:
             what = "was released before it was written"
-        elif header is not None and not what and header.kind != Kind.MESSAGE:
+        elif header is not None and not what and header.kind != RecordKind.MESSAGE:
             what = f"is a record of kind {header.kind}"
         elif not what and len(payload) + RECORD_HEADER_BYTES != length:
             what = f"is a record with {len(payload)} bytes of payload"

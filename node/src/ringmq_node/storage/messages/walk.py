@@ -19,16 +19,14 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ringmq_node.storage.errors import UnsupportedFormatError
+from ringmq_node.storage.format.formats import MESSAGE_FILE
 from ringmq_node.storage.format.records import (
-    BODIES_MAGIC,
     FILE_HEADER,
     RECORD_HEADER_BYTES,
     RECORD_PREFIX,
     RECORD_REST,
-    VERSION,
     Header,
-    Kind,
+    RecordKind,
     parse_header,
 )
 
@@ -37,7 +35,7 @@ Read = Callable[[int, int], bytes]
 _WINDOW_BYTES_MIN = 4 << 10
 _WINDOW_BYTES_MAX = 1 << 20
 _MESSAGE_ID = struct.Struct("<QQ")
-_KINDS = (Kind.MESSAGE, Kind.HOLE)
+_KINDS = (RecordKind.MESSAGE, RecordKind.HOLE)
 
 
 class Window:
@@ -74,12 +72,9 @@ def parse_file_header(name: str, data: bytes) -> FileHeader | None:
     if len(data) < FILE_HEADER.size:
         return None
     magic, version, _, marker, number, crc, _ = FILE_HEADER.unpack_from(data)
-    if magic != BODIES_MAGIC or crc != zlib.crc32(data[:24]) or not marker:
+    if magic != MESSAGE_FILE.magic or crc != zlib.crc32(data[:24]) or not marker:
         return None
-    if version != VERSION:
-        raise UnsupportedFormatError(
-            f"{name} has format version {version}; this RingMQ reads version {VERSION}"
-        )
+    MESSAGE_FILE.check_version(name, version)
     return FileHeader(marker, number)
 
 
@@ -100,7 +95,7 @@ def read_record_header(window: Window, marker: int, offset: int) -> Header | Non
 def hole_header(marker: int, offset: int, length: int, message_id: bytes, synced: int) -> bytes:
     """The header of a hole of `length` bytes, which are not written and have no checksum."""
     number, epoch = split_id(message_id)
-    rest = RECORD_REST.pack(0, length, Kind.HOLE, 0, 0, number, epoch, synced)
+    rest = RECORD_REST.pack(0, length, RecordKind.HOLE, 0, 0, number, epoch, synced)
     return RECORD_PREFIX.pack(marker, zlib.crc32(rest, marker ^ offset)) + rest
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.format.formats import MESSAGE_FILE
 from ringmq_node.storage.format.records import (
-    BODIES_MAGIC,
     FILE_HEADER,
     RECORD_HEADER_BYTES,
-    Kind,
+    RecordKind,
     file_header,
     record_header,
 )
@@ -93,7 +93,7 @@ def _frame(piece: MessagesPiece) -> list[tuple[int, list[bytes]]]:
     buffers: list[bytes] = []
     stretches = [(piece.offset, buffers)]
     if piece.begins_file:
-        buffers.append(file_header(BODIES_MAGIC, marker, piece.file.number))
+        buffers.append(file_header(MESSAGE_FILE, marker, piece.file.number))
         stretches = [(0, buffers)]
     for put in piece.puts:
         block = put.block
@@ -102,7 +102,7 @@ def _frame(piece: MessagesPiece) -> list[tuple[int, list[bytes]]]:
             header = record_header(
                 marker,
                 put.offset,
-                Kind.MESSAGE,
+                RecordKind.MESSAGE,
                 block.data,
                 number=number,
                 epoch=epoch,

@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.format.formats import MESSAGE_FILE
 from ringmq_node.storage.format.records import (
-    BODIES_MAGIC,
     FILE_HEADER,
     RECORD_HEADER_BYTES,
     Header,
-    Kind,
     RecordFile,
+    RecordKind,
 )
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages.catalogue import Catalogue
@@ -172,7 +172,7 @@ class BodyFiles:
 
     def _read(self, number: int, size: int, *, whole: bool) -> BodyFile:
         path = self._directory / data_name(number)
-        records = open_records(self._disk, path, BODIES_MAGIC, size, owned=False)
+        records = open_records(self._disk, path, MESSAGE_FILE, size, owned=False)
         file = BodyFile()
         findings = self._findings
         if not records.marker or records.number not in (None, number):
@@ -190,7 +190,7 @@ class BodyFiles:
                 file.ordered = len(file.offsets) if file.ordered is None else file.ordered
                 holes.found.append(Step(offset, end, header, what))
                 continue
-            if header.kind == Kind.HOLE:
+            if header.kind == RecordKind.HOLE:
                 file.holes += 1
             elif not what:
                 count, what = _messages(records, header)
@@ -223,7 +223,7 @@ class BodyFiles:
 
 def _messages(records: RecordFile, header: Header) -> tuple[int, str]:
     """How many messages a record has, and what is wrong with it."""
-    if header.kind != Kind.MESSAGE:
+    if header.kind != RecordKind.MESSAGE:
         return 0, f"record of kind {header.kind} in a message store"
     try:
         return block_body(records, header).last + 1, ""

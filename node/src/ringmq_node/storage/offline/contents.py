@@ -12,15 +12,18 @@ from ringmq_node.queue.ops import Outline, Remove
 from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.errors import StoreError, UnsupportedFormatError
 from ringmq_node.storage.format import journal_scan
-from ringmq_node.storage.format.records import JOURNAL_MAGIC, Header, Kind, RecordFile, owner_of
+from ringmq_node.storage.format.formats import JOURNAL, QUEUE_LABEL, QUEUE_NAME, STORE_META, Format
+from ringmq_node.storage.format.records import Header, RecordFile, RecordKind, owner_of
 from ringmq_node.storage.format.references import RecordLocation
+from ringmq_node.storage.format.segment_scan import load_segment
+from ringmq_node.storage.format.texts import decode_texts
 from ringmq_node.storage.messages.files import SUFFIX as BODIES_SUFFIX
 from ringmq_node.storage.messages.files import parse_name
 from ringmq_node.storage.offline.disk import Names, ReadOnlyDisk
 from ringmq_node.storage.offline.faults import Findings
-from ringmq_node.storage.queue.index import Entry
+from ringmq_node.storage.queue.index import IndexEntry
 from ringmq_node.storage.queue.journal import CURRENT_NAME, NEW_SUFFIX
-from ringmq_node.storage.queue.recovery import BAD_SUFFIX, Recovered, load_segment, recover
+from ringmq_node.storage.queue.recovery import BAD_SUFFIX, Recovered, recover
 
 PERSISTENT_NAME = "persistent"
 TRANSIENT_NAME = "transient"
@@ -111,18 +114,18 @@ class DataDirectory:
 
     def _read_meta(self, names: Names) -> None:
         path = self.root / folders.META_NAME
-        texts = self._texts(path, folders.META_MAGIC, names.files.get(folders.META_NAME, 0))
+        texts = self._texts(path, STORE_META, names.files.get(folders.META_NAME, 0))
         if texts is None:
             size = names.files.get(folders.META_NAME, 0)
             self.findings.add(path, 0, size, "what says whose directory it is can't be read")
         else:
             self.cluster, self.node = texts
 
-    def _texts(self, path: Path, magic: bytes, size: int) -> tuple[str, str] | None:
+    def _texts(self, path: Path, format: Format, size: int) -> tuple[str, str] | None:
         if not 0 < size <= _TEXTS_BYTES_MAX:
             return None
         try:
-            return folders.decode_texts(path, magic, self.disk.read(path, 0, size))
+            return decode_texts(format, path, self.disk.read(path, 0, size))
         except UnicodeDecodeError:
             return None
 
@@ -152,7 +155,7 @@ class DataDirectory:
         self._irregular(folder, inside, ours.fullmatch)
         path = folder / folders.NAME_NAME
         size = files.get(folders.NAME_NAME, 0)
-        texts = self._texts(path, folders.NAME_MAGIC, size)
+        texts = self._texts(path, QUEUE_NAME, size)
         label = self._label(folder, files)
         if texts is not None:
             if label is not None:
@@ -174,7 +177,7 @@ class DataDirectory:
             return None
         path = folder / folders.LABEL_NAME
         try:
-            texts = self._texts(path, folders.LABEL_MAGIC, size)
+            texts = self._texts(path, QUEUE_LABEL, size)
         except UnsupportedFormatError:
             texts = None
         if texts is None:
@@ -200,7 +203,7 @@ class DataDirectory:
             text = str(error) or type(error).__name__
             raise UnreadableQueueError(f"queue can't be recovered: {text}") from error
 
-    def entries(self, found: Recovered) -> Iterator[Entry]:
+    def entries(self, found: Recovered) -> Iterator[IndexEntry]:
         """All living entries of a queue, one segment in memory at a time. In no special order."""
         yield from found.index
         for delta in found.index.deltas.values():
@@ -222,7 +225,7 @@ class DataDirectory:
 
         def visit(header: Header, payload: bytes) -> None:
             nonlocal loaded
-            if header.kind == Kind.CHECKPOINT:
+            if header.kind == RecordKind.CHECKPOINT:
                 if not loaded:
                     loaded = True
                     state = journal_scan.decode_checkpoint(header, payload).state
@@ -239,7 +242,7 @@ class DataDirectory:
         def read(offset: int, size: int) -> bytes:
             return self.disk.read(path, offset, size)
 
-        RecordFile(str(path), JOURNAL_MAGIC, journal.end, read, owner_of(path.parent)).scan(visit)
+        RecordFile(str(path), JOURNAL, journal.end, read, owner_of(path.parent)).scan(visit)
         return len(transient)
 
 

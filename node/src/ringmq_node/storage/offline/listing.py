@@ -14,24 +14,21 @@ from typing import Final
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.ops import Outline, Remove, Requeue
-from ringmq_node.storage.format import journal_scan, tables
+from ringmq_node.storage.format import formats, journal_scan, tables
 from ringmq_node.storage.format.checkpoint import Checkpoint
 from ringmq_node.storage.format.records import (
-    BODIES_MAGIC,
     FILE_HEADER,
     FLAG_TRANSIENT,
     HEAD_BYTES_MAX,
-    JOURNAL_MAGIC,
-    SEGMENT_MAGIC,
     Header,
-    Kind,
     RecordFile,
+    RecordKind,
 )
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.format.tables import Body
 from ringmq_node.storage.messages import relocation
 from ringmq_node.storage.messages.files import parse_name
-from ringmq_node.storage.messages.relocation import LOST, MAP_MAGIC
+from ringmq_node.storage.messages.relocation import LOST
 from ringmq_node.storage.messages.walk import join_id
 from ringmq_node.storage.offline.bodies import References
 from ringmq_node.storage.offline.contents import DataDirectory
@@ -40,12 +37,13 @@ from ringmq_node.storage.offline.walk import block_body, open_records, steps
 from ringmq_node.storage.queue.recovery import Recovered
 
 JOURNAL, SEGMENT, BODIES, MAP = "journal", "segment", "bodies", "map"
-_MAGICS: Final = {
-    JOURNAL_MAGIC: JOURNAL,
-    SEGMENT_MAGIC: SEGMENT,
-    BODIES_MAGIC: BODIES,
-    MAP_MAGIC: MAP,
+_FORMATS: Final = {
+    JOURNAL: formats.JOURNAL,
+    SEGMENT: formats.SEGMENT,
+    BODIES: formats.MESSAGE_FILE,
+    MAP: formats.RELOCATION_MAP,
 }
+_KINDS: Final = {format.magic: kind for kind, format in _FORMATS.items()}
 _SUFFIXES: Final = {".jif": JOURNAL, ".idx": SEGMENT, ".rdq": BODIES, ".map": MAP}
 # Of one record; how many there are is always said.
 _SHOWN_MAX: Final = 20
@@ -121,7 +119,7 @@ class Lives:
 
 def kind_of(directory: DataDirectory, path: Path) -> str | None:
     """What a file is, by its first bytes, or else by its name; None for no file of records."""
-    kind = _MAGICS.get(directory.disk.read(path, 0, 8))
+    kind = _KINDS.get(directory.disk.read(path, 0, 8))
     return kind or next(map(_SUFFIXES.get, path.suffixes), None)
 
 
@@ -154,9 +152,8 @@ class FileListing:
             parsed = parse_name(path.name)
             number = parsed[0] if parsed is not None else None
         else:
-            magic = next(magic for magic, its in _MAGICS.items() if its == kind)
             owned = kind != BODIES
-            self._file = open_records(directory.disk, path, magic, size, owned=owned)
+            self._file = open_records(directory.disk, path, _FORMATS[kind], size, owned=owned)
             number = self._file.number
         self.summary = FileSummary(self._name, kind, number, size)
 
@@ -270,7 +267,7 @@ class FileListing:
 
     def _of_journal(self, file: RecordFile, header: Header) -> tuple[list[Body], Details]:
         payload = file.payload(header, HEAD_BYTES_MAX)
-        if header.kind == Kind.CHECKPOINT:
+        if header.kind == RecordKind.CHECKPOINT:
             return [], _checkpoint(journal_scan.decode_checkpoint(header, payload))
         said = journal_scan.decode(header, payload, self.summary.number or 0)
         details: Details = {}
@@ -296,9 +293,9 @@ class FileListing:
         return said.bodies, details | _places(said.bodies)
 
     def _of_segment(self, file: RecordFile, header: Header) -> tuple[list[Body], Details]:
-        if header.kind == Kind.ENTRY:
+        if header.kind == RecordKind.ENTRY:
             bodies = [block_body(file, header, header.number, header.epoch)]
-        elif header.kind == Kind.STORED_ENTRY:
+        elif header.kind == RecordKind.STORED_ENTRY:
             payload = file.payload(header, header.length)
             bodies = tables.stored(header, payload, header.number, header.epoch)
         else:
@@ -309,15 +306,15 @@ class FileListing:
         details: Details = {
             "message_id": join_id(header).hex() if header.number or header.epoch else ""
         }
-        if header.kind == Kind.HOLE:
+        if header.kind == RecordKind.HOLE:
             return [], details
-        if header.kind != Kind.MESSAGE:
+        if header.kind != RecordKind.MESSAGE:
             raise ValueError(f"record of kind {header.kind} in a message store")
         return [block_body(file, header)], details
 
 
 def _kind_name(header: Header) -> str:
-    return Kind(header.kind).name.lower().replace("_", " ")
+    return RecordKind(header.kind).name.lower().replace("_", " ")
 
 
 def _checkpoint(found: Checkpoint) -> Details:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.errors import UnsupportedFormatError
-from ringmq_node.storage.format.records import SEGMENT_MAGIC
+from ringmq_node.storage.format.formats import SEGMENT
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages.files import data_name, map_name
 from ringmq_node.storage.messages.relocation import LOST
@@ -38,7 +38,7 @@ from ringmq_node.storage.offline.contents import (
 )
 from ringmq_node.storage.offline.faults import Fault, TornTail
 from ringmq_node.storage.offline.walk import open_records, steps
-from ringmq_node.storage.queue.index import Entry, QueueFile
+from ringmq_node.storage.queue.index import IndexEntry, QueueFile
 from ringmq_node.storage.queue.recovery import Recovered
 
 # Told the name of each file or queue that has been dealt with.
@@ -190,7 +190,7 @@ class _Verifier:
 
     def _bad_records(self, segment: QueueFile) -> set[int]:
         """Where the damaged records of a segment begin."""
-        records = open_records(self._disk, segment.path, SEGMENT_MAGIC, segment.end, owned=True)
+        records = open_records(self._disk, segment.path, SEGMENT, segment.end, owned=True)
         bad: set[int] = set()
         for step in steps(records, payloads=True):
             if step.what:
@@ -227,7 +227,7 @@ class _Verifier:
         for positions in bare:
             self._findings.add(queue.path, 0, 0, what, queue=queue.name, positions=positions)
 
-    def _lost_body(self, entry: Entry, bad: dict[Path, set[int]]) -> Lost | None:
+    def _lost_body(self, entry: IndexEntry, bad: dict[Path, set[int]]) -> Lost | None:
         if entry.location is not None:
             return self._lost(entry.location, entry.start + entry.count)
         file = entry.file
@@ -237,7 +237,7 @@ class _Verifier:
         return None
 
     def _tell(
-        self, queue: QueueFolder, entry: Entry, positions: tuple[int, int], what: str
+        self, queue: QueueFolder, entry: IndexEntry, positions: tuple[int, int], what: str
     ) -> None:
         assert entry.file is not None
         self._findings.add(

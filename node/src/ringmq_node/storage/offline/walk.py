@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.format import tables
+from ringmq_node.storage.format.formats import Format
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     RECORD_HEADER_BYTES,
     SPARSE_BYTES,
     WINDOW_BYTES,
     Header,
-    Kind,
     RecordFile,
+    RecordKind,
     owner_of,
 )
 
@@ -36,13 +37,13 @@ class Step(NamedTuple):
     what: str
 
 
-def open_records(disk: Disk, path: Path, magic: bytes, size: int, *, owned: bool) -> RecordFile:
+def open_records(disk: Disk, path: Path, format: Format, size: int, *, owned: bool) -> RecordFile:
     """`owned`: of a queue, which the file's header names. Raises `UnsupportedFormatError`."""
 
     def read(offset: int, length: int) -> bytes:
         return disk.read(path, offset, length)
 
-    return RecordFile(str(path), magic, size, read, owner_of(path.parent) if owned else 0)
+    return RecordFile(str(path), format, size, read, owner_of(path.parent) if owned else 0)
 
 
 def steps(file: RecordFile, *, payloads: bool) -> Iterator[Step]:
@@ -51,7 +52,7 @@ def steps(file: RecordFile, *, payloads: bool) -> Iterator[Step]:
     ahead = WINDOW_BYTES
     while file.marker and offset < file.size:
         header, what = file.header_at(offset, ahead)
-        if header is not None and header.kind == Kind.HOLE:
+        if header is not None and header.kind == RecordKind.HOLE:
             # Its payload was never written, and may go beyond the end.
             yield Step(offset, header.end, header, "")
             offset = header.end

@@ -29,13 +29,14 @@ from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format.checkpoint import Cut
 from ringmq_node.storage.format.references import RecordLocation
+from ringmq_node.storage.format.segment_scan import load_segment
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.queue import paging
-from ringmq_node.storage.queue.index import Delta, Entry, QueueFile, RunIndex
+from ringmq_node.storage.queue.index import Delta, IndexEntry, QueueFile, RunIndex
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.read_ahead import ReadAhead
-from ringmq_node.storage.queue.recovery import Recovered, load_segment
+from ringmq_node.storage.queue.recovery import Recovered
 from ringmq_node.storage.queue.segments import read_block
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Condemned:
     # What the segment has behind it is of other messages, at the same positions perhaps.
     end: int
 
-    def read(self, disk: Disk) -> list[Entry]:
+    def read(self, disk: Disk) -> list[IndexEntry]:
         """What held references. What can't be read stays referred to until the next start."""
         found, _ = load_segment(
             disk, self.segment, self.positions, RangeSet(), self.cuts, end=self.end
@@ -92,7 +93,7 @@ class Bodies:
         *,
         gate: Callable[[], int],
         on_emptied: Callable[[QueueFile], None],
-        on_lost: Callable[[Entry | None], None],
+        on_lost: Callable[[IndexEntry | None], None],
     ) -> None:
         """`gate()`: the round that has to be over for what has happened so far to be durable.
         `on_emptied(file)`: an entry has left that file. `on_lost(entry)`: more is
@@ -118,7 +119,7 @@ class Bodies:
         self._gate = gate
         self._on_emptied = on_emptied
         self._on_lost = on_lost
-        self._recent: Entry | None = None
+        self._recent: IndexEntry | None = None
         self._recent_block: Block | None = None
         self.pager = Pager(host, self)
         self.ahead = ReadAhead(host, self)
@@ -133,7 +134,7 @@ class Bodies:
 
     # -- what comes and goes
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: IndexEntry) -> None:
         """A living entry of a new message, with its block."""
         self.index.add(entry)
         self.live_bytes += entry.body_bytes
@@ -186,7 +187,7 @@ class Bodies:
         self.live_bytes -= delta.live_bytes
         self.index.unfold(delta, [])
         if delta.stored:
-            delta.segment.references += 1
+            delta.segment.holders += 1
             inside = RangeSet(positions.intersection(delta.first, delta.last))
             # What was lost has given its reference back.
             inside.subtract(self.missing.intersection(delta.first, delta.last))
@@ -194,15 +195,15 @@ class Bodies:
             self.condemned.append(Condemned(segment, inside, self.cuts, self._gate(), segment.end))
         self._on_emptied(delta.segment)
 
-    def give_back(self, condemned: Condemned, entries: list[Entry]) -> None:
+    def give_back(self, condemned: Condemned, entries: list[IndexEntry]) -> None:
         """The references of a dead segment have been read."""
-        condemned.segment.references -= 1
+        condemned.segment.holders -= 1
         for entry in entries:
             if entry.location is not None:
                 self._host.messages(transient=entry.transient).release(entry.location)
         self._on_emptied(condemned.segment)
 
-    def _release(self, entry: Entry) -> None:
+    def _release(self, entry: IndexEntry) -> None:
         """An entry has died."""
         place = entry.location
         if place is not None and entry.transient:
@@ -214,7 +215,7 @@ class Bodies:
             self._releasing.append(place)
         self._left(entry)
 
-    def _left(self, entry: Entry) -> None:
+    def _left(self, entry: IndexEntry) -> None:
         """An entry is in the index no more."""
         if entry is self._recent:
             self._recent = self._recent_block = None
@@ -244,7 +245,7 @@ class Bodies:
         self._releasing = later
         self.released(places)
 
-    def replace(self, entries: list[Entry], parts: list[Entry]) -> None:
+    def replace(self, entries: list[IndexEntry], parts: list[IndexEntry]) -> None:
         """The index records of `entries`, which follow one another, are those of `parts` now.
 
         Those in the message store come one by one, so that the parts have the same location.
@@ -303,7 +304,7 @@ class Bodies:
             self.missing.remove(delta.first, delta.last)
         self.account()
 
-    def _reinstall(self, entry: Entry, keep_below: int, transient: RangeSet) -> None:
+    def _reinstall(self, entry: IndexEntry, keep_below: int, transient: RangeSet) -> None:
         parts: list[Range] = []
         if entry.first < keep_below:
             entry.trim(min(entry.last, keep_below - 1))
@@ -323,7 +324,7 @@ class Bodies:
 
     # -- reading
 
-    def parts(self, first: int, last: int) -> Iterator[tuple[Entry, int, int]]:
+    def parts(self, first: int, last: int) -> Iterator[tuple[IndexEntry, int, int]]:
         """Live positions of `first..last` that are not missing, with their entries, in order.
 
         Unfolds what it comes to.
@@ -359,7 +360,7 @@ class Bodies:
                 total += sum(entry.bytes_of(a, b) for a, b in self.live.intersection(low, high))
         return total
 
-    def block_of(self, entry: Entry, *, keep: bool) -> Block:
+    def block_of(self, entry: IndexEntry, *, keep: bool) -> Block:
         """The block of an entry, from memory or disk. `keep`: it is wanted again soon.
 
         Raises `CorruptError`; the positions are missing from then on.
@@ -391,7 +392,7 @@ class Bodies:
         self.pager.requeued()
         self.ahead.requeued(first)
 
-    def has_at_hand(self, entry: Entry) -> bool:
+    def has_at_hand(self, entry: IndexEntry) -> bool:
         """Whether the block of an entry was read last."""
         return entry is self._recent
 
@@ -401,7 +402,7 @@ class Bodies:
         self.blocks_read += 1
         self.body_bytes_read += block.body_bytes()
 
-    def lose(self, entry: Entry, report: CorruptionReport) -> None:
+    def lose(self, entry: IndexEntry, report: CorruptionReport) -> None:
         """The bodies of an entry are damaged: they are missing now.
 
         What is there of them stays, for whoever wants to look: the record in the message
@@ -414,11 +415,11 @@ class Bodies:
         file = entry.file
         if file is not None and not file.damaged and self.segments.get(file.number) is file:
             file.damaged = True
-            file.references += 1
+            file.holders += 1
         self._left(entry)
         self.account()
 
-    def give_up(self, entry: Entry, parts: list[Range]) -> None:
+    def give_up(self, entry: IndexEntry, parts: list[Range]) -> None:
         """These live positions of an entry have no body here any more."""
         for low, high in parts:
             self.live_bytes -= entry.bytes_of(low, high)
@@ -447,12 +448,12 @@ class Bodies:
         self.unfold_with(delta, found, reports)
 
     def unfold_with(
-        self, delta: Delta, found: list[Entry], reports: list[CorruptionReport]
+        self, delta: Delta, found: list[IndexEntry], reports: list[CorruptionReport]
     ) -> None:
         self.segments_loaded += 1
         for report in reports:
             self._report(report)
-        entries: list[Entry] = []
+        entries: list[IndexEntry] = []
         lost = RangeSet(self.live.intersection(delta.first, delta.last))
         lost.subtract(self.missing.intersection(delta.first, delta.last))
         size = 0

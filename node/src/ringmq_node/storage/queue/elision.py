@@ -33,7 +33,7 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.format.journal_scan import ELIDED
 from ringmq_node.storage.format.records import (
     RECORD_HEADER_BYTES,
-    Kind,
+    RecordKind,
     moved_header,
     parse_header,
     record_header,
@@ -118,11 +118,11 @@ def reframe(
 def _elided_header(marker: int, was: int, at: int, header: bytes, payload: bytes) -> bytes:
     said = parse_header(marker, was, header)
     assert said is not None
-    assert said.kind in (Kind.OP, Kind.STORED_OP), said
+    assert said.kind in (RecordKind.OP, RecordKind.STORED_OP), said
     return record_header(
         marker,
         at,
-        Kind.ELIDED_OP,
+        RecordKind.ELIDED_OP,
         payload,
         number=said.number,
         epoch=said.epoch,

@@ -22,7 +22,13 @@ from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.format.records import new_marker
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.queue.bodies import Bodies, Condemned
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile, alike, live_count
+from ringmq_node.storage.queue.index import (
+    SEGMENT_POSITIONS,
+    IndexEntry,
+    QueueFile,
+    alike,
+    live_count,
+)
 from ringmq_node.storage.queue.journal import SUFFIX
 from ringmq_node.storage.queue.segments import (
     FlushItem,
@@ -50,7 +56,7 @@ class FlushJob:
     condemned: Condemned | None = None
     # The answers.
     placed: list[Placed] = field(default_factory=list)
-    given_back: list[Entry] = field(default_factory=list)
+    given_back: list[IndexEntry] = field(default_factory=list)
 
 
 def flush(disk: Disk, job: FlushJob, directory: Path) -> None:
@@ -95,7 +101,7 @@ class Flusher:
         # Journals of which all that lives is elsewhere, with their gates; the gates of segments
         # in which nothing lives.
         self._spent: deque[tuple[int, QueueFile]] = deque()
-        self._emptied = {n: 0 for n, file in bodies.segments.items() if not file.references}
+        self._emptied = {n: 0 for n, file in bodies.segments.items() if not file.holders}
 
     @property
     def sealed_count(self) -> int:
@@ -126,7 +132,7 @@ class Flusher:
 
     def emptied(self, file: QueueFile) -> bool:
         """An entry has left `file`. Returns whether that makes it a segment to be deleted."""
-        if file.references or self._bodies.segments.get(file.number) is not file:
+        if file.holders or self._bodies.segments.get(file.number) is not file:
             return False
         self._emptied[file.number] = self._gate()
         return True
@@ -149,7 +155,7 @@ class Flusher:
                     self._plan_entry(entry, job)
             if job.items:
                 break
-            assert file.references == 0, (file.path, file.references)
+            assert file.holders == 0, (file.path, file.holders)
             self._sealed.popleft()
             self._cursor = 0
             self._spent.append((self._gate(), file))
@@ -169,7 +175,7 @@ class Flusher:
         self._leaving = job.removals
         return job if job.items or job.removals or job.condemned else None
 
-    def _plan_entry(self, entry: Entry, job: FlushJob) -> None:
+    def _plan_entry(self, entry: IndexEntry, job: FlushJob) -> None:
         segments = self._bodies.segments
         for first, last in parts_of(entry, self._bodies.live):
             number = first // SEGMENT_POSITIONS
@@ -190,7 +196,7 @@ class Flusher:
         segments = self._bodies.segments
         wanted = {item.segment.number for item in job.items}
         for number, gate in [*self._emptied.items()]:
-            if segments[number].references or number in wanted:
+            if segments[number].holders or number in wanted:
                 del self._emptied[number]
             elif commits >= gate:
                 del self._emptied[number]
@@ -200,7 +206,7 @@ class Flusher:
 
     def flushed(self, job: FlushJob) -> None:
         """`job` is done: what it was about is where `job.placed` says."""
-        by_entry: dict[Entry, list[Placed]] = {}
+        by_entry: dict[IndexEntry, list[Placed]] = {}
         for place in job.placed:
             by_entry.setdefault(place.item.entry, []).append(place)
         span: list[Placed] = []
@@ -226,7 +232,7 @@ class Flusher:
         if job.condemned is not None:
             self._bodies.give_back(job.condemned, job.given_back)
         for item in job.items:
-            if not item.segment.references:
+            if not item.segment.holders:
                 self._emptied[item.segment.number] = self._gate()
         counters = self._counters
         records = {(place.item.segment, place.offset): place.length for place in job.placed}
@@ -245,10 +251,10 @@ class Flusher:
             entries, [self._entry(first, first.item.first, last.item.last, cached=cached)]
         )
 
-    def _relocate(self, entry: Entry, places: list[Placed]) -> None:
+    def _relocate(self, entry: IndexEntry, places: list[Placed]) -> None:
         """The living parts of an entry are in segments now, as entries of their own."""
         cached = entry.block is not None
-        parts: list[Entry] = []
+        parts: list[IndexEntry] = []
         # Segments are not written in the order of positions.
         for place in sorted(places, key=lambda place: place.item.first):
             first, last = place.item.first, min(place.item.last, entry.last)
@@ -262,7 +268,7 @@ class Flusher:
             self._bodies.give_up(entry, revived.ranges())
         self._bodies.replace([entry], parts)
 
-    def _entry(self, place: Placed, first: int, last: int, *, cached: bool) -> Entry:
+    def _entry(self, place: Placed, first: int, last: int, *, cached: bool) -> IndexEntry:
         """`first..last`, whose first is that of `place`, as an entry of their own."""
         old, count = place.item.entry, last - first + 1
         # In the message store the block is the one that it was.
@@ -271,7 +277,7 @@ class Flusher:
             sizes = place.block.body_sizes()[place.start : place.start + count]
         else:
             sizes = old.sizes_of(first, last)
-        return Entry(
+        return IndexEntry(
             first=first,
             last=last,
             start=place.start,

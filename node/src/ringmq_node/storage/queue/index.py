@@ -1,6 +1,6 @@
 """Where the bodies of a queue are: in memory, in a journal, in a segment.
 
-An `Entry` stands for consecutive positions whose bodies are in one block. It is
+An `IndexEntry` stands for consecutive positions whose bodies are in one block. It is
 found by bisection over the first positions. Which of its positions are live is
 not its business (`ReplicatedState.live` says so), only how many: at zero the entry is
 dead, its block is let go, and it is left in place until half of all are dead, so
@@ -10,7 +10,7 @@ A `Delta` stands for all living entries of one segment, which are not in memory:
 read again (`unfold`) from the headers of its file when something touches them.
 
 Invariant (`check`): entries are in order and don't overlap, and none is in the segment of a
-delta; `live` is the number of live positions; each file's `references` is the number of
+delta; `live` is the number of live positions; each file's `holders` is the number of
 living entries in it, a delta being one; what is counted of memory is what is there.
 """
 
@@ -50,19 +50,19 @@ class QueueFile:
     # What this start has found ends here: it refers to nothing in the transient store.
     found: int = 0
     # Living entries whose record is here.
-    references: int = 0
+    holders: int = 0
     # Something in it is damaged: it is kept until the next start, and not folded.
     damaged: bool = False
     # The oldest journal generation of any body in it.
     oldest_generation: int = 0
     # Entries that were logged here, dead ones too. Only of journals.
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[IndexEntry] = field(default_factory=list)
     # Held while a journal is renamed, and while it is read.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class IndexEntry:
     """Positions `first..last`; `first` is message number `start` of the block."""
 
     first: int
@@ -105,7 +105,7 @@ class Entry:
             return self.body_bytes // self.count * (high - low)
         return sum(self.sizes[low:high])
 
-    def part(self, first: int, last: int, live: int) -> Entry:
+    def part(self, first: int, last: int, live: int) -> IndexEntry:
         """An entry for a part of this one's positions, of which `live` are live. Not cached."""
         low, high = first - self.first, last - self.first + 1
         sizes = self._sizes()
@@ -187,7 +187,7 @@ class RunIndex:
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
-        self._entries: list[Entry] = []
+        self._entries: list[IndexEntry] = []
         self._head = 0
         self._dead = 0
         self.deltas: dict[int, Delta] = {}
@@ -197,7 +197,7 @@ class RunIndex:
         # What entries, blocks and deltas take, about.
         self.memory_bytes = 0
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[IndexEntry]:
         """The living entries, in order."""
         return (entry for entry in self._entries[self._head :] if entry.live)
 
@@ -205,7 +205,7 @@ class RunIndex:
         """How many entries are in memory, not counting those that are dead."""
         return len(self._entries) - self._dead
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: IndexEntry) -> None:
         """Takes in a living entry, whose positions nothing living covers."""
         assert entry.live > 0
         self._count(entry, 1)
@@ -220,7 +220,7 @@ class RunIndex:
             # The place is before living entries, or the dead one in it would have covered it.
             self._head = min(self._head, place)
 
-    def overlapping(self, first: int, last: int) -> Iterator[Entry]:
+    def overlapping(self, first: int, last: int) -> Iterator[IndexEntry]:
         """Living entries with a position in `first..last`, in order. Don't add meanwhile."""
         entries = self._entries
         index = max(self._head, bisect_right(self._firsts, first) - 1)
@@ -231,7 +231,7 @@ class RunIndex:
                 yield entry
             index += 1
 
-    def before(self, position: int) -> Iterator[Entry]:
+    def before(self, position: int) -> Iterator[IndexEntry]:
         """Living entries that begin before `position`, the last one first."""
         index = bisect_left(self._firsts, position) - 1
         while index >= self._head:
@@ -240,13 +240,13 @@ class RunIndex:
                 yield entry
             index -= 1
 
-    def remove(self, gone: list[Range]) -> tuple[int, list[Entry]]:
+    def remove(self, gone: list[Range]) -> tuple[int, list[IndexEntry]]:
         """Counts down for positions that were live until now, and in no delta.
 
         Returns the bytes of their bodies, and the entries that died of it, without their blocks.
         """
         freed = 0
-        died: list[Entry] = []
+        died: list[IndexEntry] = []
         for first, last in gone:
             for entry in self.overlapping(first, last):
                 low, high = max(first, entry.first), min(last, entry.last)
@@ -264,14 +264,14 @@ class RunIndex:
         self._compact()
         return freed, died
 
-    def discard(self, entry: Entry) -> None:
+    def discard(self, entry: IndexEntry) -> None:
         """Takes a living entry out at once, so that others can cover its positions."""
         place = self._place(entry)
         del self._firsts[place], self._entries[place]
         self._count(entry, -1)
         entry.live = 0
 
-    def replace(self, entries: list[Entry], parts: list[Entry]) -> None:
+    def replace(self, entries: list[IndexEntry], parts: list[IndexEntry]) -> None:
         """Puts `parts`, which cover all their living positions, in the place of `entries`.
 
         These are living, in order, and nothing living is between them.
@@ -286,14 +286,14 @@ class RunIndex:
             self._count(entry, -1)
             entry.live = 0
 
-    def attach(self, entry: Entry, block: Block) -> None:
+    def attach(self, entry: IndexEntry, block: Block) -> None:
         """A living entry has its block in memory from now on."""
         assert entry.block is None
         entry.block = block
         self.messages_in_memory += entry.live
         self.memory_bytes += memory_bytes(block)
 
-    def detach(self, entry: Entry) -> None:
+    def detach(self, entry: IndexEntry) -> None:
         """A living entry lets go of its block, which is on disk."""
         self._count(entry, -1)
         entry.drop_block()
@@ -327,14 +327,14 @@ class RunIndex:
 
     def put(self, delta: Delta) -> None:
         """Takes in a delta, whose segment has no entry here."""
-        delta.segment.references += 1
+        delta.segment.holders += 1
         self.memory_bytes += _ENTRY_BYTES
         self.deltas[delta.segment.number] = delta
 
-    def unfold(self, delta: Delta, entries: list[Entry]) -> None:
+    def unfold(self, delta: Delta, entries: list[IndexEntry]) -> None:
         """Puts the living entries of its segment (none, if it is dead) in the place of a delta."""
         del self.deltas[delta.segment.number]
-        delta.segment.references -= 1
+        delta.segment.holders -= 1
         self.memory_bytes -= _ENTRY_BYTES
         for entry in entries:
             self.add(entry)
@@ -350,14 +350,14 @@ class RunIndex:
             numbers = sorted(number for number in self.deltas if low <= number <= high)
         return [self.deltas[number] for number in numbers]
 
-    def _place(self, entry: Entry) -> int:
+    def _place(self, entry: IndexEntry) -> int:
         assert entry.live
         place = bisect_left(self._firsts, entry.first)
         while self._entries[place] is not entry:
             place += 1
         return place
 
-    def clear(self) -> list[Entry]:
+    def clear(self) -> list[IndexEntry]:
         """Takes all entries out; returns the living ones, as they were, in order."""
         assert not self.deltas
         entries = [*self]
@@ -366,14 +366,14 @@ class RunIndex:
         self._firsts, self._entries, self._head, self._dead = [], [], 0, 0
         return entries
 
-    def _bury(self, entry: Entry) -> None:
+    def _bury(self, entry: IndexEntry) -> None:
         self._count(entry, -1)
         entry.block = None
         self._dead += 1
 
-    def _count(self, entry: Entry, sign: int) -> None:
+    def _count(self, entry: IndexEntry, sign: int) -> None:
         if entry.file is not None:
-            entry.file.references += sign
+            entry.file.holders += sign
         self.messages += sign * entry.live
         self.memory_bytes += sign * entry.memory_bytes
         if entry.block is not None:
@@ -395,7 +395,7 @@ class RunIndex:
         assert self._firsts == sorted(self._firsts)
         assert self._dead == sum(1 for entry in self._entries if not entry.live)
         assert all(not entry.live for entry in self._entries[: self._head])
-        references: dict[int, int] = {}
+        holders: dict[int, int] = {}
         before = -1
         covered = 0
         for entry in self:
@@ -406,11 +406,11 @@ class RunIndex:
             assert not self.folded(entry.first, entry.last)
             covered += entry.live
             if entry.file is not None:
-                references[id(entry.file)] = references.get(id(entry.file), 0) + 1
-                assert entry.file.references >= references[id(entry.file)]
+                holders[id(entry.file)] = holders.get(id(entry.file), 0) + 1
+                assert entry.file.holders >= holders[id(entry.file)]
         for number, delta in self.deltas.items():
             assert number == delta.segment.number
-            assert delta.segment.references == 1
+            assert delta.segment.holders == 1
             first, last = delta.first, delta.last
             assert delta.live == live_count(live, first, last) - live_count(missing, first, last)
             assert delta.live > 0

@@ -32,12 +32,12 @@ from pathlib import Path
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.format import checkpoint
 from ringmq_node.storage.format.checkpoint import Checkpoint
+from ringmq_node.storage.format.formats import JOURNAL
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
-    JOURNAL_MAGIC,
     PAYLOAD_BYTES_MAX,
     RECORD_HEADER_BYTES,
-    Kind,
+    RecordKind,
     file_header,
     new_marker,
     owner_of,
@@ -93,7 +93,9 @@ class JournalWriter:
     def has_pending(self) -> bool:
         return bool(self._pieces)
 
-    def append(self, kind: Kind, payload: bytes, *, flags: int, number: int, epoch: int) -> int:
+    def append(
+        self, kind: RecordKind, payload: bytes, *, flags: int, number: int, epoch: int
+    ) -> int:
         """Frames a record; returns the offset where it will be."""
         file = self.file
         offset = file.end
@@ -160,12 +162,12 @@ class JournalWriter:
         if not self._written:
             return file
         owner = owner_of(self._path.parent)
-        head = [file_header(JOURNAL_MAGIC, file.marker, file.number, owner)]
+        head = [file_header(JOURNAL, file.marker, file.number, owner)]
         self._pieces.append(Piece(file, 0, head, seals))
         payload = checkpoint.encode(start)
         for _ in range(2):
             self.append(
-                Kind.CHECKPOINT,
+                RecordKind.CHECKPOINT,
                 payload,
                 flags=0,
                 number=start.state.last_number,

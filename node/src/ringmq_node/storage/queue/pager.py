@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ringmq_node.storage.queue import paging
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, IndexEntry, QueueFile
 
 if TYPE_CHECKING:
     from ringmq_node.storage.queue.bodies import Bodies, Host
@@ -32,10 +32,10 @@ class Pager:
         self.lazy = False
         self.target = math.inf
         # On their way into the transient store; in it and in no segment yet.
-        self._paging: list[Entry] = []
-        self.paged: deque[Entry] = deque()
+        self._paging: list[IndexEntry] = []
+        self.paged: deque[IndexEntry] = deque()
         # What is to be let go of. Some may be dead or not in memory any more.
-        self._excess: deque[Entry] = deque()
+        self._excess: deque[IndexEntry] = deque()
         # Something was requeued since the last `reduce`.
         self._returned = False
 
@@ -49,7 +49,7 @@ class Pager:
         self._paging.clear()
         self._excess.clear()
 
-    def replaced(self, parts: list[Entry]) -> None:
+    def replaced(self, parts: list[IndexEntry]) -> None:
         """Some entries are `parts` now."""
         if self._excess and self.lazy:
             self._excess.extend(parts)
@@ -88,7 +88,7 @@ class Pager:
     def _may_fold(self, segment: QueueFile) -> bool:
         first = segment.number * SEGMENT_POSITIONS
         last = first + SEGMENT_POSITIONS - 1
-        if not segment.references or segment.damaged or last >= self._bodies.next_position:
+        if not segment.holders or segment.damaged or last >= self._bodies.next_position:
             return False
         entries = [*self._bodies.index.overlapping(first, last)]
         # There are none if a delta has died whose references are still to be read.
@@ -99,7 +99,7 @@ class Pager:
                 self._bodies.index.detach(entry)
         return True
 
-    def durable(self, entries: list[Entry]) -> None:
+    def durable(self, entries: list[IndexEntry]) -> None:
         """These are on disk now. Lets go of them if the queue has more than it should."""
         index = self._bodies.index
         for entry in entries:
@@ -131,7 +131,7 @@ class Pager:
         if self.reduce_some():
             self._host.mark_reducing(self._bodies)
 
-    def _to_release(self, excess: float) -> Iterable[Entry]:
+    def _to_release(self, excess: float) -> Iterable[IndexEntry]:
         if self.lazy:
             # All of it, in any order.
             return [entry for entry in self._bodies.index if entry.block is not None]
@@ -165,7 +165,7 @@ class Pager:
             excess = max(excess, share * self._bodies.index.messages_in_memory)
         return excess
 
-    def let_go(self, entry: Entry) -> None:
+    def let_go(self, entry: IndexEntry) -> None:
         """Alpha to beta; of a transient message, on its way to that."""
         if entry.durable:
             self._bodies.index.detach(entry)
@@ -180,7 +180,7 @@ class Pager:
     def page_out_done(self) -> bool:
         """The transient store has been written. Returns whether more is on its way."""
         store = self._host.messages(transient=True)
-        waiting: list[Entry] = []
+        waiting: list[IndexEntry] = []
         for entry in self._paging:
             if entry.location is None or not entry.live:
                 continue

@@ -24,7 +24,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Delta, Entry
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Delta, IndexEntry
 
 HALF_LIFE_S = 5.0
 # Below this many messages per second a queue is idle: what it holds lasts for ever.
@@ -85,8 +85,8 @@ class Rates:
 
 
 def to_release(
-    entries: Sequence[Entry], head: int, excess: float, *, acks_first: bool
-) -> list[Entry]:
+    entries: Sequence[IndexEntry], head: int, excess: float, *, acks_first: bool
+) -> list[IndexEntry]:
     """Entries whose blocks to let go of, until `excess` messages fewer are in memory.
 
     `entries` are all the living ones in order; `head` is the position that is fetched next.
@@ -100,7 +100,7 @@ def to_release(
     pending.reverse()
     rest.reverse()
     order = [*pending, *q1, *rest] if acks_first else [*q1, *rest, *pending]
-    released: list[Entry] = []
+    released: list[IndexEntry] = []
     for entry in order:
         if excess <= 0:
             break
@@ -134,14 +134,14 @@ class Chain:
     q1: int
 
 
-def chain(entries: Iterable[Entry], deltas: Iterable[Delta], head: int) -> Chain:
+def chain(entries: Iterable[IndexEntry], deltas: Iterable[Delta], head: int) -> Chain:
     """Where the messages of a queue are. `entries` in order, all living."""
     folded = sorted(deltas, key=lambda delta: delta.first)
     start = folded[0].first if folded else math.inf
     # What was unfolded between two deltas counts as Q3: it is about to be folded again.
     end = folded[-1].last if folded else math.inf
     pending = q4 = q3 = 0
-    behind: list[Entry] = []
+    behind: list[IndexEntry] = []
     for entry in entries:
         if entry.last < head:
             pending += entry.live

@@ -35,7 +35,7 @@ from ringmq_node.storage.format.records import (
     END_PAYLOAD,
     FLAG_TRANSIENT,
     RECORD_HEADER_BYTES,
-    Kind,
+    RecordKind,
 )
 from ringmq_node.storage.format.references import RecordLocation, Reference
 from ringmq_node.storage.limits import Written
@@ -43,7 +43,7 @@ from ringmq_node.storage.queue import bodies, paging
 from ringmq_node.storage.queue.bodies import Bodies
 from ringmq_node.storage.queue.elision import Elision, Gathered
 from ringmq_node.storage.queue.flush import Flusher, FlushJob
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile, live_count
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, IndexEntry, QueueFile, live_count
 from ringmq_node.storage.queue.journal import JournalWriter, Piece
 from ringmq_node.storage.queue.recovery import Recovered
 
@@ -76,7 +76,7 @@ class CommitJob:
 
     queue: QueueStore
     pieces: list[Piece]
-    entries: list[Entry]
+    entries: list[IndexEntry]
     # Bodies in the message store that nobody wants once this is durable.
     releases: list[RecordLocation]
     last_number: int
@@ -88,13 +88,13 @@ class CommitJob:
 class _Kinds:
     """A record whose bodies are in it, in the message store, or nowhere on disk."""
 
-    embedded: Kind
-    stored: Kind
-    hollow: Kind
+    embedded: RecordKind
+    stored: RecordKind
+    hollow: RecordKind
 
 
-_OP = _Kinds(Kind.OP, Kind.STORED_OP, Kind.HOLLOW_OP)
-_FILL = _Kinds(Kind.FILL, Kind.STORED_FILL, Kind.HOLLOW_FILL)
+_OP = _Kinds(RecordKind.OP, RecordKind.STORED_OP, RecordKind.HOLLOW_OP)
+_FILL = _Kinds(RecordKind.FILL, RecordKind.STORED_FILL, RecordKind.HOLLOW_FILL)
 
 
 def _nobody() -> None:
@@ -138,7 +138,7 @@ class QueueStore:
         )
         # Journals whose successor is not durable yet, the one that was there before among them.
         self._sealing: list[QueueFile] = [] if found.current is None else [found.current]
-        self._unsynced: list[Entry] = []
+        self._unsynced: list[IndexEntry] = []
         self._elision = Elision()
         self._fills = self._fills_durable = 0
         self._installs = 0
@@ -173,7 +173,7 @@ class QueueStore:
         self._check_writable()
         self.state.begin_epoch(epoch)
         self._journal.append(
-            Kind.EPOCH, b"", flags=0, number=self.state.last_number + 1, epoch=epoch
+            RecordKind.EPOCH, b"", flags=0, number=self.state.last_number + 1, epoch=epoch
         )
         self._appended()
 
@@ -194,7 +194,7 @@ class QueueStore:
             self.bodies.pager.rates.published(op.block.count)
             self._log(_OP, op.first_position, op.block, payload, op, transient=op.transient)
         else:
-            self._journal.append(Kind.OP, payload, flags=0, number=number, epoch=state.epoch)
+            self._journal.append(RecordKind.OP, payload, flags=0, number=number, epoch=state.epoch)
             if isinstance(op, Remove):
                 self._journal.entries += len(op.ranges)
                 self.bodies.forget(gone)
@@ -418,7 +418,7 @@ class QueueStore:
         state = self.state
         payload = END_PAYLOAD.pack(state.next_position)
         self._journal.append(
-            Kind.END, payload, flags=0, number=state.last_number, epoch=state.epoch
+            RecordKind.END, payload, flags=0, number=state.last_number, epoch=state.epoch
         )
         return True
 
@@ -548,7 +548,7 @@ class QueueStore:
     ) -> None:
         """The entry of bodies whose record has just been logged."""
         file = self._journal.file
-        entry = Entry(
+        entry = IndexEntry(
             first=first,
             last=first + block.count - 1,
             start=0,
@@ -565,7 +565,7 @@ class QueueStore:
         self.bodies.add(entry)
         if transient:
             return
-        if len(file.entries) > 2 * file.references + _DEAD_MAX:
+        if len(file.entries) > 2 * file.holders + _DEAD_MAX:
             # Else a queue that is consumed at once would hold a journal's worth of dead entries.
             file.entries = [old for old in file.entries if old.live]
         file.entries.append(entry)
@@ -576,7 +576,7 @@ class QueueStore:
         if self._flusher.emptied(file):
             self._host.mark_flushable(self)
 
-    def _lost(self, entry: Entry | None) -> None:
+    def _lost(self, entry: IndexEntry | None) -> None:
         """Bodies are missing from now on."""
         if entry is not None and entry.location is None and entry.file is self._journal.file:
             # The op is in that record, too: without it a restart would not know the state.
@@ -631,7 +631,7 @@ class QueueStore:
         self.bodies.cuts = start.cuts
         self._sealing.append(self._journal.rotate(start))
 
-    def _live_parts(self, first: int, last: int) -> Iterator[tuple[Entry, int, int, bool]]:
+    def _live_parts(self, first: int, last: int) -> Iterator[tuple[IndexEntry, int, int, bool]]:
         """Live positions of `first..last`, cut where entry or `redelivered` changes."""
         redelivered = self.state.redelivered
         for entry, low, high in self.bodies.parts(first, last):

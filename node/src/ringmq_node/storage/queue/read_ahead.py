@@ -13,8 +13,8 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.format.checkpoint import Cut
-from ringmq_node.storage.queue.index import Delta, Entry
-from ringmq_node.storage.queue.recovery import load_segment
+from ringmq_node.storage.format.segment_scan import load_segment
+from ringmq_node.storage.queue.index import Delta, IndexEntry
 from ringmq_node.storage.queue.segments import read_blocks
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class AheadJob:
     """What is read in a thread because it will be fetched soon."""
 
     bodies: Bodies
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[IndexEntry] = field(default_factory=list)
     # A segment to unfold, and what was live when that was planned.
     delta: Delta | None = None
     live: RangeSet = field(default_factory=RangeSet)
@@ -37,7 +37,7 @@ class AheadJob:
     cuts: tuple[Cut, ...] = ()
     # The answer.
     blocks: list[Block | CorruptionReport | None] = field(default_factory=list)
-    unfolded: list[Entry] = field(default_factory=list)
+    unfolded: list[IndexEntry] = field(default_factory=list)
     reports: list[CorruptionReport] = field(default_factory=list)
 
 

@@ -45,13 +45,13 @@ from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.format import checkpoint, journal_scan, tables
 from ringmq_node.storage.format import names as names_of
 from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
+from ringmq_node.storage.format.formats import JOURNAL
 from ringmq_node.storage.format.journal_scan import Journal, Said
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
-    JOURNAL_MAGIC,
     Header,
-    Kind,
     RecordFile,
+    RecordKind,
     Scan,
     owner_of,
     record_header,
@@ -61,15 +61,18 @@ from ringmq_node.storage.format.segment_scan import (
     SegmentScan,
     entries_of,
     lasting,
-    load_segment,
     scan_segment,
 )
 from ringmq_node.storage.format.tables import Body, Choice
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Delta, Entry, QueueFile, RunIndex
+from ringmq_node.storage.queue.index import (
+    SEGMENT_POSITIONS,
+    Delta,
+    IndexEntry,
+    QueueFile,
+    RunIndex,
+)
 from ringmq_node.storage.queue.journal import CURRENT_NAME, NEW_SUFFIX, sealed_name
 from ringmq_node.storage.queue.segments import segment_name
-
-__all__ = ["BAD_SUFFIX", "Recovered", "load_segment", "recover"]
 
 _COPY_BYTES = 4 << 20
 # Files that can't be read at all are kept under this suffix for whoever wants to look.
@@ -221,7 +224,7 @@ class _Recovery:
         def read(offset: int, length: int) -> bytes:
             return self._disk.read(path, offset, length)
 
-        return RecordFile(str(path), JOURNAL_MAGIC, size, read, self._owner)
+        return RecordFile(str(path), JOURNAL, size, read, self._owner)
 
     def _generation_of(self, records: RecordFile, path: Path, size: int) -> int | None:
         """The number in the header, or in a checkpoint where the header is damaged."""
@@ -229,7 +232,7 @@ class _Recovery:
             return records.number
 
         def visit(header: Header, payload: bytes) -> int | None:
-            if header.kind != Kind.CHECKPOINT:
+            if header.kind != RecordKind.CHECKPOINT:
                 return None
             return journal_scan.decode_checkpoint(header, payload).generation
 
@@ -237,7 +240,7 @@ class _Recovery:
         return found.records[0][1] if found.records else None
 
     def _visit(self, journal: Journal, header: Header, payload: bytes) -> None:
-        if header.kind == Kind.CHECKPOINT:
+        if header.kind == RecordKind.CHECKPOINT:
             if not journal.loaded:
                 self._load(journal_scan.decode_checkpoint(header, payload))
                 journal.loaded = True
@@ -271,7 +274,7 @@ class _Recovery:
             state = self._state = ReplicatedState()
             self._damaged = self._guessed = True
         kind = header.kind
-        if kind in journal_scan.OPS or kind == Kind.EPOCH:
+        if kind in journal_scan.OPS or kind == RecordKind.EPOCH:
             follows = header.number - 1
         elif kind in journal_scan.FILLS:
             follows = header.epoch
@@ -281,7 +284,7 @@ class _Recovery:
             self._damaged = True
         if follows > state.last_number:
             state.last_number = follows
-        if kind not in journal_scan.FILLS and kind != Kind.END and header.epoch > state.epoch:
+        if kind not in journal_scan.FILLS and kind != RecordKind.END and header.epoch > state.epoch:
             state.begin_epoch(header.epoch)
         if said.next_position is not None and said.next_position > state.next_position:
             self._lost_positions(state, said.next_position)
@@ -420,7 +423,7 @@ class _Recovery:
             self._disk.write(new, offset, [self._disk.read(path, offset, size)])
         alone = scan_segment(self._disk, path, number, end, journals=self._generations)
         if found.corruptions or alone.torn_bytes:
-            mark = record_header(found.marker, end, Kind.END, b"", synced=end)
+            mark = record_header(found.marker, end, RecordKind.END, b"", synced=end)
             self._disk.write(new, end, [mark])
             end += len(mark)
         self._disk.sync(new)
@@ -438,7 +441,7 @@ class _Recovery:
     def _assemble(
         self, state: ReplicatedState, journals: list[Journal], segments: dict[int, QueueFile]
     ) -> Recovered:
-        entries: list[Entry] = []
+        entries: list[IndexEntry] = []
         mixed: set[int] = set()
         body_bytes = sum(delta.live_bytes for delta in self._deltas.values())
         # What was filled in again counts before what was there.

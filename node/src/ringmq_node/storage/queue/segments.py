@@ -32,11 +32,11 @@ from ringmq_node.queue.block import Block
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format import references
+from ringmq_node.storage.format.formats import SEGMENT
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
-    SEGMENT_MAGIC,
-    Kind,
+    RecordKind,
     file_header,
     owner_of,
     parse_payload,
@@ -44,7 +44,7 @@ from ringmq_node.storage.format.records import (
 )
 from ringmq_node.storage.format.references import RecordLocation, Reference
 from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Entry, QueueFile
+from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, IndexEntry, QueueFile
 from ringmq_node.storage.queue.journal import NEW_SUFFIX
 
 SUFFIX = ".idx"
@@ -66,7 +66,7 @@ def segment_name(number: int) -> str:
 class FlushItem:
     """Positions `first..last` of `entry`, which all belong in `segment`."""
 
-    entry: Entry
+    entry: IndexEntry
     first: int
     last: int
     segment: QueueFile
@@ -99,7 +99,7 @@ class Placed:
     corruption: CorruptionReport | None = None
 
 
-def parts_of(entry: Entry, live: RangeSet) -> list[Range]:
+def parts_of(entry: IndexEntry, live: RangeSet) -> list[Range]:
     """The pieces of an entry that are written: within one segment each, and mostly live.
 
     Cutting a block costs a copy and a header for each piece, carrying dead bodies
@@ -124,7 +124,7 @@ def write_items(disk: Disk, items: list[FlushItem], *, sync: bool = True) -> lis
     for item in items:
         by_segment.setdefault(item.segment, []).append(item)
     placed: list[Placed] = []
-    blocks: dict[Entry, Block] = {}
+    blocks: dict[IndexEntry, Block] = {}
     for segment, its_items in by_segment.items():
         placed += _write_segment(disk, segment, its_items, blocks, sync=sync)
     return placed
@@ -134,7 +134,7 @@ def _write_segment(
     disk: Disk,
     segment: QueueFile,
     items: list[FlushItem],
-    blocks: dict[Entry, Block],
+    blocks: dict[IndexEntry, Block],
     *,
     sync: bool,
 ) -> list[Placed]:
@@ -143,7 +143,7 @@ def _write_segment(
     start = offset = segment.end
     if start == 0:
         owner = owner_of(segment.path.parent)
-        buffers.append(file_header(SEGMENT_MAGIC, segment.marker, segment.number, owner))
+        buffers.append(file_header(SEGMENT, segment.marker, segment.number, owner))
         offset = FILE_HEADER.size
     readable: list[tuple[FlushItem, Block | None]] = []
     for item in items:
@@ -158,7 +158,7 @@ def _write_segment(
         header = record_header(
             segment.marker,
             offset,
-            Kind.STORED_ENTRY if stored else Kind.ENTRY,
+            RecordKind.STORED_ENTRY if stored else RecordKind.ENTRY,
             payload,
             flags=FLAG_TRANSIENT if first.entry.transient else 0,
             number=first.first,
@@ -184,7 +184,7 @@ def _write_segment(
     return placed
 
 
-def _part(disk: Disk, item: FlushItem, blocks: dict[Entry, Block]) -> Block | None:
+def _part(disk: Disk, item: FlushItem, blocks: dict[IndexEntry, Block]) -> Block | None:
     """The bodies of an item; None if they are in the message store. Raises `CorruptError`."""
     if item.location is not None:
         return None
@@ -233,7 +233,7 @@ def _payload(group: list[tuple[FlushItem, Block | None]]) -> tuple[bytes, Block 
     return references.encode(table), None
 
 
-def read_block(disk: Disk, entry: Entry, messages: MessagesOf) -> Block:
+def read_block(disk: Disk, entry: IndexEntry, messages: MessagesOf) -> Block:
     """The block of an entry, from its record or the message store. Raises `CorruptError`."""
     if entry.location is not None:
         block = messages(transient=entry.transient).read(entry.location)
@@ -246,7 +246,7 @@ def read_block(disk: Disk, entry: Entry, messages: MessagesOf) -> Block:
 
 
 def read_blocks(
-    disk: Disk, entries: Sequence[Entry], messages: MessagesOf
+    disk: Disk, entries: Sequence[IndexEntry], messages: MessagesOf
 ) -> list[Block | CorruptionReport | None]:
     """The blocks of all `entries`; None where one can't be read just now.
 
@@ -263,7 +263,7 @@ def read_blocks(
     return found
 
 
-def _follows(before: Entry, entry: Entry) -> bool:
+def _follows(before: IndexEntry, entry: IndexEntry) -> bool:
     """Whether an entry's record is the one behind, or the same."""
     return (
         entry.file is before.file
@@ -274,7 +274,7 @@ def _follows(before: Entry, entry: Entry) -> bool:
 
 
 def _read_run(
-    disk: Disk, entries: Sequence[Entry], messages: MessagesOf
+    disk: Disk, entries: Sequence[IndexEntry], messages: MessagesOf
 ) -> list[Block | CorruptionReport | None]:
     found: list[Block | CorruptionReport | None] = []
     data = b""
@@ -308,7 +308,7 @@ def _read_run(
     return found
 
 
-def _read_record(disk: Disk, entry: Entry) -> Block:
+def _read_record(disk: Disk, entry: IndexEntry) -> Block:
     file = entry.file
     assert file is not None
     try:
@@ -321,7 +321,7 @@ def _read_record(disk: Disk, entry: Entry) -> Block:
     return _parse_record(entry, data)
 
 
-def _parse_record(entry: Entry, data: bytes) -> Block:
+def _parse_record(entry: IndexEntry, data: bytes) -> Block:
     assert entry.file is not None
     header, payload, what = parse_payload(entry.file.marker, entry.offset, data)
     if header is None or what:
@@ -339,14 +339,14 @@ def _parse_record(entry: Entry, data: bytes) -> Block:
 
 def body_of(kind: int, payload: bytes) -> tuple[Block | None, ops.Op | None]:
     """The block of a record, if it has one, and the op, if it is one. Raises `ValueError`."""
-    if kind == Kind.OP:
+    if kind == RecordKind.OP:
         op = ops.decode(payload)
         return (op.block if isinstance(op, ops.Publish) else None), op
-    if kind in (Kind.FILL, Kind.ENTRY):
+    if kind in (RecordKind.FILL, RecordKind.ENTRY):
         return Block(payload), None
     return None, None
 
 
-def _corrupt(entry: Entry, what: str) -> CorruptError:
+def _corrupt(entry: IndexEntry, what: str) -> CorruptError:
     assert entry.file is not None
     return CorruptError(CorruptionReport(str(entry.file.path), entry.offset, entry.length, what))

@@ -1,0 +1,133 @@
+"""Each format has its own magic and version, and refuses a version that it doesn't know.
+
+The bytes of version 1 are written out here by hand: nobody changes them by changing a constant.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ringmq_node.storage import UnsupportedFormatError
+from ringmq_node.storage.format.formats import (
+    FORMATS,
+    JOURNAL,
+    MESSAGE_FILE,
+    QUEUE_LABEL,
+    QUEUE_NAME,
+    RELOCATION_MAP,
+    SEGMENT,
+    STORE_META,
+    Format,
+)
+from ringmq_node.storage.format.records import RecordFile, file_header
+from ringmq_node.storage.format.texts import decode_texts, encode_texts
+from ringmq_node.storage.messages import relocation
+from ringmq_node.storage.messages.relocation import Table
+from ringmq_node.storage.messages.walk import parse_file_header
+
+MAGICS = {
+    JOURNAL: b"RINGMQ-J",
+    SEGMENT: b"RINGMQ-S",
+    MESSAGE_FILE: b"RINGMQ-B",
+    RELOCATION_MAP: b"RINGMQ-R",
+    STORE_META: b"RINGMQ-M",
+    QUEUE_NAME: b"RINGMQ-N",
+    QUEUE_LABEL: b"RINGMQ-L",
+}
+MARKER = 0x01020304
+
+
+def of_records(format: Format) -> bytes:
+    return file_header(format, MARKER, 5)
+
+
+def of_texts(format: Format) -> bytes:
+    return encode_texts(format, "one", "two" if format is STORE_META else "")
+
+
+def of_map(format: Format) -> bytes:
+    return relocation.encode(5, Table(*(array("I") for _ in range(4))))
+
+
+ENCODERS: dict[Format, Callable[[Format], bytes]] = {
+    JOURNAL: of_records,
+    SEGMENT: of_records,
+    MESSAGE_FILE: of_records,
+    RELOCATION_MAP: of_map,
+    STORE_META: of_texts,
+    QUEUE_NAME: of_texts,
+    QUEUE_LABEL: of_texts,
+}
+
+
+def read(format: Format, file: str, data: bytes) -> object:
+    """Reads the header of a file as the store does."""
+    if format in (JOURNAL, SEGMENT):
+        records = RecordFile(file, format, len(data), lambda at, size: data[at : at + size])
+        return records.number
+    if format is MESSAGE_FILE:
+        return parse_file_header(file, data)
+    if format is RELOCATION_MAP:
+        return relocation.decode(file, 5, data)
+    return decode_texts(format, Path(file), data)
+
+
+def of_version(format: Format, version: int) -> bytes:
+    """A file that is whole, its checksum included, but for its version."""
+    data = bytearray(ENCODERS[format](format))
+    struct.pack_into("<H", data, 8, version)
+    if format in (STORE_META, QUEUE_NAME, QUEUE_LABEL):
+        struct.pack_into("<I", data, 14, zlib.crc32(data[18:], zlib.crc32(data[:14])))
+    else:
+        struct.pack_into("<I", data, 24, zlib.crc32(data[:24]))
+    return bytes(data)
+
+
+def test_every_format_is_in_the_table() -> None:
+    assert [*MAGICS] == [*FORMATS]
+    assert {format.magic: format.version for format in FORMATS} == dict.fromkeys(MAGICS.values(), 1)
+    assert len({format.name for format in FORMATS}) == len(FORMATS)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_a_file_begins_with_its_magic_and_version(format: Format) -> None:
+    data = ENCODERS[format](format)
+    assert data[:10] == MAGICS[format] + b"\x01\x00"
+    assert read(format, "a file", data) is not None
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+@pytest.mark.parametrize("version", [0, 2, 0xFFFF])
+def test_an_unknown_version_is_refused_by_name(format: Format, version: int) -> None:
+    with pytest.raises(UnsupportedFormatError) as refused:
+        read(format, "/data/a file", of_version(format, version))
+    error = refused.value
+    assert (error.format_name, error.found, error.supported) == (format.name, version, 1)
+    assert error.file == "/data/a file"
+    assert str(error) == (
+        f"/data/a file: format {format.name!r} has version {version}, this RingMQ supports "
+        "version 1: open the directory with the RingMQ that wrote it"
+    )
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_a_version_of_another_format_changes_nothing(format: Format) -> None:
+    """Raising one version leaves the bytes of all the other formats as they were."""
+    raised = Format(format.name, format.magic, 2)
+    for other in FORMATS:
+        assert ENCODERS[other](other)[8:10] == b"\x01\x00"
+    if ENCODERS[format] is not of_map:
+        assert ENCODERS[format](raised)[8:10] == b"\x02\x00"
+
+
+@pytest.mark.parametrize("format", [STORE_META, QUEUE_NAME, QUEUE_LABEL], ids=lambda f: f.name)
+def test_a_flipped_bit_in_the_version_is_damage(format: Format) -> None:
+    data = bytearray(ENCODERS[format](format))
+    data[8] ^= 2
+    assert decode_texts(format, Path("a file"), bytes(data)) is None
