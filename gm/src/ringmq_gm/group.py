@@ -43,7 +43,7 @@ from ringmq_gm.errors import RingFailedError
 from ringmq_gm.links.detector import Detector, Down, Finding, Silent, Up
 from ringmq_gm.links.incoming import IncomingLinks
 from ringmq_gm.links.outgoing import OutgoingLink
-from ringmq_gm.nodes import Directory, NodeRecord
+from ringmq_gm.nodes import LiveNodes, NodeRecord
 from ringmq_gm.options import GroupOptions
 from ringmq_gm.registry.base import Registry
 from ringmq_gm.registry_views import RegistryViews
@@ -76,11 +76,11 @@ class Group:
         self.running = False
         self._seed = random.randrange(2**64) if seed is None else seed
         self._rings: dict[str, Ring] = {}
-        self._directory = Directory(
+        self._live_nodes = LiveNodes(
             registry,
             NodeRecord(node, incarnation, address, dict(extra or {})),
             lease_ttl_s=self.options.lease_ttl_s,
-            changed=self._directory_changed,
+            changed=self._live_nodes_changed,
         )
         self._views = RegistryViews(registry, tell=self._tell, fail=self._fail_ring)
         self._incoming = IncomingLinks(self, self.options)
@@ -131,7 +131,7 @@ class Group:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                tasks.create_task(self._directory.run(), name="directory")
+                tasks.create_task(self._live_nodes.run(), name="live nodes")
                 tasks.create_task(self._views.run(), name="views")
                 tasks.create_task(self._beat(), name="heartbeats")
                 tasks.create_task(self._look_after_links(), name="links")
@@ -154,12 +154,12 @@ class Group:
     @property
     def registry_available(self) -> bool:
         """Whether this node holds its lease, and the registry answered the last call."""
-        return self._directory.registered and self._views.answered
+        return self._live_nodes.registered and self._views.answered
 
     def nodes(self) -> dict[str, NodeRecord]:
         """The nodes that hold a lease, by name, this one included; as last heard while the
         registry is away."""
-        return dict(self._directory.records)
+        return dict(self._live_nodes.records)
 
     def view(self, ring: str) -> View | None:
         """The newest view of a ring that the registry has shown, hosted here or not."""
@@ -310,7 +310,7 @@ class Group:
         """Tells a ring that was just opened what the others know already."""
         if self._rings.get(ring.name) is not ring:
             return
-        if self._directory.read:
+        if self._live_nodes.read:
             ring.step(LeasesLearned(self._alive))
         for node in self._detector.down():
             ring.step(LinkDown(node))
@@ -410,19 +410,19 @@ class Group:
         if deadline is not None:
             self._detector_timer.set_by(deadline)
 
-    # --- the directory ---
+    # --- the other nodes ---
 
-    def _directory_changed(self) -> None:
-        if self._directory.registered and self._directory.read:
+    def _live_nodes_changed(self) -> None:
+        if self._live_nodes.registered and self._live_nodes.read:
             self._registered.set()
-        records = self._directory.records
+        records = self._live_nodes.records
         for record in records.values():
             self.saw(record.member_id)
             if self._addresses.get(record.node) != record.address:
                 self._addresses[record.node] = record.address
                 self._kick(record.node)
         alive = frozenset(record.member_id for record in records.values())
-        if self._directory.read and alive != self._alive:
+        if self._live_nodes.read and alive != self._alive:
             for node in sorted({m.node for m in alive - self._alive}):
                 self._kick(node)
             self._alive = alive

@@ -23,17 +23,17 @@ from ringmq_gm.core.views import MemberId
 from ringmq_gm.errors import SupersededError
 from ringmq_gm.registry.base import (
     Changed,
-    Entry,
+    CommitUnknownError,
     Guard,
-    OutcomeUnknownError,
+    KeyValue,
     Put,
     Registry,
     RegistryError,
+    RegistryUnavailableError,
     Removed,
     Reset,
     Session,
     SessionLostError,
-    UnavailableError,
 )
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ NODES = "nodes/"
 INCARNATIONS = "incarnations/"
 # The pause between two tries to register while the registry doesn't answer.
 _PAUSE_S_MAX = 1.0
-_TRANSIENT = (UnavailableError, OutcomeUnknownError, SessionLostError)
+_TRANSIENT = (RegistryUnavailableError, CommitUnknownError, SessionLostError)
 
 
 class NodeRecordError(ValueError):
@@ -81,7 +81,7 @@ class NodeRecord:
 async def next_incarnation(registry: Registry, node: str) -> int:
     """Gives out the next incarnation of `node`, from 1; never the same one twice.
 
-    Raises `UnavailableError` if the registry doesn't answer. A number may be lost
+    Raises `RegistryUnavailableError` if the registry doesn't answer. A number may be lost
     (the commit's answer didn't come), which does no harm.
     """
     key = INCARNATIONS + node
@@ -91,13 +91,13 @@ async def next_incarnation(registry: Registry, node: str) -> int:
         guard = Guard(key, 0 if entry is None else entry.revision)
         try:
             revision = await registry.commit([guard], [Put(key, str(incarnation).encode())])
-        except OutcomeUnknownError:
+        except CommitUnknownError:
             continue
         if revision is not None:
             return incarnation
 
 
-class Directory:
+class LiveNodes:
     """Keeps this node registered, and knows the others."""
 
     def __init__(
@@ -186,7 +186,7 @@ class Directory:
                         self.records.pop(key.removeprefix(NODES), None)
             self._changed()
 
-    def _learn(self, entry: Entry) -> None:
+    def _learn(self, entry: KeyValue) -> None:
         record = NodeRecord.decode(entry.key.removeprefix(NODES), entry.value)
         if record.node == self._me.node:
             self._ensure_newest(record)

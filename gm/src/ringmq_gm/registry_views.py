@@ -13,7 +13,7 @@ dies costs a few round trips for all the rings that it was in, not one for each.
   was read. All that waits goes in one commit. If that is refused, a look at the
   registry tells who lost, and the rest goes again.
 
-A commit that the registry did not take for sure (`UnavailableError`) is LOST, one
+A commit that the registry did not take for sure (`RegistryUnavailableError`) is LOST, one
 without an answer is UNKNOWN.
 """
 
@@ -31,15 +31,15 @@ from ringmq_gm.core.views import View, ViewError
 from ringmq_gm.registry.base import (
     Change,
     Changed,
-    Entry,
+    CommitUnknownError,
     Guard,
-    OutcomeUnknownError,
+    KeyValue,
     Put,
     Registry,
     RegistryError,
+    RegistryUnavailableError,
     Removed,
     Reset,
-    UnavailableError,
 )
 
 RINGS = "rings/"
@@ -166,14 +166,14 @@ class RegistryViews:
                 self._learn_absence(key.removeprefix(RINGS), revision)
                 return revision
 
-    def _learn_all(self, entries: Sequence[Entry], revision: int) -> None:
+    def _learn_all(self, entries: Sequence[KeyValue], revision: int) -> None:
         for entry in entries:
             self._learn(entry)
         present = {entry.key.removeprefix(RINGS) for entry in entries}
         for ring in [ring for ring in self._known if ring not in present]:
             self._learn_absence(ring, revision)
 
-    def _learn(self, entry: Entry, read_at: int | None = None) -> None:
+    def _learn(self, entry: KeyValue, read_at: int | None = None) -> None:
         """`read_at`: as of which revision it was read, if it is not from the watch."""
         ring = entry.key.removeprefix(RINGS)
         known = self._known.get(ring)
@@ -293,7 +293,7 @@ class RegistryViews:
                     return
                 # Some guard did not hold. Whose?
                 await self._look(tuple(batch))
-            except UnavailableError:
+            except RegistryUnavailableError:
                 self._end(batch, ProposalOutcome.LOST)
                 return
             tries += 1
@@ -325,11 +325,11 @@ class RegistryViews:
         puts = [Put(ring_key(ring), p.view.encode()) for ring, p in batch.items()]
         try:
             revision = await self._registry.commit(guards, puts)
-        except OutcomeUnknownError:
+        except CommitUnknownError:
             self.answered = False
             self._end(batch, ProposalOutcome.UNKNOWN)
             return True
-        except UnavailableError:
+        except RegistryUnavailableError:
             self.answered = False
             raise
         self.answered = True

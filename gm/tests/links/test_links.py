@@ -15,7 +15,7 @@ from group_harness import LocalCluster, local_cluster, until
 from ringmq_gm import GroupOptions, MemberId, NodeRecord, first_view, ring_key
 from ringmq_gm.core.frames import Frame, Hello, Mark, OpFrame, decode, encode
 from ringmq_gm.links import wire
-from ringmq_gm.links.link import METHOD, Call
+from ringmq_gm.links.link import METHOD, LinkCall
 from ringmq_gm.registry.base import Put
 
 ME = MemberId("z", 3)
@@ -28,12 +28,12 @@ class Caller:
         self.cluster = cluster
         self._channel = grpc.aio.insecure_channel(f"127.0.0.1:{cluster.nodes['a'].port}")
 
-    async def call(self, first: bytes) -> Call:
-        call: Call = self._channel.stream_stream(METHOD)()
+    async def call(self, first: bytes) -> LinkCall:
+        call: LinkCall = self._channel.stream_stream(METHOD)()
         await call.write(first)
         return call
 
-    async def open(self, session: int, *, me: MemberId = ME, target: str = "a") -> Call:
+    async def open(self, session: int, *, me: MemberId = ME, target: str = "a") -> LinkCall:
         """A call whose handshake was answered; raises `AioRpcError` if it was refused."""
         call = await self.call(wire.opening_message(wire.Opening(me, target, session, 1000)))
         data = await call.read()
@@ -67,13 +67,13 @@ def frames_message(*frames: Frame) -> bytes:
     return wire.frames_message(wire.WHOLE, [piece for frame in frames for piece in encode(frame)])
 
 
-async def refused(call: Awaitable[Call], code: grpc.StatusCode, text: str) -> None:
+async def refused(call: Awaitable[LinkCall], code: grpc.StatusCode, text: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match=text) as refusal:
         await call
     assert refusal.value.code() is code
 
 
-async def ended(call: Call) -> None:
+async def ended(call: LinkCall) -> None:
     """Reads what is left of the responses."""
     while isinstance(await call.read(), bytes):
         continue

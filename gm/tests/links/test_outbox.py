@@ -19,7 +19,7 @@ from ringmq_gm.core.frames import (
     decode,
 )
 from ringmq_gm.links import wire
-from ringmq_gm.links.outbox import Outbox
+from ringmq_gm.links.outbox import LinkOutbox
 
 PART_BYTES = 4096
 
@@ -32,8 +32,8 @@ def marks(received: int, *, ring: str = "r", epoch: int = 1) -> MarksFrame:
     return MarksFrame(ring, epoch, 0, (Mark(received, received),))
 
 
-def outbox(message_bytes: int = 1024) -> Outbox:
-    return Outbox(message_bytes=message_bytes, part_bytes=PART_BYTES)
+def outbox(message_bytes: int = 1024) -> LinkOutbox:
+    return LinkOutbox(message_bytes=message_bytes, part_bytes=PART_BYTES)
 
 
 class Receiver:
@@ -54,7 +54,7 @@ class Receiver:
         self.frames += decode(body)
 
 
-def drained(box: Outbox, *, bodies: bool = True) -> list[Frame]:
+def drained(box: LinkOutbox, *, bodies: bool = True) -> list[Frame]:
     receiver = Receiver()
     while (data := box.take(bodies=bodies)) is not None:
         box.check()
@@ -62,7 +62,7 @@ def drained(box: Outbox, *, bodies: bool = True) -> list[Frame]:
     return receiver.frames
 
 
-def put(box: Outbox, *frames: Frame) -> Outbox:
+def put(box: LinkOutbox, *frames: Frame) -> LinkOutbox:
     for frame in frames:
         box.put(frame)
         box.check()
@@ -124,7 +124,7 @@ def test_ops_sent_again_replace_themselves() -> None:
 
 def test_rings_take_turns() -> None:
     size = 30_000
-    waiting = Outbox(message_bytes=200_000, part_bytes=1 << 20)
+    waiting = LinkOutbox(message_bytes=200_000, part_bytes=1 << 20)
     put(waiting, *(op(n, size=size) for n in range(1, 9)))
     put(waiting, *(op(n, ring="other", size=size) for n in range(1, 3)))
     order = [(frame.ring, frame.number) for frame in drained(waiting) if isinstance(frame, OpFrame)]

@@ -10,7 +10,7 @@ import pytest
 from ringmq_gm import GroupOptions
 from ringmq_gm.core.frames import OpFrame
 from ringmq_gm.links import wire
-from ringmq_gm.links.link import Owner
+from ringmq_gm.links.link import LinkOwner
 from ringmq_gm.links.outgoing import _OutgoingSession
 
 SLOW_S = 10.0
@@ -61,7 +61,7 @@ def test_who_takes_less_than_a_window_in_the_time_is_slow(
         monkeypatch.setattr(loop, "time", lambda: real() + ahead_s)
         stream = Stream()
         session = _OutgoingSession(
-            "b", cast(Any, stream), cast(Any, stream), cast(Owner, Nobody()), OPTIONS
+            "b", cast(Any, stream), cast(Any, stream), cast(LinkOwner, Nobody()), OPTIONS
         )
         running = asyncio.create_task(session.run())
         number = 0
@@ -95,7 +95,7 @@ def test_who_has_room_for_all_that_comes_is_not_slow(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(loop, "time", lambda: real() + ahead_s)
         stream = Stream()
         session = _OutgoingSession(
-            "b", cast(Any, stream), cast(Any, stream), cast(Owner, Nobody()), OPTIONS
+            "b", cast(Any, stream), cast(Any, stream), cast(LinkOwner, Nobody()), OPTIONS
         )
         running = asyncio.create_task(session.run())
         for number in range(1, 40):

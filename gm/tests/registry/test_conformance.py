@@ -23,15 +23,15 @@ from ringmq_gm.registry.base import (
     Change,
     Changed,
     Delete,
-    Entry,
     Guard,
+    KeyValue,
     LimitError,
     Put,
     Registry,
+    RegistryUnavailableError,
     Removed,
     Reset,
     SessionLostError,
-    UnavailableError,
 )
 
 
@@ -60,7 +60,7 @@ class Watched:
     """A watch as the state that it amounts to, and everything that it brought."""
 
     def __init__(self, registry: Registry, prefix: str) -> None:
-        self.state: dict[str, Entry] = {}
+        self.state: dict[str, KeyValue] = {}
         self.batches: list[Sequence[Change]] = []
         self._watch = registry.watch(prefix)
 
@@ -108,17 +108,17 @@ def test_commit_over_several_keys_is_all_or_nothing(engine: Engine) -> None:
             absent = [Guard("r/a", 0), Guard("r/b", 0)]
             first = await a.commit(absent, [Put("r/a", b"1"), Put("r/b", b"1")])
             assert first is not None
-            assert await b.get("r/a") == Entry("r/a", b"1", first)
-            assert await b.get("r/b") == Entry("r/b", b"1", first)
+            assert await b.get("r/a") == KeyValue("r/a", b"1", first)
+            assert await b.get("r/b") == KeyValue("r/b", b"1", first)
             assert await b.commit(absent, [Put("r/c", b"1")]) is None
             half = [Guard("r/a", first), Guard("r/b", first + 1)]
             assert await b.commit(half, [Put("r/a", b"2"), Delete("r/b")]) is None
-            assert await a.get("r/a") == Entry("r/a", b"1", first)
+            assert await a.get("r/a") == KeyValue("r/a", b"1", first)
             whole = [Guard("r/a", first), Guard("r/b", first)]
             second = await b.commit(whole, [Put("r/a", b"2"), Delete("r/b")])
             assert second is not None
             assert second > first
-            assert (await a.list("r/")).entries == (Entry("r/a", b"2", second),)
+            assert (await a.list("r/")).entries == (KeyValue("r/a", b"2", second),)
             assert await a.commit([Guard("r/b", 0)], [Put("r/b", b"3")]) is not None
 
     asyncio.run(scenario())
@@ -148,7 +148,7 @@ def test_list_is_by_prefix_in_order_and_of_one_revision(engine: Engine) -> None:
             )
             assert below.revision == revision
             assert (await registry.list("nothing")).entries == ()
-            assert await registry.get("b/") == Entry("b/", b"b/", revision)
+            assert await registry.get("b/") == KeyValue("b/", b"b/", revision)
             assert await registry.get("b/2") is None
 
     asyncio.run(scenario())
@@ -258,7 +258,7 @@ def test_watch_ends_when_the_registry_is_closed(engine: Engine) -> None:
             await begun.wait()
             await registry.close()
         assert batches == 1
-        with pytest.raises(UnavailableError, match="closed"):
+        with pytest.raises(RegistryUnavailableError, match="closed"):
             await registry.get("k")
 
     asyncio.run(scenario())

@@ -15,12 +15,12 @@ from etcd_server import EtcdCluster
 from ringmq_gm.registry.base import (
     Change,
     Changed,
-    OutcomeUnknownError,
+    CommitUnknownError,
     Put,
     Registry,
+    RegistryUnavailableError,
     Reset,
     Snapshot,
-    UnavailableError,
 )
 from ringmq_gm.registry.etcd import (
     DEADLINE_S,
@@ -71,7 +71,7 @@ async def _commit_sometime(registry: Registry, key: str, value: bytes) -> None:
             try:
                 assert await registry.commit([], [Put(key, value)]) is not None
                 return
-            except (UnavailableError, OutcomeUnknownError):
+            except (RegistryUnavailableError, CommitUnknownError):
                 continue
 
 
@@ -91,11 +91,11 @@ def test_killed_etcd_is_unavailable_within_the_deadline_and_works_again(etcd: Et
         await registry.commit([], [Put("leased", b"1", leased=True)], session=session)
         await asyncio.to_thread(etcd.kill)
         begun = time.monotonic()
-        with pytest.raises(UnavailableError):
+        with pytest.raises(RegistryUnavailableError):
             await registry.get("k")
         assert time.monotonic() - begun < DEADLINE_S + 1
         begun = time.monotonic()
-        with pytest.raises((UnavailableError, OutcomeUnknownError)):
+        with pytest.raises((RegistryUnavailableError, CommitUnknownError)):
             await registry.commit([], [Put("k", b"2")])
         assert time.monotonic() - begun < DEADLINE_S + 1
         await asyncio.to_thread(etcd.start)
@@ -116,10 +116,10 @@ def test_commit_to_an_etcd_that_hangs_is_of_unknown_outcome(etcd: EtcdCluster) -
         await registry.commit([], [Put("k", b"1")])
         etcd.stop()
         begun = time.monotonic()
-        with pytest.raises(OutcomeUnknownError):
+        with pytest.raises(CommitUnknownError):
             await registry.commit([], [Put("k", b"2")])
         assert time.monotonic() - begun < DEADLINE_S + 1
-        with pytest.raises(UnavailableError):
+        with pytest.raises(RegistryUnavailableError):
             await registry.get("k")
         etcd.resume()
         # It was in etcd's socket, with the news that nobody waits for it: either is right.
@@ -142,7 +142,7 @@ def test_session_without_etcd_is_lost_by_the_holders_clock(etcd: EtcdCluster) ->
         async with asyncio.timeout(WAIT_S):
             await session.wait_lost()
         assert time.monotonic() - begun < 2.5
-        with pytest.raises(UnavailableError):
+        with pytest.raises(RegistryUnavailableError):
             await session.close()
         await asyncio.to_thread(etcd.start)
         watch = registry.watch("s")
@@ -280,10 +280,10 @@ def test_member_without_a_leader_answers_nothing_and_its_watch_moves(three: Etcd
         await asyncio.to_thread(three.kill, 1)
         await asyncio.to_thread(three.kill, 2)
         begun = time.monotonic()
-        with pytest.raises(UnavailableError):
+        with pytest.raises(RegistryUnavailableError):
             await isolated.get("k")
         assert time.monotonic() - begun < DEADLINE_S + 1
-        with pytest.raises((UnavailableError, OutcomeUnknownError)):
+        with pytest.raises((RegistryUnavailableError, CommitUnknownError)):
             await isolated.commit([], [Put("k", b"2")])
         three.launch(1)
         await asyncio.to_thread(three.start, 2)
@@ -302,7 +302,7 @@ def test_another_cluster_behind_the_address_is_refused(tmp_path: Path) -> None:
             )
             await registry.commit([], [Put("k", b"1")])
             await asyncio.to_thread(one.kill)
-            with pytest.raises(UnavailableError, match="another cluster"):
+            with pytest.raises(RegistryUnavailableError, match="another cluster"):
                 await registry.get("k")
             await registry.close()
 

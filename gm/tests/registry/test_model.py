@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ringmq_gm.registry.base import Delete, Entry, Guard, Operation, Put, Registry
+from ringmq_gm.registry.base import Delete, Guard, KeyValue, Operation, Put, Registry
 
 
 class Engine(Protocol):
@@ -37,7 +37,7 @@ class Model:
     """The registry as a dict."""
 
     def __init__(self, revision: int) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, KeyValue] = {}
         self.revision = revision
 
     def guard(self, key: str, error: int) -> Guard:
@@ -53,12 +53,12 @@ class Model:
         self.revision += bool(effective)
         for change in effective:
             if isinstance(change, Put):
-                self.entries[change.key] = Entry(change.key, change.value, self.revision)
+                self.entries[change.key] = KeyValue(change.key, change.value, self.revision)
             else:
                 del self.entries[change.key]
         return self.revision
 
-    def list(self, prefix: str) -> tuple[Entry, ...]:
+    def list(self, prefix: str) -> tuple[KeyValue, ...]:
         return tuple(self.entries[key] for key in sorted(self.entries) if key.startswith(prefix))
 
 

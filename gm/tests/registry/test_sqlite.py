@@ -16,10 +16,10 @@ import pytest
 from ringmq_gm.registry.base import (
     AddressError,
     Changed,
-    OutcomeUnknownError,
+    CommitUnknownError,
     Put,
+    RegistryUnavailableError,
     Reset,
-    UnavailableError,
 )
 from ringmq_gm.registry.sqlite import SqliteRegistry
 from ringmq_gm.registry.sqlite_store import Gate
@@ -48,7 +48,7 @@ def test_commit_waits_for_a_lock_and_gives_up_at_its_deadline(path: Path) -> Non
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         begun = time.monotonic()
-        with pytest.raises(UnavailableError, match="locked"):
+        with pytest.raises(RegistryUnavailableError, match="locked"):
             await registry.commit([], [Put("k", b"2")])
         assert time.monotonic() - begun < 2 * DEADLINE_S
         # Readers don't care, and nothing of it was carried out.
@@ -101,9 +101,9 @@ def test_deleted_registry_is_unavailable_and_not_made_anew(path: Path, what: str
             shutil.copytree(path.parent, aside)
             os.unlink(path)
         for _ in range(2):
-            with pytest.raises(UnavailableError):
+            with pytest.raises(RegistryUnavailableError):
                 await registry.get("k")
-            with pytest.raises(UnavailableError):
+            with pytest.raises(RegistryUnavailableError):
                 await registry.commit([], [Put("k", b"2")])
         assert not _exists(path)
         # Back in its place, it is the registry again.
@@ -125,9 +125,9 @@ def test_another_registry_in_its_place_is_refused(path: Path) -> None:
         impostor = _registry(path)
         await impostor.commit([], [Put("k", b"other")])
         # First the connection finds its file gone, then the next one finds the other.
-        with pytest.raises(UnavailableError):
+        with pytest.raises(RegistryUnavailableError):
             await registry.get("k")
-        with pytest.raises(UnavailableError, match="another one has taken its place"):
+        with pytest.raises(RegistryUnavailableError, match="another one has taken its place"):
             await registry.get("k")
         await impostor.close()
         await registry.close()
@@ -143,7 +143,7 @@ def test_watch_goes_on_with_a_reset_after_the_registry_was_away(path: Path) -> N
         assert isinstance((await anext(watch))[0], Reset)
         path.parent.rename(path.parent.with_name("aside"))
         waiting = asyncio.ensure_future(anext(watch))
-        with pytest.raises(UnavailableError):
+        with pytest.raises(RegistryUnavailableError):
             await registry.get("k")
         done, _ = await asyncio.wait({waiting}, timeout=0.1)
         assert not done
@@ -226,7 +226,7 @@ def test_file_that_is_something_else_is_refused_and_left_alone(path: Path, conte
 def test_missing_folder_is_unavailable(tmp_path: Path) -> None:
     async def scenario() -> None:
         registry = SqliteRegistry(tmp_path / "absent" / "registry.db")
-        with pytest.raises(UnavailableError):
+        with pytest.raises(RegistryUnavailableError):
             await registry.get("k")
         await registry.close()
 
@@ -248,11 +248,11 @@ def test_commit_that_hangs_after_it_began_is_of_unknown_outcome(
         registry = _registry(path)
         await registry.commit([], [Put("k", b"1")])
         monkeypatch.setattr(Gate, "enter", enter_and_hang)
-        with pytest.raises(OutcomeUnknownError):
+        with pytest.raises(CommitUnknownError):
             await registry.commit([], [Put("k", b"2")])
         monkeypatch.setattr(Gate, "enter", enter)
         # Queued behind the one that hangs, and given up before it began.
-        with pytest.raises(UnavailableError):
+        with pytest.raises(RegistryUnavailableError):
             await registry.commit([], [Put("k", b"3")])
         await registry.close()
 
@@ -265,7 +265,7 @@ def test_gate_lets_one_of_them_win() -> None:
     assert not gate.shut()
     gate = Gate()
     assert gate.shut()
-    with pytest.raises(UnavailableError):
+    with pytest.raises(RegistryUnavailableError):
         gate.enter()
 
 
@@ -286,7 +286,7 @@ def test_full_disk_is_unavailable_and_nothing_was_changed(small_disk: Path) -> N
     async def scenario() -> None:
         registry = SqliteRegistry(small_disk / "registry.db", deadline_s=DEADLINE_S)
         assert await registry.commit([], [Put("k", b"1")]) == 1
-        with pytest.raises(UnavailableError, match="full"):
+        with pytest.raises(RegistryUnavailableError, match="full"):
             await registry.commit([], [Put("k", bytes(512 * 1024))])
         entry = await registry.get("k")
         assert entry is not None

@@ -12,15 +12,15 @@ from group_harness import until
 from ringmq_gm import MemberId, View, first_view, ring_key
 from ringmq_gm.core.events import Event, ProposalEnded, ProposalOutcome, Propose, ViewLearned
 from ringmq_gm.registry.base import (
+    CommitUnknownError,
     Delete,
     Guard,
     Operation,
-    OutcomeUnknownError,
     Put,
     RegistryError,
+    RegistryUnavailableError,
     Session,
     Snapshot,
-    UnavailableError,
 )
 from ringmq_gm.registry.sqlite import SqliteRegistry
 from ringmq_gm.registry_views import RegistryViews
@@ -153,7 +153,7 @@ def test_one_who_lost_does_not_cost_the_others_their_turn(tmp_path: Path) -> Non
 def test_a_commit_without_an_answer_is_unknown(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await bench.host("p")
-        bench.registry.commit_errors = [OutcomeUnknownError("cut")]
+        bench.registry.commit_errors = [CommitUnknownError("cut")]
         bench.views.propose("p", Propose(1, SECOND))
         await until(lambda: bench.ended(ProposalOutcome.UNKNOWN) == ["p"])
         assert not bench.views.answered
@@ -164,7 +164,7 @@ def test_a_commit_without_an_answer_is_unknown(tmp_path: Path) -> None:
 def test_a_commit_that_was_not_taken_is_lost(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await bench.host("p")
-        bench.registry.commit_errors = [UnavailableError("away")]
+        bench.registry.commit_errors = [RegistryUnavailableError("away")]
         bench.views.propose("p", Propose(1, SECOND))
         await until(lambda: bench.ended(ProposalOutcome.LOST) == ["p"])
 
@@ -174,7 +174,7 @@ def test_a_commit_that_was_not_taken_is_lost(tmp_path: Path) -> None:
 def test_a_refresh_is_repeated_until_it_is_answered(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await bench.host("p", "q")
-        bench.registry.list_errors = [UnavailableError("away")] * 3
+        bench.registry.list_errors = [RegistryUnavailableError("away")] * 3
         bench.views.introduce("p")  # Is told at once what is known.
         assert bench.told == [("p", ViewLearned(FIRST))]
         bench.views.refresh("p")

@@ -15,13 +15,11 @@ import ringmq
 from ringmq.errors import QueueNotEmptyError, RingMQError, UnavailableError
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import (
+    CommitUnknownError,
     Delete,
     Guard,
-    OutcomeUnknownError,
     Put,
-)
-from ringmq_gm.registry.base import (
-    UnavailableError as RegistryAwayError,
+    RegistryUnavailableError,
 )
 from ringmq_node.node import Node
 from ringmq_node.storage.errors import CorruptionReport
@@ -72,7 +70,7 @@ async def consume(client: ringmq.Client) -> None:
 
 def refused(commit: Commit) -> Commit:
     async def instead(*arguments: Any) -> int | None:
-        raise RegistryAwayError("it is away")
+        raise RegistryUnavailableError("it is away")
 
     return instead
 
@@ -156,10 +154,10 @@ def test_an_unknown_outcome_is_found_out(tmp_path: Path) -> None:
                 nonlocal calls
                 calls += 1
                 if calls == 2:
-                    raise RegistryAwayError("it is away")
+                    raise RegistryUnavailableError("it is away")
                 if calls == 3:
                     return await commit(guards, operations)
-                raise OutcomeUnknownError("no answer")
+                raise CommitUnknownError("no answer")
 
             return instead
 

@@ -27,17 +27,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
+from ringmq_gm.core.chance import Chance
 from ringmq_gm.core.events import Effect, ProposalOutcome, Propose, RefreshView, Send
 from ringmq_gm.core.frames import Ping, Pong
 from ringmq_gm.core.views import MemberId, View
-
-
-class Chance(Protocol):
-    """The one method of `random.Random` that is used: jitter."""
-
-    def random(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +50,7 @@ class Timing:
     stable_delay_s: float = 0.05
 
 
-class Kind(Enum):
+class Purpose(Enum):
     """Why the view should change."""
 
     DROP = "drop"
@@ -113,7 +107,7 @@ class Known:
 class Probe:
     """One round of asking who is there; `replies` by node."""
 
-    kind: Kind
+    kind: Purpose
     targets: tuple[str, ...]
     replies: dict[str, tuple[MemberId, LogEnd]] = field(default_factory=dict)
 
@@ -175,19 +169,19 @@ class ViewChanger:
             if self._neighbour_is_dead(view):
                 dead = {m for m in view.ids if self.known.is_dead(m)}
                 left = tuple(m.node for m in view.ids if m not in dead and m != self._me)
-                return self._probe(Kind.DROP, left, view, log, now)
+                return self._probe(Purpose.DROP, left, view, log, now)
             return []
         if not wanted:
             return []
         if may_restart and self._may_restart(view):
             targets = tuple(m.node for m in view.synced if m.node != self._me.node)
-            return self._probe(Kind.RESTART, targets, view, log, now)
+            return self._probe(Purpose.RESTART, targets, view, log, now)
         earlier = {m for m in view.ids if self.known.is_superseded(m)}
         joined = view.with_joiner(self._me, earlier)
         if joined is None:
             return []
         targets = tuple(m.node for m in joined.ids if m != self._me)
-        return self._probe(Kind.JOIN, targets, view, log, now)
+        return self._probe(Purpose.JOIN, targets, view, log, now)
 
     def propose_unprobed(self, view: View) -> list[Effect]:
         """For a change by the master that drops nobody."""
@@ -210,13 +204,15 @@ class ViewChanger:
         )
 
     def _probe(
-        self, kind: Kind, targets: tuple[str, ...], view: View, log: LogEnd, now: float
+        self, kind: Purpose, targets: tuple[str, ...], view: View, log: LogEnd, now: float
     ) -> list[Effect]:
         self._become(Stage.PROBING)
         self._nonce += 1
         self._probed = Probe(kind, targets)
         timing = self._timing
-        self._deadline = now + (timing.restart_grace_s if kind is Kind.RESTART else timing.probe_s)
+        self._deadline = now + (
+            timing.restart_grace_s if kind is Purpose.RESTART else timing.probe_s
+        )
         if not targets:
             return self._conclude(view, log, now)
         return [Send(node, self._ping(view)) for node in targets]
@@ -283,9 +279,9 @@ class ViewChanger:
         reached: set[MemberId],
         lapsed: set[MemberId],
     ) -> View | None:
-        if probe.kind is Kind.DROP:
+        if probe.kind is Purpose.DROP:
             return view.without({m for m in view.ids if self.known.is_dead(m)})
-        if probe.kind is Kind.RESTART and not any(m in reached for m in view.ids):
+        if probe.kind is Purpose.RESTART and not any(m in reached for m in view.ids):
             return self._restarted(probe, view, log)
         # A member that has merely lost its lease is still one: 1. the registry is away until
         # all leases have run out, 2. two nodes join, each without the other, for ever.

@@ -47,7 +47,8 @@ from __future__ import annotations
 from typing import assert_never
 
 from ringmq_gm.core.cache import CachedOp, OpCache
-from ringmq_gm.core.changes import Chance, LogEnd, Stage, Timing, ViewChanger
+from ringmq_gm.core.chance import Chance
+from ringmq_gm.core.changes import LogEnd, Stage, Timing, ViewChanger
 from ringmq_gm.core.events import (
     CaughtUp,
     Deliver,

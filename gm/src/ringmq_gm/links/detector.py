@@ -23,13 +23,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
-
-class Chance(Protocol):
-    """The one method of `random.Random` that is used: jitter."""
-
-    def random(self) -> float: ...
+from ringmq_gm.core.chance import Chance
 
 
 class Contact(Enum):

@@ -11,7 +11,7 @@ import grpc.aio
 
 from ringmq_gm.core.frames import FrameError, decode
 from ringmq_gm.links import wire
-from ringmq_gm.links.link import METHOD, Context, Owner, first_reason
+from ringmq_gm.links.link import METHOD, LinkContext, LinkOwner, first_reason
 from ringmq_gm.options import GroupOptions
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class IncomingLinks:
     """Answers `Link` calls; a generic handler, so that it stands beside other methods."""
 
-    def __init__(self, owner: Owner, options: GroupOptions) -> None:
+    def __init__(self, owner: LinkOwner, options: GroupOptions) -> None:
         self._owner = owner
         self._options = options
         # The newest stream of each node, also after its end: what counts as old is told by it.
@@ -47,7 +47,7 @@ class IncomingLinks:
         for session in self._sessions.values():
             session.end("this end has stopped")
 
-    async def _serve(self, _: object, context: Context) -> None:
+    async def _serve(self, _: object, context: LinkContext) -> None:
         opening = await self._opening(context)
         if opening is None:
             return
@@ -68,7 +68,7 @@ class IncomingLinks:
                 del self._sessions[sender.node]
         log.info("link from %s: %s", sender, reason)
 
-    async def _opening(self, context: Context) -> wire.Opening | None:
+    async def _opening(self, context: LinkContext) -> wire.Opening | None:
         """The caller's opening, checked; None if it didn't come."""
         try:
             async with asyncio.timeout(self._options.dial_timeout_s):
@@ -116,9 +116,9 @@ class _IncomingSession:
     def __init__(
         self,
         links: IncomingLinks,
-        context: Context,
+        context: LinkContext,
         opening: wire.Opening,
-        owner: Owner,
+        owner: LinkOwner,
         options: GroupOptions,
     ) -> None:
         self.sender = opening.sender

@@ -37,15 +37,15 @@ METHOD = "/ringmq.v1.Ring/Link"
 # How long the other end may take to end a stream that is closed in good order.
 HANG_UP_S = 0.25
 
-Call = grpc.aio.StreamStreamCall[bytes, bytes]
-Context = grpc.aio.ServicerContext[bytes, bytes]
+LinkCall = grpc.aio.StreamStreamCall[bytes, bytes]
+LinkContext = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class LinkError(Exception):
     """A link can't be opened, or has broken. It is dialled again."""
 
 
-class Owner(Protocol):
+class LinkOwner(Protocol):
     """What links want of their group."""
 
     @property

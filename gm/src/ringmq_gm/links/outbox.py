@@ -66,7 +66,7 @@ class Lane:
     body_bytes: int = 0
 
 
-class Outbox:
+class LinkOutbox:
     """See the module. For one session of a link."""
 
     def __init__(self, *, message_bytes: int, part_bytes: int) -> None:

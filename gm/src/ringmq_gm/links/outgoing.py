@@ -13,8 +13,16 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from ringmq_gm.core.frames import Frame, Pong, Stale
 from ringmq_gm.links import wire
-from ringmq_gm.links.link import BROKEN, METHOD, Call, LinkError, Owner, first_reason, reason_of
-from ringmq_gm.links.outbox import Outbox
+from ringmq_gm.links.link import (
+    BROKEN,
+    METHOD,
+    LinkCall,
+    LinkError,
+    LinkOwner,
+    first_reason,
+    reason_of,
+)
+from ringmq_gm.links.outbox import LinkOutbox
 from ringmq_gm.options import GroupOptions
 
 log = logging.getLogger(__name__)
@@ -37,7 +45,7 @@ class OutgoingLink:
     """The link to one node. `run` dials it for as long as it is wanted."""
 
     def __init__(
-        self, node: str, owner: Owner, options: GroupOptions, next_session: Callable[[], int]
+        self, node: str, owner: LinkOwner, options: GroupOptions, next_session: Callable[[], int]
     ) -> None:
         self.node = node
         self._owner = owner
@@ -134,7 +142,7 @@ class OutgoingLink:
         channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         try:
             async with asyncio.timeout(self._options.dial_timeout_s):
-                call: Call = channel.stream_stream(METHOD)()
+                call: LinkCall = channel.stream_stream(METHOD)()
                 await self._shake_hands(call)
         except (TimeoutError, *BROKEN) as error:
             await channel.close()
@@ -144,7 +152,7 @@ class OutgoingLink:
             raise
         return _OutgoingSession(self.node, channel, call, self._owner, self._options)
 
-    async def _shake_hands(self, call: Call) -> None:
+    async def _shake_hands(self, call: LinkCall) -> None:
         opening = wire.Opening(
             self._owner.me, self.node, self._next_session(), self._options.window_bytes
         )
@@ -167,11 +175,11 @@ class _OutgoingSession:
         self,
         node: str,
         channel: grpc.aio.Channel,
-        call: Call,
-        owner: Owner,
+        call: LinkCall,
+        owner: LinkOwner,
         options: GroupOptions,
     ) -> None:
-        self.outbox = Outbox(message_bytes=options.message_bytes, part_bytes=options.part_bytes)
+        self.outbox = LinkOutbox(message_bytes=options.message_bytes, part_bytes=options.part_bytes)
         self._node = node
         self._channel = channel
         self._call = call

@@ -14,7 +14,7 @@ What every engine guarantees, and `gm/tests/registry` shows of both:
 * `commit` is all or nothing, and takes effect only if every guard holds. One that
   changes nothing (no operations, or deletes of what isn't there) returns the
   present revision and makes no new one.
-* A commit whose answer was lost raises `OutcomeUnknownError`: it may or may not
+* A commit whose answer was lost raises `CommitUnknownError`: it may or may not
   have taken effect. The caller reads, and decides anew. It is never retried here.
 * A watch shows each key's newest value sooner or later. It may leave out values
   that were overwritten meanwhile (etcd compacts), never the last one, and for
@@ -49,11 +49,11 @@ class RegistryError(Exception):
     """The root of what a registry raises."""
 
 
-class UnavailableError(RegistryError):
+class RegistryUnavailableError(RegistryError):
     """The registry does not answer. Nothing was changed; try again later."""
 
 
-class OutcomeUnknownError(RegistryError):
+class CommitUnknownError(RegistryError):
     """A commit was sent and its answer lost: read before doing anything else."""
 
 
@@ -71,7 +71,7 @@ class AddressError(RegistryError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class KeyValue:
     """A key as it was at some moment. `revision` is of its last write."""
 
     key: str
@@ -110,7 +110,7 @@ Operation = Put | Delete
 class Snapshot:
     """All entries below a prefix, in order of their keys, as of one revision."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[KeyValue, ...]
     revision: int
 
 
@@ -118,7 +118,7 @@ class Snapshot:
 class Changed:
     """A key has been written."""
 
-    entry: Entry
+    entry: KeyValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +158,9 @@ class Session(Protocol):
 
 class Registry(Protocol):
     """One open connection to a registry. Every call has a deadline of its own inside
-    and raises `UnavailableError` past it."""
+    and raises `RegistryUnavailableError` past it."""
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> KeyValue | None:
         """The entry, or None if there is none."""
         ...
 

@@ -28,24 +28,24 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponen
 from ringmq_gm.registry.base import (
     Change,
     Changed,
-    Entry,
     Guard,
+    KeyValue,
     LimitError,
     Operation,
     Put,
+    RegistryUnavailableError,
     Removed,
     Reset,
     Session,
     SessionLostError,
     Snapshot,
-    UnavailableError,
 )
 from ringmq_gm.registry.etcd_client import (
     METADATA,
     PAGE_ENTRIES_MAX,
     CompactedError,
+    Endpoint,
     EtcdClient,
-    Member,
 )
 from ringmq_gm.registry.etcdpb import kv_pb2, rpc_pb2
 from ringmq_gm.registry.limits import (
@@ -84,7 +84,7 @@ class EtcdRegistry:
         self._sessions: weakref.WeakSet[LeasedSession] = weakref.WeakSet()
         self._watches: set[_Follower] = set()
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> KeyValue | None:
         response = await self._range(rpc_pb2.RangeRequest(key=self.prefix + key_bytes(key)))
         return self.entry(response.kvs[0]) if response.kvs else None
 
@@ -113,7 +113,7 @@ class EtcdRegistry:
             success=[self._operation(operation, lease) for operation in operations],
         )
 
-        async def call(member: Member, timeout_s: float) -> rpc_pb2.TxnResponse:
+        async def call(member: Endpoint, timeout_s: float) -> rpc_pb2.TxnResponse:
             return await member.kv.Txn(request, timeout=timeout_s, metadata=METADATA)
 
         try:
@@ -129,7 +129,7 @@ class EtcdRegistry:
         follower = _Follower(self, self._client, self.prefix + prefix_bytes(prefix))
         self._watches.add(follower)
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(UnavailableError),
+            retry=retry_if_exception_type(RegistryUnavailableError),
             wait=wait_random_exponential(multiplier=0.05, max=1.0),
             stop=lambda _: self._client.closed,
             retry_error_callback=lambda _: (),
@@ -147,7 +147,7 @@ class EtcdRegistry:
         check_ttl(ttl_s)
         request = rpc_pb2.LeaseGrantRequest(TTL=math.ceil(ttl_s))
 
-        async def call(member: Member, timeout_s: float) -> tuple[int, float]:
+        async def call(member: Endpoint, timeout_s: float) -> tuple[int, float]:
             before = clock()
             response = await member.lease.LeaseGrant(request, timeout=timeout_s, metadata=METADATA)
             self._client.check(response.header)
@@ -179,7 +179,7 @@ class EtcdRegistry:
         return await self._pages(prefix)
 
     async def _pages(self, prefix: bytes) -> Snapshot:
-        entries: list[Entry] = []
+        entries: list[KeyValue] = []
         start, end, revision = prefix, prefix_end(prefix), 0
         while True:
             response = await self._range(
@@ -193,8 +193,8 @@ class EtcdRegistry:
                 return Snapshot(tuple(entries), revision)
             start = response.kvs[-1].key + b"\0"
 
-    def entry(self, pair: kv_pb2.KeyValue) -> Entry:
-        return Entry(self.key(pair), pair.value, pair.mod_revision)
+    def entry(self, pair: kv_pb2.KeyValue) -> KeyValue:
+        return KeyValue(self.key(pair), pair.value, pair.mod_revision)
 
     def key(self, pair: kv_pb2.KeyValue) -> str:
         return pair.key[len(self.prefix) :].decode()
@@ -218,7 +218,7 @@ class EtcdRegistry:
         return session.lease.number
 
     async def _range(self, request: rpc_pb2.RangeRequest) -> rpc_pb2.RangeResponse:
-        async def call(member: Member, timeout_s: float) -> rpc_pb2.RangeResponse:
+        async def call(member: Endpoint, timeout_s: float) -> rpc_pb2.RangeResponse:
             response = await member.kv.Range(request, timeout=timeout_s, metadata=METADATA)
             self._client.check(response.header)
             return response
@@ -242,7 +242,7 @@ class _EtcdLease:
         return await self._client.ask(self._keep_alive)
 
     async def revoke(self) -> None:
-        async def call(member: Member, timeout_s: float) -> None:
+        async def call(member: Endpoint, timeout_s: float) -> None:
             request = rpc_pb2.LeaseRevokeRequest(ID=self.number)
             await member.lease.LeaseRevoke(request, timeout=timeout_s, metadata=METADATA)
 
@@ -251,7 +251,7 @@ class _EtcdLease:
         except SessionLostError:
             return  # It had run out already.
 
-    async def _keep_alive(self, member: Member, timeout_s: float) -> float | None:
+    async def _keep_alive(self, member: Endpoint, timeout_s: float) -> float | None:
         """One exchange on a stream of its own: there is no stream whose state could be wrong."""
         before = clock()
         call = member.lease.LeaseKeepAlive(timeout=timeout_s, metadata=METADATA)
@@ -259,9 +259,13 @@ class _EtcdLease:
             await call.write(rpc_pb2.LeaseKeepAliveRequest(ID=self.number))
             response = await call.read()
             if not isinstance(response, rpc_pb2.LeaseKeepAliveResponse):
-                raise UnavailableError(f"{self._client}: keep-alive ended without an answer")
+                raise RegistryUnavailableError(
+                    f"{self._client}: keep-alive ended without an answer"
+                )
         except asyncio.InvalidStateError as error:
-            raise UnavailableError(f"{self._client}: keep-alive ended while sending") from error
+            raise RegistryUnavailableError(
+                f"{self._client}: keep-alive ended while sending"
+            ) from error
         finally:
             call.cancel()
         self._client.check(response.header)
@@ -275,14 +279,14 @@ class _Follower:
         self._registry = registry
         self._client = client
         self._prefix = prefix
-        self._member: Member | None = None
+        self._member: Endpoint | None = None
         self._call: WatchCall | None = None
         self._read: asyncio.Task[object] | None = None
 
     async def next(self) -> Sequence[Change]:
         """The next batch, empty if the registry was closed.
 
-        Raises `UnavailableError` if the stream broke; the next batch is a `Reset` then.
+        Raises `RegistryUnavailableError` if the stream broke; the next batch is a `Reset` then.
         """
         if self._call is None:
             snapshot = await self._registry.snapshot(self._prefix)
@@ -292,7 +296,7 @@ class _Follower:
             return await self._changes()
         except grpc.aio.AioRpcError as error:
             await self._break()
-            raise UnavailableError(f"{self._client}: watch: {error.details()}") from error
+            raise RegistryUnavailableError(f"{self._client}: watch: {error.details()}") from error
         except Exception:
             await self._break()
             raise
@@ -330,7 +334,7 @@ class _Follower:
             self._client.check(response.header)
             if response.canceled:
                 why = response.cancel_reason or f"compacted up to {response.compact_revision}"
-                raise UnavailableError(f"{self._client}: watch cancelled: {why}")
+                raise RegistryUnavailableError(f"{self._client}: watch cancelled: {why}")
             events += response.events
             if events and not response.fragment:
                 return list(map(self._change, events))
@@ -345,7 +349,7 @@ class _Follower:
         quiet = 0
         while True:
             if self._call is None:
-                raise UnavailableError(f"{self._client}: this connection was closed")
+                raise RegistryUnavailableError(f"{self._client}: this connection was closed")
             if self._read is None:
                 self._read = asyncio.ensure_future(self._call.read())
             done, _ = await asyncio.wait({self._read}, timeout=WATCH_QUIET_S)
@@ -354,11 +358,11 @@ class _Follower:
                 # Cancelled by `close`: not the task that waits here.
                 response = None if read.cancelled() else read.result()
                 if not isinstance(response, rpc_pb2.WatchResponse):
-                    raise UnavailableError(f"{self._client}: the watch has ended")
+                    raise RegistryUnavailableError(f"{self._client}: the watch has ended")
                 return response
             quiet += 1
             if quiet > WATCH_QUIET_MAX:
-                raise UnavailableError(
+                raise RegistryUnavailableError(
                     f"{self._client}: a watch hears nothing for {quiet * WATCH_QUIET_S} s"
                 )
             progress = rpc_pb2.WatchProgressRequest()
@@ -366,9 +370,11 @@ class _Follower:
 
     async def _send(self, request: rpc_pb2.WatchRequest) -> None:
         if self._call is None:
-            raise UnavailableError(f"{self._client}: this connection was closed")
+            raise RegistryUnavailableError(f"{self._client}: this connection was closed")
         try:
             async with asyncio.timeout(WATCH_QUIET_S):
                 await self._call.write(request)
         except (TimeoutError, asyncio.InvalidStateError) as error:
-            raise UnavailableError(f"{self._client}: a watch can't be written to") from error
+            raise RegistryUnavailableError(
+                f"{self._client}: a watch can't be written to"
+            ) from error

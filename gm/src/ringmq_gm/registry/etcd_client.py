@@ -4,9 +4,9 @@ Two kinds of calls, because etcd can't tell a repeated request from a new one:
 
 * `ask`: may be repeated. Goes from member to member, with back-off, until the deadline.
 * `send_once`: a transaction. It waits for a member with an open connection (until
-  then nothing was sent, so the failure is `UnavailableError`) and is sent to that
+  then nothing was sent, so the failure is `RegistryUnavailableError`) and is sent to that
   one, once. Any answer that doesn't exclude that it was carried out is
-  `OutcomeUnknownError`.
+  `CommitUnknownError`.
 
 Every call demands that the member has a leader (`hasleader`): one that is cut off
 from the others says so at once, instead of letting the caller wait.
@@ -24,11 +24,11 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_ran
 
 from ringmq_gm.registry.base import (
     VALUE_BYTES_MAX,
+    CommitUnknownError,
     LimitError,
-    OutcomeUnknownError,
     RegistryError,
+    RegistryUnavailableError,
     SessionLostError,
-    UnavailableError,
 )
 from ringmq_gm.registry.etcdpb import rpc_pb2, rpc_pb2_grpc
 from ringmq_gm.registry.sessions import clock
@@ -58,11 +58,11 @@ _OPTIONS = (
 )
 
 
-class CompactedError(UnavailableError):
+class CompactedError(RegistryUnavailableError):
     """The revision that was asked for is gone: begin with the present one."""
 
 
-class Member:
+class Endpoint:
     """One endpoint of the cluster."""
 
     def __init__(self, target: str) -> None:
@@ -84,23 +84,23 @@ class EtcdClient:
         self.deadline_s = deadline_s
         self.closed = False
         self._endpoints = tuple(endpoints)
-        self._members: list[Member] = []
+        self._members: list[Endpoint] = []
         self._current = 0
         self._cluster_id = 0
 
     def __str__(self) -> str:
         return f"etcd {','.join(self._endpoints)}"
 
-    async def ask(self, call: Callable[[Member, float], Awaitable[T]]) -> T:
+    async def ask(self, call: Callable[[Endpoint, float], Awaitable[T]]) -> T:
         """The result of `call(member, timeout_s)`, which may be made several times.
 
-        Raises `UnavailableError` at the deadline, other `RegistryError`s at once.
+        Raises `RegistryUnavailableError` at the deadline, other `RegistryError`s at once.
         """
         deadline = clock() + self.deadline_s
         share = max(ATTEMPT_S_MIN, self.deadline_s / len(self._endpoints))
 
         # What attempts said that had their full share of time.
-        told: list[UnavailableError] = []
+        told: list[RegistryUnavailableError] = []
 
         async def attempt() -> T:
             member = await self.ready_member(deadline)
@@ -109,7 +109,7 @@ class EtcdClient:
                 return await call(member, max(0.001, min(share, left)))
             except grpc.aio.AioRpcError as error:
                 fault = self.fault(error)
-                if isinstance(fault, UnavailableError):
+                if isinstance(fault, RegistryUnavailableError):
                     self.avoid(member)
                     # The last one is cut short by the deadline: those before it knew more.
                     if left >= share:
@@ -117,7 +117,7 @@ class EtcdClient:
                     elif told:
                         fault = told[-1]
                 raise fault from error
-            except UnavailableError as error:
+            except RegistryUnavailableError as error:
                 told.append(error)
                 raise
 
@@ -132,7 +132,7 @@ class EtcdClient:
         )
         return await retrying(attempt)
 
-    async def send_once(self, call: Callable[[Member, float], Awaitable[T]]) -> T:
+    async def send_once(self, call: Callable[[Endpoint, float], Awaitable[T]]) -> T:
         """The result of `call(member, timeout_s)`, which is made once at most."""
         deadline = clock() + self.deadline_s
         member = await self.ready_member(deadline)
@@ -143,11 +143,11 @@ class EtcdClient:
                 self.avoid(member)
             if _was_refused(error):
                 raise self.fault(error) from error
-            raise OutcomeUnknownError(
+            raise CommitUnknownError(
                 f"{self}: transaction sent to {member.target}: {_text(error)}"
             ) from error
 
-    async def ready_member(self, deadline: float) -> Member:
+    async def ready_member(self, deadline: float) -> Endpoint:
         """A member with an open connection, preferably the one that answered last."""
         while True:
             members = self._opened()
@@ -157,20 +157,20 @@ class EtcdClient:
                     self._current = index
                     return members[index]
             if clock() >= deadline:
-                raise UnavailableError(f"{self}: no connection within {self.deadline_s} s")
+                raise RegistryUnavailableError(f"{self}: no connection within {self.deadline_s} s")
             # Cancelling a wait for a change of state would leave the wait behind in gRPC.
             await asyncio.sleep(_READY_POLL_S)
 
-    def avoid(self, member: Member) -> None:
+    def avoid(self, member: Endpoint) -> None:
         """Begins with the next member from now on."""
         if self._members and self._members[self._current] is member:
             self._current = (self._current + 1) % len(self._members)
 
     def check(self, header: rpc_pb2.ResponseHeader) -> None:
-        """Raises `UnavailableError` if another cluster than before has answered."""
+        """Raises `RegistryUnavailableError` if another cluster than before has answered."""
         self._cluster_id = self._cluster_id or header.cluster_id
         if header.cluster_id != self._cluster_id:
-            raise UnavailableError(
+            raise RegistryUnavailableError(
                 f"{self}: another cluster has answered"
                 f" (id {header.cluster_id:x}, expected {self._cluster_id:x})"
             )
@@ -186,18 +186,18 @@ class EtcdClient:
             case grpc.StatusCode.NOT_FOUND:
                 return SessionLostError(f"{self}: {details}")
             case _:
-                return UnavailableError(f"{self}: {_text(error)}")
+                return RegistryUnavailableError(f"{self}: {_text(error)}")
 
     async def close(self) -> None:
         self.closed = True
         for member in self._members:
             await member.channel.close()
 
-    def _opened(self) -> list[Member]:
+    def _opened(self) -> list[Endpoint]:
         if self.closed:
-            raise UnavailableError(f"{self}: this connection was closed")
+            raise RegistryUnavailableError(f"{self}: this connection was closed")
         if not self._members:
-            self._members = [Member(endpoint) for endpoint in self._endpoints]
+            self._members = [Endpoint(endpoint) for endpoint in self._endpoints]
         return self._members
 
 
@@ -222,7 +222,7 @@ def _was_refused(error: grpc.aio.AioRpcError) -> bool:
 
 
 def _is_repeatable(error: BaseException) -> bool:
-    return isinstance(error, UnavailableError) and not isinstance(error, CompactedError)
+    return isinstance(error, RegistryUnavailableError) and not isinstance(error, CompactedError)
 
 
 def _text(error: grpc.aio.AioRpcError) -> str:

@@ -26,7 +26,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from ringmq_gm.registry.base import OutcomeUnknownError, UnavailableError
+from ringmq_gm.registry.base import CommitUnknownError, RegistryUnavailableError
 
 # Linux; elsewhere the monotonic clock, which may stand still during a suspend.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -43,7 +43,7 @@ class Lease(Protocol):
     async def renew(self) -> float | None:
         """Renews it; returns until when (`clock()`) it is good, None if it is gone.
 
-        Raises `UnavailableError` or `OutcomeUnknownError`: try again.
+        Raises `RegistryUnavailableError` or `CommitUnknownError`: try again.
         """
         ...
 
@@ -77,7 +77,7 @@ class LeasedSession:
                     await self._lost.wait()
 
     async def close(self) -> None:
-        """Raises `UnavailableError` or `OutcomeUnknownError` if the registry can't be
+        """Raises `RegistryUnavailableError` or `CommitUnknownError` if the registry can't be
         told; then the keys go when the lease runs out."""
         await self.abandon()
         await self.lease.revoke()
@@ -96,7 +96,7 @@ class LeasedSession:
 
     async def _keep(self) -> None:
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type((UnavailableError, OutcomeUnknownError)),
+            retry=retry_if_exception_type((RegistryUnavailableError, CommitUnknownError)),
             wait=wait_random_exponential(multiplier=self._ttl_s / 50, max=self._ttl_s / 6),
             stop=self._stop,
             retry_error_callback=_gone,

@@ -29,20 +29,20 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from ringmq_gm.registry.base import (
     Change,
-    Entry,
+    CommitUnknownError,
     Guard,
+    KeyValue,
     LimitError,
     Operation,
-    OutcomeUnknownError,
     RegistryError,
+    RegistryUnavailableError,
     Session,
     SessionLostError,
     Snapshot,
-    UnavailableError,
 )
 from ringmq_gm.registry.limits import check_commit, check_ttl, key_bytes, prefix_bytes
 from ringmq_gm.registry.sessions import LeasedSession, clock
-from ringmq_gm.registry.sqlite_store import REVISIONS_KEPT, Gate, Place, Store
+from ringmq_gm.registry.sqlite_store import REVISIONS_KEPT, FileIdentity, Gate, RegistryFile
 
 T = TypeVar("T")
 
@@ -69,18 +69,18 @@ class SqliteRegistry:
         self.path = path
         self._deadline_s = deadline_s
         self._poll_interval_s = poll_interval_s
-        place = Place(path)
-        self._reader = _Worker(Store(place, revisions_kept=revisions_kept), "read")
-        self._writer = _Worker(Store(place, revisions_kept=revisions_kept), "write")
+        place = FileIdentity(path)
+        self._reader = _Worker(RegistryFile(place, revisions_kept=revisions_kept), "read")
+        self._writer = _Worker(RegistryFile(place, revisions_kept=revisions_kept), "write")
         self._sessions: weakref.WeakSet[LeasedSession] = weakref.WeakSet()
         self._poller: asyncio.Task[None] | None = None
-        self._looker = _Looker(Store(place), deadline_s, poll_interval_s)
+        self._looker = _Looker(RegistryFile(place), deadline_s, poll_interval_s)
         self._seen = asyncio.Event()
         # Replaced by a new one each time it is set: wakes those who wait, exactly once.
         self._changed = asyncio.Event()
         self._closed = False
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> KeyValue | None:
         return await self._read(partial(self._reader.store.get, key_bytes(key)))
 
     async def list(self, prefix: str) -> Snapshot:
@@ -120,7 +120,7 @@ class SqliteRegistry:
             return changes
 
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(UnavailableError),
+            retry=retry_if_exception_type(RegistryUnavailableError),
             wait=wait_random_exponential(multiplier=self._poll_interval_s, max=1.0),
             before_sleep=forget,
         )
@@ -186,7 +186,7 @@ class SqliteRegistry:
         except TimeoutError as error:
             if gate.shut():
                 raise self._too_slow() from error
-            raise OutcomeUnknownError(
+            raise CommitUnknownError(
                 f"registry {self.path}: a commit takes longer than {self._deadline_s} s"
             ) from error
         finally:
@@ -197,12 +197,14 @@ class SqliteRegistry:
                 registry._looker.wake()
         return result
 
-    def _too_slow(self) -> UnavailableError:
-        return UnavailableError(f"registry {self.path}: no answer within {self._deadline_s} s")
+    def _too_slow(self) -> RegistryUnavailableError:
+        return RegistryUnavailableError(
+            f"registry {self.path}: no answer within {self._deadline_s} s"
+        )
 
     def _start(self) -> None:
         if self._closed:
-            raise UnavailableError(f"registry {self.path}: this connection was closed")
+            raise RegistryUnavailableError(f"registry {self.path}: this connection was closed")
         if self._poller is None:
             self._looker.start(asyncio.get_running_loop(), self._seen.set)
             self._poller = asyncio.create_task(self._poll(), name="registry poller")
@@ -252,7 +254,7 @@ class _Looker:
     would spend a hundred times as much on going to and fro as on the look itself.
     """
 
-    def __init__(self, store: Store, deadline_s: float, interval_s: float) -> None:
+    def __init__(self, store: RegistryFile, deadline_s: float, interval_s: float) -> None:
         # When (`clock()`) the next lease runs out, as of the last look.
         self.expiry = math.inf
         self._store = store
@@ -308,7 +310,7 @@ class _Looker:
 class _Worker:
     """A store and the one thread that uses it."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: RegistryFile, name: str) -> None:
         self.store = store
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"registry-{name}")
 

@@ -46,17 +46,17 @@ from ringmq_gm.registry.base import (
     AddressError,
     Change,
     Changed,
-    Entry,
+    CommitUnknownError,
     Guard,
+    KeyValue,
     Operation,
-    OutcomeUnknownError,
     Put,
     RegistryError,
+    RegistryUnavailableError,
     Removed,
     Reset,
     SessionLostError,
     Snapshot,
-    UnavailableError,
 )
 from ringmq_gm.registry.limits import prefix_end
 from ringmq_gm.registry.sessions import clock
@@ -100,7 +100,7 @@ _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 @dataclass(slots=True)
-class Place:
+class FileIdentity:
     """Which registry this is, once it is known: shared by the connections to it."""
 
     path: Path
@@ -116,10 +116,10 @@ class Gate:
     _shut: bool = False
 
     def enter(self) -> None:
-        """The commit is about to be made; raises `UnavailableError` if it is too late."""
+        """The commit is about to be made; raises `RegistryUnavailableError` if it is too late."""
         with self._lock:
             if self._shut:
-                raise UnavailableError("the commit was given up before it was made")
+                raise RegistryUnavailableError("the commit was given up before it was made")
             self._passed = True
 
     def shut(self) -> bool:
@@ -129,15 +129,15 @@ class Gate:
             return not self._passed
 
 
-class Store:
+class RegistryFile:
     """One connection, opened when it is first used and again after a fault.
 
     For one thread at a time. Each call blocks until `deadline` (`clock()`) at most, as
-    far as the file system answers. Raises `UnavailableError`, and `OutcomeUnknownError`
+    far as the file system answers. Raises `RegistryUnavailableError`, and `CommitUnknownError`
     from within a commit.
     """
 
-    def __init__(self, place: Place, *, revisions_kept: int = REVISIONS_KEPT) -> None:
+    def __init__(self, place: FileIdentity, *, revisions_kept: int = REVISIONS_KEPT) -> None:
         self._place = place
         self._revisions_kept = revisions_kept
         self._connection: sqlite3.Connection | None = None
@@ -155,8 +155,8 @@ class Store:
 
     # Reading
 
-    def get(self, key: bytes, *, deadline: float) -> Entry | None:
-        def job(connection: sqlite3.Connection) -> Entry | None:
+    def get(self, key: bytes, *, deadline: float) -> KeyValue | None:
+        def job(connection: sqlite3.Connection) -> KeyValue | None:
             row = connection.execute(
                 "SELECT key, value, revision FROM entries WHERE key = ?", (key,)
             ).fetchone()
@@ -328,7 +328,7 @@ class Store:
             if not _is_busy(error):
                 self.close()
             raise self._unavailable(error) from error
-        except (UnavailableError, AddressError):
+        except (RegistryUnavailableError, AddressError):
             # The file has moved, or isn't ours: begin anew the next time.
             self.close()
             raise
@@ -363,7 +363,7 @@ class Store:
             # The log's last frame, which makes the commit, wasn't written whole.
             return self._unavailable(error)
         # The frames may be in the log, but not on disk; the next to recover it decides.
-        return OutcomeUnknownError(f"registry {self._place.path}: commit: {error}")
+        return CommitUnknownError(f"registry {self._place.path}: commit: {error}")
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -386,7 +386,7 @@ class Store:
             (identity,) = connection.execute("SELECT identity FROM meta").fetchone()
             self._place.identity = self._place.identity or identity
             if identity != self._place.identity:
-                raise UnavailableError(
+                raise RegistryUnavailableError(
                     f"registry {self._place.path}: another one has taken its place"
                     f" (identity {identity}, expected {self._place.identity})"
                 )
@@ -399,12 +399,14 @@ class Store:
     def _check_place(self) -> None:
         """SQLite would go on with a file that was deleted, and so alone."""
         if _file_number(self._place.path) != self._file:
-            raise UnavailableError(f"registry {self._place.path}: the file was moved or deleted")
+            raise RegistryUnavailableError(
+                f"registry {self._place.path}: the file was moved or deleted"
+            )
 
     def _unavailable(self, error: sqlite3.Error) -> RegistryError:
         if _code(error) == sqlite3.SQLITE_NOTADB:
             return AddressError(f"registry {self._place.path}: {error}")
-        return UnavailableError(f"registry {self._place.path}: {error}")
+        return RegistryUnavailableError(f"registry {self._place.path}: {error}")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
@@ -477,7 +479,9 @@ def _changes(connection: sqlite3.Connection, prefix: bytes, seen: int) -> Sequen
         (seen, prefix, prefix_end(prefix)),
     )
     return [
-        Removed(key.decode(), revision) if gone else Changed(Entry(key.decode(), value, revision))
+        Removed(key.decode(), revision)
+        if gone
+        else Changed(KeyValue(key.decode(), value, revision))
         for key, value, revision, gone in rows
     ]
 
@@ -508,16 +512,16 @@ def _lease_exists(connection: sqlite3.Connection, lease: int) -> bool:
     return connection.execute("SELECT 1 FROM leases WHERE id = ?", (lease,)).fetchone() is not None
 
 
-def _entry(row: tuple[bytes, bytes, int]) -> Entry:
+def _entry(row: tuple[bytes, bytes, int]) -> KeyValue:
     key, value, revision = row
-    return Entry(key.decode(), value, revision)
+    return KeyValue(key.decode(), value, revision)
 
 
 def _file_number(path: Path) -> tuple[int, int]:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise UnavailableError(f"registry {path}: {error.strerror}") from error
+        raise RegistryUnavailableError(f"registry {path}: {error.strerror}") from error
     return status.st_dev, status.st_ino
 
 

@@ -18,15 +18,15 @@ from ringmq_gm import LogEnd, MemberId, Role, View, first_view, ring_key
 from ringmq_gm.registry.base import (
     Change,
     Changed,
+    CommitUnknownError,
     Delete,
-    Entry,
     Guard,
-    OutcomeUnknownError,
+    KeyValue,
     Put,
     RegistryError,
+    RegistryUnavailableError,
     Removed,
     Reset,
-    UnavailableError,
 )
 from ringmq_node.broker.transient import is_gone
 from ringmq_node.model.reasons import BrokerError
@@ -99,7 +99,7 @@ class Directory:
                 self._forget(key)
                 self._shown = max(self._shown, revision)
 
-    def _learn(self, entry: Entry) -> None:
+    def _learn(self, entry: KeyValue) -> None:
         self._forget(entry.key)
         record = QueueRecord.decode(entry.value)
         self.records[record.name] = record
@@ -269,7 +269,7 @@ class Directory:
             return
         try:
             there = await self._node.registry.get(queue_key(name)) is not None
-        except UnavailableError as error:
+        except RegistryUnavailableError as error:
             raise registry_away() from error
         if there:
             try:
@@ -341,9 +341,9 @@ class Directory:
                     [Guard(record.key, 0)],
                     [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())],
                 )
-            except UnavailableError as error:
+            except RegistryUnavailableError as error:
                 raise registry_away() from error
-            except OutcomeUnknownError:
+            except CommitUnknownError:
                 continue
             if revision is not None:
                 # Not until there is one of that name: it may be one that was deleted.
@@ -428,9 +428,9 @@ class Directory:
                     revision = await self._node.registry.commit(
                         [Guard(entry.key, entry.revision)], [Put(entry.key, changed.encode())]
                     )
-            except UnavailableError as error:
+            except RegistryUnavailableError as error:
                 raise registry_away() from error
-            except OutcomeUnknownError:
+            except CommitUnknownError:
                 continue
             if revision is not None:
                 await self._wait_revision(name, revision)
@@ -450,9 +450,9 @@ class Directory:
                     [Guard(record.key, entry.revision)],
                     [Delete(record.key), Delete(ring_key(record.id))],
                 )
-            except UnavailableError as error:
+            except RegistryUnavailableError as error:
                 raise registry_away() from error
-            except OutcomeUnknownError as error:
+            except CommitUnknownError as error:
                 raise BrokerError(
                     common.REASON_OUTCOME_UNKNOWN,
                     f"queue {name!r} may have been deleted",

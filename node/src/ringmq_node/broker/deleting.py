@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ringmq.v1 import common_pb2 as common
 from ringmq_gm import View, ViewError, ring_key
-from ringmq_gm.registry.base import Delete, Guard, OutcomeUnknownError, UnavailableError
+from ringmq_gm.registry.base import CommitUnknownError, Delete, Guard, RegistryUnavailableError
 from ringmq_node.broker.catalogue import registry_away
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import QueueRecord
@@ -93,10 +93,10 @@ async def _delete_as_master(node: Node, replica: Replica, master: QueueMaster) -
                     return
         except ViewError as error:
             raise _not_master(record) from error
-        except UnavailableError as error:
+        except RegistryUnavailableError as error:
             if not unknown:
                 raise registry_away() from error
-        except OutcomeUnknownError:
+        except CommitUnknownError:
             unknown = True
         await asyncio.sleep(RETRY_S)
 
