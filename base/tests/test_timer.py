@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
-import uvloop
+from loops import LOOPS, LoopFactory, run
 
 from ringmq_base.timer import Timer
 
-LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [
-    uvloop.new_event_loop,
-    asyncio.new_event_loop,
-]
+on_both_loops = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 
 
 class Recorder:
@@ -27,21 +23,12 @@ class Recorder:
         self.called.set()
 
 
-def run(loop: Callable[[], asyncio.AbstractEventLoop], work: Callable[[Recorder], object]) -> None:
-    async def main() -> None:
-        await work(Recorder())  # type: ignore[misc]
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
-
-
-@pytest.mark.parametrize("loop", LOOPS, ids=["uvloop", "asyncio"])
-def test_a_moment_that_has_passed_can_be_set_again_before_its_call(
-    loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+@on_both_loops
+def test_a_moment_that_has_passed_can_be_set_again_before_its_call(loop: LoopFactory) -> None:
     """uvloop's handle for such a moment has no `when`: this raised AttributeError in every node."""
 
-    async def scenario(recorder: Recorder) -> None:
+    async def scenario() -> None:
+        recorder = Recorder()
         now = asyncio.get_running_loop().time()
         recorder.timer.set_by(now - 1)
         recorder.timer.set_by(now - 2)
@@ -50,12 +37,13 @@ def test_a_moment_that_has_passed_can_be_set_again_before_its_call(
         assert len(recorder.calls) == 1
         assert recorder.timer.at is None
 
-    run(loop, scenario)
+    run(scenario(), on=loop)
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=["uvloop", "asyncio"])
-def test_the_earliest_moment_counts(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    async def scenario(recorder: Recorder) -> None:
+@on_both_loops
+def test_the_earliest_moment_counts(loop: LoopFactory) -> None:
+    async def scenario() -> None:
+        recorder = Recorder()
         now = asyncio.get_running_loop().time()
         recorder.timer.set_by(now + 60)
         recorder.timer.set_by(now + 0.01)
@@ -64,12 +52,13 @@ def test_the_earliest_moment_counts(loop: Callable[[], asyncio.AbstractEventLoop
         await recorder.called.wait()
         assert len(recorder.calls) == 1
 
-    run(loop, scenario)
+    run(scenario(), on=loop)
 
 
-@pytest.mark.parametrize("loop", LOOPS, ids=["uvloop", "asyncio"])
-def test_set_at_forgets_the_moment_before(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    async def scenario(recorder: Recorder) -> None:
+@on_both_loops
+def test_set_at_forgets_the_moment_before(loop: LoopFactory) -> None:
+    async def scenario() -> None:
+        recorder = Recorder()
         now = asyncio.get_running_loop().time()
         recorder.timer.set_by(now)
         recorder.timer.set_at(now + 0.01)
@@ -79,4 +68,4 @@ def test_set_at_forgets_the_moment_before(loop: Callable[[], asyncio.AbstractEve
         recorder.timer.set_at(None)
         assert recorder.timer.at is None
 
-    run(loop, scenario)
+    run(scenario(), on=loop)

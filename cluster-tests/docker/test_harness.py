@@ -5,7 +5,6 @@ them prove nothing.
 """
 
 import http.client
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 
 import docker
 import pytest
+from children import child_environment
 from containers.cluster import Cluster
 from containers.container import ClusterError
 from containers.echo import ask, echo_nodes, sees
@@ -244,7 +244,7 @@ def test_what_a_killed_run_left_is_swept_up_by_the_next(engine: docker.DockerCli
     )
     died = subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        env=child_environment(),
         check=False,
         timeout=60,
     )

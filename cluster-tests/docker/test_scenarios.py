@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+import loops
 import pytest
 from containers import traffic
 from containers.client import Client, Record
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 QUEUE = "orders"
 PROGRAM = "/traffic.py"
+FILES = {Path(traffic.__file__): PROGRAM, Path(loops.__file__): "/loops.py"}
 # The nodes' defaults.
 RING_TIMEOUT_S = 2.0
 LEASE_S = 6.0
@@ -57,7 +59,7 @@ def start_client(
     cluster: Cluster, settings: Settings, *, reach: tuple[str, ...] | None = None
 ) -> Client:
     command = ["python", PROGRAM, settings.argument()]
-    return cluster.client(command, reach=reach, files={Path(traffic.__file__): PROGRAM})
+    return cluster.client(command, reach=reach, files=FILES)
 
 
 def seeds_of(*nodes: str) -> str:
@@ -316,4 +318,4 @@ def test_a_client_that_cant_reach_the_advertised_names_is_relayed(cluster: Clust
         async with asyncio.timeout(CLIENT_SECONDS_MAX):
             return await talk()
 
-    assert asyncio.run(within_time()) == bodies
+    assert loops.run(within_time()) == bodies

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 from google.protobuf.message import Message
+from loops import run
 from nemesis import Cluster
 from nemesis.wire import RawStream, Refusal, call
 
@@ -82,7 +83,7 @@ def test_bytes_that_are_no_grpc(tmp_path: Path) -> None:
                             await reader.read()  # Until the node closes it.
                     writer.transport.abort()
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_methods_and_messages_that_are_not_ours(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_methods_and_messages_that_are_not_ours(tmp_path: Path) -> None:
                 for method in ("Publish", "Consume"):
                     await stream_of_garbage(address, method)
 
-    asyncio.run(story())
+    run(story())
 
 
 async def stream_of_garbage(address: str, method: str) -> None:
@@ -148,7 +149,7 @@ def test_streams_in_the_wrong_order(tmp_path: Path) -> None:
                             await stream.sent(*requests)
                         assert caught.value.reason == reason, requests
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_names(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_names(tmp_path: Path) -> None:
                 async with client.publisher("nothing"):
                     pass
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_modes_that_there_are_not(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_modes_that_there_are_not(tmp_path: Path) -> None:
                 with pytest.raises(ringmq.QueueNotFoundError):
                     await client.set_queue_mode("nothing", ringmq.QueueMode.LAZY)
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_too_large_a_message(tmp_path: Path) -> None:
@@ -220,4 +221,4 @@ def test_too_large_a_message(tmp_path: Path) -> None:
             async with cluster.client() as client:
                 assert await client.purge_queue("q") == 1
 
-    asyncio.run(story())
+    run(story())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import run
 from nemesis import Cluster, scenario, until
 from nemesis.oracle import body_of
 from nemesis.workload import Publishing
@@ -105,7 +106,7 @@ def test_single_replica_serves_all_but_the_damaged_message(tmp_path: Path) -> No
             replica = await cluster.replica("q", "a")
             assert (replica.messages, replica.messages_missing) == (0, 0)
 
-    asyncio.run(story())
+    run(story())
 
 
 async def shows(cluster: Cluster, damaged: int) -> bool:

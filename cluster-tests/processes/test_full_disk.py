@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from loops import run
 from nemesis import Cluster, until
 
 import ringmq
@@ -83,7 +84,7 @@ def test_one_full_disk(tmp_path: Path, place: int) -> None:
 
     name = "abc"[place]
     with small_disk(tmp_path / name):
-        asyncio.run(story(name))
+        run(story(name))
 
 
 def test_every_disk_full(tmp_path: Path) -> None:
@@ -108,4 +109,4 @@ def test_every_disk_full(tmp_path: Path) -> None:
             (await cluster.drained("q")).judge(load)
 
     with small_disk(tmp_path / "a"):
-        asyncio.run(story())
+        run(story())

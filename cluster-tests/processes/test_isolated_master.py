@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from children import child_environment
 from etcd_server import START_S_MAX, require_etcd
+from loops import run
 from nemesis import Cluster, until
 from nemesis.network import Network
 
@@ -30,18 +32,16 @@ LEFT_DEADLINE_S = 5.0
 RIGHT_DEADLINE_S = 30.0
 ETCD_PORT = 2379
 HOSTS = ("a", "b", "c", "etcd", "left", "right")
-SUPPORT = Path(__file__).parent / "support"
 
 
 class Program:
     """One `nemesis.inside` on a host."""
 
     def __init__(self, network: Network, host: str, *arguments: str) -> None:
-        path = os.pathsep.join([str(SUPPORT), *filter(None, sys.path)])
         self._process = subprocess.Popen(
             [*network.inside(host), sys.executable, "-m", "nemesis.inside", *arguments],
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env=child_environment(),
         )
 
     def opened(self) -> None:
@@ -103,7 +103,7 @@ def test_isolated_master(tmp_path: Path, sees_registry: bool) -> None:
             etcd.wait(10)
 
     with Network(*HOSTS) as network:
-        asyncio.run(story(network))
+        run(story(network))
 
 
 async def isolate(cluster: Cluster, network: Network, *, sees_registry: bool) -> None:

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from loops import run
 from nemesis import Cluster, scenario, until
 
 import ringmq
@@ -204,4 +205,4 @@ def test_numbers_of_a_node_without_memory(tmp_path: Path) -> None:
             assert storage.blocks_read > 0
             (await cluster.drained("q")).judge(load)
 
-    asyncio.run(story())
+    run(story())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from etcd_server import free_ports
+from loops import run
 from nemesis import Cluster
 
 pytestmark = pytest.mark.slow
@@ -54,4 +54,4 @@ def test_starts_that_are_refused(tmp_path: Path) -> None:
             cluster.data("a").unlink()
             await cluster.start("a")
 
-    asyncio.run(story())
+    run(story())

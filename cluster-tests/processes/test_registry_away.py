@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from etcd_server import EtcdCluster
+from loops import run
 from nemesis import Cluster, until
 
 import ringmq
@@ -62,7 +63,7 @@ def test_etcd_away_and_a_failover_meanwhile(tmp_path: Path) -> None:
             eager.delivered.judge(load)
 
     with EtcdCluster(tmp_path / "etcd") as etcd:
-        asyncio.run(story(etcd))
+        run(story(etcd))
 
 
 def test_etcd_stopped_and_resumed(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_etcd_stopped_and_resumed(tmp_path: Path) -> None:
             (await cluster.drained("q")).judge(load)
 
     with EtcdCluster(tmp_path / "etcd") as etcd:
-        asyncio.run(story(etcd))
+        run(story(etcd))
 
 
 def test_locked_sqlite_registry(tmp_path: Path) -> None:
@@ -116,4 +117,4 @@ def test_locked_sqlite_registry(tmp_path: Path) -> None:
             assert load.errors == []
             (await cluster.drained("q")).judge(load)
 
-    asyncio.run(story())
+    run(story())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import run
 from nemesis import Cluster, until
 
 import ringmq
@@ -57,7 +58,7 @@ def test_memory_alarm_above_a_tiny_watermark(tmp_path: Path) -> None:
             assert (found["a"]["memory_alarm"], found["b"]["memory_alarm"]) == (True, False)
             assert found["b"]["desired_duration_s"] is None
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_disk_alarm_below_a_huge_limit(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_disk_alarm_below_a_huge_limit(tmp_path: Path) -> None:
             assert cluster.log("a", lines=1000).count("disk alarm on") == 1
             assert "disk alarm" not in cluster.log("b", lines=1000).rpartition(" ready at ")[2]
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_a_node_that_hangs_is_listed_without_numbers(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_a_node_that_hangs_is_listed_without_numbers(tmp_path: Path) -> None:
 
             await until(answers, "b is back", within_s=20)
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_a_backlog_pages_out_and_raises_no_alarm(tmp_path: Path) -> None:
@@ -136,4 +137,4 @@ def test_a_backlog_pages_out_and_raises_no_alarm(tmp_path: Path) -> None:
             assert "memory alarm" not in cluster.log("a", lines=1000)
             (await cluster.drained("q")).judge(load)
 
-    asyncio.run(story())
+    run(story())

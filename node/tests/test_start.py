@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import run
 from node.tests.nodes import lone_node
 
 import ringmq_node.node as node_module
@@ -70,7 +71,7 @@ def test_recovery_has_no_deadline_and_leaves_the_loop_its_turns(
             assert max(late_s) < 2 * OPENING_S
             await node.stop()
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.slow
@@ -94,7 +95,7 @@ def test_sigterm_ends_a_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             await run_node(node.config, ready=lambda _: pytest.fail("it was ready"))
         assert len(opened) < 5
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_progress_is_said_if_it_takes_long(caplog: pytest.LogCaptureFixture) -> None:
@@ -109,7 +110,7 @@ def test_progress_is_said_if_it_takes_long(caplog: pytest.LogCaptureFixture) -> 
         brief.end()
 
     with caplog.at_level(logging.INFO):
-        asyncio.run(main())
+        run(main())
     said = [record.getMessage().rpartition(",")[0] for record in caplog.records]
     assert said == [
         "opening under way: 1 of 2 queues",

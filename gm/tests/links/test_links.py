@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import loops
 import pytest
 from group_harness import LocalCluster, local_cluster, until
 
@@ -60,7 +61,7 @@ def run(tmp_path: Path, story: Callable[[Caller], Awaitable[None]]) -> None:
         async with caller() as made, asyncio.timeout(20):
             await story(made)
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 def frames_message(*frames: Frame) -> bytes:

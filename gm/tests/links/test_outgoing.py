@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from loops import run
 
 from ringmq_gm import GroupOptions
 from ringmq_gm.core.frames import OpFrame
@@ -83,7 +84,7 @@ def test_who_takes_less_than_a_window_in_the_time_is_slow(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_who_has_room_for_all_that_comes_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,4 +109,4 @@ def test_who_has_room_for_all_that_comes_is_not_slow(monkeypatch: pytest.MonkeyP
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-    asyncio.run(main())
+    run(main())

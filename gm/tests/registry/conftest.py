@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import loops
 import pytest
 from etcd_server import EtcdCluster
 
@@ -46,19 +46,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
 
 @pytest.fixture(autouse=True)
 def _no_task_is_left() -> Iterator[None]:
-    """Fails a test whose loop was left with tasks: `close` has to end what it began."""
-    left: list[str] = []
-    original = asyncio.runners._cancel_all_tasks  # type: ignore[attr-defined]
-
-    def remember(loop: asyncio.AbstractEventLoop) -> None:
-        left.extend(
-            task.get_name()
-            for task in asyncio.all_tasks(loop)
-            if task.get_name().startswith("registry")
-        )
-        original(loop)
-
-    asyncio.runners._cancel_all_tasks = remember  # type: ignore[attr-defined]
+    """Fails a test whose registry still has tasks when the loop ends: `close` ends all of them."""
+    loops.left_tasks.clear()
     yield
-    asyncio.runners._cancel_all_tasks = original  # type: ignore[attr-defined]
+    left = [name for name in loops.left_tasks if name.startswith("registry")]
     assert not left, f"tasks that outlived their registry: {left}"

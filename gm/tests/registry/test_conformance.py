@@ -14,6 +14,8 @@ from typing import Protocol
 
 import pytest
 import registry_worker
+from children import child_environment
+from loops import run
 
 from ringmq_gm.registry.base import (
     COMMIT_BYTES_MAX,
@@ -121,7 +123,7 @@ def test_commit_over_several_keys_is_all_or_nothing(engine: Engine) -> None:
             assert (await a.list("r/")).entries == (KeyValue("r/a", b"2", second),)
             assert await a.commit([Guard("r/b", 0)], [Put("r/b", b"3")]) is not None
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_commit_that_changes_nothing_makes_no_revision(engine: Engine) -> None:
@@ -132,7 +134,7 @@ def test_commit_that_changes_nothing_makes_no_revision(engine: Engine) -> None:
             assert await registry.commit([], [Delete("absent")]) == revision
             assert (await registry.list("")).revision == revision
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_list_is_by_prefix_in_order_and_of_one_revision(engine: Engine) -> None:
@@ -151,7 +153,7 @@ def test_list_is_by_prefix_in_order_and_of_one_revision(engine: Engine) -> None:
             assert await registry.get("b/") == KeyValue("b/", b"b/", revision)
             assert await registry.get("b/2") is None
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 @pytest.mark.slow
@@ -164,7 +166,7 @@ def test_list_of_many_entries_is_whole(engine: Engine) -> None:
             entries = (await registry.list("n/")).entries
             assert [entry.key for entry in entries] == [f"n/{number:04}" for number in range(640)]
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_no_increment_is_lost_between_connections(engine: Engine) -> None:
@@ -177,7 +179,7 @@ def test_no_increment_is_lost_between_connections(engine: Engine) -> None:
             assert entry is not None
             assert entry.value == b"40"
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def _worker(engine: Engine, *arguments: str) -> subprocess.Popen[str]:
@@ -186,6 +188,7 @@ def _worker(engine: Engine, *arguments: str) -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env=child_environment(),
     )
 
 
@@ -207,7 +210,7 @@ def test_no_increment_is_lost_between_processes(engine: Engine) -> None:
             assert entry is not None
             assert entry.value == b"75"
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_watch_begins_with_the_state_and_shows_commits_whole_and_in_order(engine: Engine) -> None:
@@ -238,7 +241,7 @@ def test_watch_begins_with_the_state_and_shows_commits_whole_and_in_order(engine
                 last = revisions[-1]
             await watched.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_watch_ends_when_the_registry_is_closed(engine: Engine) -> None:
@@ -261,7 +264,7 @@ def test_watch_ends_when_the_registry_is_closed(engine: Engine) -> None:
         with pytest.raises(RegistryUnavailableError, match="closed"):
             await registry.get("k")
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_cancelled_watch_leaves_the_registry_usable(engine: Engine) -> None:
@@ -276,7 +279,7 @@ def test_cancelled_watch_leaves_the_registry_usable(engine: Engine) -> None:
                 await waiter
             assert await _put(registry, "k", b"1")
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_session_keys_live_while_it_does(engine: Engine) -> None:
@@ -297,7 +300,7 @@ def test_session_keys_live_while_it_does(engine: Engine) -> None:
             await session.close()
             await watched.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 @pytest.mark.slow
@@ -319,7 +322,7 @@ def test_session_is_renewed_until_its_connection_is_closed(engine: Engine) -> No
             await watched.until(s=None)
             await watched.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 @pytest.mark.slow
@@ -342,7 +345,7 @@ def test_lease_of_a_process_that_is_gone_runs_out(engine: Engine, how: str) -> N
     try:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "held\n"
-        asyncio.run(follow_until_gone())
+        run(follow_until_gone())
         if how == "stopped":
             worker.send_signal(signal.SIGCONT)
             output, _ = worker.communicate("go on\n", timeout=20)
@@ -359,7 +362,7 @@ def test_session_of_another_connection_is_refused(engine: Engine) -> None:
             with pytest.raises(LimitError, match="not one of this registry"):
                 await b.commit([], [Put("k", b"1", leased=True)], session=session)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_put_without_lease_frees_the_key_from_the_session(engine: Engine) -> None:
@@ -373,7 +376,7 @@ def test_put_without_lease_frees_the_key_from_the_session(engine: Engine) -> Non
             assert entry is not None
             assert entry.value == b"2"
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -398,7 +401,7 @@ def test_commit_over_a_limit_is_refused(
             with pytest.raises(LimitError, match=message):
                 await registry.commit([], operations)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_commit_at_every_limit_is_carried_out(engine: Engine) -> None:
@@ -417,7 +420,7 @@ def test_commit_at_every_limit_is_carried_out(engine: Engine) -> None:
             assert entry is not None
             assert len(entry.value) == VALUE_BYTES_MAX
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 @pytest.mark.parametrize("ttl_s", [0.0, -1.0, float("nan"), float("inf")])
@@ -427,4 +430,4 @@ def test_lease_of_no_sensible_length_is_refused(engine: Engine, ttl_s: float) ->
             with pytest.raises(LimitError):
                 await registry.session(ttl_s)
 
-    asyncio.run(scenario())
+    run(scenario())

@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from etcd_server import EtcdCluster
+from loops import run
 
 from ringmq_gm.registry.base import (
     Change,
@@ -107,7 +108,7 @@ def test_killed_etcd_is_unavailable_within_the_deadline_and_works_again(etcd: Et
         assert await registry.get("leased") is not None
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_commit_to_an_etcd_that_hangs_is_of_unknown_outcome(etcd: EtcdCluster) -> None:
@@ -129,7 +130,7 @@ def test_commit_to_an_etcd_that_hangs_is_of_unknown_outcome(etcd: EtcdCluster) -
         assert (entry.value, entry.revision) in ((b"1", 2), (b"2", 3))
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_session_without_etcd_is_lost_by_the_holders_clock(etcd: EtcdCluster) -> None:
@@ -152,7 +153,7 @@ def test_session_without_etcd_is_lost_by_the_holders_clock(etcd: EtcdCluster) ->
                     break
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_watch_survives_compaction_and_a_restart_at_once(etcd: EtcdCluster) -> None:
@@ -173,7 +174,7 @@ def test_watch_survives_compaction_and_a_restart_at_once(etcd: EtcdCluster) -> N
         await registry.close()
         await other.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_list_that_is_overtaken_by_compaction_begins_anew(
@@ -201,7 +202,7 @@ def test_list_that_is_overtaken_by_compaction_begins_anew(
         assert entries[0].value == b"2"
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_commit_in_fragments_arrives_whole(
@@ -244,7 +245,7 @@ def test_commit_in_fragments_arrives_whole(
             assert set(count.values()) == {128}, "a commit was split over two batches"
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_three_members_stay_usable_while_one_is_dead_or_hangs(three: EtcdCluster) -> None:
@@ -266,7 +267,7 @@ def test_three_members_stay_usable_while_one_is_dead_or_hangs(three: EtcdCluster
         assert not session.lost
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_member_without_a_leader_answers_nothing_and_its_watch_moves(three: EtcdCluster) -> None:
@@ -291,7 +292,7 @@ def test_member_without_a_leader_answers_nothing_and_its_watch_moves(three: Etcd
         await _until(watch, "k", b"3")
         await isolated.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_another_cluster_behind_the_address_is_refused(tmp_path: Path) -> None:
@@ -306,4 +307,4 @@ def test_another_cluster_behind_the_address_is_refused(tmp_path: Path) -> None:
                 await registry.get("k")
             await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from loops import run
 
 from ringmq_gm.registry.base import Delete, Guard, KeyValue, Operation, Put, Registry
 
@@ -90,4 +90,4 @@ def test_engine_agrees_with_a_dict(
         for registry in registries:
             await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())

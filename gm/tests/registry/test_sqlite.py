@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from loops import run
 
 from ringmq_gm.registry.base import (
     AddressError,
@@ -62,7 +63,7 @@ def test_commit_waits_for_a_lock_and_gives_up_at_its_deadline(path: Path) -> Non
         other.close()
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_cancelled_commit_that_still_waits_is_never_made(path: Path) -> None:
@@ -84,7 +85,7 @@ def test_cancelled_commit_that_still_waits_is_never_made(path: Path) -> None:
         assert entry.value == b"1"
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
@@ -114,7 +115,7 @@ def test_deleted_registry_is_unavailable_and_not_made_anew(path: Path, what: str
         assert entry.value == b"1"
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_another_registry_in_its_place_is_refused(path: Path) -> None:
@@ -132,7 +133,7 @@ def test_another_registry_in_its_place_is_refused(path: Path) -> None:
         await impostor.close()
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_watch_goes_on_with_a_reset_after_the_registry_was_away(path: Path) -> None:
@@ -155,7 +156,7 @@ def test_watch_goes_on_with_a_reset_after_the_registry_was_away(path: Path) -> N
         await registry.close()
         await other.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_watch_that_fell_behind_what_is_kept_begins_anew(path: Path) -> None:
@@ -179,7 +180,7 @@ def test_watch_that_fell_behind_what_is_kept_begins_anew(path: Path) -> None:
             assert raw.execute("SELECT COUNT(*) FROM changes").fetchone() == (5,)
         raw.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_lease_from_before_a_reboot_has_run_out(path: Path) -> None:
@@ -199,7 +200,7 @@ def test_lease_from_before_a_reboot_has_run_out(path: Path) -> None:
                     break
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 @pytest.mark.parametrize("content", ["text", "database"])
@@ -219,7 +220,7 @@ def test_file_that_is_something_else_is_refused_and_left_alone(path: Path, conte
             await registry.get("k")
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
     assert path.read_bytes() == before
 
 
@@ -230,7 +231,7 @@ def test_missing_folder_is_unavailable(tmp_path: Path) -> None:
             await registry.get("k")
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 @pytest.mark.slow
@@ -256,7 +257,7 @@ def test_commit_that_hangs_after_it_began_is_of_unknown_outcome(
             await registry.commit([], [Put("k", b"3")])
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_gate_lets_one_of_them_win() -> None:
@@ -294,4 +295,4 @@ def test_full_disk_is_unavailable_and_nothing_was_changed(small_disk: Path) -> N
         assert await registry.commit([], [Put("k", b"2")]) == 2
         await registry.close()
 
-    asyncio.run(scenario())
+    run(scenario())

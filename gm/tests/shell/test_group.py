@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from group_harness import ListApplication, LocalCluster, local_cluster, until
+from loops import run
 from tcp_proxy import TcpProxy
 
 from ringmq_gm import (
@@ -74,7 +75,7 @@ def test_what_the_master_multicasts_is_delivered_everywhere_in_order(tmp_path: P
             assert apps["c"].ops == apps["a"].ops
             assert all(mark.persisted == 1000 for mark in rings["a"].marks().values())
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_order_holds_while_links_are_cut_under_load(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_order_holds_while_links_are_cut_under_load(tmp_path: Path) -> None:
             assert rings["a"].view is not None
             assert rings["a"].view.epoch == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_the_next_member_takes_over_when_the_master_refuses_connections(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_the_next_member_takes_over_when_the_master_refuses_connections(tmp_path
             assert prefix_of(apps["a"].payloads, apps["b"].payloads)
             assert apps["c"].ops == apps["b"].ops
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_node_that_comes_back_joins_and_catches_up(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_node_that_comes_back_joins_and_catches_up(tmp_path: Path) -> None:
             assert len(apps["a"].catch_ups) == 1
             assert apps["a"].ops == apps["b"].ops == apps["c"].ops
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_every_member_may_submit(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_every_member_may_submit(tmp_path: Path) -> None:
             with pytest.raises(TooLargeError):
                 rings["a"].multicast(bytes(1001))
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_slow_receiver_holds_the_master_back_and_is_then_put_out(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_a_slow_receiver_holds_the_master_back_and_is_then_put_out(tmp_path: Pat
             assert apps["c"].ops == apps["a"].ops
             proxies["b"].release()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_node_that_holds_its_credit_back_gets_a_window_and_the_rest_later(tmp_path: Path) -> None:
@@ -225,7 +226,7 @@ def test_a_node_that_holds_its_credit_back_gets_a_window_and_the_rest_later(tmp_
             await until(lambda: synced(rings["a"].view) == ["a", "c"])
             await until(lambda: apps["a"].confirmed[1] == 201)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_is_held_and_released_arrives_once_and_in_order(tmp_path: Path) -> None:
@@ -251,7 +252,7 @@ def test_what_is_held_and_released_arrives_once_and_in_order(tmp_path: Path) -> 
             assert rings["a"].view is not None
             assert rings["a"].view.epoch == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_large_op_travels_in_parts_and_others_pass_it(tmp_path: Path) -> None:
@@ -275,7 +276,7 @@ def test_a_large_op_travels_in_parts_and_others_pass_it(tmp_path: Path) -> None:
             same = cluster.apps["large"]["c"].payloads == [b"first", body, b"behind"]
             assert same
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_promotion_hands_over(tmp_path: Path) -> None:
@@ -295,7 +296,7 @@ def test_promotion_hands_over(tmp_path: Path) -> None:
             with pytest.raises(PromotionError, match="already master"):
                 await rings["c"].promote(cluster.nodes["c"].group.me)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_deleted_ring_ends_at_every_member(tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ def test_a_deleted_ring_ends_at_every_member(tmp_path: Path) -> None:
             assert again["a"].multicast(b"new") == 1
             await until(lambda: apps["a"].confirmed[1] == 1)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_member_that_opens_the_ring_last_still_gets_its_hello(tmp_path: Path) -> None:
@@ -334,7 +335,7 @@ def test_a_member_that_opens_the_ring_last_still_gets_its_hello(tmp_path: Path) 
             cluster.open("late", "b")
             await until(lambda: cluster.apps["late"]["a"].confirmed[1] == 1)
 
-    asyncio.run(main())
+    run(main())
 
 
 class FailingApplication(ListApplication):
@@ -362,7 +363,7 @@ def test_an_exception_in_the_application_ends_the_ring_and_the_group(tmp_path: P
             await cluster.nodes["b"].server.stop(0)
             await cluster.nodes.pop("b").registry.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_node_that_was_started_twice_stops_its_earlier_life(tmp_path: Path) -> None:
@@ -376,7 +377,7 @@ def test_a_node_that_was_started_twice_stops_its_earlier_life(tmp_path: Path) ->
             await first.registry.close()
             assert cluster.nodes["a"].group.nodes()["a"].incarnation == 2
 
-    asyncio.run(main())
+    run(main())
 
 
 class CountingRegistry(SqliteRegistry):
@@ -410,7 +411,7 @@ def test_a_death_costs_a_few_commits_for_all_rings(
             assert CountingRegistry.commits <= 12
 
     monkeypatch.setattr("group_harness.SqliteRegistry", CountingRegistry)
-    asyncio.run(main())
+    run(main())
 
 
 def test_links_that_nobody_needs_are_closed(tmp_path: Path) -> None:
@@ -424,7 +425,7 @@ def test_links_that_nobody_needs_are_closed(tmp_path: Path) -> None:
             await cluster.nodes["a"].group.close_ring("r")
             await until(lambda: cluster.nodes["a"].group.linked_nodes() == [])
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_ring_works_while_the_registry_is_away_and_changes_when_it_is_back(
@@ -453,4 +454,4 @@ def test_a_ring_works_while_the_registry_is_away_and_changes_when_it_is_back(
             await until(lambda: apps["b"].confirmed[1] == 101)
             assert apps["c"].ops == apps["b"].ops
 
-    asyncio.run(main())
+    run(main())

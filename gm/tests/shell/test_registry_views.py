@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import loops
 from group_harness import until
 
 from ringmq_gm import MemberId, View, first_view, ring_key
@@ -115,7 +116,7 @@ def run(tmp_path: Path, story: Callable[[Bench], Awaitable[None]]) -> None:
         async with bench(tmp_path) as made, asyncio.timeout(20):
             await story(made)
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 def test_proposals_of_many_rings_go_in_one_commit(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ registry_worker.py URL hold KEY TTL_S        puts KEY with a session and prints 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
+
+from loops import run
 
 from ringmq_gm.registry.base import Guard, Put, Registry, SessionLostError
 from ringmq_gm.registry.url import open_registry
@@ -53,4 +54,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    run(main())

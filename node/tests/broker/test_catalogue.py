@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from loops import run
 
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import (
@@ -45,7 +46,7 @@ def with_directory(folder: Path, work: Callable[[Directory, Registry], Awaitable
             await asyncio.gather(watching, return_exceptions=True)
             await registry.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 async def put(registry: Registry, record: QueueRecord) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from loops import run
 from node.tests.nodes import lone_node
 
 import ringmq
@@ -41,7 +42,7 @@ def with_node(folder: Path, work: Callable[[Node, ringmq.Client], Awaitable[None
             finally:
                 await node.stop()
 
-    asyncio.run(main())
+    run(main())
 
 
 class Registrar:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from loops import run
 
 import ringmq
 from ringmq_gm import Group
@@ -104,4 +105,4 @@ def test_a_ring_goes_on_without_the_node_whose_disk_hangs(
                 await asyncio.gather(*(node.stop() for node in nodes.values()))
             hang.over.set()
 
-    asyncio.run(main())
+    run(main())

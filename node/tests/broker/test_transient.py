@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from loops import run
 from node.tests.replica.test_replica import PlayedHost, PlayedRing, Publisher
 from node.tests.storage.workload import run_store
 
@@ -84,7 +85,7 @@ def with_directory(
         finally:
             await registry.close()
 
-    asyncio.run(main())
+    run(main())
 
 
 async def is_there(registry: Registry) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import run
 
 from ringmq import OutcomeUnknownError, QueueNotFoundError
 from ringmq_node.cli.bench.bodies import FOREIGN, HEADER_BYTES, Bodies, times_ns
@@ -58,7 +59,7 @@ def test_the_window_is_full_and_never_exceeded(window: int) -> None:
         await load.publish(publisher, window=window)
         return load, publisher
 
-    load, publisher = asyncio.run(work())
+    load, publisher = run(work())
     assert publisher.unconfirmed_max == window
     assert publisher.taken == numbered(0, 1000)
     assert list(load.tally.confirmed) == [(0, 999)]
@@ -73,7 +74,7 @@ def test_a_failure_ends_it_and_says_what_is_not_confirmed() -> None:
         await load.publish(SlowPublisher(fail_at=500, error=error), window=4, batch=4)
         return load
 
-    load = asyncio.run(work())
+    load = run(work())
     assert load.failure is error
     assert load.failed == 1
     assert load.tally.published == 500
@@ -86,7 +87,7 @@ def test_a_wrong_request_is_raised() -> None:
         await Load(Tally(), numbered, 10).publish(publisher, window=2)
 
     with pytest.raises(QueueNotFoundError):
-        asyncio.run(work())
+        run(work())
 
 
 def test_percentiles_are_by_nearest_rank_over_messages() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
+
+from loops import run
 
 from ringmq.v1 import admin_pb2 as admin
 from ringmq_node.doors.grpc.admin import AdminService
@@ -28,5 +29,5 @@ def test_a_queue_that_is_deleted_while_the_masters_are_asked_is_not_listed() -> 
     )
     context = SimpleNamespace(invocation_metadata=lambda: ())
     service = AdminService(cast(Any, node))
-    data = asyncio.run(service._list_queues(b"", cast(Any, context)))
+    data = run(service._list_queues(b"", cast(Any, context)))
     assert [info.queue for info in admin.ListQueuesResponse.FromString(data).queues] == ["p"]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
+import loops
 import pytest
 
 from ringmq.v1 import broker_pb2 as broker
@@ -69,7 +70,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(10):
             await work()
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 async def settled(peer: Peer) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
 import pytest
+from loops import run
 from node.tests.broker.test_deleting import with_node
 
 import ringmq
@@ -82,7 +82,7 @@ def test_what_may_have_been_done_is_unknown(
         assert await reason_of(handler(request.SerializeToString(), cast(Any, CONTEXT))) == reason
         assert channel.calls == 1
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_what_can_not_be_sent_was_not_done() -> None:
@@ -96,7 +96,7 @@ def test_what_can_not_be_sent_was_not_done() -> None:
             assert await reason_of(work) == "REASON_NO_MASTER"
             await channels.close()
 
-        asyncio.run(main())
+        run(main())
 
 
 def test_what_was_removed_is_handed_out_though_the_master_moves(

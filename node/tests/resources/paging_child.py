@@ -14,6 +14,8 @@ import time
 from collections import deque
 from pathlib import Path
 
+from loops import run
+
 from ringmq_node.resources import ResourceMonitor
 from ringmq_node.resources.allocator import trim
 from ringmq_node.resources.cgroup import resident_bytes
@@ -79,4 +81,4 @@ async def main(with_trim: bool) -> None:
     print(LIMIT, queue.taken_bytes, peak, busy, kept, resident_bytes(), queue.duration_s)
 
 
-asyncio.run(main("--without-trim" not in sys.argv))
+run(main("--without-trim" not in sys.argv))

@@ -12,6 +12,8 @@ from math import inf, isfinite
 from pathlib import Path
 
 import pytest
+from children import child_environment
+from loops import run
 
 from ringmq_node.resources import Alarm, ResourceMonitor
 from ringmq_node.resources.limits import MemoryFraction, Size
@@ -253,7 +255,7 @@ def test_the_task_looks_until_it_is_cancelled(tmp_path: Path, machine: Machine) 
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(story())
+    run(story())
 
 
 def test_a_data_directory_that_is_gone(tmp_path: Path) -> None:
@@ -267,7 +269,12 @@ def test_a_real_process_stays_inside_its_budget_and_keeps_messages_in_memory() -
     """A process that takes in far more than its watermark, blocks among other objects."""
     child = Path(__file__).with_name("paging_child.py")
     ended = subprocess.run(
-        [sys.executable, str(child)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(child)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=child_environment(),
     )
     assert ended.returncode == 0, ended.stderr
     limit, taken, peak, busy, kept, idle, bound_s = map(float, ended.stdout.split())

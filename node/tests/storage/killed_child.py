@@ -10,6 +10,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+from loops import run
+
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove
@@ -54,4 +56,4 @@ async def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1])))
+    run(main(Path(sys.argv[1])))

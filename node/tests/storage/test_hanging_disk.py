@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from loops import run
 from node.tests.storage.queue.test_queue_store import publish
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import LIMITS, QUEUE, bodies, open_store
@@ -100,7 +101,7 @@ def test_a_disk_that_hangs_fails_the_store_and_does_not_keep_it_from_closing(
         gate.open.set()
         await asyncio.sleep(0.05)
 
-    asyncio.run(main())
+    run(main())
 
 
 def test_a_slow_disk_and_a_process_that_was_stopped_are_not_a_disk_that_hangs() -> None:
@@ -174,7 +175,7 @@ def test_what_waits_for_a_slow_disk_is_said_to_be_too_much_until_it_is_durable()
             store.close()
             await running
 
-    asyncio.run(main())
+    run(main())
 
 
 def copy_of(state: ReplicatedState) -> ReplicatedState:
@@ -216,7 +217,7 @@ def test_bodies_are_fetched_no_faster_than_the_disk_takes_them() -> None:
             store.close()
             await running
 
-    asyncio.run(main())
+    run(main())
 
 
 @pytest.mark.parametrize(
@@ -265,4 +266,4 @@ def test_a_queue_that_a_thread_writes_to_is_deleted_without_waiting_for_it(
         assert bodies(again.open_queue(QUEUE)) == {}
         again.close()
 
-    asyncio.run(main())
+    run(main())

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from children import child_environment
 from node.tests.storage.queue.test_queue_store import append, publish
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import LIMITS, QUEUE, ROOT, bodies, open_store, run_store
@@ -386,7 +387,10 @@ def start_child(directory: Path, *, file_bytes_max: int = 0) -> subprocess.Popen
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
 
     return subprocess.Popen(
-        [sys.executable, str(CHILD), str(directory)], stdout=subprocess.PIPE, preexec_fn=limit
+        [sys.executable, str(CHILD), str(directory)],
+        stdout=subprocess.PIPE,
+        preexec_fn=limit,
+        env=child_environment(),
     )
 
 

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import loops
+
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
@@ -49,7 +51,7 @@ def run_store(store: Store, work: Callable[[], Awaitable[None]], *, timeout_s: f
                 store.close()
                 await running
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 def bodies(queue: QueueStore, *, bytes_max: int = 5_000) -> dict[int, bytes]:

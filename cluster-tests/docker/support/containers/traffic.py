@@ -26,6 +26,8 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Literal
 
+from loops import run
+
 import ringmq
 from ringmq import Batch, Publisher, QueueInfo, RingMQError
 from ringmq_node.cli.demo.lines import Lines
@@ -279,4 +281,4 @@ async def _run(settings: Settings) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(_run(Settings.parse(sys.argv[1]))))
+    sys.exit(run(_run(Settings.parse(sys.argv[1]))))

@@ -9,11 +9,12 @@ SEEDS as everywhere, separated by commas. The last line on stdout is the result,
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
+
+from loops import run
 
 import ringmq
 from nemesis.oracle import parse_body
@@ -84,4 +85,4 @@ async def main(what: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    run(main(*sys.argv[1:]))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loops import run
 
 from nemesis.cluster import Cluster
 
@@ -29,7 +30,7 @@ def scenario(
 
         @pytest.mark.slow
         def test(tmp_path: Path) -> None:
-            asyncio.run(told(tmp_path))
+            run(told(tmp_path))
 
         test.__name__ = test.__qualname__ = story.__name__
         test.__doc__ = story.__doc__

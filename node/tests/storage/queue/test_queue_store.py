@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from loops import new_loop
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import QUEUE, bodies, open_store, run_store
 
@@ -60,7 +61,7 @@ class QueueStoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.disk = SimulatedDisk()
-        self.loop = asyncio.new_event_loop()
+        self.loop = new_loop()
         self.messages: dict[int, Message] = {}
         self.install_count = 0
         self.open()

@@ -1,0 +1,47 @@
+"""The event loop on which tests run coroutines: the product's.
+
+    def test_a_ring_closes() -> None:
+        async def scenario() -> None: ...
+
+        run(scenario())
+
+Nodes and the command line run on uvloop, and uvloop is not asyncio: the handle of a timer has no
+`when` once its moment is past, a transport closes one turn later, other errors come out of a dead
+socket. A test on asyncio's loop shows nothing about either. So this module is the only one in the
+tests that makes loops; `cluster-tests/tidy/test_loops.py` refuses all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+R = TypeVar("R")
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+# The client is a library: it runs on the loop of its user, which may be either.
+LOOPS: dict[str, LoopFactory] = {
+    "uvloop": uvloop.new_event_loop,
+    "asyncio": asyncio.new_event_loop,
+}
+
+# The names of the tasks that were still alive when the last `run` ended. The runner cancels them
+# a moment later, so a fixture that looks for leftovers can't see them by itself.
+left_tasks: list[str] = []
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A loop of the product's kind, for a test that drives it step by step and closes it."""
+    return uvloop.new_event_loop()
+
+
+def run(work: Coroutine[Any, Any, R], *, on: LoopFactory = uvloop.new_event_loop) -> R:
+    """As `asyncio.run`, on a new loop of the product's kind; `on` names another kind."""
+    with asyncio.Runner(loop_factory=on) as runner:
+        try:
+            return runner.run(work)
+        finally:
+            left_tasks[:] = [task.get_name() for task in asyncio.all_tasks(runner.get_loop())]
