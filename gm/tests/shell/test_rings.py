@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import uvloop
 from group_harness import ListApplication
+from loops import run
 
 from ringmq_gm import LogEnd, MemberId, PromotionError, RingFailedError, first_view
 from ringmq_gm.core.events import Propose, Tick, ViewLearned
@@ -99,5 +99,4 @@ def test_a_deadline_that_has_passed_is_ticked_on_the_loop_of_the_product() -> No
             await asyncio.wait_for(promotion, 5)
         assert shell.failures == []
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
+    run(main())
