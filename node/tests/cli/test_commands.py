@@ -193,10 +193,10 @@ def test_consume_beyond_its_windows(run: Run, capsysbinary: pytest.CaptureFixtur
     assert run("publish", "q", "--count", 2500, "--size", 10)["confirmed"] == 2500
     # More than fit into a look.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ringmq_node.cli.messages.consume._LOOK_BYTES_MAX", 10_000)
+        patch.setattr("ringmq_node.cli.messages.look.HELD_BYTES_MAX", 10_000)
         assert refused()[0] == 1000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ringmq_node.cli.messages.consume._LOOK_MESSAGES_MAX", 100)
+        patch.setattr("ringmq_node.cli.messages.look.HELD_MESSAGES_MAX", 100)
         printed, said = refused("--count", 2000)
         assert printed == 100
         assert "stopped after 100 messages, 1000 bytes" in said

@@ -1,4 +1,4 @@
-"""Publishing under a window: never more than it says, in order, and every sample counted."""
+"""Publishing under a window: never more unconfirmed messages than it, in order, all counted."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 from loops import run
 
 from ringmq import OutcomeUnknownError, QueueNotFoundError
-from ringmq_node.cli.bench.bodies import FOREIGN, HEADER_BYTES, Bodies, times_ns
 from ringmq_node.cli.demo.lines import DAMAGED, Lines
+from ringmq_node.cli.load.bodies import FOREIGN, HEADER_BYTES, StampedBodies, times_ns
+from ringmq_node.cli.load.latencies import Latencies
 from ringmq_node.cli.load.tally import Tally
-from ringmq_node.cli.load.windowed import Latencies, Load, lane_sizes
+from ringmq_node.cli.load.windowed import WindowedLoad, lane_sizes
 
 
 class SlowPublisher:
-    """Confirms in order, each chunk a turn of the loop after the one before."""
+    """Confirms chunks in order, each one turn of the loop after the chunk before."""
 
     def __init__(self, fail_at: int | None = None, error: Exception | None = None) -> None:
         self.taken: list[bytes] = []
@@ -53,9 +54,9 @@ def test_lanes_add_up_to_the_window(window: int, batch: int) -> None:
 
 @pytest.mark.parametrize("window", [1, 3, 10, 64])
 def test_the_window_is_full_and_never_exceeded(window: int) -> None:
-    async def work() -> tuple[Load, SlowPublisher]:
+    async def work() -> tuple[WindowedLoad, SlowPublisher]:
         publisher = SlowPublisher()
-        load = Load(Tally(), numbered, 1000)
+        load = WindowedLoad(Tally(), numbered, 1000)
         await load.publish(publisher, window=window)
         return load, publisher
 
@@ -69,8 +70,8 @@ def test_a_failure_ends_it_and_says_what_is_not_confirmed() -> None:
     error = OutcomeUnknownError("gone")
     error.failed = ((1, 1),)
 
-    async def work() -> Load:
-        load = Load(Tally(), numbered, 1000)
+    async def work() -> WindowedLoad:
+        load = WindowedLoad(Tally(), numbered, 1000)
         await load.publish(SlowPublisher(fail_at=500, error=error), window=4, batch=4)
         return load
 
@@ -84,7 +85,7 @@ def test_a_failure_ends_it_and_says_what_is_not_confirmed() -> None:
 def test_a_wrong_request_is_raised() -> None:
     async def work() -> None:
         publisher = SlowPublisher(error=QueueNotFoundError("no queue"))
-        await Load(Tally(), numbered, 10).publish(publisher, window=2)
+        await WindowedLoad(Tally(), numbered, 10).publish(publisher, window=2)
 
     with pytest.raises(QueueNotFoundError):
         run(work())
@@ -100,7 +101,7 @@ def test_percentiles_are_by_nearest_rank_over_messages() -> None:
 
 
 def test_bodies_are_read_as_they_were_made() -> None:
-    bodies, others = Bodies(HEADER_BYTES + 3), Bodies(HEADER_BYTES)
+    bodies, others = StampedBodies(HEADER_BYTES + 3), StampedBodies(HEADER_BYTES)
     made = list(bodies.make(7, 3))
     assert {len(body) for body in made} == {HEADER_BYTES + 3}
     indexes, sent_ns = bodies.read(made)
@@ -108,7 +109,7 @@ def test_bodies_are_read_as_they_were_made() -> None:
     assert list(sent_ns) == times_ns(made)
     mixed = [made[0], *others.make(7, 1), b"short"]
     assert list(bodies.read(mixed)[0]) == [7, FOREIGN, FOREIGN]
-    assert not Bodies(HEADER_BYTES - 1).has_header
+    assert not StampedBodies(HEADER_BYTES - 1).has_stamp
 
 
 def test_a_damaged_line_is_found() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ringmq_node.cli.cluster import processes
-from ringmq_node.cli.cluster.local import ClusterError, LocalCluster
+from ringmq_node.cli.cluster.local import LocalCluster, LocalClusterError
 
 SLEEP = ["-c", "import time; print('up', flush=True); time.sleep(60)"]
 DEAF = [
@@ -65,22 +65,22 @@ def test_a_cluster_is_known_by_its_directory(tmp_path: Path) -> None:
     made = LocalCluster.create(tmp_path / "a b", nodes=3)
     again = LocalCluster.create(tmp_path / "a b", nodes=3)
     opened = LocalCluster.open(tmp_path / "a b")
-    assert made.members == again.members == opened.members
+    assert made.nodes == again.nodes == opened.nodes
     assert made.seeds == "127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803"
     assert made.registry == f"sqlite://{tmp_path}/a%20b/registry.db"
     moved = LocalCluster.create(tmp_path / "a b", nodes=3, base_port=9000)
     assert moved.seeds == "127.0.0.1:9000,127.0.0.1:9001,127.0.0.1:9002"
-    with pytest.raises(ClusterError, match="a cluster of 3 nodes"):
+    with pytest.raises(LocalClusterError, match="a cluster of 3 nodes"):
         LocalCluster.create(tmp_path / "a b", nodes=4)
     assert made.stop() == ([], [])
 
 
 def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="no cluster"):
+    with pytest.raises(LocalClusterError, match="no cluster"):
         LocalCluster.open(tmp_path)
     (tmp_path / "cluster.json").write_text(json.dumps({"format": 2}))
-    with pytest.raises(ClusterError, match="format 2"):
+    with pytest.raises(LocalClusterError, match="format 2"):
         LocalCluster.open(tmp_path)
     (tmp_path / "cluster.json").write_text("{")
-    with pytest.raises(ClusterError, match="damaged"):
+    with pytest.raises(LocalClusterError, match="damaged"):
         LocalCluster.open(tmp_path)

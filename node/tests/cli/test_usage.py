@@ -1,4 +1,4 @@
-"""Wrong usage: exit code 2 and one line on stderr that says what to mend."""
+"""Wrong usage: exit code 2, and one line on stderr that names the wrong argument."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from ringmq import Batch, Publisher, QueueInfo, RingMQError
 from ringmq_node.cli.demo.lines import Lines
 from ringmq_node.cli.errors import first_error
 from ringmq_node.cli.load.tally import Tally
-from ringmq_node.cli.load.windowed import Load
+from ringmq_node.cli.load.windowed import WindowedLoad
 
 WINDOW = 1000
 PREFETCH = 2000
@@ -99,7 +99,7 @@ class Run:
         self.enough = asyncio.Event()
         self.published = asyncio.Event()
         self.lines = Lines()
-        self.load = Load(
+        self.load = WindowedLoad(
             Tally(),
             lambda first, count: self.lines.bodies(settings.first + first, count),
             settings.count,

@@ -1,4 +1,4 @@
-"""The command line: `ringmq`, which is `main` here and all else in `app`."""
+"""The command line `ringmq`. `main` here prepares the process; `app` has the commands."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ _CLOSED_MODES = (os.O_WRONLY, os.O_RDONLY, os.O_RDWR)
 
 
 def open_missing_descriptors() -> None:
-    """Puts something under 0, 1 and 2 where the caller has closed them (`<&-`, `>&-`).
+    """Opens the null device for descriptors 0, 1 and 2 that the caller has closed (`<&-`, `>&-`).
 
-    Else the next socket would be taken for one of these, and the event loop aborts. A read of
-    what was closed, or a write to it, fails as it would have; only stderr may go nowhere.
+    Otherwise the next socket would get such a number, and the event loop aborts. The null
+    device is opened in the wrong direction for stdin and stdout: reading from it, or writing
+    to it, fails as it would on the closed descriptor. Writing to stderr succeeds, and the
+    text is gone.
     """
     for descriptor, mode in enumerate(_CLOSED_MODES):
         try:
             os.fstat(descriptor)
         except OSError:
-            # The lowest one that is free: those below are open by now.
+            # `open` takes the lowest free number, and all lower ones are open by now.
             assert os.open(os.devnull, mode) == descriptor
-    # Python has none of them where the descriptor was closed.
+    # Python set these to None when it found the descriptor closed.
     sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def finish_output(code: int) -> int:
-    """The exit code, 1 if what is still in stdout's buffer can't be written."""
+    """Flushes stdout. Returns `code`, or 1 if the rest of the output can't be written."""
     try:
         sys.stdout.flush()
     except OSError as error:
         if code == 0:
             print(f"ringmq: {error}", file=sys.stderr)
-        # Python flushes once more at its end, and would complain in its own words.
+        # Python flushes once more when it ends, and would print a traceback of its own.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return code or 1
     return code
@@ -41,7 +43,7 @@ def finish_output(code: int) -> int:
 
 def main() -> None:
     """The entry of the `ringmq` script: runs this process's command line and exits."""
-    # Read by gRPC when it is imported. What fails is said by us, in one line.
+    # gRPC reads this when it is imported. It would log failures that we report in one line.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     open_missing_descriptors()
     from ringmq_node.cli.app import invoke

@@ -1,4 +1,4 @@
-"""`python -m ringmq_node.cli`: the same as `ringmq`, for where that isn't on the path."""
+"""`python -m ringmq_node.cli`: the same as `ringmq`, where no such script is on the path."""
 
 from ringmq_node.cli import main
 

@@ -1,8 +1,11 @@
-"""The commands, and what their errors become: one line on stderr and an exit code.
+"""All commands, and the one table from errors to a line on stderr and an exit code.
 
-Exit codes: 0 done; 1 failed, one line on stderr says why; 2 wrong usage; 3 a
-guarantee that the command checks is broken (lost, duplicated, reordered or damaged
-messages in `demo` and `bench`, a directory that isn't sound in `store verify`); 130 interrupted.
+0     done
+1     failed; one line on stderr says why
+2     wrong usage
+3     a guarantee that the command checks doesn't hold: `demo` or `bench` saw lost,
+      duplicated, reordered or damaged messages, or `store verify` a directory that isn't sound
+130   interrupted
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ import click
 from ringmq.errors import BadRequestError, RingMQError
 from ringmq_node.cli.bench.command import bench
 from ringmq_node.cli.cluster.command import cluster
-from ringmq_node.cli.cluster.local import ClusterError
+from ringmq_node.cli.cluster.local import LocalClusterError
 from ringmq_node.cli.demo.command import demo
 from ringmq_node.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from ringmq_node.cli.messages.consume import consume, publish
+from ringmq_node.cli.messages.consume import consume
+from ringmq_node.cli.messages.publish import publish
 from ringmq_node.cli.node import node
 from ringmq_node.cli.output import fail
 from ringmq_node.cli.queue.command import promote, queue
@@ -37,7 +41,7 @@ for _command in (node, cluster, queue, promote, publish, consume, store, bench, 
 
 
 def invoke(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line (default: this process's); returns the exit code."""
+    """Runs one command line, by default the one of this process; returns the exit code."""
     try:
         code = commands.main(arguments, prog_name="ringmq", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -54,7 +58,7 @@ def invoke(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, BadRequestError) as error:
         fail(str(error))
         return EXIT_USAGE
-    except (RingMQError, ClusterError, StartError, OSError) as error:
+    except (RingMQError, LocalClusterError, StartError, OSError) as error:
         fail(str(error))
         return EXIT_FAILED
     except UnicodeEncodeError as error:

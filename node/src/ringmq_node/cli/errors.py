@@ -1,4 +1,4 @@
-"""Exit codes, and errors of task groups for a command line with one line to say what is wrong."""
+"""Exit codes, and the one error that a command reports when a task group raised several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXIT_INTERRUPTED = 130
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error in a group, however deep."""
+    """The first error in a group, however deep groups are nested."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,4 +1,4 @@
-"""`ringmq node start`: one node in this process, until SIGTERM or Ctrl-C."""
+"""`ringmq node start`: a node in this process, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """An option for each field of `NodeConfig`; None where it isn't given."""
+    """Adds an option for each field of `NodeConfig`; None unless it is given."""
     for field in reversed(fields(NodeConfig)):
         flag = field.name.replace("_", "-")
         help_text = _HELP[field.name]
@@ -90,14 +90,15 @@ def start(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     if config.log_level not in LOG_LEVELS:
         raise ConfigError(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
-    # Not before: it takes the server's imports, which no other command needs.
+    # Imported here: it pulls in the whole server, which no other command needs, and every
+    # command would pay for.
     from ringmq_node.node import serve
 
     def announce(served: Node) -> None:
         if as_json:
             emit_json({"node": config.node, "address": served.address, "state": "ready"})
         else:
-            # Scripts wait for this line: it must not stay in a buffer.
+            # `echo` flushes: scripts wait for this line.
             click.echo(f"ringmq node {config.node} ready at {served.address}")
 
     serve(config, ready=announce)

@@ -1,30 +1,62 @@
-"""What commands have in common: options, and a coroutine's run under a client."""
+"""The options that many commands have, and the running of a command's coroutine."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 import uvloop
 
+import ringmq
+from ringmq import Client
 from ringmq_node.cli.errors import first_error
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 
 SEEDS = "127.0.0.1:7801,127.0.0.1:7802,127.0.0.1:7803"
-# The client's own 30 s is for programs; somebody at a terminal wants to know sooner.
+# The client library's own default is 30 s, which is for programs. A person at a terminal
+# wants to know sooner that no node answers.
 TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The cluster that a command asks, as `client_options` read it from the command line.
+
+    `timeout_s` is the client's deadline for each call.
+    """
+
+    seeds: str
+    timeout_s: float
+    as_json: bool
+
+    def run(self, work: Callable[[Client], Awaitable[R]]) -> R:
+        """Runs `work` with a client of the cluster, which is closed afterwards."""
+
+        async def with_client() -> R:
+            async with ringmq.connect(self.seeds, deadline_s=self.timeout_s) as client:
+                return await work(client)
+
+        return run(with_client())
 
 
 def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
-def seeds_option(command: F) -> F:
-    return click.option(
+def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--seeds`, `--timeout` and `--json`; the command gets them as one argument, `target`."""
+
+    @functools.wraps(command)
+    def with_target(*, seeds: str, timeout_s: float, as_json: bool, **others: Any) -> Any:
+        return command(target=Target(seeds, timeout_s, as_json), **others)
+
+    seeds_option = click.option(
         "--seeds",
         "-s",
         envvar="RINGMQ_SEEDS",
@@ -32,27 +64,24 @@ def seeds_option(command: F) -> F:
         show_default=True,
         metavar="HOST:PORT,...",
         help="Some nodes of the cluster (or RINGMQ_SEEDS).",
-    )(command)
-
-
-def client_options(command: F) -> F:
-    """`--seeds`, `--timeout` and `--json`, as `seeds`, `timeout` and `as_json`."""
-    timeout = click.option(
+    )
+    timeout_option = click.option(
         "--timeout",
+        "timeout_s",
         type=click.FloatRange(0.1),
         default=TIMEOUT_S,
         show_default=True,
         metavar="SECONDS",
         help="How long the cluster may take to answer.",
     )
-    return seeds_option(timeout(json_option(command)))
+    return seeds_option(timeout_option(json_option(with_target)))
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:
-    """On an event loop of its own, of the kind that nodes use. Ctrl-C cancels it and raises
-    `KeyboardInterrupt`.
+    """Runs `work` on an event loop of its own, of the kind that nodes use.
 
-    What several tasks of a group raised comes as the first of them.
+    Ctrl-C cancels `work` and raises `KeyboardInterrupt`. When several tasks of a group
+    fail, the first error is raised: a command has one line to say why it failed.
     """
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,7 +1,7 @@
-"""What commands print: JSON for programs, tables for people, plain columns for pipes.
+"""Printing: JSON for programs, tables for people, tabs between columns for pipes.
 
-Results go to stdout. Progress goes to stderr, and as a bar only if that is a
-terminal. Names of JSON fields are those of the wire, sizes and times with units.
+Results go to stdout. Progress goes to stderr, and as a bar only if stderr is a
+terminal. JSON fields are named as on the wire, sizes and times with their units.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 import click
 from rich.console import Console
@@ -24,17 +22,15 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from ringmq import ClusterStatus, NodeInfo, QueueInfo, Resources
-
 
 def emit_json(value: object) -> None:
-    """One line, written out at once."""
+    """One line, flushed at once: the reader of a pipe may wait for it."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def emit_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table on a terminal; elsewhere tabs between the columns, the header first."""
+    """A table on a terminal. Elsewhere the header and the rows, with tabs between columns."""
     if not sys.stdout.isatty():
         click.echo("\t".join(headers))
         for row in rows:
@@ -56,6 +52,14 @@ def emit_facts(facts: Mapping[str, object]) -> None:
         click.echo(f"{name:<{width}}  {_text(value)}")
 
 
+def emit_report(facts: Mapping[str, object], *, as_json: bool) -> None:
+    """A flat report: one JSON object, or a line for each fact."""
+    if as_json:
+        emit_json(facts)
+    else:
+        emit_facts(facts)
+
+
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -67,7 +71,7 @@ def _text(value: object) -> str:
 
 
 def progress_bar() -> Progress:
-    """On stderr; shows nothing unless that is a terminal."""
+    """A bar on stderr, which shows nothing unless stderr is a terminal."""
     console = Console(stderr=True)
     return Progress(
         SpinnerColumn(),
@@ -82,62 +86,8 @@ def progress_bar() -> Progress:
     )
 
 
-def queue_json(info: QueueInfo) -> dict[str, Any]:
-    return {
-        "queue": info.queue,
-        "id": info.id,
-        "state": info.state.name.lower(),
-        "epoch": info.epoch,
-        "master": info.master,
-        "ring": [
-            {
-                "node": replica.node,
-                "incarnation": replica.incarnation,
-                "synchronised": replica.synchronised,
-                "received": replica.received,
-                "persisted": replica.persisted,
-            }
-            for replica in info.ring
-        ],
-        "replicas_wanted": info.replicas_wanted,
-        "min_insync": info.min_insync,
-        "messages_ready": info.messages_ready,
-        "messages_unacknowledged": info.messages_unacknowledged,
-        "messages_damaged": info.messages_damaged,
-        "bytes_ready": info.bytes_ready,
-        "bytes_unacknowledged": info.bytes_unacknowledged,
-        "consumers": info.consumers,
-        "publishers": info.publishers,
-        "next_position": info.next_position,
-        "published_total": info.published_total,
-        "acknowledged_total": info.acknowledged_total,
-        "mode": info.mode.name.lower(),
-        "durable": info.durable,
-        "stable": info.stable,
-        "digest": info.digest,
-    }
-
-
-def ring_text(info: QueueInfo) -> str:
-    """`a b c?`: in ring order, the master first; `?` is not synchronised."""
-    return " ".join(replica.node + ("" if replica.synchronised else "?") for replica in info.ring)
-
-
-def node_json(info: NodeInfo) -> dict[str, Any]:
-    return {
-        "node": info.node,
-        "address": info.address,
-        "state": info.state.name.lower(),
-        "incarnation": info.incarnation,
-        "version": info.version,
-        "masters": info.masters,
-        "mirrors": info.mirrors,
-        "resources": None if info.resources is None else asdict(info.resources),
-    }
-
-
 def size_text(size_bytes: int) -> str:
-    """`9.4 GiB`: to look at, not to count with."""
+    """`9.4 GiB`: rounded for the eye, not for calculations."""
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1000:
@@ -146,33 +96,6 @@ def size_text(size_bytes: int) -> str:
     return f"{size:,.1f} TiB"
 
 
-def resources_texts(resources: Resources | None) -> tuple[str, str, str]:
-    """Memory used of its limit, free disk, and what of it is short; `-`: nothing, or not known."""
-    if resources is None:
-        return "-", "-", "-"
-    used, limit = resources.memory_used_bytes, resources.memory_limit_bytes
-    alarms = {
-        "memory": resources.memory_alarm,
-        "disk": resources.disk_alarm,
-        "store": resources.store_failure is not None,
-    }
-    return (
-        f"{size_text(used)} of {size_text(limit)}",
-        size_text(resources.disk_free_bytes),
-        " ".join(name for name, on in alarms.items() if on) or "-",
-    )
-
-
-def status_json(status: ClusterStatus) -> dict[str, Any]:
-    return {
-        "cluster": status.cluster_id,
-        "answered_by": status.node,
-        "registry_available": status.registry_available,
-        "queues": status.queues,
-        "nodes": [node_json(info) for info in status.nodes],
-    }
-
-
 def fail(message: str) -> None:
-    """The one line on stderr that says what is wrong."""
+    """The one line on stderr that says why the command fails."""
     print(f"ringmq: {' '.join(message.split())}", file=sys.stderr)

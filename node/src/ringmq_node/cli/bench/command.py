@@ -1,4 +1,4 @@
-"""`ringmq bench`: how fast, how late, and whether anything got lost on the way."""
+"""`ringmq bench publish|consume|both`: the options, and the exit code."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
-import ringmq
-from ringmq_node.cli.bench.run import Bench, BenchError, Kind, Settings
+from ringmq import Client
+from ringmq_node.cli.bench.measured import BenchKind, BenchSettings
+from ringmq_node.cli.bench.run import BenchRun, UnfitQueueError
 from ringmq_node.cli.errors import EXIT_BROKEN, EXIT_FAILED
-from ringmq_node.cli.options import client_options, run
-from ringmq_node.cli.output import emit_facts, emit_json, fail
+from ringmq_node.cli.options import Target, client_options
+from ringmq_node.cli.output import emit_report, fail
 
 COUNT = 100_000
 SIZE_BYTES = 1024
@@ -43,7 +44,9 @@ def _shape_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.IntRange(1),
             help=f"Messages, of all queues together.  [default: {COUNT} without --seconds]",
         ),
-        click.option("--size", type=click.IntRange(0), default=SIZE_BYTES, show_default=True),
+        click.option(
+            "--size", "size_bytes", type=click.IntRange(0), default=SIZE_BYTES, show_default=True
+        ),
         click.option("--seconds", type=click.FloatRange(0.1), help="End after this time."),
     )
     for option in reversed(options):
@@ -78,15 +81,15 @@ _prefetch_option = click.option(
 @_batch_option
 def bench_publish(**options: Any) -> None:
     """Publish with confirms."""
-    _bench("publish", **options)
+    _bench(BenchKind.PUBLISH, **options)
 
 
 @bench.command("consume")
 @_shape_options
 @_prefetch_option
 def bench_consume(**options: Any) -> None:
-    """Consume and acknowledge what is in the queues (new ones are filled before)."""
-    _bench("consume", **options)
+    """Consume and acknowledge the messages of the queues (new queues are filled before)."""
+    _bench(BenchKind.CONSUME, **options)
 
 
 @bench.command("both")
@@ -96,43 +99,43 @@ def bench_consume(**options: Any) -> None:
 @_prefetch_option
 def bench_both(**options: Any) -> None:
     """Publish and consume at the same time, and check that all arrives once, in order."""
-    _bench("both", **options)
+    _bench(BenchKind.BOTH, **options)
 
 
 def _bench(
-    kind: Kind,
+    kind: BenchKind,
     *,
     queues: tuple[str, ...],
     fresh: int,
     count: int | None,
-    size: int,
+    size_bytes: int,
     seconds: float | None,
-    seeds: str,
-    timeout: float,
-    as_json: bool,
+    target: Target,
     window: int = WINDOW,
     batch: int | None = None,
     prefetch: int = PREFETCH,
 ) -> None:
     if len(set(queues)) < len(queues):
         raise click.UsageError("the same --queue twice")
-    if kind == "consume" and not queues and count is None:
+    # New queues are filled before they are consumed: that takes a number of messages even
+    # if consuming ends by the clock.
+    fills_first = kind is BenchKind.CONSUME and not queues
+    if count is None and (seconds is None or fills_first):
         count = COUNT
-    if count is None and seconds is None:
-        count = COUNT
-    settings = Settings(kind, queues, fresh, count, size, window, batch or 0, seconds, prefetch)
+    settings = BenchSettings(
+        kind, queues, fresh, count, size_bytes, window, batch or 0, seconds, prefetch
+    )
 
-    async def work() -> Bench:
-        async with ringmq.connect(seeds, deadline_s=timeout) as client:
-            done = Bench(client, settings)
-            await done.run()
-            return done
+    async def work(client: Client) -> BenchRun:
+        done = BenchRun(client, settings)
+        await done.run()
+        return done
 
     try:
-        done = run(work())
-    except BenchError as error:
+        done = target.run(work)
+    except UnfitQueueError as error:
         raise click.ClickException(str(error)) from error
-    (emit_json if as_json else emit_facts)(done.report())
+    emit_report(done.report(), as_json=target.as_json)
     if done.failure:
         fail(done.failure)
     if done.broken:

@@ -1,23 +1,29 @@
-"""`ringmq cluster ...`: node processes on this machine, and what any cluster is like."""
+"""`ringmq cluster up|down|status`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-import ringmq
-from ringmq import ClusterStatus
 from ringmq_gm.registry.base import AddressError
 from ringmq_gm.registry.url import open_registry
+from ringmq_node.cli.cluster.description import resources_texts, status_json
 from ringmq_node.cli.cluster.local import BASE_PORT, NODES_MAX, LocalCluster, default_directory
-from ringmq_node.cli.options import client_options, json_option, run
-from ringmq_node.cli.output import emit_json, emit_table, resources_texts, status_json
+from ringmq_node.cli.options import Target, client_options, json_option, run
+from ringmq_node.cli.output import emit_json, emit_table
 
 _data_option = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     help="The cluster's directory. Default: $XDG_STATE_HOME/ringmq/cluster.",
+)
+
+
+STATUS_COLUMNS = (
+    *("node", "address", "state", "masters", "mirrors"),
+    *("memory", "disk free", "alarms", "version"),
 )
 
 
@@ -39,7 +45,7 @@ def cluster() -> None:
 def up(nodes: int, data: Path | None, base_port: int | None, registry: str, as_json: bool) -> None:
     """Start node processes that stay, and wait until all see each other.
 
-    Nodes of the same directory that run already are left alone.
+    Nodes of the same directory that are running already are left alone.
     """
     if registry:
         try:
@@ -49,19 +55,19 @@ def up(nodes: int, data: Path | None, base_port: int | None, registry: str, as_j
     local = LocalCluster.create(
         data or default_directory(), nodes=nodes, base_port=base_port, registry=registry
     )
-    started = [member.node for member in local.members if local.process(member.node) is None]
+    started = [each.node for each in local.nodes if local.process(each.node) is None]
     for node in started:
         local.start(node)
     try:
         run(local.wait_ready())
     except BaseException:
-        # All or nothing, but not those that ran before.
+        # All or nothing; but nodes that ran before this command are not ours to end.
         local.stop_nodes(started)
         raise
     rows = [
-        {"node": member.node, "address": member.address, "pid": process.pid if process else 0}
-        for member in local.members
-        for process in [local.process(member.node)]
+        {"node": each.node, "address": each.address, "pid": process.pid if process else 0}
+        for each in local.nodes
+        for process in [local.process(each.node)]
     ]
     if as_json:
         emit_json({"nodes": rows, "data": str(local.directory), "registry": local.registry})
@@ -86,24 +92,16 @@ def down(data: Path | None, as_json: bool) -> None:
 @cluster.command()
 @_data_option
 @client_options
-def status(data: Path | None, seeds: str, timeout: float, as_json: bool) -> None:
+def status(data: Path | None, target: Target) -> None:
     """The nodes, as one of them sees them. With --data, those of a local cluster."""
     if data is not None:
-        seeds = LocalCluster.open(data).seeds
-
-    async def work() -> ClusterStatus:
-        async with ringmq.connect(seeds, deadline_s=timeout) as client:
-            return await client.cluster_status(with_resources=True)
-
-    found = run(work())
-    if as_json:
+        target = replace(target, seeds=LocalCluster.open(data).seeds)
+    found = target.run(lambda client: client.cluster_status(with_resources=True))
+    if target.as_json:
         emit_json(status_json(found))
         return
     emit_table(
-        (
-            *("node", "address", "state", "masters", "mirrors"),
-            *("memory", "disk free", "alarms", "version"),
-        ),
+        STATUS_COLUMNS,
         (
             (
                 each.node,

@@ -1,12 +1,13 @@
 """A cluster of node processes on this machine, kept in one directory.
 
-    cluster.json      what it consists of; rewritten only when the ports change
+    cluster.json      its nodes, their addresses and its registry; rewritten when ports change
     registry.db       the SQLite registry, unless another one was given
-    NAME/             the data of a node
-    logs/NAME.log     what it said
-    run/NAME.pid      its process
+    NAME/             a node's data directory
+    logs/NAME.log     that node's output, of all its processes one after the other
+    run/NAME.pid      that node's process
 
-The directory is all there is to know: whoever has it can go on with the cluster.
+All state is in the directory, none in the process that started the nodes. So any later
+command can open the directory and go on with the cluster.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from urllib.parse import quote
 
 import ringmq
 from ringmq import NodeState, RingMQError
+from ringmq_base.logs import LogFault, log_faults
 from ringmq_node.cli.cluster import processes
 from ringmq_node.cli.cluster.processes import Process
 
@@ -38,16 +40,16 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _ASK_S = 1.0
-# Of a log, to find what a node said last.
+# Enough of a log's end to hold its last line.
 _TAIL_BYTES = 4096
 
 
-class ClusterError(Exception):
+class LocalClusterError(Exception):
     """A local cluster can't be started, found or ended; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class LocalNode:
     node: str
     address: str
 
@@ -58,8 +60,11 @@ def default_directory() -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback on which nobody listens now, outside the range from which systems
-    take the ports of outgoing connections: a node that is down must find its own again."""
+    """Ports of loopback on which nobody listens now.
+
+    None is from the range that systems give to outgoing connections: such a connection
+    could take the port of a node that is down, which then couldn't start again.
+    """
     found: list[int] = []
     for port in random.sample(FREE_PORTS, len(FREE_PORTS)):
         with socket.socket() as probe, suppress(OSError):
@@ -67,64 +72,66 @@ def free_ports(count: int) -> list[int]:
             found.append(port)
         if len(found) == count:
             return found
-    raise ClusterError(f"no {count} free ports in {FREE_PORTS.start}..{FREE_PORTS.stop - 1}")
+    raise LocalClusterError(f"no {count} free ports in {FREE_PORTS.start}..{FREE_PORTS.stop - 1}")
 
 
 def _ports(nodes: int, base_port: int) -> list[int]:
-    """Empty if any will do."""
+    """The ports asked for; empty if any free ones will do."""
     return list(range(base_port, base_port + nodes)) if base_port else []
 
 
 class LocalCluster:
-    """Made by `create` or `open`. Knows nothing that isn't in the directory."""
+    """Made by `create` or `open`. It knows nothing that isn't in the directory."""
 
-    def __init__(self, directory: Path, registry: str, members: tuple[Member, ...]) -> None:
+    def __init__(self, directory: Path, registry: str, nodes: tuple[LocalNode, ...]) -> None:
         self.directory = directory
         self.registry = registry
-        self.members = members
-        # Of the nodes started here: where in the log that process begins.
+        self.nodes = nodes
+        # For each node started by this object: the length of its log at that moment, which
+        # is where the log of the new process begins.
         self._log_starts: dict[str, int] = {}
 
     @classmethod
     def create(
         cls, directory: Path, *, nodes: int, base_port: int | None = None, registry: str = ""
     ) -> LocalCluster:
-        """A new cluster, or the one that is there if it is the same.
+        """A new cluster, or the directory's cluster if it is as large and has that registry.
 
-        `base_port`: the first node's; 0 for free ones, or those that it has while any of its
-        nodes runs; None: those that it has, or from `BASE_PORT`. `registry` empty: the one that
-        it has, or a SQLite file.
+        `base_port` is the first node's port. 0 asks for free ports; a cluster with a running
+        node keeps those that it has. None keeps the cluster's ports, and gives a new cluster
+        those from `BASE_PORT` on. An empty `registry` keeps the cluster's, and gives a new
+        cluster a SQLite file.
         """
         directory = directory.absolute()
         found = cls.open(directory) if (directory / "cluster.json").exists() else None
         if found is not None:
-            if len(found.members) != nodes or (registry and registry != found.registry):
-                raise ClusterError(
-                    f"{directory} holds a cluster of {len(found.members)} nodes with registry "
+            if len(found.nodes) != nodes or (registry and registry != found.registry):
+                raise LocalClusterError(
+                    f"{directory} holds a cluster of {len(found.nodes)} nodes with registry "
                     f"{found.registry}: use these, or another directory"
                 )
             if base_port is None or found._ports == _ports(nodes, base_port):
                 return found
-            if any(found.process(member.node) for member in found.members):
+            if any(found.process(each.node) for each in found.nodes):
                 if base_port == 0:
-                    return found  # Theirs were free ones once.
-                raise ClusterError(
+                    return found  # Any ports were asked for, and its own were free once.
+                raise LocalClusterError(
                     f"{directory}: its nodes run on ports {found._ports}; end them first"
                 )
         for name in ("logs", "run"):
             (directory / name).mkdir(parents=True, exist_ok=True)
         ports = _ports(nodes, BASE_PORT if base_port is None else base_port)
-        members = tuple(
-            Member(f"node{number}", f"{HOST}:{port}")
+        local_nodes = tuple(
+            LocalNode(f"node{number}", f"{HOST}:{port}")
             for number, port in enumerate(ports or free_ports(nodes), 1)
         )
         own = f"sqlite://{quote(str(directory / 'registry.db'))}"
         kept = found.registry if found is not None else own
-        cluster = cls(directory, registry or kept, members)
+        cluster = cls(directory, registry or kept, local_nodes)
         content = {
             "format": FORMAT,
             "registry": cluster.registry,
-            "nodes": [{"node": each.node, "address": each.address} for each in members],
+            "nodes": [{"node": each.node, "address": each.address} for each in local_nodes],
         }
         (directory / "cluster.json").write_text(json.dumps(content, indent=2) + "\n")
         return cluster
@@ -136,24 +143,24 @@ class LocalCluster:
         try:
             content = json.loads(path.read_text())
             if content["format"] != FORMAT:
-                raise ClusterError(f"{path}: format {content['format']}, expected {FORMAT}")
-            members = tuple(Member(each["node"], each["address"]) for each in content["nodes"])
-            return cls(directory, content["registry"], members)
+                raise LocalClusterError(f"{path}: format {content['format']}, expected {FORMAT}")
+            nodes = tuple(LocalNode(each["node"], each["address"]) for each in content["nodes"])
+            return cls(directory, content["registry"], nodes)
         except FileNotFoundError:
-            raise ClusterError(f"{directory} holds no cluster: no cluster.json") from None
+            raise LocalClusterError(f"{directory} holds no cluster: no cluster.json") from None
         except (ValueError, KeyError, TypeError) as error:
-            raise ClusterError(f"{path} is damaged: {error!r}") from error
+            raise LocalClusterError(f"{path} is damaged: {error!r}") from error
 
     @property
     def _ports(self) -> list[int]:
-        return [int(member.address.rpartition(":")[2]) for member in self.members]
+        return [int(each.address.rpartition(":")[2]) for each in self.nodes]
 
     @property
     def seeds(self) -> str:
-        return ",".join(member.address for member in self.members)
+        return ",".join(each.address for each in self.nodes)
 
-    def member(self, node: str) -> Member:
-        return next(member for member in self.members if member.node == node)
+    def address(self, node: str) -> str:
+        return next(each.address for each in self.nodes if each.node == node)
 
     def log(self, node: str) -> Path:
         return self.directory / "logs" / f"{node}.log"
@@ -162,22 +169,22 @@ class LocalCluster:
         return self.directory / "run" / f"{node}.pid"
 
     def process(self, node: str) -> Process | None:
-        """The process of `node` if it runs."""
+        """The process of `node`; None unless it runs."""
         return processes.read_pid_file(self._pid_file(node))
 
     def start(self, node: str) -> Process:
-        """Starts its process, unless it runs. Doesn't wait until it serves."""
+        """Starts the node's process unless it runs. Doesn't wait until the node serves."""
         running = self.process(node)
         if running is not None:
             return running
-        address = self.member(node).address
+        address = self.address(node)
         words = ["-m", "ringmq_node.cli", "node", "start"]
         settings = {
             "node": node,
             "registry": self.registry,
             "data": str(self.directory / node),
             "listen": address,
-            # Over whatever the environment says, which is meant for one node.
+            # A flag counts over RINGMQ_ADVERTISE, which would give all nodes one address.
             "advertise": address,
         }
         for name, value in settings.items():
@@ -189,19 +196,19 @@ class LocalCluster:
         return process
 
     def kill(self, node: str) -> None:
-        """SIGKILL, which it can do nothing about."""
+        """SIGKILL: the node gets no chance to hand its masters over."""
         process = self.process(node)
         if process is not None:
             process.send(signal.SIGKILL)
 
     def stop(self, *, timeout_s: float = STOP_TIMEOUT_S) -> tuple[list[str], list[str]]:
-        """Ends all that run: (names of those that ended, those of them that had to be killed)."""
-        return self.stop_nodes([member.node for member in self.members], timeout_s=timeout_s)
+        """Ends all running nodes. Returns (their names, the names of those that were killed)."""
+        return self.stop_nodes([each.node for each in self.nodes], timeout_s=timeout_s)
 
     def stop_nodes(
         self, nodes: Sequence[str], *, timeout_s: float = STOP_TIMEOUT_S
     ) -> tuple[list[str], list[str]]:
-        """As `stop`, of some."""
+        """As `stop`, for some of the nodes."""
         running = {node: process for node in nodes if (process := self.process(node)) is not None}
         late = processes.stop(list(running.values()), timeout_s=timeout_s)
         return list(running), [node for node, process in running.items() if process in late]
@@ -209,50 +216,51 @@ class LocalCluster:
     async def wait_ready(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Returns when every node serves and sees all the others running.
 
-        Raises `ClusterError`, with what the node said, as soon as one has ended.
+        Raises `LocalClusterError`, with the last line of its log, for a node that has ended.
         """
-        deadline = time.monotonic() + timeout_s
         async with asyncio.TaskGroup() as group:
-            waiting = [
-                group.create_task(self._wait_member(member, deadline)) for member in self.members
-            ]
+            waiting = [group.create_task(self._wait_node(each, timeout_s)) for each in self.nodes]
         for task in waiting:
             if (trouble := task.result()) is not None:
-                raise ClusterError(trouble)
+                raise LocalClusterError(trouble)
 
-    async def _wait_member(self, member: Member, deadline: float) -> str | None:
-        """None, or why not."""
+    async def _wait_node(self, local: LocalNode, timeout_s: float) -> str | None:
+        """None once the node is ready; otherwise the reason why it isn't."""
+        deadline = time.monotonic() + timeout_s
         last = "it doesn't answer"
         while time.monotonic() < deadline:
-            process = self.process(member.node)
+            process = self.process(local.node)
             if process is None:
-                return f"{member.node} has ended: {self.last_words(member.node)}"
+                return f"{local.node} has ended: {self.last_words(local.node)}"
             try:
-                # A new client each time: one that knows the others would ask them.
-                async with ringmq.connect(member.address, deadline_s=_ASK_S) as client:
+                # A new client each time: a client that has learned the other nodes'
+                # addresses would ask them when this node doesn't answer.
+                async with ringmq.connect(local.address, deadline_s=_ASK_S) as client:
                     status = await client.cluster_status()
             except RingMQError as error:
                 last = str(error)
             else:
                 up = {each.node for each in status.nodes if each.state is NodeState.RUNNING}
-                missing = [each.node for each in self.members if each.node not in up]
-                # What answers may be somebody else's node on the same port: ours has
-                # to have said that it is the one.
-                if not missing and status.node == member.node and self._said_ready(member.node):
+                missing = [each.node for each in self.nodes if each.node not in up]
+                # Another user's node may answer on this port, while ours is still trying
+                # to bind it. So our node's own log has to say "ready", too.
+                if not missing and status.node == local.node and self._said_ready(local.node):
                     return None
                 last = f"it doesn't see {', '.join(missing)}" if missing else "it isn't ready"
             await asyncio.sleep(_POLL_S)
-        return f"{member.node} isn't ready in time: {last} (log: {self.log(member.node)})"
+        return (
+            f"{local.node} isn't ready after {timeout_s:g} s: {last} (log: {self.log(local.node)})"
+        )
 
     def _said_ready(self, node: str) -> bool:
         if node not in self._log_starts:
-            return True  # it ran before
+            return True  # Not started by this object: it was running already.
         with self.log(node).open("rb") as log:
             log.seek(self._log_starts[node])
             return f"ringmq node {node} ready at ".encode() in log.read()
 
     def last_words(self, node: str) -> str:
-        """The last line of its log."""
+        """The last line of the node's log."""
         try:
             with self.log(node).open("rb") as log:
                 log.seek(0, os.SEEK_END)
@@ -261,3 +269,13 @@ class LocalCluster:
         except FileNotFoundError:
             lines = []
         return lines[-1] if lines else "it said nothing"
+
+    def log_faults(self) -> list[LogFault]:
+        """The errors and tracebacks in the logs of all nodes, of all their processes."""
+        faults: list[LogFault] = []
+        for each in self.nodes:
+            path = self.log(each.node)
+            if path.exists():
+                with path.open(errors="replace") as log:
+                    faults += log_faults(str(path), log)
+        return faults

@@ -1,8 +1,8 @@
 """Node processes on this machine: started detached, found again, ended.
 
-A process is known by its pid *and* its start time (`/proc/PID/stat`, or `ps` where
-there is no /proc): pids are used again, and a pid file outlives its process. Only a
-process whose both match is ever signalled.
+A process is identified by its pid *and* its start time (`/proc/PID/stat`, or `ps` on
+systems without /proc). The pid alone isn't enough: systems use pids again, and a pid file
+outlives its process. Only a process that matches in both is ever signalled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`started` is opaque: the same for one process for as long as it lives."""
+    """`started` is opaque: one process keeps it for its whole life."""
 
     pid: int
     started: str
@@ -34,20 +34,21 @@ class Process:
         return start_of(self.pid) == self.started
 
     def send(self, number: signal.Signals) -> None:
-        """Nothing happens if the process has ended."""
+        """Sends the signal; does nothing if the process has ended."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 def start_of(pid: int) -> str | None:
-    """When the process started, None if there is none. A zombie is none."""
+    """The start time of process `pid`. None if there is no such process, or only a zombie."""
     if _PROC.exists():
         try:
             text = Path(f"/proc/{pid}/stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             return None
-        # proc(5): the name may hold spaces and brackets; state is field 3, starttime 22.
+        # proc(5): field 2 is the name in brackets, which may hold spaces and brackets itself.
+        # State is field 3, starttime field 22.
         values = text[text.rindex(")") + 2 :].split()
         return None if values[0] in "ZX" else values[19]
     shown = subprocess.run(
@@ -59,8 +60,8 @@ def start_of(pid: int) -> str | None:
 def spawn(arguments: Sequence[str], log: Path) -> Process:
     """`python ARGUMENTS` in a session of its own, its output appended to `log`.
 
-    Not `subprocess`: the process is to outlive this one, and starting it must not
-    fork while gRPC's threads run (posix_spawn doesn't).
+    `posix_spawn` rather than `subprocess`: the new process outlives this one, and a fork
+    while gRPC's threads run could copy a lock that one of them holds.
     """
     pid = os.posix_spawn(
         sys.executable,
@@ -79,12 +80,12 @@ def spawn(arguments: Sequence[str], log: Path) -> Process:
         ],
         setsid=True,
     )
-    # A child that has ended already is a zombie until `reap`, and has no start.
+    # A child that has ended by now is a zombie until `reap`; it has no start time.
     return Process(pid, start_of(pid) or "")
 
 
 def reap(processes: Iterable[Process]) -> None:
-    """Takes the exit status of those that are our children and have ended."""
+    """Collects the exit status of our children among `processes` that have ended."""
     for process in processes:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
@@ -95,20 +96,20 @@ def write_pid_file(path: Path, process: Process) -> None:
 
 
 def read_pid_file(path: Path) -> Process | None:
-    """The process if it still runs."""
+    """The process that the file names; None unless it still runs."""
     try:
         content = json.loads(path.read_text())
         process = Process(int(content["pid"]), str(content["started"]))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
-        # Cut short by a crash while it was written: whose process it was isn't known.
+        # A crash cut the file short while it was written. Its process can't be known.
         return None
     return process if process.alive else None
 
 
 def stop(processes: Sequence[Process], *, timeout_s: float) -> list[Process]:
-    """SIGTERM to all; SIGKILL to those, which are returned, that are there after `timeout_s`."""
+    """SIGTERM to all; after `timeout_s` SIGKILL to those still running, which are returned."""
     for process in processes:
         process.send(signal.SIGTERM)
     late = _wait_ended(processes, timeout_s)
@@ -119,7 +120,7 @@ def stop(processes: Sequence[Process], *, timeout_s: float) -> list[Process]:
 
 
 def _wait_ended(processes: Sequence[Process], timeout_s: float) -> list[Process]:
-    """Those that have not ended in time."""
+    """The processes that have not ended in time."""
     deadline = time.monotonic() + timeout_s
     while True:
         reap(processes)

@@ -1,1 +1,1 @@
-"""The main job: a cluster, a load, a murder, and the count of what was lost."""
+"""`ringmq demo`: a cluster, a load, the master killed, and the lost messages counted."""

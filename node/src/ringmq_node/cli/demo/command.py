@@ -1,4 +1,4 @@
-"""`ringmq demo`: the promise of this broker, kept before one's eyes."""
+"""`ringmq demo`: the options, the report and the exit code."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from ringmq_node.cli.demo.course import Demo, DemoError, Settings
+from ringmq_base.logs import LogFault
+from ringmq_node.cli.demo.course import Demo, DemoError, DemoSettings
 from ringmq_node.cli.demo.lines import COUNT_MAX, InputError, Lines
-from ringmq_node.cli.demo.screen import make_view
+from ringmq_node.cli.demo.screen import make_screen
 from ringmq_node.cli.errors import EXIT_BROKEN, EXIT_FAILED
 from ringmq_node.cli.options import json_option, run
-from ringmq_node.cli.output import emit_facts, emit_json, fail
+from ringmq_node.cli.output import emit_report, fail
 
 COUNT = 100_000
-# Below it there is hardly a chunk in flight when the master dies.
+# With fewer messages hardly a chunk is in flight when the master dies.
 COUNT_MIN = 1000
 DEADLINE_S = 120.0
 
@@ -67,7 +69,8 @@ def demo(
 
     Starts nodes on this machine, publishes with confirms and consumes at the same
     time, kills the master half way with SIGKILL, starts it again, and judges. Exit
-    code 3 if anything was lost, duplicated, reordered or damaged.
+    code 3 if anything was lost, duplicated, reordered or damaged; 1 if a node logged
+    an error.
     """
     try:
         lines = Lines(path)
@@ -76,40 +79,53 @@ def demo(
     if data is not None and data.exists():
         raise click.UsageError(f"{data} is there already")
     directory = data or Path(tempfile.mkdtemp(prefix="ringmq-demo-"))
-    settings = Settings(directory, nodes, count, lines, deadline)
     wanted = keep
     try:
-        with make_view() as view:
-            demo_run = Demo(settings, view)
-            failure = _carry_through(demo_run)
-        state = demo_run.state
-        (emit_json if as_json else emit_facts)(state.report())
-        # To find out why.
-        wanted = keep or bool(failure) or state.broken
+        with make_screen() as screen:
+            course = Demo(DemoSettings(directory, nodes, count, lines, deadline), screen)
+            failure = _carry_through(course)
+        state = course.state
+        emit_report(state.report(), as_json=as_json)
+        log_failure = _log_failure(course.log_faults())
+        # The logs may tell why.
+        wanted = keep or bool(failure or log_failure) or state.broken
     finally:
         if wanted:
             print(f"ringmq: the nodes' data and logs are in {directory}", file=sys.stderr)
         else:
             shutil.rmtree(directory)
-    if failure:
-        fail(failure)
-        raise click.exceptions.Exit(EXIT_FAILED)
-    if state.broken:
+    if failure or log_failure:
+        fail(failure or log_failure)
+    if state.broken and not failure:
         raise click.exceptions.Exit(EXIT_BROKEN)
+    if failure or log_failure:
+        raise click.exceptions.Exit(EXIT_FAILED)
 
 
-def _carry_through(demo_run: Demo) -> str:
-    """Empty, or why it could not be."""
+def _carry_through(course: Demo) -> str:
+    """Empty, or why the demo didn't come to its end."""
 
     async def work() -> None:
-        # As Ctrl-C: the nodes have to be ended.
+        # SIGTERM, like Ctrl-C, cancels the course: its nodes have to be ended with it.
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGTERM, signal.raise_signal, signal.SIGINT
         )
-        await demo_run.run()
+        await course.run()
 
     try:
         run(work())
     except DemoError as error:
         return str(error)
     return ""
+
+
+def _log_failure(faults: Sequence[LogFault]) -> str:
+    """Empty, or the first error in a node's log, with its file and line."""
+    if not faults:
+        return ""
+    first, *more = faults
+    lines = first.text.splitlines()
+    # Of a traceback, the record that it belongs to and the exception.
+    text = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
+    others = f" ({len(more)} more)" if more else ""
+    return f"a node has logged an error{others}: {first.file}:{first.line}: {text}"

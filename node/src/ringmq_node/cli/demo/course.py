@@ -1,19 +1,21 @@
 """The demo: publish and consume while the master is killed, then judge.
 
-The course of it, with every wait bounded by the deadline of the whole:
+One deadline bounds every wait. The course:
 
 1. Nodes start in a directory of their own; a queue is mirrored on all of them.
 2. All messages are published with confirms and, at the same time, consumed and acked.
-3. When half of them are confirmed, the node that holds the master gets SIGKILL. The
-   client repeats, under the same producer id, what it has no confirm for. The last
-   quarter waits for the kill, so that a fast machine can't be done before it.
-4. When the new master has confirmed its first messages, and a tenth more of all are
-   confirmed, the node is started again, and catches up beside the traffic.
-5. When all that was confirmed has come out and the queue is empty, and the ring is
-   whole again, each replica becomes master in turn (planned promotion) and tells
-   its digest: they have to be equal.
+3. When half of the messages are confirmed, the node that holds the master gets SIGKILL.
+   The client repeats its unconfirmed messages under the same producer id. The last quarter
+   of the messages waits for the kill, so that a fast machine can't be done before it.
+4. When the new master has confirmed its first messages, and a further tenth of all messages
+   is confirmed, the node is started again, and catches up beside the traffic.
+5. When every confirmed message has come out, the queue is empty and the ring is whole again,
+   each replica becomes master in turn (planned promotion) and tells its digest. All digests
+   have to be equal.
+6. The nodes are stopped, and their logs read: an error or a traceback in one of them fails
+   the demo even if every message arrived.
 
-What counts as lost, duplicated, ... is defined in `ringmq_node.cli.load.tally`.
+`ringmq_node.cli.load.tally` defines which messages count as lost, duplicated and so on.
 """
 
 from __future__ import annotations
@@ -21,47 +23,49 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import ringmq
 from ringmq import Client, Publisher, QueueInfo, RingMQError
-from ringmq_node.cli.cluster.local import ClusterError, LocalCluster
+from ringmq_base.logs import LogFault
+from ringmq_node.cli.cluster.local import LocalCluster, LocalClusterError
 from ringmq_node.cli.demo.lines import Lines
+from ringmq_node.cli.demo.state import DemoState, NodePhase
 from ringmq_node.cli.errors import first_error
-from ringmq_node.cli.load.tally import Tally
-from ringmq_node.cli.load.windowed import Load
+from ringmq_node.cli.load.drained import is_drained
+from ringmq_node.cli.load.windowed import WindowedLoad
 
 QUEUE = "demo"
 WINDOW = 2000
 PREFETCH = 5000
 KILL_AT = 0.5
-# Further confirms, as a part of all, before the killed node is started again.
+# Confirms after the failover, as a part of all messages, before the killed node is started again.
 RESTART_AFTER = 0.1
 PUBLISHED_BEFORE_KILL_MAX = 0.75
 STOP_S = 5.0
 SHOW_EVERY_S = 0.1
 _POLL_S = 0.01
 _IDLE_S = 0.1
-# For one message, over a failover and whatever else may happen.
+# The client's deadline for one message: ample for a failover.
 _CONFIRM_S = 60.0
 
 
 class DemoError(Exception):
-    """The demo could not come to its end; what is known is in the report."""
+    """The demo could not come to its end; the report has the facts known so far."""
 
 
-class View(Protocol):
-    """Where the course of events is shown."""
+class Screen(Protocol):
+    """Where the demo shows its events and figures."""
 
     def event(self, text: str) -> None: ...
 
-    def show(self, state: State) -> None: ...
+    def show(self, state: DemoState) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DemoSettings:
     directory: Path
     nodes: int
     count: int
@@ -69,73 +73,16 @@ class Settings:
     deadline_s: float
 
 
-@dataclass(slots=True)
-class State:
-    """What the view shows, and what the report is made of. Times by `time.perf_counter`."""
-
-    count: int
-    tally: Tally = field(default_factory=Tally)
-    confirmed: int = 0
-    # Deliveries, repeats included.
-    consumed: int = 0
-    # Of each node: starting, running, killed.
-    nodes: dict[str, str] = field(default_factory=dict)
-    master: str = ""
-    started: float = 0.0
-    # From the first publish until the last confirm, and until the last ack.
-    publish_s: float | None = None
-    seconds: float | None = None
-    killed: str = ""
-    killed_at: float = 0.0
-    failover_ms: float | None = None
-    resynchronised: bool = False
-    resync_ms: float | None = None
-    digests: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def digests_equal(self) -> bool:
-        return len(self.digests) == len(self.nodes) and len(set(self.digests.values())) == 1
-
-    @property
-    def broken(self) -> bool:
-        return self.tally.broken or len(set(self.digests.values())) > 1
-
-    def report(self) -> dict[str, Any]:
-        """What `--json` prints. Unknown is None."""
-        tally = self.tally
-        seconds = self.seconds
-        return {
-            "published": tally.published,
-            "confirmed": self.confirmed,
-            "consumed": len(tally.delivered),
-            # Before everything has been consumed, nobody can know.
-            "lost": None if seconds is None else tally.lost,
-            "duplicated": tally.duplicated,
-            "reordered": tally.reordered,
-            "redelivered": tally.redelivered,
-            "unexpected": tally.unexpected,
-            "failover_ms": None if self.failover_ms is None else round(self.failover_ms, 1),
-            "rate_per_s": round(self.confirmed / seconds, 1) if seconds else None,
-            "seconds": round(seconds, 3) if seconds is not None else None,
-            "publish_seconds": round(self.publish_s, 3) if self.publish_s is not None else None,
-            "killed": self.killed or None,
-            "resynchronised": self.resynchronised,
-            "resync_ms": None if self.resync_ms is None else round(self.resync_ms, 1),
-            "digests_equal": self.digests_equal,
-            "nodes": len(self.nodes),
-        }
-
-
 class Demo:
-    """One demo: `run` once. `state` is there from the beginning, and to the end."""
+    """One demo: await `run` once. `state` can be read at any time, also after a failure."""
 
-    def __init__(self, settings: Settings, view: View) -> None:
+    def __init__(self, settings: DemoSettings, screen: Screen) -> None:
         self._settings = settings
-        self._view = view
+        self._screen = screen
         self._cluster = LocalCluster.create(settings.directory, nodes=settings.nodes, base_port=0)
-        self.state = State(settings.count)
-        self.state.nodes = {member.node: "starting" for member in self._cluster.members}
-        self._load = Load(
+        self.state = DemoState(settings.count)
+        self.state.nodes = {each.node: NodePhase.STARTING for each in self._cluster.nodes}
+        self._load = WindowedLoad(
             self.state.tally,
             settings.lines.bodies,
             settings.count,
@@ -145,14 +92,14 @@ class Demo:
         self._killed = asyncio.Event()
         self._published = asyncio.Event()
         self._progress = asyncio.Event()
-        # While the failover is being measured.
+        # Used from the kill until `failover_ms` is known.
         self._last_confirm_at = 0.0
         self._longest_gap_s = 0.0
         self._restarted_at = 0.0
         self._doing = "starting the nodes"
 
     async def run(self) -> None:
-        """Raises `DemoError` if it can't be carried through. No process is left."""
+        """Raises `DemoError` if the demo can't come to its end. No process is left."""
         showing = asyncio.create_task(self._show())
         try:
             async with asyncio.timeout(self._settings.deadline_s):
@@ -163,18 +110,22 @@ class Demo:
             ) from None
         except BaseExceptionGroup as group:
             error = first_error(group)
-            if isinstance(error, RingMQError | ClusterError):
+            if isinstance(error, RingMQError | LocalClusterError):
                 raise DemoError(f"while {self._doing}: {error}") from group
             raise
-        except (RingMQError, ClusterError) as error:
+        except (RingMQError, LocalClusterError) as error:
             raise DemoError(f"while {self._doing}: {error}") from error
         finally:
             showing.cancel()
             self._cluster.stop(timeout_s=STOP_S)
 
+    def log_faults(self) -> list[LogFault]:
+        """The errors and tracebacks in the nodes' logs. No error is expected in a demo."""
+        return self._cluster.log_faults()
+
     async def _show(self) -> None:
         while True:
-            self._view.show(self.state)
+            self._screen.show(self.state)
             await asyncio.sleep(SHOW_EVERY_S)
 
     async def _run(self) -> None:
@@ -182,13 +133,13 @@ class Demo:
         for node in state.nodes:
             cluster.start(node)
         await cluster.wait_ready(timeout_s=self._settings.deadline_s)
-        state.nodes.update(dict.fromkeys(state.nodes, "running"))
-        self._view.event(f"{len(state.nodes)} nodes serve at {cluster.seeds}")
+        state.nodes.update(dict.fromkeys(state.nodes, NodePhase.RUNNING))
+        self._screen.event(f"{len(state.nodes)} nodes serve at {cluster.seeds}")
         async with ringmq.connect(cluster.seeds, deadline_s=_CONFIRM_S) as client:
             self._doing = "making the queue"
             await client.declare_queue(QUEUE, replicas=len(state.nodes))
             info = await self._wait_whole(client)
-            self._view.event(f"queue {QUEUE!r} is mirrored on all of them, master {info.master}")
+            self._screen.event(f"queue {QUEUE!r} is mirrored on all of them, master {info.master}")
             self._doing = "publishing and consuming"
             async with client.publisher(QUEUE, window_messages=WINDOW) as publisher:
                 state.started = time.perf_counter()
@@ -200,7 +151,7 @@ class Demo:
             await self._wait_whole(client)
             state.resynchronised = True
             state.resync_ms = (time.perf_counter() - self._restarted_at) * 1000
-            self._view.event(
+            self._screen.event(
                 f"{state.killed} is back in the ring, all {len(state.nodes)} are synchronised"
             )
             self._doing = "comparing digests"
@@ -216,7 +167,7 @@ class Demo:
         state.publish_s = time.perf_counter() - state.started
         self._published.set()
         self._progress.set()
-        self._view.event(f"all {state.confirmed} messages are confirmed")
+        self._screen.event(f"all {state.confirmed} messages are confirmed")
 
     async def _wait_for_kill(self, published: int) -> None:
         if published >= self.state.count * PUBLISHED_BEFORE_KILL_MAX:
@@ -227,13 +178,14 @@ class Demo:
         state.confirmed += messages
         now = time.perf_counter()
         if self._killed.is_set() and state.failover_ms is None:
-            # The dead master's last confirms may still come in; the gap is after them.
+            # Confirms that the dead master sent may still come in. They aren't the new
+            # master's: the gap is measured from the last of them.
             gap_s = now - max(self._last_confirm_at, state.killed_at)
             self._longest_gap_s = max(self._longest_gap_s, gap_s)
             if handed_over_at > state.killed_at:
-                # Nobody but the new master can have confirmed this one.
+                # Handed over after the kill: only the new master can have confirmed this chunk.
                 state.failover_ms = self._longest_gap_s * 1000
-                self._view.event(
+                self._screen.event(
                     f"the new master confirms; for {state.failover_ms:.0f} ms nobody did"
                 )
         self._last_confirm_at = now
@@ -242,7 +194,7 @@ class Demo:
     # --- consuming ---
 
     async def _consume(self, client: Client) -> None:
-        """Until everything is published, all that is confirmed has come, and nothing is left."""
+        """Ends when all is published, every confirmed message has come, and the queue is empty."""
         state, lines = self.state, self._settings.lines
         last_at = state.started
         async with client.consumer(QUEUE, prefetch=PREFETCH) as consumer:
@@ -256,14 +208,15 @@ class Demo:
                         )
                     state.consumed += len(batch)
                     await consumer.ack(batch)
-                elif self._published.is_set() and state.tally.complete:
-                    # A duplicate would be behind the last message: look before leaving.
-                    info = await client.queue(QUEUE)
-                    if info.messages_ready == info.messages_unacknowledged == 0:
-                        break
+                elif (
+                    self._published.is_set()
+                    and state.tally.complete
+                    and await is_drained(client, QUEUE)
+                ):
+                    break
         assert state.publish_s is not None
         state.seconds = max(last_at - state.started, state.publish_s)
-        self._view.event("all of them are consumed, and the queue is empty")
+        self._screen.event("all of them are consumed, and the queue is empty")
 
     # --- the murder ---
 
@@ -275,18 +228,18 @@ class Demo:
         state.killed_at = time.perf_counter()
         self._cluster.kill(victim)
         self._killed.set()
-        state.nodes[victim] = "killed"
-        self._view.event(f"{victim}, the master, is killed; {state.confirmed} were confirmed")
+        state.nodes[victim] = NodePhase.KILLED
+        self._screen.event(f"{victim}, the master, is killed; {state.confirmed} were confirmed")
         await self._until(lambda: state.failover_ms is not None or self._published.is_set())
         again_at = state.confirmed + state.count * RESTART_AFTER
         await self._until(lambda: state.confirmed >= again_at or self._published.is_set())
         self._restarted_at = time.perf_counter()
         self._cluster.start(victim)
-        state.nodes[victim] = "running"
-        self._view.event(f"{victim} is started again")
+        state.nodes[victim] = NodePhase.RUNNING
+        self._screen.event(f"{victim} is started again")
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Returns when something was confirmed, or all is published, that makes it true."""
+        """Waits for `condition`, which is asked after each confirm and at the end of publishing."""
         while not condition():
             await self._progress.wait()
             self._progress.clear()
@@ -294,12 +247,12 @@ class Demo:
     # --- the ring ---
 
     async def _wait_whole(self, client: Client) -> QueueInfo:
-        """Returns when the ring has all nodes, synchronised."""
+        """Returns when the ring has all nodes, and all of them are synchronised."""
         nodes = self.state.nodes
         while True:
             for node in nodes:
                 if self._cluster.process(node) is None:
-                    raise ClusterError(f"{node} has ended: {self._cluster.last_words(node)}")
+                    raise LocalClusterError(f"{node} has ended: {self._cluster.last_words(node)}")
             info = await client.queue(QUEUE)
             self.state.master = info.master
             if {each.node for each in info.ring if each.synchronised} == set(nodes):
@@ -307,7 +260,7 @@ class Demo:
             await asyncio.sleep(_POLL_S)
 
     async def _compare_digests(self, client: Client) -> None:
-        """A digest is the master's own: so each of them becomes master."""
+        """Promotes each replica in turn: only a master tells its digest."""
         state = self.state
         info = await client.queue(QUEUE)
         state.digests[info.master] = info.digest
@@ -317,4 +270,4 @@ class Demo:
             state.digests[info.master] = info.digest
         state.master = info.master
         verdict = "equal" if state.digests_equal else "not equal"
-        self._view.event(f"the digests of {len(state.digests)} replicas are {verdict}")
+        self._screen.event(f"the digests of {len(state.digests)} replicas are {verdict}")

@@ -1,8 +1,8 @@
 """The demo's messages: the lines of a file, again and again, each with its index in front.
 
-`lines.txt` beside this module is what `ringmq demo` takes without `--input`: nineteen
-of Shakespeare's sonnets. A body is nine digits, a tab and the line, so that what comes
-out of the queue can be compared byte by byte with what went in.
+Without `--input`, `ringmq demo` takes `lines.txt` beside this module: nineteen of
+Shakespeare's sonnets. A body is nine digits, a tab and the line. The index in front tells
+which bytes were published, so that each delivered body can be compared with them.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ INDEX_DIGITS = 9
 COUNT_MAX = 10**INDEX_DIGITS
 # The whole file is held in memory.
 INPUT_BYTES_MAX = 1024 * 1024 * 1024
-# The index of a body that isn't what was published.
+# The index of a body that differs from the published one.
 DAMAGED = -1
 
 
 class InputError(ValueError):
-    """A file that can't be the demo's input."""
+    """The file can't be the demo's input."""
 
 
 class Lines:
     """Immutable. `bodies(first, count)` and its inverse, `indexes`."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """The lines of `path`, or those that come with the package. Raises `InputError`."""
+        """Reads the lines of `path`, or of the package's own file. Raises `InputError`."""
         if path is None:
             content = files(__package__).joinpath("lines.txt").read_bytes()
         else:
-            if path.stat().st_size > INPUT_BYTES_MAX:
-                raise InputError(f"{path}: larger than {INPUT_BYTES_MAX} bytes")
+            size_bytes = path.stat().st_size
+            if size_bytes > INPUT_BYTES_MAX:
+                raise InputError(f"{path}: {size_bytes} bytes, more than {INPUT_BYTES_MAX}")
             content = path.read_bytes()
         self._lines = content.splitlines()
         if not self._lines:
-            raise InputError(f"{path}: there is no line in it")
+            raise InputError(f"{path} has no line")
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -47,9 +48,9 @@ class Lines:
         return [b"%09d\t%b" % (index, lines[index % size]) for index in range(first, first + count)]
 
     def indexes(self, bodies: Sequence[bytes]) -> Sequence[int]:
-        """The index of each; `DAMAGED` where a body isn't exactly what was published."""
+        """The index of each body; `DAMAGED` where a body differs from the published one."""
         first = self._index(bodies[0])
-        # Nearly always they follow each other: then one comparison is enough.
+        # Delivered bodies nearly always follow each other: then one comparison is enough.
         if self.bodies(first, len(bodies)) == bodies:
             return range(first, first + len(bodies))
         found = map(self._index, bodies)

@@ -1,4 +1,4 @@
-"""How the demo is shown while it runs: live on a terminal, plain lines elsewhere."""
+"""The demo on stderr while it runs: live bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ringmq_node.cli.demo.course import State
+from ringmq_node.cli.demo.state import DemoState, NodePhase
 
 PLAIN_EVERY_S = 1.0
-_COLOURS = {"running": "green", "starting": "yellow", "killed": "bold red"}
+_COLOURS = {
+    NodePhase.RUNNING: "green",
+    NodePhase.STARTING: "yellow",
+    NodePhase.KILLED: "bold red",
+}
 
 
-class PlainView:
-    """Events as they come, figures once per second; to stderr."""
+class PlainScreen:
+    """Prints events as they come, and figures once per second."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._shown_at = self._started
 
-    def __enter__(self) -> PlainView:
+    def __enter__(self) -> PlainScreen:
         return self
 
     def __exit__(
@@ -39,7 +43,7 @@ class PlainView:
     def event(self, text: str) -> None:
         self._print(text)
 
-    def show(self, state: State) -> None:
+    def show(self, state: DemoState) -> None:
         now = time.perf_counter()
         if now >= self._shown_at + PLAIN_EVERY_S:
             self._shown_at = now
@@ -53,14 +57,14 @@ class PlainView:
         print(f"{seconds:6.2f} s  {text}", file=sys.stderr, flush=True)
 
 
-class LiveView:
-    """Bars, the nodes' states, and the events above them; to stderr."""
+class LiveScreen:
+    """Bars and the nodes' phases, with the events above them."""
 
     def __init__(self, console: Console) -> None:
         self._started = time.perf_counter()
         self._live = Live(console=console, refresh_per_second=10)
 
-    def __enter__(self) -> LiveView:
+    def __enter__(self) -> LiveScreen:
         self._live.start()
         return self
 
@@ -76,11 +80,11 @@ class LiveView:
         seconds = time.perf_counter() - self._started
         self._live.console.print(Text(f"{seconds:6.2f} s  {text}"))
 
-    def show(self, state: State) -> None:
+    def show(self, state: DemoState) -> None:
         self._live.update(Group(self._bars(state), self._nodes(state)))
 
     @staticmethod
-    def _bars(state: State) -> Table:
+    def _bars(state: DemoState) -> Table:
         grid = Table.grid(padding=(0, 2))
         for name, done in (
             ("published", state.tally.published),
@@ -92,14 +96,14 @@ class LiveView:
         return grid
 
     @staticmethod
-    def _nodes(state: State) -> Text:
+    def _nodes(state: DemoState) -> Text:
         text = Text()
-        for node, what in state.nodes.items():
+        for node, phase in state.nodes.items():
             text.append(f"{node} ")
-            text.append(f"{what}   ", style=_COLOURS[what])
+            text.append(f"{phase.value}   ", style=_COLOURS[phase])
         return text
 
 
-def make_view() -> PlainView | LiveView:
+def make_screen() -> PlainScreen | LiveScreen:
     console = Console(stderr=True)
-    return LiveView(console) if console.is_terminal else PlainView()
+    return LiveScreen(console) if console.is_terminal else PlainScreen()

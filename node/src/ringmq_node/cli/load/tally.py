@@ -1,33 +1,65 @@
-"""The oracle: what was published, confirmed and consumed of one queue, and what that breaks.
+"""The oracle: the messages published to, confirmed by and consumed from one queue, compared.
 
-Messages are known by their index, 0 and up in the order of publishing. The oracle
-in one sentence: every confirmed message is delivered at least once, in order, from
-one position; a repeat says `redelivered`.
+A message is known by its index: 0 and up, in the order of publishing. The oracle in one
+sentence: every confirmed message is delivered at least once, in order, from one position;
+a repeat says `redelivered`.
 
-* *lost*: confirmed, and never delivered;
-* *duplicated*: deliveries of a message that was seen before, from another position
-  (it was enqueued twice), or from the same one without the flag;
-* *redelivered*: deliveries of a message that was seen before, from the same
-  position and flagged, which is allowed;
-* *reordered*: first deliveries after the first delivery of a later message;
-* *unexpected*: messages that nobody published, or whose body isn't what it was.
+* *lost*: confirmed, and never delivered.
+* *duplicated*: a message delivered again from another position (it was enqueued twice),
+  or from the same position without the flag.
+* *redelivered*: a message delivered again from the same position, with the flag. This is
+  allowed.
+* *reordered*: a first delivery after the first delivery of a later message.
+* *unexpected*: a message that was never published, or whose body is damaged.
 
-Costs a few calls per batch as long as deliveries are new and in order; only
-batches with something else in them are looked at message by message.
+Batches of new messages in order cost a few calls each. Only other batches are looked at
+message by message.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ringmq_base.ranges import RangeSet
 
 _UNSEEN = -1
 
 
+@dataclass(frozen=True, slots=True)
+class TallyCounts:
+    """The verdict in numbers. Only `redelivered` may be more than 0 in a sound broker.
+
+    `lost` is final only when nothing more can be delivered.
+    """
+
+    lost: int
+    duplicated: int
+    reordered: int
+    redelivered: int
+    unexpected: int
+
+    @property
+    def broken(self) -> bool:
+        """Whether a guarantee doesn't hold. No number of dead nodes excuses these."""
+        return bool(self.lost or self.duplicated or self.reordered or self.unexpected)
+
+    def __add__(self, other: TallyCounts) -> TallyCounts:
+        return TallyCounts(
+            self.lost + other.lost,
+            self.duplicated + other.duplicated,
+            self.reordered + other.reordered,
+            self.redelivered + other.redelivered,
+            self.unexpected + other.unexpected,
+        )
+
+
+NOTHING_COUNTED = TallyCounts(0, 0, 0, 0, 0)
+
+
 class Tally:
-    """Single-threaded. `published` is how many have been handed to the client so far."""
+    """Single-threaded. `published` is the number of messages handed to the client so far."""
 
     def __init__(self) -> None:
         self.published = 0
@@ -41,7 +73,7 @@ class Tally:
         self._newest = -1
 
     def publish(self, count: int) -> int:
-        """`count` more are handed over; returns the index of the first."""
+        """Notes the hand-over of `count` more messages; returns the index of the first."""
         first = self.published
         self.published += count
         return first
@@ -51,11 +83,12 @@ class Tally:
         self.confirmed.add(first, last)
 
     def deliver(self, indexes: Sequence[int], first_position: int, *, redelivered: bool) -> None:
-        """Messages at consecutive positions, all flagged or none."""
+        """Notes the delivery of messages at consecutive positions, all flagged or none."""
         if not indexes:
             return
         first, last = indexes[0], indexes[-1]
-        # A message that was delivered before it was counted would be our own bug.
+        # `publish` counts a message before its hand-over. So an index past `published` was
+        # never published: `_deliver_one` counts it as unexpected.
         in_range = 0 <= first <= last < self.published
         in_row = last - first + 1 == len(indexes) and (
             isinstance(indexes, range) or tuple(indexes) == tuple(range(first, last + 1))
@@ -92,7 +125,7 @@ class Tally:
     def _grow(self, last: int) -> None:
         missing = last + 1 - len(self._positions)
         if missing > 0:
-            # Twice as much as needed: once per doubling, not once per batch.
+            # Doubled, so that a run of n batches grows the array log n times.
             self._positions.extend(array("q", [_UNSEEN]) * (missing + len(self._positions)))
 
     @property
@@ -103,10 +136,15 @@ class Tally:
 
     @property
     def complete(self) -> bool:
-        """Whether all that is confirmed has been delivered."""
+        """Whether every confirmed message has been delivered."""
         return self.lost == 0
 
     @property
     def broken(self) -> bool:
-        """Whether something happened that never may, however many nodes die."""
-        return bool(self.lost or self.duplicated or self.reordered or self.unexpected)
+        """Whether a guarantee doesn't hold, by all that was tallied so far."""
+        return self.counts().broken
+
+    def counts(self) -> TallyCounts:
+        return TallyCounts(
+            self.lost, self.duplicated, self.reordered, self.redelivered, self.unexpected
+        )

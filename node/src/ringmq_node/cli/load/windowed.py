@@ -1,13 +1,13 @@
-"""Publishing at full speed under an exact window, and what it took.
+"""Publishing at full speed under an exact window of unconfirmed messages.
 
-*Lanes*: a few tasks that take the next chunk of messages in turn, hand it to the
-publisher and wait for its confirm. The chunks in flight add up to the window, so
-there are never more unconfirmed messages than it says; and order is kept, because
-a lane takes its chunk and hands it over without a pause in between. At window 1
-there is one lane with chunks of one message: publish, confirm, publish.
+A few *lanes* (tasks) take turns: a lane takes the next chunk of messages, hands it to the
+publisher, and waits for its confirm. The lanes' chunk sizes add up to the window, so there
+are never more unconfirmed messages than the window. Messages stay in order because a lane
+takes its chunk and hands it over without an `await` in between. At window 1 there is one
+lane with chunks of one message: publish, confirm, publish.
 
-Latency runs from handing a chunk to the client to the confirm of its last message,
-and counts for each of its messages.
+A chunk's latency runs from its hand-over to the confirm of its last message, and counts
+for each of its messages.
 """
 
 from __future__ import annotations
@@ -15,54 +15,24 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ringmq import RequestError, RingMQError
+from ringmq_node.cli.load.latencies import Latencies
 from ringmq_node.cli.load.tally import Tally
 
 LANES = 4
-PERCENTILES = (50, 95, 99)
-
-
-class Latencies:
-    """Samples, each for a number of messages. Percentiles by nearest rank."""
-
-    def __init__(self) -> None:
-        self._samples: list[tuple[float, int]] = []
-
-    def add(self, seconds: float, messages: int) -> None:
-        self._samples.append((seconds, messages))
-
-    @classmethod
-    def of(cls, parts: Iterable[Latencies]) -> Latencies:
-        """All samples of several."""
-        whole = cls()
-        for part in parts:
-            whole._samples += part._samples
-        return whole
-
-    def summary_ms(self) -> dict[str, float] | None:
-        """{"p50", "p95", "p99", "max"} in milliseconds; None without a sample."""
-        if not self._samples:
-            return None
-        ordered = sorted(self._samples)
-        total = sum(messages for _, messages in ordered)
-        ranks = [math.ceil(total * percent / 100) for percent in PERCENTILES]
-        found: list[float] = []
-        passed = 0
-        for seconds, messages in ordered:
-            passed += messages
-            while len(found) < len(ranks) and ranks[len(found)] <= passed:
-                found.append(seconds)
-        named = dict(zip((f"p{percent}" for percent in PERCENTILES), found, strict=True))
-        named["max"] = ordered[-1][0]
-        return {name: round(seconds * 1000, 3) for name, seconds in named.items()}
+# The `count` of a load that only `stop` ends: more messages than any run publishes.
+ENDLESS = 2**40
 
 
 def lane_sizes(window: int, batch: int = 0) -> list[int]:
-    """The chunk of each lane; they add up to `window`. `batch`: the largest; 0: choose."""
+    """The chunk size of each lane; they add up to `window`.
+
+    `batch` is the largest chunk allowed; 0 leaves the choice to this function.
+    """
     assert window >= 1, window
     lanes = math.ceil(window / batch) if batch else LANES
     lanes = min(max(lanes, 1), window)
@@ -70,19 +40,19 @@ def lane_sizes(window: int, batch: int = 0) -> list[int]:
 
 
 class BatchPublisher(Protocol):
-    """What is wanted of a `ringmq.Publisher`."""
+    """The one method of `ringmq.Publisher` that a load needs."""
 
     async def publish_batch(self, bodies: Sequence[bytes], /) -> None: ...
 
 
 @dataclass(slots=True)
-class Load:
-    """One queue's messages: what to publish, and how it went.
+class WindowedLoad:
+    """The messages for one queue, and how publishing them went.
 
-    `body_of(first, count)` makes the bodies of the messages `first` to `first + count
-    - 1`. Publishing ends after `count` messages, or when `stop` says so. `gate` is
-    awaited with the number of messages handed over so far, before the next ones are.
-    `on_confirm` gets a chunk's size and when it was handed over (`time.perf_counter`).
+    `body_of(first, count)` makes the bodies of the messages `first` to `first + count - 1`.
+    Publishing ends after `count` messages, or as soon as `stop` returns true. `gate` is
+    awaited before each chunk, with the number of messages handed over so far. `on_confirm`
+    gets a confirmed chunk's size and the time of its hand-over (`time.perf_counter`).
     """
 
     tally: Tally
@@ -92,13 +62,15 @@ class Load:
     gate: Callable[[int], Awaitable[None]] | None = None
     on_confirm: Callable[[int, float], None] | None = None
     latencies: Latencies = field(default_factory=Latencies)
-    # Not confirmed: refused, or unknown at the deadline.
+    # Messages without a confirm: refused, or their outcome unknown at the deadline.
     failed: int = 0
     failure: RingMQError | None = None
 
     async def publish(self, publisher: BatchPublisher, *, window: int, batch: int = 0) -> None:
-        """Publishes it all. A failure ends it, and is kept in `failure`; one that says
-        that the request itself is wrong is raised."""
+        """Publishes all messages. The first failure ends it, and is kept in `failure`.
+
+        A `RequestError` is raised, too: the request itself is wrong, so the run makes no sense.
+        """
         async with asyncio.TaskGroup() as lanes:
             for size in lane_sizes(window, batch):
                 lanes.create_task(self._lane(publisher, size))
@@ -112,7 +84,8 @@ class Load:
             size = min(size, self.count - self.tally.published)
             if size <= 0:
                 return
-            # From here to the hand-over nothing waits, or lanes would overtake each other.
+            # No `await` from here until `publish_batch` has the bodies: another lane would
+            # run, and hand over later messages first.
             first = self.tally.publish(size)
             bodies = self.body_of(first, size)
             started = time.perf_counter()
@@ -127,6 +100,7 @@ class Load:
                 self.on_confirm(size, started)
 
     def _note_failure(self, first: int, size: int, error: RingMQError) -> None:
+        """Counts the chunk's failed messages, and tallies the others as confirmed."""
         self.failure = self.failure or error
         confirmed_from = 0
         for start, end in error.failed or ((0, size - 1),):

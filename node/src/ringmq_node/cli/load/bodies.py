@@ -1,9 +1,9 @@
-"""The messages of `ringmq bench`.
+"""Bodies made up for a run: plain filler, or stamped so that the consumer can judge them.
 
-A body of at least `HEADER_BYTES` begins with the index of its message, the time of
-its hand-over (wall clock, as publisher and consumer may be two processes) and the
-run, so that the other end can tell the latency and what is missing. Smaller bodies
-are only counted.
+A stamped body has at least `HEADER_BYTES`. It begins with the index of its message, the
+time of its hand-over and the run, so that the consumer can tell its latency and notice
+missing messages. The time is of the wall clock, because publisher and consumer may be two
+processes. Shorter bodies carry no stamp: they are only counted.
 
     offset 0   8 bytes   index, big-endian
            8   8 bytes   time, ns since 1970
@@ -23,32 +23,37 @@ _TAIL = struct.Struct(">Q4s4s")
 _HEADER = struct.Struct(">QQ4s4s")
 _MAGIC = b"rmqb"
 HEADER_BYTES = _HEADER.size
-# The index of a message that isn't of this run.
+# The index of a message that another run has published.
 FOREIGN = -1
 
 
-class Bodies:
-    """Makes the messages of one run, and reads them again."""
+def filler(size_bytes: int) -> bytes:
+    """A body of that size without a stamp."""
+    return (b"ringmq " * (size_bytes // 7 + 1))[:size_bytes]
+
+
+class StampedBodies:
+    """Makes the bodies of one run, and reads them again. Too small a size has no stamps."""
 
     def __init__(self, size_bytes: int) -> None:
-        self.has_header = size_bytes >= HEADER_BYTES
+        self.has_stamp = size_bytes >= HEADER_BYTES
         self._mark = _MAGIC + urandom(4)
-        self._plain = (b"ringmq " * (size_bytes // 7 + 1))[:size_bytes]
-        self._filler = self._plain[HEADER_BYTES:]
+        self._plain = filler(size_bytes)
+        self._rest = self._plain[HEADER_BYTES:]
 
     def make(self, first: int, count: int) -> Sequence[bytes]:
-        """The messages `first` to `first + count - 1`, handed over now."""
-        if not self.has_header:
+        """The messages `first` to `first + count - 1`, stamped with the time of this call."""
+        if not self.has_stamp:
             return [self._plain] * count
-        tail = _TAIL.pack(time.time_ns(), self._mark[:4], self._mark[4:]) + self._filler
+        tail = _TAIL.pack(time.time_ns(), self._mark[:4], self._mark[4:]) + self._rest
         return [index + tail for index in map(_INDEX.pack, range(first, first + count))]
 
     def read(self, bodies: Sequence[bytes]) -> tuple[Sequence[int], Sequence[int]]:
-        """(indexes, times in ns), one each; `FOREIGN` and 0 for what isn't of this run."""
+        """(indexes, times in ns), one for each body; `FOREIGN` and 0 for one of another run."""
         heads = [body[:HEADER_BYTES] for body in bodies]
         marks = {head[16:] for head in heads}
         if marks == {self._mark}:
-            # All at once; each header is 3 numbers of 8 bytes.
+            # The usual case, at C speed: each header is three numbers of 8 bytes.
             numbers = struct.unpack(f">{3 * len(heads)}Q", b"".join(heads))
             return numbers[::3], numbers[1::3]
         rows = [
@@ -58,7 +63,7 @@ class Bodies:
 
 
 def times_ns(bodies: Sequence[bytes]) -> list[int]:
-    """The times in those bodies, of whatever run, that have one."""
+    """The times of all stamped bodies among these, whichever run has made them."""
     return [
         _INDEX.unpack_from(body, 8)[0]
         for body in bodies

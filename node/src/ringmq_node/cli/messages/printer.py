@@ -1,0 +1,35 @@
+"""Printing delivered messages."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from typing import Any
+
+from ringmq import Batch
+from ringmq_node.cli.output import emit_json
+
+
+class Printer:
+    """Prints bodies as lines; with `as_json` an object for each message."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def show(self, batch: Batch) -> None:
+        """Returns when the batch is written and flushed: a message is acked only after that."""
+        if not self._as_json:
+            out = sys.stdout.buffer
+            out.write(b"".join([body + b"\n" for body in batch.bodies]))
+            out.flush()
+            return
+        for message in batch:
+            row: dict[str, Any] = {
+                "position": message.position,
+                "redelivered": message.redelivered,
+            }
+            try:
+                row["body"] = message.body.decode()
+            except UnicodeDecodeError:
+                row["body_base64"] = base64.b64encode(message.body).decode()
+            emit_json(row)

@@ -1,0 +1,131 @@
+"""`ringmq publish`: lines, or made-up messages, with confirms."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ringmq import Client, Publisher
+from ringmq_node.cli.load.bodies import filler
+from ringmq_node.cli.messages.lines import read_lines
+from ringmq_node.cli.options import Target, client_options
+from ringmq_node.cli.output import emit_report, progress_bar
+
+WINDOW = 1000
+SIZE_BYTES = 1024
+# Chunks of lines that may wait for their confirms; bounds the lines held in memory.
+_CHUNKS_MAX = 8
+
+
+async def _made_up(count: int, size_bytes: int, chunk: int) -> AsyncIterator[list[bytes]]:
+    body = filler(size_bytes)
+    for first in range(0, count, chunk):
+        yield [body] * min(chunk, count - first)
+
+
+class _Sending:
+    """Publishes chunks in order, with at most `_CHUNKS_MAX` of them unconfirmed."""
+
+    def __init__(self, transient: bool) -> None:
+        self._transient = transient
+        self._started = time.perf_counter()
+        self.published = 0
+        self.confirmed = 0
+
+    async def send(
+        self, publisher: Publisher, chunks: AsyncIterator[list[bytes]], total: int | None
+    ) -> None:
+        places = asyncio.Semaphore(_CHUNKS_MAX)
+        self._started = time.perf_counter()
+        with progress_bar() as bar:
+            shown = bar.add_task(f"publish {publisher.queue}", total=total, note="")
+
+            async def one(bodies: list[bytes]) -> None:
+                try:
+                    await publisher.publish_batch(bodies, transient=self._transient)
+                finally:
+                    places.release()
+                self.confirmed += len(bodies)
+                bar.update(shown, completed=self.confirmed)
+
+            async with asyncio.TaskGroup() as group:
+                async for bodies in chunks:
+                    await places.acquire()
+                    self.published += len(bodies)
+                    group.create_task(one(bodies))
+
+    def report(self, queue: str) -> dict[str, Any]:
+        seconds = time.perf_counter() - self._started
+        return {
+            "queue": queue,
+            "published": self.published,
+            "confirmed": self.confirmed,
+            "seconds": round(seconds, 6),
+            "rate_per_s": round(self.confirmed / seconds, 1),
+        }
+
+
+@click.command()
+@click.argument("queue")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Publish the lines of this file. Default: of stdin.",
+)
+@click.option("--count", type=click.IntRange(1), help="Publish so many made-up messages instead.")
+@click.option(
+    "--size",
+    "size_bytes",
+    type=click.IntRange(0),
+    help=f"Their size in bytes.  [default: {SIZE_BYTES}]",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    default=WINDOW,
+    show_default=True,
+    help="Unconfirmed messages on their way.",
+)
+@click.option("--transient", is_flag=True, help="Confirmed before they are on disk.")
+@client_options
+def publish(
+    queue: str,
+    path: Path | None,
+    count: int | None,
+    size_bytes: int | None,
+    window: int,
+    transient: bool,
+    target: Target,
+) -> None:
+    """Publish lines to QUEUE, each one a message, and wait for the confirms."""
+    if count is None and size_bytes is not None:
+        raise click.UsageError("--size goes with --count")
+    if count is not None and path is not None:
+        raise click.UsageError("--count and --file exclude each other")
+    sending = _Sending(transient)
+
+    async def work(client: Client) -> None:
+        async with client.publisher(queue, window_messages=window) as publisher:
+            if count is not None:
+                size = SIZE_BYTES if size_bytes is None else size_bytes
+                await sending.send(publisher, _made_up(count, size, max(1, window // 4)), count)
+                return
+            with nullcontext(sys.stdin) if path is None else path.open("rb") as source:
+                await sending.send(publisher, read_lines(source.fileno()), None)
+
+    try:
+        target.run(work)
+    except BaseException:
+        # The number of confirmed messages is worth knowing all the more when the rest failed.
+        if sending.published:
+            emit_report(sending.report(queue), as_json=target.as_json)
+        raise
+    emit_report(sending.report(queue), as_json=target.as_json)

@@ -1,0 +1,85 @@
+"""A queue's state in words: the JSON of `queue show`, and the texts of its tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringmq import QueueInfo, QueueStorage
+
+
+def queue_json(info: QueueInfo) -> dict[str, Any]:
+    return {
+        "queue": info.queue,
+        "id": info.id,
+        "state": info.state.name.lower(),
+        "epoch": info.epoch,
+        "master": info.master,
+        "ring": [
+            {
+                "node": replica.node,
+                "incarnation": replica.incarnation,
+                "synchronised": replica.synchronised,
+                "received": replica.received,
+                "persisted": replica.persisted,
+            }
+            for replica in info.ring
+        ],
+        "replicas_wanted": info.replicas_wanted,
+        "min_insync": info.min_insync,
+        "messages_ready": info.messages_ready,
+        "messages_unacknowledged": info.messages_unacknowledged,
+        "messages_damaged": info.messages_damaged,
+        "bytes_ready": info.bytes_ready,
+        "bytes_unacknowledged": info.bytes_unacknowledged,
+        "consumers": info.consumers,
+        "publishers": info.publishers,
+        "next_position": info.next_position,
+        "published_total": info.published_total,
+        "acknowledged_total": info.acknowledged_total,
+        "mode": info.mode.name.lower(),
+        "durable": info.durable,
+        "stable": info.stable,
+        "digest": info.digest,
+    }
+
+
+def ring_text(info: QueueInfo) -> str:
+    """`a b c?`: in ring order, the master first; `?` is not synchronised."""
+    return " ".join(replica.node + ("" if replica.synchronised else "?") for replica in info.ring)
+
+
+def storage_facts(storage: QueueStorage) -> dict[str, object]:
+    """Five lines. `messages` goes from the message that is fetched next to the newest."""
+    target = storage.messages_target
+    return {
+        "messages": {
+            "pending": storage.messages_pending,
+            "q4": storage.messages_q4,
+            "q3": storage.messages_q3,
+            "delta": storage.messages_delta,
+            "q2": storage.messages_q2,
+            "q1": storage.messages_q1,
+        },
+        "in_memory": {
+            "messages": storage.messages_in_memory,
+            "target": "none" if target is None else round(target),
+            "bytes": storage.memory_bytes,
+        },
+        "messages_per_s": {
+            "in": storage.publish_rate,
+            "out": storage.deliver_rate,
+            "acknowledged": storage.acknowledge_rate,
+        },
+        "read": {
+            "bytes": storage.body_bytes_read,
+            "blocks": storage.blocks_read,
+            "segments": storage.segments_loaded,
+        },
+        "bytes_written": {
+            "bodies": storage.body_bytes_written,
+            "elided": storage.body_bytes_elided,
+            "journals": storage.journal_bytes_written,
+            "segments": storage.segment_bytes_written,
+            "message_store": storage.body_bytes_stored,
+        },
+    }
