@@ -1,48 +1,42 @@
 """`python -m bench`: starts the clusters, runs them side by side, reports, ends them.
 
-`python -m bench storage` measures the storage engine alone instead.
+`--against CHECKOUT` takes another tree of ours instead of RabbitMQ and prints the ratio of each
+pair of runs. `python -m bench storage` measures the storage engine alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
 
-from bench import plot, report
-from bench.measure import BenchError, Measurement, Peer, Point, machine_facts, measure
-from bench.peers.bare_ring import BareRing
-from bench.peers.footing import Footing
-from bench.peers.rabbitmq import peer as rabbitmq
-from bench.peers.rabbitmq.cluster import RabbitCluster
-from bench.peers.ringmq import RingPeer
+from bench import against, rivals
+from bench.comparison import carry_out
+from bench.measure import BenchError
 from bench.storage import command as storage
-
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build" / "bench"
-RESULTS = Path(__file__).resolve().parent / "results"
-PEERS = ("ringmq", "rabbitmq", "rabbitmq-quorum", "bare-ring", "disk")
-# The share of a point that warms a peer up: connections, the Erlang JIT, page cache.
-_WARM_UP_SHARE = 10
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
-        "--peers", default=",".join(PEERS), help="which, with commas between (default: %(default)s)"
+        "--peers",
+        default=",".join(rivals.PEERS),
+        help="which, with commas between (default: %(default)s)",
     )
     parser.add_argument("--rounds", type=_positive, default=3, help="runs of each (default: 3)")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="CHECKOUT",
+        help="another tree, with its .venv, as the only peer beside this one; "
+        "points of its own: windows 1, 100 and 1000, and 10 queues",
+    )
     parser.add_argument("--size", type=_positive, default=1024, help="bytes (default: 1024)")
     parser.add_argument("--window", type=_positive, default=1000, help="default: 1000")
     parser.add_argument("--count", type=_positive, default=40_000, help="default: 40000")
@@ -56,9 +50,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parsed = parser.parse_args(arguments)
     parsed.peers = parsed.peers.split(",")
-    unknown = sorted(set(parsed.peers) - set(PEERS))
+    unknown = sorted(set(parsed.peers) - set(rivals.PEERS))
     if unknown:
-        parser.error(f"no such peer: {', '.join(unknown)}; there are {', '.join(PEERS)}")
+        parser.error(f"no such peer: {', '.join(unknown)}; there are {', '.join(rivals.PEERS)}")
     if parsed.latency_count < 0:
         parser.error("--latency-count can't be negative")
     if parsed.save and Path(parsed.save).name != parsed.save:
@@ -73,101 +67,24 @@ def _positive(text: str) -> int:
     return value
 
 
-def points_of(parsed: argparse.Namespace) -> list[Point]:
-    points = [Point(parsed.count, parsed.size, parsed.window)]
-    if parsed.latency_count and parsed.window != 1:
-        points.append(Point(parsed.latency_count, parsed.size, 1))
-    return points
-
-
-def require_rabbitmq() -> None:
-    missing = rabbitmq.missing()
-    if missing:
-        raise BenchError(
-            f"RabbitMQ's side lacks {', '.join(missing)}. On Debian or Ubuntu, as root:\n"
-            f"  {rabbitmq.APT_COMMAND}\n"
-            "or leave it out: --peers ringmq,disk"
-        )
-
-
-def start_peers(names: Sequence[str], directory: Path, stack: ExitStack) -> list[Peer]:
-    """Starts what is asked for; `stack` ends it. Peers come back in the order of `PEERS`."""
-    peers: list[Peer] = []
-    if "ringmq" in names:
-        ours = RingPeer(directory / "ringmq")
-        stack.callback(ours.stop)
-        ours.start()
-        peers.append(ours)
-    if "rabbitmq" in names or "rabbitmq-quorum" in names:
-        require_rabbitmq()
-        client = rabbitmq.build_client(BUILD)
-        cluster = RabbitCluster(directory / "rabbitmq")
-        stack.callback(cluster.stop)
-        cluster.start()
-        if "rabbitmq" in names:
-            peers.append(rabbitmq.RabbitPeer(cluster, client, "classic"))
-        if "rabbitmq-quorum" in names:
-            peers.append(rabbitmq.RabbitPeer(cluster, client, "quorum"))
-    if "bare-ring" in names:
-        bare = BareRing(directory / "bare-ring")
-        stack.callback(bare.stop)
-        peers.append(bare)
-    if "disk" in names:
-        peers.append(Footing(directory))
-    return peers
-
-
-def run_all(
-    peers: Sequence[Peer], points: Sequence[Point], rounds: int, say: Callable[[str], None]
-) -> list[Measurement]:
-    """Each round takes the peers in turn, so that noise falls on all alike."""
-    for peer in peers:
-        say(f"warming up {peer.name}")
-        for point in points:
-            share = max(point.count // _WARM_UP_SHARE, 1)
-            measure(peer, Point(share, point.size_bytes, point.window), 0)
-    measurements = []
-    for point in points:
-        for number in range(1, rounds + 1):
-            for peer in peers:
-                measured = measure(peer, point, number)
-                measurements.append(measured)
-                say(
-                    f"{point.label()}, round {number} of {rounds}, {peer.name}: "
-                    f"{measured.client.rate_per_s:.0f}/s, p50 {measured.client.p50_ms:.2f} ms, "
-                    f"{measured.broker_cpu_s_per_million:.0f} CPU s/million"
-                )
-    return measurements
-
-
 def bench(parsed: argparse.Namespace, progress: Console) -> None:
-    points = points_of(parsed)
-    started = datetime.now(UTC)
-    BUILD.mkdir(parents=True, exist_ok=True)
-    # Not in the system's temporary directory, which may be memory: fsync would cost nothing.
-    directory = Path(tempfile.mkdtemp(prefix="run-", dir=BUILD))
-    with ExitStack() as stack:
-        stack.callback(shutil.rmtree, directory)
-        progress.print("starting the clusters")
-        peers = start_peers(parsed.peers, directory, stack)
-        facts = {
-            "started": started.isoformat(timespec="seconds"),
-            "rounds": parsed.rounds,
-            "machine": machine_facts(directory),
-            "peers": {peer.name: peer.describe() for peer in peers},
-        }
-        measurements = run_all(peers, points, parsed.rounds, progress.print)
-    name = parsed.save or f"{started:%Y%m%dT%H%M%SZ}"
-    folder = RESULTS if parsed.save else RESULTS / "local"
-    folder.mkdir(parents=True, exist_ok=True)
-    result = report.to_json(name, facts, measurements, points)
-    (folder / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
-    plot.save(folder / f"{name}.png", measurements, points)
-    if parsed.json:
-        print(json.dumps(result))
+    if parsed.against is not None:
+        comparison = against.comparison(parsed.against)
     else:
-        report.print_report(Console(), measurements, points)
-    progress.print(f"written: {(folder / name).relative_to(ROOT)}.json and .png")
+        points = rivals.points_of(
+            size_bytes=parsed.size,
+            window=parsed.window,
+            count=parsed.count,
+            latency_count=parsed.latency_count,
+        )
+        comparison = rivals.comparison(parsed.peers, points)
+    carry_out(
+        comparison,
+        rounds=parsed.rounds,
+        save=parsed.save,
+        as_json=parsed.json,
+        progress=progress,
+    )
 
 
 def _terminated(_signal_number: int, _frame: object) -> NoReturn:
@@ -185,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if of_storage:
             storage.bench(parsed, progress)
         elif parsed.check_installed:
-            require_rabbitmq()
+            rivals.require_rabbitmq()
             progress.print("RabbitMQ's side is complete")
         else:
             bench(parsed, progress)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,14 +28,23 @@ class BenchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One question: `count` messages of `size_bytes`, at most `window` unconfirmed."""
+    """One question: `count` messages of `size_bytes`, spread over `queues` queues.
+
+    Each queue has a publisher of its own, with at most `window` messages unconfirmed.
+    """
 
     count: int
     size_bytes: int
     window: int
+    queues: int = 1
 
     def label(self) -> str:
-        return f"{self.size_bytes} B, window {self.window}"
+        each = f"{self.size_bytes} B, window {self.window}"
+        return each if self.queues == 1 else f"{each}, {self.queues} queues"
+
+    def share(self, divisor: int) -> Point:
+        """The same question with a fraction of the messages, and one for each queue at least."""
+        return replace(self, count=max(self.count // divisor, self.queues))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +115,8 @@ class Peer(Protocol):
         """Makes the new queue. What it costs isn't counted."""
         ...
 
-    def publish(self, point: Point, queue: str) -> ClientReport:
-        """Publishes into `queue` and awaits every confirm.
+    def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
+        """Publishes into `queues`, as many as the point says, and awaits every confirm.
 
         Raises `BenchError` if the publisher fails.
         """
@@ -122,20 +131,22 @@ class Peer(Protocol):
 
 
 def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
-    queue = f"w{point.window}.r{round_number}"
-    peer.prepare(queue)
+    queues = [f"w{point.window}.r{round_number}.{number}" for number in range(point.queues)]
+    for queue in queues:
+        peer.prepare(queue)
     pids = peer.broker_pids()
     brokers_before = procs.tree_cpu_s(pids)
     machine_before = procs.machine_cpu()
     own_before = procs.own_cpu_s()
-    report = peer.publish(point, queue)
+    report = peer.publish(point, queues)
     if pids:
         time.sleep(SETTLE_S)
     brokers = procs.tree_cpu_s(pids) - brokers_before
     machine = procs.machine_cpu().since(machine_before)
     # What the run itself took: the publisher, which is a child that has ended by now.
     ours = brokers + procs.own_cpu_s() - own_before
-    peer.remove(queue)
+    for queue in queues:
+        peer.remove(queue)
     if report.acked != point.count or report.nacked:
         raise BenchError(
             f"{peer.name}: {report.acked} acked and {report.nacked} nacked of {point.count}"

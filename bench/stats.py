@@ -45,14 +45,19 @@ def select(measurements: Sequence[Measurement], peer: str, point: Point) -> list
     return [each for each in measurements if each.peer == peer and each.point == point]
 
 
+def pairs(ours: Sequence[R], theirs: Sequence[R]) -> list[tuple[R, R]]:
+    """The two measurements of each round, in the order of `ours`."""
+    by_round = {each.round: each for each in theirs}
+    return [(each, by_round[each.round]) for each in ours]
+
+
 def paired_ratio(ours: Sequence[R], theirs: Sequence[R], value: Callable[[R], float]) -> Spread:
     """The ratio ours / theirs, taken in each round first.
 
     The two runs of a round stand next to each other in time, so what slows the
     machine slows both: the median of ratios is steadier than the ratio of medians.
     """
-    by_round = {each.round: each for each in theirs}
-    return spread([value(each) / value(by_round[each.round]) for each in ours])
+    return spread([value(one) / value(other) for one, other in pairs(ours, theirs)])
 
 
 def client_report(

@@ -235,7 +235,8 @@ class BareRing:
             if node.stdout.readline() != "ready\n":
                 raise BenchError(f"{self.name}: node {node.args!r} did not start")
 
-    def publish(self, point: Point, queue: str) -> ClientReport:
+    def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
+        assert len(queues) == 1, queues
         words = ["publish", self._ports[0], point.count, point.size_bytes, point.window]
         done = subprocess.run(
             _command(words), capture_output=True, text=True, timeout=_PUBLISH_TIMEOUT_S, check=False

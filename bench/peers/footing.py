@@ -38,7 +38,8 @@ class Footing:
     def prepare(self, queue: str) -> None:
         self._file(queue).touch(0o600, exist_ok=False)
 
-    def publish(self, point: Point, queue: str) -> ClientReport:
+    def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
+        (queue,) = queues
         body = os.urandom(point.size_bytes)
         latencies_s: list[float] = []
         cpu_before = procs.own_cpu_s()

@@ -1,8 +1,12 @@
 """Ours: three local nodes, started and published to through the `ringmq` command.
 
-The benchmark goes the way a user goes, so it imports nothing of ours: `cluster
-up` starts the processes, `queue declare` makes the queue (mirrored on all three
-nodes, which is the default), `bench publish` measures, `cluster down` ends them.
+The benchmark goes the way a user goes, and drives no code of the nodes itself: `cluster up`
+starts the processes, `queue declare` makes the queue (mirrored on all three nodes, which is the
+default), `bench publish` measures, `cluster down` ends them. So a checkout of another commit can
+be a peer too: its command starts its nodes and runs its client.
+
+A node that logs an error or a traceback fails the run, although its figures may look well: a
+link that is torn down and opened again, for example, costs milliseconds and loses nothing.
 """
 
 from __future__ import annotations
@@ -15,44 +19,54 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import BenchError, ClientReport, Point
+from ringmq_base.logs import LogFault, log_faults
 
 NODES = 3
-_COMMAND = Path(sys.executable).with_name("ringmq")
+TREE = Path(__file__).resolve().parents[2]
+# Of the faults in the nodes' logs, as many are printed: the later ones seldom say more.
+FAULTS_SHOWN_MAX = 3
 _CONTROL_TIMEOUT_S = 60.0
 _PUBLISH_TIMEOUT_S = 600.0
 
 
 class RingPeer:
-    """Three of our nodes. `start`, then `stop`, once each; both block."""
+    """Three nodes of the checkout `tree`. `start`, then `stop`, once each; both block.
 
-    name = "ringmq"
+    A tree that isn't this one has the environment that `make` builds, in `.venv`.
+    """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, name: str = "ringmq", tree: Path = TREE) -> None:
+        self.name = name
         self._directory = directory
+        self._tree = tree
+        programs = Path(sys.executable).parent if tree == TREE else tree / ".venv" / "bin"
+        self._command = programs / "ringmq"
         self._seeds = ""
         self._pids: list[int] = []
 
     def start(self) -> None:
-        if not _COMMAND.exists():
+        if not self._command.exists():
             raise BenchError(
-                f"{_COMMAND.name} isn't installed beside this Python; `make bench` does that"
+                f"{self.name}: there is no {self._command}; `make quick` in {self._tree} makes it"
             )
         # Free ports: the user's own cluster may have the usual ones.
         flags = ("--nodes", str(NODES), "--base-port", "0", "--data", str(self._directory))
-        started = _run("cluster", "up", *flags)
+        started = self._run("cluster", "up", *flags)
         nodes = started["nodes"]
         if len(nodes) != NODES:
-            raise BenchError(f"ringmq: {len(nodes)} of {NODES} nodes started")
+            raise BenchError(f"{self.name}: {len(nodes)} of {NODES} nodes started")
         self._seeds = ",".join(node["address"] for node in nodes)
         self._pids = [int(node["pid"]) for node in nodes]
 
     def stop(self) -> None:
+        """Raises `BenchError` if a node has logged a fault, its shutdown included."""
         if self._directory.exists():
-            _run("cluster", "down", "--data", str(self._directory))
+            self._run("cluster", "down", "--data", str(self._directory))
+            check_logs(self.name, sorted((self._directory / "logs").glob("*.log")))
 
     def describe(self) -> dict[str, str]:
         return {
-            "version": version(),
+            "version": version(self._tree),
             "nodes": str(NODES),
             "queue": "durable, mirrored on all nodes",
             "messages": "persistent, confirmed when on every mirror's disk",
@@ -65,14 +79,14 @@ class RingPeer:
     def prepare(self, queue: str) -> None:
         self._control("queue", "declare", queue)
 
-    def publish(self, point: Point, queue: str) -> ClientReport:
-        arguments = {
-            "--queue": queue,
-            "--count": point.count,
-            "--size": point.size_bytes,
-            "--window": point.window,
-        }
-        flat = [str(word) for pair in arguments.items() for word in pair]
+    def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
+        arguments = [
+            *(("--queue", queue) for queue in queues),
+            ("--count", point.count),
+            ("--size", point.size_bytes),
+            ("--window", point.window),
+        ]
+        flat = [str(word) for pair in arguments for word in pair]
         report = self._control("bench", "publish", *flat, timeout_s=_PUBLISH_TIMEOUT_S)
         latencies = report["confirm_ms"]
         return ClientReport(
@@ -91,37 +105,56 @@ class RingPeer:
         shown = self._control("queue", "show", queue)
         synced = [member for member in shown["ring"] if member["synchronised"]]
         if len(synced) != NODES:
-            raise BenchError(f"ringmq: {queue} is synchronised on {len(synced)} of {NODES} nodes")
+            raise BenchError(
+                f"{self.name}: {queue} is synchronised on {len(synced)} of {NODES} nodes"
+            )
         self._control("queue", "delete", queue)
 
     def _control(self, *words: str, timeout_s: float = _CONTROL_TIMEOUT_S) -> Any:
-        return _run(*words, "--seeds", self._seeds, timeout_s=timeout_s)
+        return self._run(*words, "--seeds", self._seeds, timeout_s=timeout_s)
+
+    def _run(self, *words: str, timeout_s: float = _CONTROL_TIMEOUT_S) -> Any:
+        done = subprocess.run(
+            [self._command, *words, "--json"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+            cwd=self._tree,
+        )
+        said = f"{self.name}: `ringmq {' '.join(words[:2])}`"
+        if done.returncode:
+            raise BenchError(f"{said} failed with {done.returncode}: {done.stderr.strip()}")
+        try:
+            return json.loads(done.stdout)
+        except json.JSONDecodeError as error:
+            raise BenchError(f"{said} didn't print JSON: {done.stdout[:200]!r}") from error
 
 
-def _run(*words: str, timeout_s: float = _CONTROL_TIMEOUT_S) -> Any:
-    done = subprocess.run(
-        [_COMMAND, *words, "--json"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout_s,
-    )
-    said = f"`ringmq {' '.join(words[:2])}`"
-    if done.returncode:
-        raise BenchError(f"{said} failed with {done.returncode}: {done.stderr.strip()}")
-    try:
-        return json.loads(done.stdout)
-    except json.JSONDecodeError as error:
-        raise BenchError(f"{said} didn't print JSON: {done.stdout[:200]!r}") from error
+def check_logs(name: str, logs: Sequence[Path]) -> None:
+    """Raises `BenchError` with the first faults in these logs. No logs at all is an error, too."""
+    if not logs:
+        raise BenchError(f"{name}: its nodes have left no log")
+    faults: list[LogFault] = []
+    for log in logs:
+        with log.open(errors="replace") as lines:
+            faults += log_faults(f"{name}/{log.name}", lines)
+    if faults:
+        shown = "\n".join(map(str, faults[:FAULTS_SHOWN_MAX]))
+        raise BenchError(
+            f"{name}: its nodes logged {len(faults)} errors or tracebacks, so the figures are "
+            f"worth nothing:\n{shown}"
+        )
 
 
-def version() -> str:
+def version(tree: Path = TREE) -> str:
     """The commit that is measured, with a `+` if the tree has changes on top of it."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty=+", "--abbrev=10"],
         capture_output=True,
         text=True,
         check=False,
+        cwd=tree,
     )
     return described.stdout.strip() or "unknown"

@@ -79,7 +79,8 @@ class RabbitPeer:
     def prepare(self, queue: str) -> None:
         self._run_client(_NOTHING, queue)
 
-    def publish(self, point: Point, queue: str) -> ClientReport:
+    def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
+        (queue,) = queues
         report = self._run_client(point, queue)
         return ClientReport(
             seconds=report["seconds"],

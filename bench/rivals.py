@@ -1,0 +1,76 @@
+"""Ours beside RabbitMQ's queues and beside two footings, all in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from bench import report
+from bench.comparison import BUILD, Comparison
+from bench.measure import BenchError, Peer, Point
+from bench.peers.bare_ring import BareRing
+from bench.peers.footing import Footing
+from bench.peers.rabbitmq import peer as rabbitmq
+from bench.peers.rabbitmq.cluster import RabbitCluster
+from bench.peers.ringmq import RingPeer
+
+PEERS = ("ringmq", "rabbitmq", "rabbitmq-quorum", "bare-ring", "disk")
+
+
+def comparison(names: Sequence[str], points: Sequence[Point]) -> Comparison:
+    """Of the peers `names`, some of `PEERS`; every round takes them in the same order."""
+    return Comparison(
+        prefix="",
+        points=points,
+        start=partial(start_peers, names),
+        order=lambda peers, _: peers,
+        to_json=report.to_json,
+        print_report=report.print_report,
+    )
+
+
+def points_of(*, size_bytes: int, window: int, count: int, latency_count: int) -> list[Point]:
+    """The open window, and window 1 unless `latency_count` is 0 or the window is 1 anyway."""
+    points = [Point(count, size_bytes, window)]
+    if latency_count and window != 1:
+        points.append(Point(latency_count, size_bytes, 1))
+    return points
+
+
+def require_rabbitmq() -> None:
+    missing = rabbitmq.missing()
+    if missing:
+        raise BenchError(
+            f"RabbitMQ's side lacks {', '.join(missing)}. On Debian or Ubuntu, as root:\n"
+            f"  {rabbitmq.APT_COMMAND}\n"
+            "or leave it out: --peers ringmq,disk"
+        )
+
+
+def start_peers(names: Sequence[str], directory: Path, stack: ExitStack) -> list[Peer]:
+    """Starts what is asked for; `stack` ends it. Peers come back in the order of `PEERS`."""
+    peers: list[Peer] = []
+    if "ringmq" in names:
+        ours = RingPeer(directory / "ringmq")
+        stack.callback(ours.stop)
+        ours.start()
+        peers.append(ours)
+    if "rabbitmq" in names or "rabbitmq-quorum" in names:
+        require_rabbitmq()
+        client = rabbitmq.build_client(BUILD)
+        cluster = RabbitCluster(directory / "rabbitmq")
+        stack.callback(cluster.stop)
+        cluster.start()
+        if "rabbitmq" in names:
+            peers.append(rabbitmq.RabbitPeer(cluster, client, "classic"))
+        if "rabbitmq-quorum" in names:
+            peers.append(rabbitmq.RabbitPeer(cluster, client, "quorum"))
+    if "bare-ring" in names:
+        bare = BareRing(directory / "bare-ring")
+        stack.callback(bare.stop)
+        peers.append(bare)
+    if "disk" in names:
+        peers.append(Footing(directory))
+    return peers
