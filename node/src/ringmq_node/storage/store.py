@@ -98,7 +98,6 @@ class Store:
                 directory / folders.MESSAGES_NAME / name,
                 disk,
                 limits,
-                self.counters,
                 persistent=persistent,
             )
             for name, persistent in (("persistent", True), ("transient", False))

@@ -28,8 +28,8 @@ from ringmq_node.storage.format.formats import (
 from ringmq_node.storage.format.records import RecordFile, file_header
 from ringmq_node.storage.format.texts import decode_texts, encode_texts
 from ringmq_node.storage.messages import relocation
+from ringmq_node.storage.messages.data_file import parse_file_header
 from ringmq_node.storage.messages.relocation import Table
-from ringmq_node.storage.messages.walk import parse_file_header
 
 MAGICS = {
     JOURNAL: b"RINGMQ-J",

@@ -9,7 +9,7 @@ from node.tests.storage.simulated_disk import SimulatedDisk
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.format.references import RecordLocation
-from ringmq_node.storage.limits import Counters, StoreLimits
+from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import CompactionJob, MessageStore, compact, write
 
 DIRECTORY = Path("/data/messages/persistent")
@@ -35,7 +35,7 @@ def open_store(
     persistent: bool = True,
     directory: Path = DIRECTORY,
 ) -> MessageStore:
-    return MessageStore(directory, disk, limits, Counters(), persistent=persistent)
+    return MessageStore(directory, disk, limits, persistent=persistent)
 
 
 def commit(store: MessageStore, disk: Disk) -> None:

@@ -26,7 +26,7 @@ from ringmq_node.storage.errors import CorruptError
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import MessageStore, compact
-from ringmq_node.storage.messages.compaction import CopyJob, PublishJob
+from ringmq_node.storage.messages.steps import CopyJob, PublishJob
 
 SIZE = 800
 

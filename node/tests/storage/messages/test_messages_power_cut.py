@@ -26,7 +26,7 @@ from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages import compact, write
-from ringmq_node.storage.messages.compaction import PublishJob
+from ringmq_node.storage.messages.steps import PublishJob
 
 LIMITS = StoreLimits(
     store_file_bytes_max=3000,

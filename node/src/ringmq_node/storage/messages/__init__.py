@@ -1,7 +1,9 @@
 """The message store of a node: large bodies, found by location and counted by reference."""
 
-from ringmq_node.storage.messages.compaction import CompactionJob, compact
-from ringmq_node.storage.messages.store import MessageStore, MessageStoreStatistics
+from ringmq_node.storage.messages.compaction import compact
+from ringmq_node.storage.messages.statistics import MessageStoreStatistics
+from ringmq_node.storage.messages.steps import CompactionJob
+from ringmq_node.storage.messages.store import MessageStore
 from ringmq_node.storage.messages.writing import MessagesJob, write
 
 __all__ = [

@@ -8,7 +8,7 @@ from ringmq_node.queue.block import Block
 
 
 class BlockCache:
-    """By key; what was used longest ago goes first."""
+    """By `record_key`; the block that was used longest ago goes first."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max

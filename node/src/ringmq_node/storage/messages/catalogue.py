@@ -1,7 +1,7 @@
-"""All files of one message store, and what is referred to in them.
+"""All files of one message store by number, and the references to their records.
 
-Changed on the loop's thread only. `find` may be called from any thread; the lock of the
-store keeps it from seeing a compaction half taken over.
+Changed on the loop's thread only. `find` may be called from any thread, under the lock of the
+store: without it `find` could see a compaction of which one map is taken over and the next isn't.
 """
 
 from __future__ import annotations
@@ -17,37 +17,40 @@ from ringmq_node.storage.messages.counts import Counts
 from ringmq_node.storage.messages.files import (
     NEW_SUFFIX,
     SUFFIX,
+    CountedFile,
     DataFile,
+    LostFile,
     MovedFile,
+    StoreFile,
     data_name,
     map_name,
     parse_name,
 )
 from ringmq_node.storage.messages.relocation import LOST
 
-# What a file that is made before all queues are known is ahead of the last one: 64 GiB of
-# lost files of 16 MiB. The numbers last for a million starts.
+# Numbers left free before the first new file, while queues that are not opened yet may refer to
+# lost files: room for 64 GiB of lost files of 16 MiB. The numbers last for a million starts.
 NUMBERS_SKIPPED = 4096
 
 
 class Catalogue:
-    """What there is by number. A number that is not in it stands for a lost file."""
+    """The files by number. A number that is referred to and isn't there becomes a `LostFile`."""
 
     def __init__(self) -> None:
-        self.files: dict[int, DataFile | MovedFile] = {}
+        self.files: dict[int, StoreFile] = {}
         self.next_number = 1
-        # Of the files that are durable. It is not removed: at a restart it says which
-        # numbers have been used.
+        # The highest number of a file that is durable. Its name is kept, so that a restart knows
+        # which numbers have been used.
         self.highest_durable = 0
-        # Files of which nothing is referred to, as far as anybody has noticed.
+        # Files without references, as far as anybody has noticed.
         self.idle: dict[int, None] = {}
-        # Maps of which many rows are of no more use.
+        # Maps of which more than half of the rows are of no more use.
         self.sparse: dict[int, None] = {}
         # Whether `idle` and `sparse` have all that belongs there.
         self.complete = False
-        # Queues that nobody has opened yet may refer to files that are lost.
+        # Queues that are not opened yet may refer to files that are lost.
         self.expects_more = False
-        # What has become garbage: a hint for when to look for what is worth compacting.
+        # Bytes that became garbage since files were last looked at for compaction: a hint.
         self.released_bytes = 0
         self.corruptions: list[CorruptionReport] = []
 
@@ -67,9 +70,11 @@ class Catalogue:
             number, suffix = parsed
             self.highest_durable = max(self.highest_durable, number)
             if suffix == SUFFIX:
-                self.files[number] = DataFile(number, end=size, written=size)
+                data = DataFile(number, end=size, written=size)
+                self.files[number] = data if size else LostFile(number)
             elif data_name(number) in names:
-                # Both: the data file is whole, and counts.
+                # A compaction was cut off between its publication and the removal of this victim.
+                # The victim is whole, whatever became of the rest, so it counts and not the map.
                 disk.remove(directory / name)
             else:
                 maps.append(number)
@@ -77,7 +82,8 @@ class Catalogue:
             self._load_map(disk, directory / map_name(number), number, names[map_name(number)])
         self.next_number = max(self.next_number, self.highest_durable + 1)
         if names:
-            # A process that was killed may have renamed without syncing.
+            # A process that was killed may have renamed a map and not synced the directory. From
+            # here on this process relies on the name.
             disk.sync(directory)
 
     def _load_map(self, disk: Disk, path: Path, number: int, size: int) -> None:
@@ -85,25 +91,26 @@ class Catalogue:
             table = relocation.decode(str(path), number, disk.read(path, 0, size))
         except relocation.MapError as error:
             self.corruptions.append(CorruptionReport(str(path), 0, size, str(error)))
-            # Without anything in it, as a file that is lost.
-            self.files[number] = DataFile(number)
+            self.files[number] = LostFile(number)
             return
         self.files[number] = MovedFile(number, table, Counts())
         leads_to = max((file for file in table.files if file != LOST), default=0)
         self.next_number = max(self.next_number, leads_to + 1)
 
     def note_all(self) -> None:
-        """Looks at every file for what nobody has referred to."""
+        """Looks at every file once for those without references, and for sparse maps."""
         self.complete = True
         for number, file in self.files.items():
             self.note_idle(number)
             if isinstance(file, MovedFile) and file.is_sparse:
                 self.sparse[number] = None
 
-    # -- counting
+    # -- numbers
 
     def new_number(self) -> int:
         if self.expects_more and not self.complete:
+            # A queue that is opened later may refer to files above all that are there, which were
+            # lost. A new file with the number of one of them would be taken for it.
             self.expects_more = False
             self.next_number += NUMBERS_SKIPPED
         number = self.next_number
@@ -112,11 +119,13 @@ class Catalogue:
         return number
 
     def note_used(self, number: int) -> None:
-        """Somebody refers to that file, which may be lost: no other one gets its number."""
+        """A location names that file, which may be lost: no other file gets its number."""
         self.next_number = max(self.next_number, number + 1)
 
+    # -- counting
+
     def add(self, location: RecordLocation) -> int:
-        """One reference more; returns how many there are."""
+        """Adds a reference; returns how many there are."""
         file = self.files.get(location.file)
         if isinstance(file, MovedFile):
             return self._add_moved(file, location)
@@ -137,21 +146,22 @@ class Catalogue:
         return count
 
     def refer(self, source: int, table: relocation.Table, row: int, length: int) -> None:
-        """The reference that a row of a map holds to the record at its new place."""
+        """Adds the reference that a row of a map holds to the record at its new place."""
         number = table.files[row]
         if number == LOST:
             return
         target = self.files.get(number)
         if target is None:
             target = self._lost_file(number)
-        if isinstance(target, DataFile):
-            if target.sources is None:
-                target.sources = {}
-            target.sources[source] = None
+        if isinstance(target, CountedFile):
+            if isinstance(target, DataFile):
+                if target.sources is None:
+                    target.sources = {}
+                target.sources[source] = None
             target.add(table.new_ordinals[row], length)
 
     def drop(self, location: RecordLocation) -> int:
-        """One reference less; returns how many are left."""
+        """Takes a reference away; returns how many are left."""
         file = self.files.get(location.file)
         assert file is not None, f"{location} is released, and nothing refers to it"
         if isinstance(file, MovedFile):
@@ -175,7 +185,7 @@ class Catalogue:
                 if file.is_sparse:
                     self.sparse[file.number] = None
                 target = self.files.get(file.table.files[row])
-                if isinstance(target, DataFile):
+                if isinstance(target, CountedFile):
                     target.drop(file.table.new_ordinals[row], location.length)
                     self._released(target, location.length)
         if left == 0:
@@ -189,20 +199,19 @@ class Catalogue:
             return file.unknown.get(location.ordinal, 0) if row < 0 else file.counts.get(row)
         return 0 if file is None else file.counts.get(location.ordinal)
 
-    def _lost_file(self, number: int) -> DataFile:
-        """For references to a file that isn't there: they are counted, reading them fails."""
-        file = self.files[number] = DataFile(number)
+    def _lost_file(self, number: int) -> LostFile:
+        file = self.files[number] = LostFile(number)
         self.note_used(number)
         return file
 
-    def _released(self, file: DataFile, length: int) -> None:
+    def _released(self, file: CountedFile, length: int) -> None:
         self.released_bytes += length
         if file.live_records == 0:
             self.idle[file.number] = None
 
     def note_idle(self, number: int) -> None:
         file = self.files[number]
-        if isinstance(file, DataFile):
+        if isinstance(file, CountedFile):
             if file.live_records == 0:
                 self.idle[number] = None
         elif not file.live and not file.unknown:
@@ -210,17 +219,19 @@ class Catalogue:
 
     # -- looking up
 
-    def find(self, location: RecordLocation) -> tuple[DataFile, int] | None:
-        """Where the record is: the file, and the offset in it; None if it is lost."""
+    def find(self, location: RecordLocation) -> tuple[DataFile | LostFile, int] | None:
+        """The file that has the record now, and its offset there; None if the record is lost."""
         file = self.files.get(location.file)
         if isinstance(file, MovedFile):
-            # Once: another thread may put a packed one in its place meanwhile.
+            # Taken once: `pack` on the loop's thread may replace it between two uses here.
             table = file.table
             row = table.find(location.ordinal)
             if row < 0:
                 return None
             target = self.files.get(table.files[row])
-            return (target, table.offsets[row]) if isinstance(target, DataFile) else None
+            if target is None or isinstance(target, MovedFile):
+                return None
+            return target, table.offsets[row]
         return None if file is None else (file, location.offset)
 
     def data_files(self) -> Iterator[DataFile]:
@@ -230,6 +241,7 @@ class Catalogue:
         return (file for file in self.files.values() if isinstance(file, MovedFile))
 
     def check(self) -> None:
+        """Asserts what has to hold between any two calls."""
         inward: dict[int, int] = {}
         for moved in self.moved_files():
             moved.check()
@@ -238,11 +250,13 @@ class Catalogue:
                 if moved.counts.get(row) and number != LOST:
                     inward[number] = inward.get(number, 0) + 1
                     target = self.files[number]
-                    assert isinstance(target, DataFile), (moved.number, number)
+                    assert isinstance(target, CountedFile), (moved.number, number)
                     assert target.counts.get(moved.table.new_ordinals[row]) == 1, number
-        for file in self.data_files():
-            file.check()
-            assert file.sources is None or inward.get(file.number, 0) == file.live_records
-            if file.live_records == 0 and self.complete:
-                assert file.number in self.idle or not file.is_settled or file.end == 0
+        for file in self.files.values():
+            if isinstance(file, CountedFile):
+                file.check()
+        for data in self.data_files():
+            assert data.sources is None or inward.get(data.number, 0) == data.live_records
+            if data.live_records == 0 and self.complete:
+                assert data.number in self.idle or not data.is_settled
         assert all(number < self.next_number for number in self.files)

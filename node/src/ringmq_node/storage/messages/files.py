@@ -1,4 +1,25 @@
-"""What is kept in memory of each file of a message store. Loop's thread, but for look-ups."""
+"""The files of a message store, as a node keeps them in memory. Loop's thread, but for look-ups.
+
+A number stands for one file for ever. This is how it moves from state to state:
+
+    state      class      on the disk                goes on to
+    ---------  ---------  -------------------------  --------------------------------------------
+    growing    DataFile   nothing yet, or `N.rdq`    sealed, when the next record doesn't fit
+    sealed     DataFile   `N.rdq`, without the       settled, when the last job of it is
+                          records still in a job     committed
+    settled    DataFile   `N.rdq`, whole             victim, when `policy` chooses it;
+                                                     forgotten, when nothing refers to it
+    victim     DataFile   `N.rdq`, whole             moved, if `put` wrote it, and forgotten, if
+                                                     compaction did, once its maps are durable;
+                                                     stuck, if a header in it is damaged
+    stuck      DataFile   `N.rdq`, damaged           forgotten, when nothing refers to it
+    moved      MovedFile  `N.map`, beside `N.rdq`    forgotten, when nothing refers to it
+                          until that is removed
+    lost       LostFile   nothing that can be read   forgotten, when nothing refers to it
+
+A start finds files settled, moved or lost. A file that compaction writes begins as settled, with
+its publication. A forgotten file is in no table any more, and its names are removed.
+"""
 
 from __future__ import annotations
 
@@ -29,38 +50,13 @@ def parse_name(name: str) -> tuple[int, str] | None:
 
 
 @dataclass(slots=True, eq=False)
-class DataFile:
-    """`N.rdq`: records are there themselves."""
+class CountedFile:
+    """A file whose references are counted by the ordinal of the record."""
 
     number: int
-    # 0 until the file's header has been read.
-    marker: int = 0
-    # Where the next record will begin, and which it will be.
-    end: int = 0
-    records: int = 0
-    # On disk (of a persistent store: durable) up to here.
-    written: int = 0
-    # Payloads within `end` that were never written, and take no room.
-    hole_bytes: int = 0
-    # Nothing will be appended.
-    sealed: bool = True
-    # A header in it is damaged, so nobody can say which record is which: not compacted.
-    damaged: bool = False
     counts: Counts = field(default_factory=Counts)
     live_records: int = 0
     live_bytes: int = 0
-    # The files whose maps lead here. Has some only if compaction wrote this file, and then
-    # nobody else refers to it: who put a message keeps the location that `put` gave.
-    sources: dict[int, None] | None = None
-
-    @property
-    def disk_bytes(self) -> int:
-        return self.end - self.hole_bytes
-
-    @property
-    def is_settled(self) -> bool:
-        """Nothing is written to it, or will be."""
-        return self.sealed and self.written == self.end
 
     def add(self, ordinal: int, length: int) -> int:
         count = self.counts.add(ordinal)
@@ -80,15 +76,60 @@ class DataFile:
         assert self.live_records == self.counts.nonzero(), self.number
         assert self.live_bytes >= 0, self.number
         assert self.live_records > 0 or self.live_bytes == 0, self.number
+
+
+@dataclass(slots=True, eq=False)
+class LostFile(CountedFile):
+    """References lead here, and there is no `N.rdq` with anything in it, and no readable `N.map`.
+
+    The references are counted as everywhere, so that the number stays taken while there are any.
+    Reading a record of the file raises `CorruptError`.
+    """
+
+
+@dataclass(slots=True, eq=False)
+class DataFile(CountedFile):
+    """`N.rdq`, which has the records themselves."""
+
+    # 0 until the file's header has been read.
+    marker: int = 0
+    # The offset and the ordinal of the next record.
+    end: int = 0
+    records: int = 0
+    # The file is on the disk up to here, and durable in a persistent store.
+    written: int = 0
+    # Payloads of holes below `end`. They were never written, and take no room on the disk.
+    hole_bytes: int = 0
+    # Nothing more is appended.
+    sealed: bool = True
+    # A header in it is damaged. Compaction can't tell the ordinals of the records behind it, and
+    # leaves the file alone.
+    damaged: bool = False
+    # The numbers of the files whose maps lead here. None: `put` wrote the file, and the locations
+    # that it gave lead here. A set: compaction wrote the file, and only maps lead here, for a
+    # caller keeps the location that `put` gave.
+    sources: dict[int, None] | None = None
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.end - self.hole_bytes
+
+    @property
+    def is_settled(self) -> bool:
+        """All of it is on the disk, and nothing more will be written to it."""
+        return self.sealed and self.written == self.end
+
+    def check(self) -> None:
+        CountedFile.check(self)
         assert 0 <= self.written <= self.end, self.number
 
 
 @dataclass(slots=True, eq=False)
 class MovedFile:
-    """`N.map`: what was in `N.rdq` and is still referred to is elsewhere.
+    """`N.map`, which says where the records of `N.rdq` that were live have been moved.
 
-    References are counted here, by row of the table. A row that has any holds one reference
-    to the record at its new place.
+    References are counted here, by row of the table. All references to a row together hold one
+    reference to the record at its new place.
     """
 
     number: int
@@ -96,21 +137,24 @@ class MovedFile:
     counts: Counts = field(default_factory=Counts)
     # Rows that have references.
     live: int = 0
-    # References to what the table doesn't know: not moved, because nothing was said to refer
-    # to it. Only a caller that breaks the contract of `MessageStore` makes these.
+    # References to records that are not in the table: when their file was compacted, nothing
+    # referred to them. Only a caller that breaks the contract of `MessageStore` makes these.
     unknown: dict[int, int] = field(default_factory=dict)
 
     @property
     def is_sparse(self) -> bool:
-        """More than half of the table is of no more use."""
+        """More than half of the rows have no references any more."""
         return 2 * self.live < len(self.table)
 
     def pack(self) -> None:
-        """Forgets the rows without references. What is on the disk stays as it is."""
+        """Drops the rows without references from memory. The file on the disk stays as it is."""
         rows = [row for row, count in enumerate(self.counts.snapshot()) if count]
-        # Whoever looks something up has the old table or the new one.
+        # A look-up in another thread has taken either the old table or the new one: each is right.
         self.table = self.table.select(rows)
         self.counts = self.counts.select(rows)
 
     def check(self) -> None:
         assert self.live == self.counts.nonzero(), self.number
+
+
+StoreFile = DataFile | MovedFile | LostFile

@@ -26,15 +26,15 @@ from ringmq_node.storage.format.records import (
     parse_payload,
 )
 from ringmq_node.storage.messages import relocation
-from ringmq_node.storage.messages.relocation import LOST, Table
-from ringmq_node.storage.messages.walk import (
+from ringmq_node.storage.messages.data_file import (
+    GrowingWindow,
     Read,
-    Window,
     join_id,
     marker_of_record,
     parse_file_header,
     read_record_header,
 )
+from ringmq_node.storage.messages.relocation import LOST, Table
 
 _SEARCH_BYTES = 64 << 10
 
@@ -68,7 +68,7 @@ def records_of(name: str, size: int, read: Read) -> Iterator[StoredRecord]:
 
     `read(offset, size)` gives bytes of it. Raises `UnsupportedFormatError`, and what `read` does.
     """
-    window = Window(read)
+    window = GrowingWindow(read)
     marker, fault = _marker_of(name, window)
     if fault:
         yield StoredRecord(None, 0, min(size, FILE_HEADER.size), None, b"", 0, 0, fault)
@@ -182,7 +182,7 @@ def _proven_by(table: Table) -> dict[int, int]:
     return proven
 
 
-def _marker_of(name: str, window: Window) -> tuple[int, str]:
+def _marker_of(name: str, window: GrowingWindow) -> tuple[int, str]:
     """The marker, and what is wrong with the file's header."""
     header = parse_file_header(name, window.get(0, FILE_HEADER.size))
     if header is not None:
@@ -194,7 +194,9 @@ def _marker_of(name: str, window: Window) -> tuple[int, str]:
     return 0, "file header is damaged, and no record says what it was"
 
 
-def _examined(window: Window, marker: int, header: Header, ordinal: int | None) -> StoredRecord:
+def _examined(
+    window: GrowingWindow, marker: int, header: Header, ordinal: int | None
+) -> StoredRecord:
     length = RECORD_HEADER_BYTES + header.length
     message_id = join_id(header)
     kind = RecordKind(header.kind)
@@ -212,7 +214,7 @@ def _examined(window: Window, marker: int, header: Header, ordinal: int | None) 
     )
 
 
-def _next_record(window: Window, marker: int, offset: int, size: int) -> int:
+def _next_record(window: GrowingWindow, marker: int, offset: int, size: int) -> int:
     """Where the next valid header is, at `offset` or after; the file's size if nowhere."""
     needle = marker.to_bytes(4, "little")
     while marker and offset + RECORD_HEADER_BYTES <= size:

@@ -1,4 +1,4 @@
-"""What `MessageStore.take` hands to a thread, and what the thread does with it."""
+"""Records on their way to the disk: the job of `MessageStore.take`, and its thread's part."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ringmq_node.storage.format.records import (
     file_header,
     record_header,
 )
+from ringmq_node.storage.messages.data_file import hole_header, split_id
 from ringmq_node.storage.messages.files import DataFile, data_name
-from ringmq_node.storage.messages.walk import hole_header, split_id
 
 
 @dataclass(slots=True, eq=False)
-class Put:
+class PendingRecord:
     """One record on its way to the disk."""
 
     file: DataFile
@@ -28,7 +28,8 @@ class Put:
     offset: int
     length: int
     message_id: bytes
-    # None: released before it was taken. Not changed after that.
+    # None: released before a job took it, so it becomes a hole. Not changed once a job has it: a
+    # thread may be writing it.
     block: Block | None
 
 
@@ -40,7 +41,7 @@ class MessagesPiece:
     offset: int
     # The file was known to be durable up to here when this was taken.
     synced: int
-    puts: list[Put] = field(default_factory=list)
+    records: list[PendingRecord] = field(default_factory=list)
 
     @property
     def begins_file(self) -> bool:
@@ -48,7 +49,7 @@ class MessagesPiece:
 
     @property
     def end(self) -> int:
-        last = self.puts[-1]
+        last = self.records[-1]
         return last.offset + last.length
 
 
@@ -56,17 +57,20 @@ class MessagesPiece:
 class MessagesJob:
     directory: Path
     persistent: bool
-    # Jobs are committed in the order in which they were taken.
+    # From 0, in the order in which jobs are taken, written and committed.
     number: int
-    # The directory may be new.
+    # The first of this store: its directory may be new, and has to be synced into its parents.
     first: bool
     pieces: list[MessagesPiece] = field(default_factory=list)
 
     @property
     def size_bytes(self) -> int:
-        """How much is written, but for what was released before."""
+        """Bytes that are written, without the headers of holes."""
         return sum(
-            put.length for piece in self.pieces for put in piece.puts if put.block is not None
+            record.length
+            for piece in self.pieces
+            for record in piece.records
+            if record.block is not None
         )
 
 
@@ -80,6 +84,7 @@ def write(disk: Disk, job: MessagesJob) -> None:
             disk.write(path, offset, buffers, sync=at_once)
         if job.persistent and not at_once:
             disk.sync(path)
+    # A power cut takes a file whose name is not durable, however well its bytes were synced.
     if job.persistent and any(piece.begins_file for piece in job.pieces):
         disk.sync(job.directory)
         if job.first:
@@ -88,20 +93,20 @@ def write(disk: Disk, job: MessagesJob) -> None:
 
 
 def _frame(piece: MessagesPiece) -> list[tuple[int, list[bytes]]]:
-    """Where to write what. Behind the header of a hole there is a gap."""
+    """Offsets, and the bytes to be written there. Behind the header of a hole is a gap."""
     marker = piece.file.marker
     buffers: list[bytes] = []
     stretches = [(piece.offset, buffers)]
     if piece.begins_file:
         buffers.append(file_header(MESSAGE_FILE, marker, piece.file.number))
         stretches = [(0, buffers)]
-    for put in piece.puts:
-        block = put.block
+    for record in piece.records:
+        block = record.block
         if block is not None:
-            number, epoch = split_id(put.message_id)
+            number, epoch = split_id(record.message_id)
             header = record_header(
                 marker,
-                put.offset,
+                record.offset,
                 RecordKind.MESSAGE,
                 block.data,
                 number=number,
@@ -110,8 +115,8 @@ def _frame(piece: MessagesPiece) -> list[tuple[int, list[bytes]]]:
             )
             buffers += (header, block.data)
             continue
-        size = put.length - RECORD_HEADER_BYTES
-        buffers.append(hole_header(marker, put.offset, size, put.message_id, piece.synced))
+        size = record.length - RECORD_HEADER_BYTES
+        buffers.append(hole_header(marker, record.offset, size, record.message_id, piece.synced))
         buffers = []
-        stretches.append((put.offset + put.length, buffers))
+        stretches.append((record.offset + record.length, buffers))
     return [stretch for stretch in stretches if stretch[1]]

@@ -27,9 +27,9 @@ from ringmq_node.storage.format.records import (
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.format.tables import Body
 from ringmq_node.storage.messages import relocation
+from ringmq_node.storage.messages.data_file import join_id
 from ringmq_node.storage.messages.files import parse_name
 from ringmq_node.storage.messages.relocation import LOST
-from ringmq_node.storage.messages.walk import join_id
 from ringmq_node.storage.offline.bodies import References
 from ringmq_node.storage.offline.contents import DataDirectory
 from ringmq_node.storage.offline.faults import plain, relative

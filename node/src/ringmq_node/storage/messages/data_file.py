@@ -1,13 +1,14 @@
-"""Going through a data file of the message store from record to record.
+"""The data file of a message store, `N.rdq`: its format, and reading it record by record.
 
     file header    as of every file of records (see `records`), magic b"RINGMQ-B"
     record         kind 7, message: the payload is a block
-                   kind 8, hole: was released before it was written; its `length` bytes of
-                   payload were skipped, may be anything, and may go beyond the file's end
+                   kind 8, hole: a record that was released before it was written. Its `length`
+                   bytes of payload were skipped: they may be anything, they have no checksum
+                   (0), and they may go beyond the file's end
 
     number, epoch  the two halves of the 16-byte message id, 0 if there is none
-    synced         the file was known to be durable up to here when this was framed; 0 if
-                   compaction wrote it, which says so with its map
+    synced         the file was known to be durable up to here when this record was framed; 0
+                   in a file that compaction wrote: the maps that lead to it prove it durable
 
 A record's ordinal is its place among all records and holes of the file, from 0.
 """
@@ -38,8 +39,11 @@ _MESSAGE_ID = struct.Struct("<QQ")
 _KINDS = (RecordKind.MESSAGE, RecordKind.HOLE)
 
 
-class Window:
-    """Reads a file forwards: in larger pieces the longer it goes on without a jump."""
+class GrowingWindow:
+    """Reads a file forwards: in larger pieces the longer it goes on without a jump.
+
+    So a file with few live records costs few bytes, and a file full of them few reads.
+    """
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -79,14 +83,15 @@ def parse_file_header(name: str, data: bytes) -> FileHeader | None:
 
 
 def marker_of_record(data: bytes) -> int:
-    """What a record says is its file's marker: for a file whose own header is damaged.
+    """The marker in a record: for a file whose own header is damaged.
 
-    Only for a record of which someone else has said that it is there.
+    Only for a record at an offset where a location says that there is one. Anywhere else the
+    bytes may be those of a body, which anybody may have made to look like a record.
     """
     return int(RECORD_PREFIX.unpack_from(data)[0]) if len(data) >= RECORD_PREFIX.size else 0
 
 
-def read_record_header(window: Window, marker: int, offset: int) -> Header | None:
+def read_record_header(window: GrowingWindow, marker: int, offset: int) -> Header | None:
     """The header of the message or hole at `offset`; None if there is no valid one."""
     header = parse_header(marker, offset, window.get(offset, RECORD_HEADER_BYTES))
     return header if header is not None and header.kind in _KINDS else None

@@ -1,0 +1,126 @@
+"""Reading a record, while compaction may be moving it. From any thread."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from ringmq_node.queue.block import Block, BlockError
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
+from ringmq_node.storage.format.records import (
+    FILE_HEADER,
+    RECORD_HEADER_BYTES,
+    RecordKind,
+    parse_payload,
+)
+from ringmq_node.storage.format.references import RecordLocation
+from ringmq_node.storage.messages.cache import BlockCache
+from ringmq_node.storage.messages.catalogue import Catalogue
+from ringmq_node.storage.messages.data_file import marker_of_record, parse_file_header
+from ringmq_node.storage.messages.files import DataFile, LostFile, data_name
+from ringmq_node.storage.messages.unwritten import UnwrittenBlocks, key_of
+
+# A reader whose file was removed looks the record up again, so often at most. Each time stands for
+# a whole compaction that has gone by.
+_LOOKUPS_MAX = 16
+
+_LOST = "record is lost: it was damaged, or is not known"
+
+
+class RecordReader:
+    """Reads records from memory or from the disk.
+
+    `lock` is held while the catalogue and the blocks in memory are looked at, and never during
+    I/O. So a file may be moved and removed between the look-up and the read: then the read finds
+    no file, and the record is looked up again.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        disk: Disk,
+        catalogue: Catalogue,
+        unwritten: UnwrittenBlocks,
+        cache: BlockCache,
+        lock: threading.Lock,
+    ) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._catalogue = catalogue
+        self._unwritten = unwritten
+        self._cache = cache
+        self._lock = lock
+        self.hits = 0
+        self.misses = 0
+
+    def read(self, location: RecordLocation) -> Block:
+        """Raises `CorruptError`, `ReadError`, `UnsupportedFormatError`."""
+        key = key_of(location)
+        before: tuple[DataFile | LostFile, int] | None = None
+        for _ in range(_LOOKUPS_MAX):
+            with self._lock:
+                block = self.in_memory(key)
+                if block is not None:
+                    self.hits += 1
+                    return block
+                found = self._catalogue.find(location)
+            if found is None:
+                raise self.lost(location)
+            file, offset = found
+            # At the same place as before: nobody has moved the record, so the file is gone.
+            if found == before or isinstance(file, LostFile):
+                raise self.lost(location, "file is not there")
+            before = found
+            try:
+                block = self._read(file, offset, location.length)
+            except FileNotFoundError:
+                continue
+            with self._lock:
+                self.misses += 1
+                self._cache.put(key, block)
+            return block
+        raise self.lost(location, f"record was moved {_LOOKUPS_MAX} times while it was read")
+
+    def in_memory(self, key: int) -> Block | None:
+        """Under the lock."""
+        return self._unwritten.get(key) or self._cache.get(key)
+
+    def lost(self, location: RecordLocation, what: str = _LOST) -> CorruptError:
+        path = self._directory / data_name(location.file)
+        return CorruptError(CorruptionReport(str(path), location.offset, location.length, what))
+
+    def _read(self, file: DataFile, offset: int, length: int) -> Block:
+        path = self._directory / data_name(file.number)
+        try:
+            marker = file.marker or self._read_marker(file, path)
+            data = self._disk.read(path, offset, length)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise ReadError(f"{path}: can't be read: {error}") from error
+        header, payload, what = parse_payload(marker or marker_of_record(data), offset, data)
+        if header is not None and header.kind == RecordKind.HOLE:
+            what = "was released before it was written"
+        elif header is not None and not what and header.kind != RecordKind.MESSAGE:
+            what = f"is a record of kind {header.kind}"
+        elif not what and len(payload) + RECORD_HEADER_BYTES != length:
+            what = f"is a record with {len(payload)} bytes of payload"
+        if not what:
+            try:
+                return Block(payload)
+            except BlockError as error:
+                what = str(error)
+        raise CorruptError(CorruptionReport(str(path), offset, length, what))
+
+    def _read_marker(self, file: DataFile, path: Path) -> int:
+        """0 if the file's header is damaged. Raises `CorruptError` if it is another file's."""
+        header = parse_file_header(str(path), self._disk.read(path, 0, FILE_HEADER.size))
+        if header is None:
+            return 0
+        if header.number != file.number:
+            # All records of that file are valid, and none of them was put at this location.
+            what = f"is store file {header.number}"
+            raise CorruptError(CorruptionReport(str(path), 0, FILE_HEADER.size, what))
+        file.marker = header.marker
+        return header.marker
