@@ -13,7 +13,8 @@ from ringmq.v1 import common_pb2 as common
 from ringmq_node.node import Node
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.master import TURN_BYTES_MAX, DeliverRuns, QueueMaster
+from ringmq_node.queue.effects import DeliverRuns
+from ringmq_node.queue.master import TURN_BYTES_MAX, QueueMaster
 from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.reading import MasterBodies, read_whole
@@ -34,7 +35,6 @@ def small_bodies(folder: Path, blocks: list[Block]) -> tuple[QueueMaster, QueueS
         op = Publish(queue.state.next_position, block)
         queue.append(number, op, ops.encode(op))
         master.published(number, op, 1)
-        master.applied(number, op, block.body_bytes())
     master.watermarks(len(blocks), len(blocks))
     return master, queue
 

@@ -11,15 +11,15 @@ from ringmq_base.ranges import Range
 from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.master import (
+from ringmq_node.queue.consumers import NotOutstandingError
+from ringmq_node.queue.effects import (
     ConfirmSequences,
     DeliverRuns,
     Effect,
     MulticastOp,
-    NotOutstandingError,
-    QueueMaster,
     ReportSettled,
 )
+from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
@@ -36,7 +36,7 @@ class Scene:
         self.mirrors = [ReplicatedState(), ReplicatedState()]
         self.master = QueueMaster(self.queue.state, self.queue)
         self.refusing = False
-        self.held: list[Op] = []
+        self.held: list[Remove | Requeue] = []
         # By consumer, in order: (position, redelivered).
         self.got: dict[int, list[tuple[int, bool]]] = {}
         self.confirmed: list[tuple[int, tuple[Range, ...]]] = []
@@ -66,8 +66,6 @@ class Scene:
         while self.held and not self.refusing:
             op = self.held.pop(0)
             number = self.send(op)
-            if isinstance(op, Remove):
-                self.master.removal_sent(number)
             self.do(self.master.applied(number, op))
 
     def publish(
@@ -77,8 +75,7 @@ class Scene:
         block = Block.of([b"x" * size] * count)
         op = Publish(position, block, transient, b"p", position + 1)
         number = self.send(op)
-        self.master.published(number, op, publisher)
-        self.do(self.master.applied(number, op, block.body_bytes()))
+        self.do(self.master.published(number, op, publisher))
         return number
 
     def marks(self, received: int, persisted: int) -> None:
@@ -163,11 +160,11 @@ def test_confirms_of_publishers_are_ranges_of_their_own() -> None:
 def test_repeat_is_confirmed_with_what_was_enqueued_last() -> None:
     scene = Scene()
     scene.publish(3)
-    scene.do(scene.master.repeated(2, 1, 3, transient=False))
+    scene.do(scene.master.repeated(2, (1, 3), transient=False))
     assert scene.confirmed == []
     scene.marks(1, 1)
     assert scene.confirmed == [(1, ((1, 3),)), (2, ((1, 3),))]
-    scene.do(scene.master.repeated(3, 2, 2, transient=False))
+    scene.do(scene.master.repeated(3, (2, 2), transient=False))
     assert scene.confirmed[2:] == [(3, ((2, 2),))]
 
 
@@ -269,7 +266,7 @@ def test_acks_gather_while_a_remove_is_on_its_way() -> None:
 
 def test_acks_of_many_ranges_leave_in_several_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     """One op is bounded, whatever gathers: as one it could be above what a ring takes."""
-    monkeypatch.setattr(master_module, "OP_RANGES_MAX", 3)
+    monkeypatch.setattr(ops, "RANGES_SENT_MAX", 3)
     scene = Scene()
     scene.publish(20)
     scene.all_safe()
@@ -382,7 +379,7 @@ def test_acks_that_gather_are_merged() -> None:
     scene.ack(7, (0, 0))
     for position in (*range(1, 999, 2), *range(2, 999, 2)):
         scene.ack(7, (position, position))
-    assert scene.master._gathered[7].ranges() == [(1, 998)]
+    assert scene.master._removals._gathered[7].ranges() == [(1, 998)]
     scene.check()
     scene.refusing = False
     scene.send_held()
@@ -393,7 +390,7 @@ def test_acks_that_gather_are_merged() -> None:
 
 
 def test_many_requeues_leave_in_several_ops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "OP_RANGES_MAX", 2)
+    monkeypatch.setattr(ops, "RANGES_SENT_MAX", 2)
     scene = Scene()
     scene.publish(10)
     scene.all_safe()
@@ -455,7 +452,7 @@ def test_taking_from_an_empty_queue_asks_nothing_of_the_ring() -> None:
 def test_purge_of_many_ranges_is_settled_when_the_last_is_safe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(master_module, "OP_RANGES_MAX", 2)
+    monkeypatch.setattr(ops, "RANGES_SENT_MAX", 2)
     scene = Scene()
     scene.publish(10)
     scene.all_safe()
@@ -544,7 +541,7 @@ def test_new_master_of_an_empty_queue_confirms_a_repeat_at_its_first_watermark()
     scene.ack(7, (0, 1))
     scene.all_safe()
     after = Scene(scene.queue)
-    after.do(after.master.repeated(1, 1, 2, transient=False))
+    after.do(after.master.repeated(1, (1, 2), transient=False))
     assert after.confirmed == []
     after.all_safe()
     assert after.confirmed == [(1, ((1, 2),))]

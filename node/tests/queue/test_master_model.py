@@ -24,23 +24,24 @@ from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.master import (
+from ringmq_node.queue.consumers import NotOutstandingError
+from ringmq_node.queue.effects import (
     ConfirmSequences,
     DeliverRuns,
     Effect,
-    Messages,
     MulticastOp,
-    NotOutstandingError,
-    QueueMaster,
     ReportSettled,
 )
+from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.run import Run
+from ringmq_node.queue.run import Messages, Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import Store
 
 # Small, so that a short run meets them.
-BOUNDS = {"TURN_MESSAGES_MAX": 4, "TURN_BYTES_MAX": 60, "OP_RANGES_MAX": 2}
+TURN_MESSAGES_MAX = 4
+TURN_BYTES_MAX = 60
+RANGES_SENT_MAX = 2
 SIZES = st.sampled_from([0, 1, 5, 30, 200])
 PREFETCH_MESSAGES = st.sampled_from([1, 2, 5, 100])
 PREFETCH_BYTES = st.sampled_from([1, 10, 100, 10_000])
@@ -118,8 +119,9 @@ class MasterMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        for name, value in BOUNDS.items():
-            self.patch.setattr(master_module, name, value)
+        self.patch.setattr(master_module, "TURN_MESSAGES_MAX", TURN_MESSAGES_MAX)
+        self.patch.setattr(master_module, "TURN_BYTES_MAX", TURN_BYTES_MAX)
+        self.patch.setattr(ops, "RANGES_SENT_MAX", RANGES_SENT_MAX)
         self.queue = self.make_queue()
         self.ids = 0
         self.bodies: dict[int, bytes] = {}
@@ -138,7 +140,7 @@ class MasterMachine(RuleBasedStateMachine):
         self.master = QueueMaster(self.queue.state, self.queue)
         self.received = self.persisted = 0
         self.ring_open = True
-        self.held: list[Op] = []
+        self.held: list[Remove | Requeue] = []
         # Of this master: what the one before took and could not remove is behind.
         self.first_given_max = -1
         self.ready = set(self.bodies)
@@ -176,11 +178,9 @@ class MasterMachine(RuleBasedStateMachine):
         while self.held and self.ring_open:
             op = self.held.pop(0)
             number = self.queue.append(op)
-            assert isinstance(op, Remove | Requeue)
-            assert 0 < len(op.ranges) <= BOUNDS["OP_RANGES_MAX"]
+            assert 0 < len(op.ranges) <= RANGES_SENT_MAX
             if isinstance(op, Remove):
                 self.removal_applied(number, set(positions_of(op.ranges)))
-                self.master.removal_sent(number)
             else:
                 back = set(positions_of(op.ranges))
                 self.redelivered |= back
@@ -277,7 +277,7 @@ class MasterMachine(RuleBasedStateMachine):
         if first <= known:
             end = min(known, last)
             self.expect(publisher, first, end, self.queue.state.last_number, transient)
-            self.do(self.master.repeated(publisher, first, end, transient=transient))
+            self.do(self.master.repeated(publisher, (first, end), transient=transient))
             sizes = sizes[end - first + 1 :]
             first = end + 1
         if not sizes:
@@ -292,8 +292,7 @@ class MasterMachine(RuleBasedStateMachine):
         self.bodies.update(enumerate(bodies, position))
         self.ready.update(range(position, position + len(bodies)))
         self.hidden.append((number, transient, position + len(bodies)))
-        self.master.published(number, op, publisher)
-        self.do(self.master.applied(number, op, op.block.body_bytes()))
+        self.do(self.master.published(number, op, publisher))
 
     def expect(self, publisher: int, first: int, last: int, number: int, transient: bool) -> None:
         for sequence in range(first, last + 1):
@@ -368,7 +367,7 @@ class MasterMachine(RuleBasedStateMachine):
 
     def picture(self) -> object:
         master = self.master
-        has = {n: ([*c.outstanding], c.outstanding_bytes) for n, c in master.consumers.items()}
+        has = {c.id: ([*c.outstanding], c.outstanding_bytes) for c in master.consumers}
         return [*master.ready], master.ready_bytes, master.unacknowledged_bytes, has
 
     # --- without a subscription ---

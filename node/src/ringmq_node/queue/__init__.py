@@ -1,1 +1,32 @@
-"""A queue as pure state: positions, blocks, ops, what is ready and what is unacknowledged."""
+"""One queue as pure state: no clock, no chance, no I/O.
+
+Two halves. Every replica has the first; only the master has the second, and it ends with the
+mastership:
+
+    block, ops    messages and ops in their encoded form
+    state         ReplicatedState: the sum of the ops, the same on every replica
+
+    master        QueueMaster: joins the parts below; the replica talks to it alone
+    confirms      which publishes are safe: their confirms, and which messages are visible
+    ready         the messages that nobody has; damaged ones put aside
+    consumers     outstanding messages, prefetch, turns
+    removals      messages that are being removed, and when that is safe
+    effects, run  the commands of the core to its caller, and the bodies that it reads
+
+Imports point from `master` to the parts, and from all of them to `effects`, `run`, `ops` and
+`block`. No part imports another: `master` passes the facts on.
+
+Where later features go:
+
+* *Priority queues*: inside `ready`, which then keeps one set of positions per priority and
+  gives out the highest first. Priorities of consumers: the turn in `consumers`.
+* *Expiry*: a part of its own, `expiry`, with the deadlines of ready messages. Time comes in
+  as an argument (`expired(now)`), and its next deadline goes out. It runs on the master only:
+  an expired message leaves `ready` and goes through `removals`, as `purge` does.
+* *Length limits*: `limits`, asked before a publish is multicast (reject) and after it was
+  enqueued (drop from the front: out of `ready`, into `removals`).
+* *Dead letters*: `deadletters`, between the parts that let go of a message (a reject in
+  `consumers`, expiry, limits) and `removals`: it holds the message until its target queue
+  has confirmed it. It must be a place of its own in `QueueMaster.check`.
+* Whatever replicas have to agree on, such as a delivery count, is an op and part of `state`.
+"""

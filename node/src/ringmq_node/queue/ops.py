@@ -33,7 +33,10 @@ REQUEUE = 3
 FLAG_TRANSIENT = 1
 FLAG_MESSAGE_ID = 2
 MESSAGE_ID_BYTES = 16
+# Ranges in an op that is decoded, and in one that a master sends: 160 kB, so that an op of
+# many ranges doesn't hold up the ring, and fits into any cache.
 RANGES_MAX = 1 << 20
+RANGES_SENT_MAX = 10_000
 
 PUBLISH_HEADER = struct.Struct("<BBHIQQ")
 RANGES_HEADER = struct.Struct("<BBHI")

@@ -1,10 +1,12 @@
-"""A run: live messages at consecutive positions, as a reader of the queue is given them."""
+"""A run: live messages at consecutive positions, and the reader that gives them to the core."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from ringmq_base.ranges import Range
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
 
 
@@ -24,4 +26,35 @@ class Run:
 
     @property
     def positions(self) -> Range:
-        return self.first_position, self.last_position
+        return self.first_position, self.first_position + self.block.count - 1
+
+
+class Messages(Protocol):
+    """The bodies of a queue, in memory or on disk, as the master's core reads them.
+
+    `bytes_max` limits bodies and properties together; `bytes_in` counts bodies only.
+    """
+
+    @property
+    def missing(self) -> RangeSet:
+        """Live positions whose bodies this replica doesn't have."""
+        ...
+
+    def fetch(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> Sequence[Run]:
+        """As `read`. The caller will come back for the messages behind these, so they may be
+        read ahead."""
+        ...
+
+    def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> Sequence[Run]:
+        """Live messages from `first` on, none after `last`. At least one, whatever its size.
+
+        Ends before the first missing message; empty if that is the first live one."""
+        ...
+
+    def bytes_in(self, first: int, last: int) -> int:
+        """Bytes of the bodies of the live messages of `first..last` that are not missing."""
+        ...
+
+
+def messages_in(ranges: Sequence[Range]) -> int:
+    return sum(last - first + 1 for first, last in ranges)

@@ -33,15 +33,15 @@ from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import QueueMode, QueueRecord, mode_to_wire
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.master import (
+from ringmq_node.queue.consumers import NotOutstandingError
+from ringmq_node.queue.effects import (
     ConfirmSequences,
     DeliverRuns,
     Effect,
     MulticastOp,
-    NotOutstandingError,
-    QueueMaster,
     ReportSettled,
 )
+from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
@@ -107,7 +107,7 @@ class Replica:
         self._consumers: dict[int, ConsumerSession] = {}
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Ops that the ring could not take at once.
-        self._held_ops: deque[Op] = deque()
+        self._held_ops: deque[Remove | Requeue] = deque()
         self._sending = False
         self._waiting_to_send = False
         # The op that this node is about to deliver to itself, decoded already.
@@ -364,8 +364,6 @@ class Replica:
             while self._held_ops and self.master is not None and self.ring.refusal() is None:
                 op = self._held_ops.popleft()
                 number = self._multicast(op)
-                if isinstance(op, Remove):
-                    self.master.removal_sent(number)
                 self._carry_out(self.master.applied(number, op))
         finally:
             self._sending = False
@@ -459,7 +457,7 @@ class Replica:
         if known >= first_sequence:
             repeated = min(known, last_sequence)
             self._carry_out(
-                master.repeated(publisher, first_sequence, repeated, transient=transient)
+                master.repeated(publisher, (first_sequence, repeated), transient=transient)
             )
             skip = repeated - first_sequence + 1
             bodies = bodies[skip:]
@@ -475,11 +473,7 @@ class Replica:
             first_sequence=first_sequence,
         )
         number = self._multicast(op)
-        master.published(number, op, publisher)
-        self._carry_out(master.applied(number, op, op.block.body_bytes()))
-        # In a ring of one the watermark has come before the op was known to be pending.
-        if transient and len(self.view.members) == 1:
-            self._carry_out(master.watermarks(*self._watermarks))
+        self._carry_out(master.published(number, op, publisher))
 
     def _last_sequence(self, producer_id: bytes, first_sequence: int) -> int:
         """What the queue has of this producer; raises unless the batch follows it or repeats."""

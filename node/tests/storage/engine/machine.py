@@ -227,8 +227,7 @@ class Engine:
                 queue.messages[at] = Message(body, its, fleeting)
                 queue.ready.add(at)
             queue.note()
-            queue.master.published(number, op, -1)
-            queue.do(queue.master.applied(number, op, block.body_bytes()))
+            queue.do(queue.master.published(number, op, -1))
 
     def consume(self, name: str, messages: int, size: int = 1 << 30) -> int:
         """A consumer with room for so many."""
@@ -380,9 +379,10 @@ class Engine:
         store, master = queue.store, queue.master
         store.check()
         # Asked for the size of each range, the store would unfold what it has folded.
-        master._messages, real = Sizes(queue), master._messages
+        real = master._ready._messages
+        master._ready._messages = master.consumers._messages = Sizes(queue)
         master.check()
-        master._messages = real
+        master._ready._messages = master.consumers._messages = real
         assert positions_of(store.state.live) == sorted(queue.messages)
         assert positions_of(store.state.redelivered) == self.flagged(queue, "redelivered")
         assert positions_of(store.state.transient) == self.flagged(queue, "transient")

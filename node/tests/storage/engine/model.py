@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue import ops
-from ringmq_node.queue.master import (
+from ringmq_node.queue.effects import (
     ConfirmSequences,
     DeliverRuns,
     Effect,
     MulticastOp,
-    QueueMaster,
     ReportSettled,
 )
+from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import Op, Remove, Requeue
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
@@ -143,15 +143,13 @@ class Queue:
                 case ConfirmSequences() | ReportSettled():
                     pass
 
-    def multicast(self, op: Op) -> None:
+    def multicast(self, op: Remove | Requeue) -> None:
         number = self.append(op)
         if isinstance(op, Remove):
             for position in positions_of(op.ranges):
                 self.graves[position] = self.messages.pop(position)
             self.note()
-            self.master.removal_sent(number)
         else:
-            assert isinstance(op, Requeue)
             for position in positions_of(op.ranges):
                 self.messages[position] = replace(self.messages[position], redelivered=True)
                 self.ready.add(position)

@@ -1,0 +1,54 @@
+"""The effects of a queue's master: the commands of its core to the replica around it.
+
+The caller carries them out in the order in which they are listed. An op is done when the
+master has been told of it: the caller gives a `MulticastOp` to the ring, passes the op back
+to `QueueMaster.applied` once it has been applied here, and only then goes on to the next
+effect. If the ring refuses the op, the caller keeps it, and every op after it, until the
+ring takes it: no op may overtake another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ringmq_base.ranges import Range
+from ringmq_node.queue.ops import Remove, Requeue
+from ringmq_node.queue.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class MulticastOp:
+    """Send `op` around the ring."""
+
+    op: Remove | Requeue
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverRuns:
+    """Give these messages to `consumer`, who has to settle each of them."""
+
+    consumer: int
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmSequences:
+    """Tell `publisher` that the messages of these sequences are safe."""
+
+    publisher: int
+    sequences: tuple[Range, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSettled:
+    """Tell `owner` that its removal of these positions is safe: no master will deliver them.
+
+    A consumer is told of its acks as they become safe, in several parts. A `take`, a `purge`
+    and a `discard_damaged` are told once, when all of their positions are safe.
+    """
+
+    owner: int
+    positions: tuple[Range, ...]
+
+
+Effect = MulticastOp | DeliverRuns | ConfirmSequences | ReportSettled

@@ -1,0 +1,185 @@
+"""Messages that no consumer has: ready to be delivered, or put aside as damaged.
+
+`Ready` gives out messages from the front, in order of positions. Which of them are visible is
+for `confirms` to say: `visible_below` comes in with each call.
+
+A body may be found damaged at any time; then its position is *missing* while the caller
+fetches the body from another replica. Until that has ended, the messages before it are
+delivered and none behind it: a consumer that got 8 before 7 would see the queue out of order,
+and 7, delivered for the first time after it, wouldn't say so. If no replica has the body, the
+caller *gives it up*: a ready message that is given up is put aside as *damaged*, and
+deliveries go on behind it. It comes back to its place if its body turns up after all.
+
+Invariants (`check`):
+* no position is both ready and damaged;
+* a damaged message was given up; a message that was given up has no body and isn't ready;
+* `body_bytes` is the size of the ready bodies that aren't missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ringmq_base.ranges import Range, RangeSet
+from ringmq_node.queue.run import Messages, Run
+
+
+class Ready:
+    """Begins with every message in `live`: a new master knows of no consumer."""
+
+    def __init__(self, live: RangeSet, messages: Messages) -> None:
+        self.positions = live.copy()
+        self.damaged = RangeSet()
+        self.body_bytes = messages.bytes_in(live.first, live.last) if live else 0
+        # Damaged messages, and messages with a consumer whose bodies were given up meanwhile:
+        # if the consumer requeues one, nobody is left to repair it, and it would hold the
+        # queue for ever.
+        self._given_up = RangeSet()
+        self._messages = messages
+
+    # --- in and out ---
+
+    def add(self, first: int, last: int, body_bytes: int) -> None:
+        """Messages that have just been enqueued; their bodies are here."""
+        self.positions.add(first, last)
+        self.body_bytes += body_bytes
+
+    def put_back(self, ranges: Iterable[Range]) -> None:
+        """Messages that a consumer had are back in their places."""
+        for first, last in ranges:
+            self.positions.add(first, last)
+            self.body_bytes += self._messages.bytes_in(first, last)
+            self._put_aside(self._given_up.intersection(first, last))
+
+    def take_all(self) -> list[Range]:
+        """Takes every ready message, visible or not, held or not."""
+        taken = self.positions.ranges()
+        self.positions.clear()
+        self.body_bytes = 0
+        return taken
+
+    def take_damaged(self) -> list[Range]:
+        """Takes every damaged message. They stay given up until `removed`."""
+        taken = self.damaged.ranges()
+        self.damaged.clear()
+        return taken
+
+    def removed(self, ranges: Iterable[Range]) -> None:
+        """These are live no more: their numbers mean nothing from now on."""
+        if self._given_up:
+            self._given_up.subtract(ranges)
+
+    # --- from the front ---
+
+    def has_visible(self, visible_below: int) -> bool:
+        return bool(self.positions) and self.positions.first < visible_below
+
+    def is_held(self, visible_below: int) -> bool:
+        """Whether the next message is missing, so that nothing can be delivered."""
+        return self.has_visible(visible_below) and self.positions.first in self._messages.missing
+
+    def take(
+        self,
+        visible_below: int,
+        *,
+        messages_max: int,
+        bytes_max: int,
+        first_bytes_max: int | None,
+    ) -> list[Run]:
+        """Takes visible messages off the front, no more than `messages_max`, and no more than
+        `bytes_max` of bodies and properties after the first one.
+
+        The first one has a limit of its own: `first_bytes_max`, or none (None). Else a message
+        that is larger than a turn, or than a whole prefetch, would never be delivered.
+        """
+        taken: list[Run] = []
+        next_bytes_max = first_bytes_max
+        positions = self.positions
+        while messages_max > 0 and positions and positions.first < visible_below:
+            first = positions.first
+            if next_bytes_max is not None and (
+                self._messages.bytes_in(first, first) > next_bytes_max
+            ):
+                break
+            last = min(next(iter(positions))[1], visible_below - 1)
+            runs = self._messages.fetch(
+                first, last, bytes_max=max(bytes_max, 0), messages_max=messages_max
+            )
+            if not runs:
+                self._assert_missing(first)
+                break
+            for run in runs:
+                positions.remove(*run.positions)
+                self.body_bytes -= run.block.body_bytes()
+                bytes_max -= run.block.sent_bytes()
+                messages_max -= run.block.count
+            taken += runs
+            next_bytes_max = bytes_max
+        return taken
+
+    def peek(self, visible_below: int, *, messages_max: int, bytes_max: int) -> list[Run]:
+        """The runs that `take` would give for a first message of any size; they stay ready."""
+        runs: list[Run] = []
+        visible = self.positions.intersection(0, visible_below - 1) if visible_below else []
+        for first, last in visible:
+            while first <= last:
+                too_large = runs and self._messages.bytes_in(first, first) > bytes_max
+                if messages_max <= 0 or too_large:
+                    return runs
+                part = self._messages.read(
+                    first, last, bytes_max=bytes_max, messages_max=messages_max
+                )
+                if not part:
+                    self._assert_missing(first)
+                    return runs
+                for run in part:
+                    messages_max -= run.block.count
+                    bytes_max -= run.block.sent_bytes()
+                first = part[-1].last_position + 1
+                runs += part
+        return runs
+
+    def _assert_missing(self, position: int) -> None:
+        # A reader that gives nothing for a message that is there would hold the queue for
+        # ever, without a sign.
+        assert position in self._messages.missing, f"ready position {position} has no body"
+
+    # --- damage ---
+
+    def recount(self) -> None:
+        """More bodies are missing, and don't count any more."""
+        self.body_bytes = self._bytes_of(self.positions)
+
+    def filled(self, first: int, last: int) -> None:
+        """The bodies of `first..last`, all of them missing until now, are here again."""
+        self._given_up.remove(first, last)
+        parts = self.damaged.intersection(first, last)
+        self.damaged.remove(first, last)
+        self.positions.update(parts)
+        for part in self.positions.intersection(first, last):
+            self.body_bytes += self._messages.bytes_in(*part)
+
+    def give_up(self, ranges: Iterable[Range]) -> None:
+        """No replica has the bodies of these missing messages: the queue goes on without."""
+        for first, last in ranges:
+            self._given_up.add(first, last)
+            self._put_aside(self.positions.intersection(first, last))
+
+    def _put_aside(self, parts: list[Range]) -> None:
+        # Their bodies are missing: they are not in `body_bytes`.
+        self.positions.subtract(parts)
+        self.damaged.update(parts)
+
+    def check(self) -> None:
+        """Costs a look at every message."""
+        for positions in (self.positions, self.damaged, self._given_up):
+            positions.check()
+        for first, last in self.damaged:
+            assert self._given_up.contains_all(first, last)
+        for first, last in self._given_up:
+            assert self._messages.missing.contains_all(first, last)
+            assert not self.positions.intersection(first, last)
+        assert self.body_bytes == self._bytes_of(self.positions)
+
+    def _bytes_of(self, ranges: RangeSet) -> int:
+        return sum(self._messages.bytes_in(first, last) for first, last in ranges)
