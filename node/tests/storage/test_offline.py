@@ -22,10 +22,10 @@ from ringmq_node.storage import DirectoryInUseError, Store, StoreLimits
 from ringmq_node.storage.disk.data_directory import folder_name
 from ringmq_node.storage.format import references
 from ringmq_node.storage.format.formats import FORMATS, JOURNAL, MESSAGE_FILE
+from ringmq_node.storage.format.record_file import RecordFile
 from ringmq_node.storage.format.records import (
     RECORD_HEADER_BYTES,
     Header,
-    RecordFile,
     RecordKind,
     owner_of,
     record_header,

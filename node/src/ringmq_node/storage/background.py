@@ -26,9 +26,10 @@ from ringmq_node.storage.errors import StoreFailedError
 from ringmq_node.storage.lost import look_for_lost
 from ringmq_node.storage.messages import CompactionJob, MessageStore
 from ringmq_node.storage.queue import bodies as bodies_module
-from ringmq_node.storage.queue.bodies import Bodies, Condemned
+from ringmq_node.storage.queue.bodies import Bodies
+from ringmq_node.storage.queue.condemned import Condemned
+from ringmq_node.storage.queue.entries import IndexEntry
 from ringmq_node.storage.queue.flush import FlushJob, flush
-from ringmq_node.storage.queue.index import IndexEntry
 from ringmq_node.storage.queue.queue_store import QueueStore
 from ringmq_node.storage.queue.read_ahead import AheadJob, read_ahead
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.disk.threads import Task
-from ringmq_node.storage.queue.bodies import Condemned
+from ringmq_node.storage.queue.condemned import Condemned
 from ringmq_node.storage.queue.queue_store import QueueStore
 
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 
 import pytest
 
 from ringmq_node.storage import background, rounds
 from ringmq_node.storage.disk import threads
-from ringmq_node.storage.format import segment_scan
-from ringmq_node.storage.queue import flush, index, pager, paging, recovery, segments
 
-# Who knows how large a segment is.
-_SIZED = (pager, flush, index, paging, recovery, segment_scan, segments)
+_ENGINE = "ringmq_node.storage."
 _TURNS_MAX = 20_000
 
 
@@ -138,9 +137,15 @@ def by_hand(*, segment_positions: int | None = None) -> Iterator[Hand]:
             patch.setattr(module, "Worker", HandWorker)
             patch.setattr(module, "monotonic", hand.loop.time)
         if segment_positions is not None:
-            for sized in _SIZED:
-                patch.setattr(sized, "SEGMENT_POSITIONS", segment_positions)
+            for module in _modules_with("SEGMENT_POSITIONS"):
+                patch.setattr(module, "SEGMENT_POSITIONS", segment_positions)
         try:
             yield hand
         finally:
             hand.loop.close()
+
+
+def _modules_with(name: str) -> list[ModuleType]:
+    """The modules of the engine that have imported `name`, or define it."""
+    modules = [module for key, module in sys.modules.items() if key.startswith(_ENGINE)]
+    return [module for module in modules if name in vars(module)]

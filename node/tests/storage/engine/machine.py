@@ -28,7 +28,7 @@ from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import QueueStore, Store, StoreLimits
 from ringmq_node.storage.format.references import RecordLocation
-from ringmq_node.storage.format.segment_scan import load_segment
+from ringmq_node.storage.queue.loading import load_segment
 
 ROOT = Path("/data")
 # Of the last one nothing comes back.

@@ -25,7 +25,8 @@ from ringmq_node.storage.format.formats import (
     STORE_META,
     Format,
 )
-from ringmq_node.storage.format.records import RecordFile, file_header
+from ringmq_node.storage.format.record_file import RecordFile
+from ringmq_node.storage.format.records import file_header
 from ringmq_node.storage.format.texts import decode_texts, encode_texts
 from ringmq_node.storage.messages import relocation
 from ringmq_node.storage.messages.data_file import parse_file_header

@@ -30,13 +30,8 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove
 from ringmq_node.storage import CorruptError, QueueStore, Store, StoreLimits
 from ringmq_node.storage.format.formats import JOURNAL, SEGMENT
-from ringmq_node.storage.format.records import (
-    FILE_HEADER,
-    RECORD_HEADER_BYTES,
-    Header,
-    RecordKind,
-    scan,
-)
+from ringmq_node.storage.format.record_file import RecordFile
+from ringmq_node.storage.format.records import FILE_HEADER, RECORD_HEADER_BYTES, Header, RecordKind
 
 
 def readable(queue: QueueStore) -> dict[int, bytes]:
@@ -91,9 +86,8 @@ class Aftermath:
     def headers(self, path: Path) -> list[Header]:
         content = bytes(self.disk.content(path))
         format = JOURNAL if path.suffix == ".jif" else SEGMENT
-        found = scan(
-            str(path), format, len(content), lambda at, n: content[at : at + n], lambda h, _: h
-        )
+        file = RecordFile(str(path), format, len(content), lambda at, n: content[at : at + n])
+        found = file.scan(lambda header, _: header)
         assert not found.corruptions
         assert not found.torn_bytes
         return [header for header, _ in found.records]

@@ -22,10 +22,11 @@ from ringmq_node.storage import CorruptError
 from ringmq_node.storage.format import checkpoint, references
 from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
 from ringmq_node.storage.format.formats import JOURNAL, SEGMENT, Format
+from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
+from ringmq_node.storage.format.record_file import HEAD_BYTES_MAX
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
-    HEAD_BYTES_MAX,
     RECORD_HEADER_BYTES,
     RecordKind,
     file_header,
@@ -34,9 +35,9 @@ from ringmq_node.storage.format.records import (
     record_header,
 )
 from ringmq_node.storage.format.references import RecordLocation, Reference
-from ringmq_node.storage.format.segment_scan import load_segment
 from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, IndexEntry, QueueFile
+from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
+from ringmq_node.storage.queue.loading import load_segment
 from ringmq_node.storage.queue.recovery import Recovered, recover
 from ringmq_node.storage.queue.segments import MessagesOf, read_block
 

@@ -1,13 +1,13 @@
-"""A segment, read by its headers and tables.
+"""Reading a segment by its headers and tables.
 
-Bodies are passed over, but for those of records that nothing proves durable: these are
-checked whole, since they may be what a crash cut short, and then their journal has them. What
-proves a record durable is a later one that says so (see `records`), or that the journal from
-which it came is gone: journals are removed when all in them that is live is in segments,
-synced. (But for transient messages: these come when memory is short, whenever that is.)
+Bodies are passed over. Only records that nothing proves durable are checked whole: a crash may
+have cut them short, and then their journal still has them. Two things prove a record durable: a
+later record whose `synced` says so (see `record_file`), or the absence of the journal from which
+the record came. A journal is removed only when all its live bodies are in segments, synced. (That
+doesn't hold for transient messages: they come from memory, whenever memory is short.)
 
-A body of a proven record that is damaged is found when it is read. A table of references is
-always checked whole: it is all that its record has.
+Damage to the body of a proven record is found when somebody reads that body. A table of references
+is always checked whole, as its record has nothing else.
 
 A record whose tables don't add up, or that has positions of another segment, counts as damaged.
 """
@@ -16,32 +16,27 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import block
-from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.format import tables
-from ringmq_node.storage.format.checkpoint import Cut
 from ringmq_node.storage.format.formats import SEGMENT
+from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
+from ringmq_node.storage.format.record_file import SPARSE_BYTES, WINDOW_BYTES, RecordFile
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
     RECORD_HEADER_BYTES,
-    SPARSE_BYTES,
-    WINDOW_BYTES,
     Header,
-    RecordFile,
     RecordKind,
     owner_of,
 )
-from ringmq_node.storage.format.tables import Body, Choice
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, IndexEntry, QueueFile
+from ringmq_node.storage.format.tables import BodyRange
 
-# Records that are longer are passed over, not read through: another call costs less.
+# Longer records are passed over, not read through: a further call of the disk costs less.
 _DENSE_BYTES_MAX = 32 << 10
 
 # A record's header, and the tables of a block of one message without properties.
@@ -53,35 +48,31 @@ _BLOCK_VERSION = (block.MAGIC, block.VERSION)
 
 @dataclass(slots=True)
 class SegmentScan:
-    """What is in a segment. `marker` is 0 if it is `unreadable`."""
+    """The contents of a segment. `marker` is 0 if it can't be read, for the reason `unreadable`."""
 
     marker: int
     unreadable: str
-    bodies: list[Body] = field(default_factory=list)
+    bodies: list[BodyRange] = field(default_factory=list)
     corruptions: list[CorruptionReport] = field(default_factory=list)
-    # Where the valid part ends, and how much there is behind it.
+    # Where the valid part ends, and how many bytes lie behind it.
     end: int = 0
     torn_bytes: int = 0
 
 
 def scan_segment(
-    disk: Disk,
     path: Path,
     number: int,
     size: int,
+    read: Callable[[int, int], bytes],
     *,
     proven: int = 0,
     journals: Container[int] = (),
 ) -> SegmentScan:
     """Reads the first `size` bytes, of which `proven` are known to have been durable.
 
-    `journals` are the generations of those that are still there. Raises `OSError`, and
-    `UnsupportedFormatError`.
+    `read(offset, size)` reads from the file at `path`. `journals` are the generations of the
+    journals that are still there. Raises what `read` does, and `UnsupportedFormatError`.
     """
-
-    def read(offset: int, length: int) -> bytes:
-        return disk.read(path, offset, length)
-
     file = RecordFile(str(path), SEGMENT, size, read, owner_of(path.parent))
     if file.marker and file.number not in (None, number):
         file.marker, file.unreadable = 0, f"this is segment {file.number}"
@@ -91,6 +82,7 @@ def scan_segment(
     found.corruptions = file.corruptions
     holes, proven = _collect(file, number, found.bodies, proven, journals)
     found.end = size
+    # Bad bytes that were durable are damage. The first that nothing proves begin the torn tail.
     for start, end, what in holes:
         if start >= proven:
             found.bodies = [body for body in found.bodies if body.offset < start]
@@ -101,9 +93,13 @@ def scan_segment(
 
 
 def _collect(
-    file: RecordFile, number: int, bodies: list[Body], proven: int, journals: Container[int]
+    file: RecordFile, number: int, bodies: list[BodyRange], proven: int, journals: Container[int]
 ) -> tuple[list[tuple[int, int, str]], int]:
-    """Adds what is there to `bodies`. Returns what is no valid record, and how far it is proven."""
+    """Adds all that the records have to `bodies`.
+
+    Returns the ranges of bytes that are no valid record, each with its fault, in order, and the
+    offset up to which the file is proven to have been durable.
+    """
     size = file.size
     holes: list[tuple[int, int, str]] = []
     unproven: list[Header] = []
@@ -155,13 +151,15 @@ def _pass_single(
     offset: int,
     low: int,
     high: int,
-    bodies: list[Body],
+    bodies: list[BodyRange],
     journals: Container[int],
 ) -> int:
-    """Adds the records of one message each that are in the window, and proven by their journal.
+    """Adds the records of one small message each that lie in the window.
 
-    Returns the offset of the first that is not, or that has anything wrong with it. Only to be
-    fast: all of it is in `header_at` and `_add_bodies` as well, in several times the time.
+    Stops at the first record that is of another kind, is not proven by the absence of its journal,
+    or has any fault, and returns its offset. This is here for speed alone: `header_at` and
+    `_add_bodies` do the same in several times the time, and a queue that was filled message by
+    message has nothing but such records.
     """
     data, start, marker = file.window.data, file.window.start, file.marker
     at = offset - start
@@ -198,14 +196,19 @@ def _pass_single(
         ):
             break
         length += RECORD_HEADER_BYTES
-        bodies.append(Body(number, number, 0, body_bytes, None, None, False, epoch, offset, length))
+        bodies.append(
+            BodyRange(number, number, 0, body_bytes, None, None, False, epoch, offset, length)
+        )
         at += length
         offset += length
     return offset
 
 
-def _add_bodies(file: RecordFile, header: Header, low: int, high: int, bodies: list[Body]) -> None:
-    """Raises `ValueError` unless the tables are sane, and the positions in `low..high`."""
+def _add_bodies(
+    file: RecordFile, header: Header, low: int, high: int, bodies: list[BodyRange]
+) -> None:
+    """Adds the bodies of one record. Raises `ValueError` if its tables are wrong, or if it has a
+    position outside of `low..high`."""
     first = header.number
     if header.kind == RecordKind.ENTRY:
         window = file.window
@@ -226,7 +229,7 @@ def _add_bodies(file: RecordFile, header: Header, low: int, high: int, bodies: l
         found = tables.stored(header, file.payload(header, header.length), first, header.epoch)
         last = found[-1].last
     elif header.kind == RecordKind.END and not header.length:
-        # Where recovery has cut off a torn tail: it only says what was durable before.
+        # Recovery has cut off a torn tail here. The record's `synced` is all that it says.
         return
     else:
         raise ValueError(f"record of kind {header.kind} in a segment")
@@ -235,66 +238,3 @@ def _add_bodies(file: RecordFile, header: Header, low: int, high: int, bodies: l
     if header.epoch >= tables.NUMBER_MAX:
         raise ValueError(f"record of generation {header.epoch}")
     bodies += found
-
-
-def load_segment(
-    disk: Disk,
-    file: QueueFile,
-    live: RangeSet,
-    missing: RangeSet,
-    cuts: tuple[Cut, ...],
-    *,
-    end: int | None = None,
-) -> tuple[list[IndexEntry], list[CorruptionReport]]:
-    """The entries of a segment, up to `end` if given, for its positions that are `live` and not
-    `missing`.
-
-    In order, and not overlapping; as recovery chooses them. Positions for which there is none
-    are for the caller to see. Only reads; may run in a thread. Raises `OSError`.
-    """
-    # What is in a file that is in use was written, or found to be whole, by this process.
-    size = file.end if end is None else end
-    found = scan_segment(disk, file.path, file.number, size, proven=min(size, file.synced))
-    if not found.marker:
-        report = CorruptionReport(str(file.path), 0, file.end, found.unreadable)
-        return [], [report]
-    choices = tables.choose(lasting(found.bodies, file.found), live, missing, RangeSet(), cuts)
-    return entries_of(choices, file), found.corruptions
-
-
-def lasting(bodies: list[Body], end: int) -> list[Body]:
-    """Those that count: not what a transient message store had, before `end`, at an earlier start.
-
-    It was emptied since, and the positions may have been given out again. In an order in which
-    of several for a position the one that was logged last comes first.
-    """
-    found = [
-        body
-        for body in bodies
-        if not (body.transient and body.location is not None and body.offset < end)
-    ]
-    return found if _disjoint(found) else _newest_first(found)
-
-
-def _disjoint(bodies: list[Body]) -> bool:
-    """Whether no position is in two of these, which are in ascending order."""
-    behind = 0
-    for body in bodies:
-        if body.first < behind:
-            return False
-        behind = body.last + 1
-    return True
-
-
-def _newest_first(bodies: list[Body]) -> list[Body]:
-    """Bodies that were lost, or removed and put back, have been filled in again."""
-    ascending = sorted(bodies, key=lambda body: body.first)
-    if _disjoint(ascending):
-        return ascending
-    return sorted(bodies, key=lambda body: (body.generation, body.offset), reverse=True)
-
-
-def entries_of(choices: list[Choice], file: QueueFile) -> list[IndexEntry]:
-    entries = [body.entry(file, first, last, live) for body, first, last, live in choices]
-    entries.sort(key=lambda entry: entry.first)
-    return entries

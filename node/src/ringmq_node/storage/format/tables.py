@@ -1,10 +1,11 @@
-"""Which bodies a record has: what its tables say, without the bodies themselves.
+"""The bodies that a record stands for, by its tables alone: how many, how long, and where.
 
-A `Body` stands for consecutive messages of one record that are in one block, wherever that
-block is: in the record, or in the message store. It is what recovery chooses among, and
-becomes an `IndexEntry` of the index, whole or in part, when it is chosen.
+A `BodyRange` stands for consecutive messages of one record that are in one block. The block is in
+the record itself (`embedded`) or in the message store (`stored`). Recovery chooses among such
+ranges, and makes an entry of the index of each that it takes: see `queue.choice`.
 
-Tables that don't add up to the record's length, or say what can't be, are a `ValueError`.
+Tables that don't add up to the record's length, or that have a number out of bounds, raise
+`ValueError`: the reader takes the record for damaged.
 """
 
 from __future__ import annotations
@@ -12,13 +13,10 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import block
-from ringmq_node.storage.format import checkpoint, references
-from ringmq_node.storage.format.checkpoint import Cut
+from ringmq_node.storage.format import references
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
@@ -26,56 +24,34 @@ from ringmq_node.storage.format.records import (
     Header,
 )
 from ringmq_node.storage.format.references import RecordLocation
-from ringmq_node.storage.queue.index import IndexEntry, QueueFile, alike
 
-# Positions, op numbers and generations are below; so they can be counted on from anywhere.
+# Positions, op numbers and generations are below. A damaged record that claims more is refused,
+# and whoever adds a count to such a number stays within the 64 bits of a checkpoint's fields.
 NUMBER_MAX: Final = 1 << 62
 
 _ONE_BODY = struct.Struct("<HBBII")
 _MAGIC_AND_VERSION = (block.MAGIC, block.VERSION)
 
 
-class Body(NamedTuple):
-    """Messages at `first..last`, the first of which is number `start` of their block."""
+class BodyRange(NamedTuple):
+    """The bodies of positions `first..last`; the first is message number `start` of its block."""
 
     first: int
     last: int
     start: int
     body_bytes: int
-    # From `first` on. None: all alike.
+    # Of each body, from `first` on. None: all are of one size.
     sizes: array[int] | None
     location: RecordLocation | None
     transient: bool
-    # Of the journal in which it was logged.
+    # Of the journal in which these messages were logged.
     generation: int
-    # The index record, with its header.
+    # Where the record begins in its file, and its length with the header.
     offset: int
     length: int
 
-    def entry(self, file: QueueFile, first: int, last: int, live: int) -> IndexEntry:
-        """An entry for `first..last`, of which `live` are live."""
-        whole = IndexEntry(
-            first=self.first,
-            last=self.last,
-            start=self.start,
-            live=live,
-            transient=self.transient,
-            generation=self.generation,
-            file=file,
-            offset=self.offset,
-            length=self.length,
-            body_bytes=self.body_bytes,
-            block=None,
-            sizes=None if self.sizes is None else alike(self.sizes),
-            durable=True,
-            location=self.location,
-        )
-        if first == self.first and last == self.last:
-            return whole
-        return whole.part(first, last, live)
-
     def bytes_of(self, first: int, last: int) -> int:
-        """Bytes of the bodies of `first..last`, which are all in it."""
+        """Bytes of the bodies of `first..last`, which must be within this range."""
         if first == self.first and last == self.last:
             return self.body_bytes
         if self.sizes is None:
@@ -83,14 +59,10 @@ class Body(NamedTuple):
         return sum(self.sizes[first - self.first : last - self.first + 1])
 
 
-# A body that was chosen, for `first..last`, and how many of these are live.
-Choice = tuple[Body, int, int, int]
-
-
 def embedded(
     header: Header, payload: bytes, at: int, length: int, first: int, generation: int
-) -> Body:
-    """The messages of the block of `length` bytes whose tables are at `at` in `payload`."""
+) -> BodyRange:
+    """The bodies of a block of `length` bytes, of which `payload[at:]` has at least the tables."""
     if length < block.HEADER.size + 4 or len(payload) < at + block.HEADER.size + 4:
         raise ValueError(f"block of {length} bytes is shorter than its header")
     magic, version, kind, count, size = _ONE_BODY.unpack_from(payload, at)
@@ -102,10 +74,10 @@ def embedded(
     else:
         sizes, size, end = _sizes(payload, at, kind, count)
     if end != length:
-        raise ValueError(f"block has {length} bytes, its tables say {end}")
+        raise ValueError(f"block has {length} bytes, by its tables {end}")
     if first + count > NUMBER_MAX:
         raise ValueError(f"message at position {first}")
-    return Body(
+    return BodyRange(
         first,
         first + count - 1,
         0,
@@ -120,7 +92,7 @@ def embedded(
 
 
 def tables_bytes(payload: bytes, at: int) -> int:
-    """How long the header and the tables are of the block at `at`, by its header."""
+    """The length of the header and the tables of the block at `payload[at:]`."""
     if len(payload) < at + block.HEADER.size:
         return block.HEADER.size
     _, _, kind, count = block.HEADER.unpack_from(payload, at)
@@ -134,7 +106,7 @@ def _table_count(kind: int, count: int) -> int:
 
 
 def _sizes(payload: bytes, at: int, kind: int, count: int) -> tuple[array[int], int, int]:
-    """The sizes of the bodies, their sum, and how long the tables say that the block is."""
+    """The sizes of the bodies, their sum, and the block's length as its tables have it."""
     begin = at + block.HEADER.size
     tables = _table_count(kind, count)
     if len(payload) < begin + 4 * tables:
@@ -154,9 +126,9 @@ def _numbers(data: bytes) -> array[int]:
     return numbers
 
 
-def stored(header: Header, table: bytes, first: int, generation: int) -> list[Body]:
-    """The messages of a table of references, which is all of `table`."""
-    bodies: list[Body] = []
+def stored(header: Header, table: bytes, first: int, generation: int) -> list[BodyRange]:
+    """The bodies that a table of references, which is all of `table`, refers to."""
+    bodies: list[BodyRange] = []
     for reference in references.decode(table):
         count = len(reference.sizes)
         if first + count > NUMBER_MAX or reference.start + count > block.COUNT_MAX:
@@ -164,10 +136,11 @@ def stored(header: Header, table: bytes, first: int, generation: int) -> list[Bo
         place = reference.location
         before = FILE_HEADER.size + place.ordinal * RECORD_HEADER_BYTES
         if place.offset < before or place.length <= RECORD_HEADER_BYTES:
-            # Whoever counts references makes room for as many records as there are before it.
+            # The message store keeps one count for each record before this one, so a made-up
+            # ordinal would cost memory. Each of those records takes at least its header's bytes.
             raise ValueError(f"reference to record {place.ordinal} at {place.offset}")
         bodies.append(
-            Body(
+            BodyRange(
                 first,
                 first + count - 1,
                 reference.start,
@@ -182,76 +155,3 @@ def stored(header: Header, table: bytes, first: int, generation: int) -> list[Bo
         )
         first += count
     return bodies
-
-
-def choose(
-    bodies: Iterable[Body],
-    live: RangeSet,
-    missing: RangeSet,
-    covered: RangeSet,
-    cuts: tuple[Cut, ...],
-) -> list[Choice]:
-    """What of `bodies` stands for positions that are live, not missing and not `covered` yet.
-
-    Each position once: the first body that has it is taken. `covered` is added to. One that a
-    cut has made void doesn't count.
-    """
-    chosen: list[Choice] = []
-    # What is covered and isn't in the set yet; nothing that is covered is behind `run_last`.
-    run_first = run_last = covered.last + 1 if covered else 0
-    run_last -= 1
-    for body in bodies:
-        first, last = body.first, body.last
-        if cuts:
-            limit = checkpoint.keep_below(cuts, body.generation)
-            if limit is not None and last >= limit:
-                last = limit - 1
-                if last < first:
-                    continue
-        if (
-            first > run_last
-            and live.contains_all(first, last)
-            and not (missing and missing.intersection(first, last))
-        ):
-            # All of it is wanted, as nearly always.
-            chosen.append((body, first, last, last - first + 1))
-            if first != run_last + 1:
-                if run_first <= run_last:
-                    covered.add(run_first, run_last)
-                run_first = first
-            run_last = last
-            continue
-        if run_first <= run_last:
-            covered.add(run_first, run_last)
-        chosen += _parts(body, first, last, live, missing, covered)
-        run_first = max(run_last, covered.last if covered else -1) + 1
-        run_last = run_first - 1
-    if run_first <= run_last:
-        covered.add(run_first, run_last)
-    return chosen
-
-
-def _parts(
-    body: Body, first: int, last: int, live: RangeSet, missing: RangeSet, covered: RangeSet
-) -> list[Choice]:
-    fresh = RangeSet(live.intersection(first, last))
-    fresh.subtract(missing.intersection(first, last))
-    fresh.subtract(covered.intersection(first, last))
-    if not fresh:
-        return []
-    # Dead positions within are carried along, those that another entry has are not.
-    low, high = fresh.first, fresh.last
-    if covered.intersection(low, high) or missing.intersection(low, high):
-        parts = fresh.intersection(low, high)
-    else:
-        parts = [(low, high)]
-    covered.update(fresh)
-    return [(body, a, b, sum(y - x + 1 for x, y in fresh.intersection(a, b))) for a, b in parts]
-
-
-def live_bytes(choice: Choice, live: RangeSet) -> int:
-    """Bytes of the live bodies of a choice."""
-    body, first, last, count = choice
-    if count == last - first + 1:
-        return body.bytes_of(first, last)
-    return sum(body.bytes_of(a, b) for a, b in live.intersection(first, last))

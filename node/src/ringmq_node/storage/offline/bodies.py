@@ -19,13 +19,8 @@ from pathlib import Path
 
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.format.formats import MESSAGE_FILE
-from ringmq_node.storage.format.records import (
-    FILE_HEADER,
-    RECORD_HEADER_BYTES,
-    Header,
-    RecordFile,
-    RecordKind,
-)
+from ringmq_node.storage.format.record_file import RecordFile
+from ringmq_node.storage.format.records import FILE_HEADER, RECORD_HEADER_BYTES, Header, RecordKind
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages.catalogue import Catalogue
 from ringmq_node.storage.messages.files import DataFile, MovedFile, data_name, map_name

@@ -11,19 +11,20 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.ops import Outline, Remove
 from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.errors import StoreError, UnsupportedFormatError
-from ringmq_node.storage.format import journal_scan
+from ringmq_node.storage.format import journal_records
 from ringmq_node.storage.format.formats import JOURNAL, QUEUE_LABEL, QUEUE_NAME, STORE_META, Format
-from ringmq_node.storage.format.records import Header, RecordFile, RecordKind, owner_of
+from ringmq_node.storage.format.queue_folder import BAD_SUFFIX, CURRENT_JOURNAL, NEW_SUFFIX
+from ringmq_node.storage.format.record_file import RecordFile
+from ringmq_node.storage.format.records import Header, RecordKind, owner_of
 from ringmq_node.storage.format.references import RecordLocation
-from ringmq_node.storage.format.segment_scan import load_segment
 from ringmq_node.storage.format.texts import decode_texts
 from ringmq_node.storage.messages.files import SUFFIX as BODIES_SUFFIX
 from ringmq_node.storage.messages.files import parse_name
 from ringmq_node.storage.offline.disk import Names, ReadOnlyDisk
 from ringmq_node.storage.offline.faults import Findings
-from ringmq_node.storage.queue.index import IndexEntry
-from ringmq_node.storage.queue.journal import CURRENT_NAME, NEW_SUFFIX
-from ringmq_node.storage.queue.recovery import BAD_SUFFIX, Recovered, recover
+from ringmq_node.storage.queue.entries import IndexEntry
+from ringmq_node.storage.queue.loading import load_segment
+from ringmq_node.storage.queue.recovery import Recovered, recover
 
 PERSISTENT_NAME = "persistent"
 TRANSIENT_NAME = "transient"
@@ -228,10 +229,10 @@ class DataDirectory:
             if header.kind == RecordKind.CHECKPOINT:
                 if not loaded:
                     loaded = True
-                    state = journal_scan.decode_checkpoint(header, payload).state
+                    state = journal_records.decode_checkpoint(header, payload).state
                     transient.update(state.transient)
                 return
-            op = journal_scan.decode(header, payload, journal.number).op
+            op = journal_records.decode(header, payload, journal.number).op
             if isinstance(op, Outline) and op.transient:
                 transient.add(op.first_position, op.last_position)
             elif isinstance(op, Remove):
@@ -255,7 +256,7 @@ def _leftover(name: str) -> str:
 
 
 def is_journal(name: str) -> bool:
-    return name == CURRENT_NAME or bool(_QUEUE_FILE.fullmatch(name) and name.endswith(".jif"))
+    return name == CURRENT_JOURNAL or bool(_QUEUE_FILE.fullmatch(name) and name.endswith(".jif"))
 
 
 def is_segment(name: str) -> bool:

@@ -14,18 +14,12 @@ from typing import Final
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.ops import Outline, Remove, Requeue
-from ringmq_node.storage.format import formats, journal_scan, tables
+from ringmq_node.storage.format import formats, journal_records, tables
 from ringmq_node.storage.format.checkpoint import Checkpoint
-from ringmq_node.storage.format.records import (
-    FILE_HEADER,
-    FLAG_TRANSIENT,
-    HEAD_BYTES_MAX,
-    Header,
-    RecordFile,
-    RecordKind,
-)
+from ringmq_node.storage.format.record_file import HEAD_BYTES_MAX, RecordFile
+from ringmq_node.storage.format.records import FILE_HEADER, FLAG_TRANSIENT, Header, RecordKind
 from ringmq_node.storage.format.references import RecordLocation
-from ringmq_node.storage.format.tables import Body
+from ringmq_node.storage.format.tables import BodyRange
 from ringmq_node.storage.messages import relocation
 from ringmq_node.storage.messages.data_file import join_id
 from ringmq_node.storage.messages.files import parse_name
@@ -34,6 +28,7 @@ from ringmq_node.storage.offline.bodies import References
 from ringmq_node.storage.offline.contents import DataDirectory
 from ringmq_node.storage.offline.faults import plain, relative
 from ringmq_node.storage.offline.walk import block_body, open_records, steps
+from ringmq_node.storage.queue.choice import choose, live_bytes
 from ringmq_node.storage.queue.recovery import Recovered
 
 JOURNAL, SEGMENT, BODIES, MAP = "journal", "segment", "bodies", "map"
@@ -109,12 +104,12 @@ class Lives:
 
     found: Recovered
 
-    def of(self, bodies: Sequence[Body]) -> tuple[int, int]:
+    def of(self, bodies: Sequence[BodyRange]) -> tuple[int, int]:
         """How many live, and their bytes."""
         live = self.found.state.live
-        chosen = tables.choose(bodies, live, RangeSet(), RangeSet(), self.found.cuts)
+        chosen = choose(bodies, live, RangeSet(), RangeSet(), self.found.cuts)
         count = sum(choice[3] for choice in chosen)
-        return count, sum(tables.live_bytes(choice, live) for choice in chosen)
+        return count, sum(live_bytes(choice, live) for choice in chosen)
 
 
 def kind_of(directory: DataDirectory, path: Path) -> str | None:
@@ -226,7 +221,7 @@ class FileListing:
             return None
         return self._references.count(RecordLocation(number, ordinal, 0, 0))
 
-    def _record(self, header: Header, bodies: list[Body], details: Details) -> Record:
+    def _record(self, header: Header, bodies: list[BodyRange], details: Details) -> Record:
         lives, live_bytes = self._lives.of(bodies) if self._lives is not None else (None, None)
         return Record(
             self._name,
@@ -245,7 +240,7 @@ class FileListing:
         )
 
     def _stored_record(
-        self, header: Header, bodies: list[Body], details: Details, ordinal: int
+        self, header: Header, bodies: list[BodyRange], details: Details, ordinal: int
     ) -> Record:
         """Its header has a message id for number and epoch; its number here is its ordinal."""
         messages = sum(body.last - body.first + 1 for body in bodies)
@@ -265,11 +260,11 @@ class FileListing:
             details=details,
         )
 
-    def _of_journal(self, file: RecordFile, header: Header) -> tuple[list[Body], Details]:
+    def _of_journal(self, file: RecordFile, header: Header) -> tuple[list[BodyRange], Details]:
         payload = file.payload(header, HEAD_BYTES_MAX)
         if header.kind == RecordKind.CHECKPOINT:
-            return [], _checkpoint(journal_scan.decode_checkpoint(header, payload))
-        said = journal_scan.decode(header, payload, self.summary.number or 0)
+            return [], _checkpoint(journal_records.decode_checkpoint(header, payload))
+        said = journal_records.decode(header, payload, self.summary.number or 0)
         details: Details = {}
         match said.op:
             case Outline() as op:
@@ -292,7 +287,7 @@ class FileListing:
             details["next_position"] = said.next_position
         return said.bodies, details | _places(said.bodies)
 
-    def _of_segment(self, file: RecordFile, header: Header) -> tuple[list[Body], Details]:
+    def _of_segment(self, file: RecordFile, header: Header) -> tuple[list[BodyRange], Details]:
         if header.kind == RecordKind.ENTRY:
             bodies = [block_body(file, header, header.number, header.epoch)]
         elif header.kind == RecordKind.STORED_ENTRY:
@@ -302,7 +297,7 @@ class FileListing:
             raise ValueError(f"record of kind {header.kind} in a segment")
         return bodies, _places(bodies)
 
-    def _of_bodies(self, file: RecordFile, header: Header) -> tuple[list[Body], Details]:
+    def _of_bodies(self, file: RecordFile, header: Header) -> tuple[list[BodyRange], Details]:
         details: Details = {
             "message_id": join_id(header).hex() if header.number or header.epoch else ""
         }
@@ -338,7 +333,7 @@ def _ranges(name: str, ranges: RangeSet | Sequence[Range], total: int) -> Detail
     return {name: [*islice(ranges, _SHOWN_MAX)], f"{name}_total": total}
 
 
-def _places(bodies: list[Body]) -> Details:
+def _places(bodies: list[BodyRange]) -> Details:
     """The positions of a record, and where the bodies are that aren't in it."""
     if not bodies:
         return {}

@@ -38,7 +38,7 @@ from ringmq_node.storage.offline.contents import (
 )
 from ringmq_node.storage.offline.faults import Fault, TornTail
 from ringmq_node.storage.offline.walk import open_records, steps
-from ringmq_node.storage.queue.index import IndexEntry, QueueFile
+from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 from ringmq_node.storage.queue.recovery import Recovered
 
 # Told the name of each file or queue that has been dealt with.

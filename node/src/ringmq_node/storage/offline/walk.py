@@ -10,13 +10,11 @@ from typing import NamedTuple
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.format import tables
 from ringmq_node.storage.format.formats import Format
+from ringmq_node.storage.format.record_file import SPARSE_BYTES, WINDOW_BYTES, RecordFile
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     RECORD_HEADER_BYTES,
-    SPARSE_BYTES,
-    WINDOW_BYTES,
     Header,
-    RecordFile,
     RecordKind,
     owner_of,
 )
@@ -68,7 +66,7 @@ def steps(file: RecordFile, *, payloads: bool) -> Iterator[Step]:
 
 def block_body(
     file: RecordFile, header: Header, first: int = 0, generation: int = 0
-) -> tables.Body:
+) -> tables.BodyRange:
     """The messages, from position `first` on, of a record whose payload is a block.
 
     Reads the tables only. Raises `ValueError`.

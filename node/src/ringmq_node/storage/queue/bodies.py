@@ -19,7 +19,6 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 from ringmq_base.ranges import Range, RangeSet
@@ -29,11 +28,13 @@ from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format.checkpoint import Cut
 from ringmq_node.storage.format.references import RecordLocation
-from ringmq_node.storage.format.segment_scan import load_segment
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.queue import paging
-from ringmq_node.storage.queue.index import Delta, IndexEntry, QueueFile, RunIndex
+from ringmq_node.storage.queue.condemned import Condemned
+from ringmq_node.storage.queue.entries import Delta, IndexEntry, QueueFile
+from ringmq_node.storage.queue.index import RunIndex
+from ringmq_node.storage.queue.loading import load_segment
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.read_ahead import ReadAhead
 from ringmq_node.storage.queue.recovery import Recovered
@@ -60,27 +61,6 @@ class Host(Protocol):
 
     def mark_reducing(self, bodies: Bodies) -> None:
         """`reduce_some` is to be called, when others have had their turn."""
-
-
-@dataclass(slots=True, eq=False)
-class Condemned:
-    """A segment that died as a delta: its references are to be read and given back."""
-
-    segment: QueueFile
-    # The positions that were live in it.
-    positions: RangeSet
-    cuts: tuple[Cut, ...]
-    # The round that makes this durable.
-    gate: int
-    # What the segment has behind it is of other messages, at the same positions perhaps.
-    end: int
-
-    def read(self, disk: Disk) -> list[IndexEntry]:
-        """What held references. What can't be read stays referred to until the next start."""
-        found, _ = load_segment(
-            disk, self.segment, self.positions, RangeSet(), self.cuts, end=self.end
-        )
-        return found
 
 
 class Bodies:

@@ -7,7 +7,7 @@ producer's sequence, so the state at each op is what it would have been.
 Why that is not simply done: a power cut in the middle of the round may keep the publish and lose
 the remove. The state would be that of an op at which the messages live, and their bodies are
 nowhere: without a mirror that has them they are damaged, and wait for an operator. So the record
-says up to where the round goes (`journal_scan.Said.counts_with`), and a reader believes it and all
+says up to where the round goes (`journal_records.Pending`), and a reader believes it and all
 behind it only if the log is valid up to there: else the log ends before it, as if the tail had been
 torn there. Nothing is lost that was promised, since no op of a round is reported durable before
 all are.
@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringmq_base.ranges import RangeSet
-from ringmq_node.storage.format.journal_scan import ELIDED
+from ringmq_node.storage.format.journal_records import ELIDED
 from ringmq_node.storage.format.records import (
     RECORD_HEADER_BYTES,
     RecordKind,

@@ -19,24 +19,13 @@ from typing import TYPE_CHECKING
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.format.queue_folder import JOURNAL_SUFFIX, SEGMENT_POSITIONS, segment_name
 from ringmq_node.storage.format.records import new_marker
 from ringmq_node.storage.limits import Counters, StoreLimits
-from ringmq_node.storage.queue.bodies import Bodies, Condemned
-from ringmq_node.storage.queue.index import (
-    SEGMENT_POSITIONS,
-    IndexEntry,
-    QueueFile,
-    alike,
-    live_count,
-)
-from ringmq_node.storage.queue.journal import SUFFIX
-from ringmq_node.storage.queue.segments import (
-    FlushItem,
-    Placed,
-    parts_of,
-    segment_name,
-    write_items,
-)
+from ringmq_node.storage.queue.bodies import Bodies
+from ringmq_node.storage.queue.condemned import Condemned
+from ringmq_node.storage.queue.entries import IndexEntry, QueueFile, alike, live_count
+from ringmq_node.storage.queue.segments import FlushItem, Placed, parts_of, write_items
 
 if TYPE_CHECKING:
     from ringmq_node.storage.queue.queue_store import QueueStore
@@ -238,7 +227,9 @@ class Flusher:
         records = {(place.item.segment, place.offset): place.length for place in job.placed}
         counters.segment_bytes += sum(records.values())
         job.queue.written.segment_bytes += sum(records.values())
-        counters.segments_deleted += sum(file.path.suffix != SUFFIX for file in self._leaving)
+        counters.segments_deleted += sum(
+            file.path.suffix != JOURNAL_SUFFIX for file in self._leaving
+        )
         self._leaving = []
         self._bodies.pager.fold()
 

@@ -33,6 +33,7 @@ from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.format import checkpoint
 from ringmq_node.storage.format.checkpoint import Checkpoint
 from ringmq_node.storage.format.formats import JOURNAL
+from ringmq_node.storage.format.queue_folder import CURRENT_JOURNAL, NEW_SUFFIX, sealed_name
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     PAYLOAD_BYTES_MAX,
@@ -44,16 +45,7 @@ from ringmq_node.storage.format.records import (
     record_header,
 )
 from ringmq_node.storage.queue import elision
-from ringmq_node.storage.queue.index import QueueFile
-
-CURRENT_NAME = "journal.jif"
-SUFFIX = ".jif"
-# A file that is being made. Found at a start, it is removed.
-NEW_SUFFIX = ".new"
-
-
-def sealed_name(generation: int) -> str:
-    return f"{generation}{SUFFIX}"
+from ringmq_node.storage.queue.entries import QueueFile
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +69,7 @@ class JournalWriter:
         self, directory: Path, start: Checkpoint, seals: QueueFile | None, *, written: bool = True
     ) -> None:
         """A new journal, which begins with `start` and takes the place of `seals`."""
-        self._path = directory / CURRENT_NAME
+        self._path = directory / CURRENT_JOURNAL
         self._written = written
         self._pieces: list[Piece] = []
         self.entries = 0

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 from ringmq_node.storage.queue import paging
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, IndexEntry, QueueFile
+from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 
 if TYPE_CHECKING:
     from ringmq_node.storage.queue.bodies import Bodies, Host

@@ -24,7 +24,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, Delta, IndexEntry
+from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
+from ringmq_node.storage.queue.entries import Delta, IndexEntry
 
 HALF_LIFE_S = 5.0
 # Below this many messages per second a queue is idle: what it holds lasts for ever.

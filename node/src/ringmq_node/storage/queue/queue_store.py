@@ -31,6 +31,7 @@ from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError, StoreFailedError
 from ringmq_node.storage.format import checkpoint, references
 from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
+from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 from ringmq_node.storage.format.records import (
     END_PAYLOAD,
     FLAG_TRANSIENT,
@@ -42,8 +43,8 @@ from ringmq_node.storage.limits import Written
 from ringmq_node.storage.queue import bodies, paging
 from ringmq_node.storage.queue.bodies import Bodies
 from ringmq_node.storage.queue.elision import Elision, Gathered
+from ringmq_node.storage.queue.entries import IndexEntry, QueueFile, live_count
 from ringmq_node.storage.queue.flush import Flusher, FlushJob
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, IndexEntry, QueueFile, live_count
 from ringmq_node.storage.queue.journal import JournalWriter, Piece
 from ringmq_node.storage.queue.recovery import Recovered
 

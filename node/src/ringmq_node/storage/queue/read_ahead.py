@@ -13,8 +13,8 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.format.checkpoint import Cut
-from ringmq_node.storage.format.segment_scan import load_segment
-from ringmq_node.storage.queue.index import Delta, IndexEntry
+from ringmq_node.storage.queue.entries import Delta, IndexEntry
+from ringmq_node.storage.queue.loading import load_segment
 from ringmq_node.storage.queue.segments import read_blocks
 
 if TYPE_CHECKING:

@@ -33,6 +33,7 @@ from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format import references
 from ringmq_node.storage.format.formats import SEGMENT
+from ringmq_node.storage.format.queue_folder import NEW_SUFFIX, SEGMENT_POSITIONS
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
@@ -44,10 +45,8 @@ from ringmq_node.storage.format.records import (
 )
 from ringmq_node.storage.format.references import RecordLocation, Reference
 from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.queue.index import SEGMENT_POSITIONS, IndexEntry, QueueFile
-from ringmq_node.storage.queue.journal import NEW_SUFFIX
+from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 
-SUFFIX = ".idx"
 # Records that are joined from several blocks have no more than this.
 JOINED_BYTES_MAX = 64 << 10
 JOINED_MESSAGES_MAX = 1024
@@ -56,10 +55,6 @@ JOINED_MESSAGES_MAX = 1024
 class MessagesOf(Protocol):
     def __call__(self, *, transient: bool) -> MessageStore:
         """The message store of persistent or of transient messages."""
-
-
-def segment_name(number: int) -> str:
-    return f"{number}{SUFFIX}"
 
 
 @dataclass(slots=True, eq=False)
