@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ringmq_gm.core.changes import LogEnd
+from ringmq_gm.core.held_ops import LogEnd
 
 Entry = tuple[int, bytes]  # the epoch in which it was numbered, the payload
 

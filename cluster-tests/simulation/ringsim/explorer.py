@@ -35,7 +35,6 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ringmq_gm.core.changes import LogEnd
 from ringmq_gm.core.events import (
     CaughtUp,
     Deliver,
@@ -60,6 +59,7 @@ from ringmq_gm.core.events import (
     Watermarks,
 )
 from ringmq_gm.core.frames import Envelope, Frame
+from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import MemberId, View, first_view
 from ringsim.application import BrokenInvariantError, Entry
@@ -692,7 +692,9 @@ class Explorer:
         for node in nodes:
             assert node.member is not None
             self._require(
-                len(node.member.cache) == 0, path, f"{node.me} ends with ops that are not stable"
+                len(node.member.ops.cache) == 0,
+                path,
+                f"{node.me} ends with ops that are not stable",
             )
         count = len(self._confirmed[state.confirmed])
         self._require(count == len(nodes[0].log), path, f"it ends with {count} ops confirmed")
@@ -716,8 +718,8 @@ def _facts_of(node: Node) -> Facts:
         True,
         member.view.epoch if member.view else 0,
         role,
-        member.cache.stable,
-        member.progress.last,
+        member.ops.stable,
+        member.ops.last,
         member.refusal() is None and member.has_quorum,
         member.next_deadline() is not None,
         node.tail_from is None and node.synced < len(node.log),

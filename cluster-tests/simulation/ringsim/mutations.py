@@ -1,80 +1,133 @@
-"""Planted bugs: what the simulator and the explorer have to catch to be believed.
+"""Planted bugs: if the simulator and the explorer don't catch these, their silence means nothing.
 
-Each is a class that makes one mistake which somebody could make. A mistake in the
-rules of views is made by a member that hands its `View`s over changed.
+Each is a member that makes one mistake which somebody could make, most of them in one of its
+phases. A mistake in the rules of views is made by a member that changes the `View` it proposes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ringmq_gm.core.cache import CachedOp
-from ringmq_gm.core.events import Effect, Event, Propose, Role
-from ringmq_gm.core.frames import Hello, Mark, MarksFrame, OpFrame, Resume, Submit
-from ringmq_gm.core.member import RingMember
-from ringmq_gm.core.place import Place
+from ringmq_gm.core.events import Effect, Event, Propose
+from ringmq_gm.core.frames import Mark
+from ringmq_gm.core.held_ops import HeldOps
+from ringmq_gm.core.in_view import InView
+from ringmq_gm.core.master import Master
+from ringmq_gm.core.member import OUTSIDE, EpochFrame, Phase, RingMember
+from ringmq_gm.core.mirror import Mirror
 from ringmq_gm.core.views import MemberId, View
 
-EpochFrame = Hello | Resume | OpFrame | MarksFrame | Submit
+
+class _OtherPhases(RingMember):
+    """A member with phases of its own."""
+
+    master_class: type[Master] = Master
+    mirror_class: type[Mirror] = Mirror
+
+    def _new_master(self, view: View) -> Master:
+        return self.master_class(self.ops, view, stable_delay_s=self._timing.stable_delay_s)
+
+    def _new_mirror(self, view: View, index: int, *, awaits_start: bool) -> Mirror:
+        return self.mirror_class(self.ops, view, index, awaits_start=awaits_start)
 
 
-class ForwardsOnlyNewOps(RingMember):
-    """Forwards what comes in, and nothing from its cache: what a dead member had not
-    passed on, its upstream doesn't send again."""
+class _ResendsNothing(InView):
+    __slots__ = ()
 
-    def _ops_to_resend(self, last: int) -> list[CachedOp]:
-        return []
+    def ops_to_resend(self, last: int) -> Iterable[CachedOp]:
+        return ()
 
 
-class AppliesBeforeForwarding(RingMember):
-    """Delivers an op to its application before it passes it on, and may die between the two.
+class _DeliversFirst(InView):
+    __slots__ = ()
 
-    Alone this loses nothing: the upstream keeps its copy until the op is stable, and sends
-    it to whoever comes next. It is `ForwardsOnlyNewOps` that makes it a loss. What the order
-    buys is time: the others write to their disks while this one does.
-    """
-
-    def _accept(self, place: Place, op: CachedOp) -> list[Effect]:
-        effects = super()._accept(place, op)
+    def accept(self, op: CachedOp) -> list[Effect]:
+        effects = super().accept(op)
         return [effects[-1], *effects[:-1]]
 
 
-class AppliesFirstAndForgets(AppliesBeforeForwarding, ForwardsOnlyNewOps):
-    """The same, in a ring where nobody sends again what a dead member had not passed on."""
+class ForwardsOnlyNewOps(_OtherPhases):
+    """Forwards incoming ops, and nothing from its cache: an op that a dead member had not passed
+    on isn't sent again by its upstream neighbour."""
+
+    class master_class(_ResendsNothing, Master):
+        __slots__ = ()
+
+    class mirror_class(_ResendsNothing, Mirror):
+        __slots__ = ()
 
 
-class ConfirmsAtReceived(RingMember):
+class AppliesBeforeForwarding(_OtherPhases):
+    """Delivers an op to its application before it passes it on, and may die between the two.
+
+    Alone this loses nothing: the upstream neighbour keeps its copy until the op is stable, and
+    sends it to the next downstream neighbour. Only together with `ForwardsOnlyNewOps` is it a
+    loss. The order buys time: the others write to their disks while this member does.
+    """
+
+    class master_class(_DeliversFirst, Master):
+        __slots__ = ()
+
+    class mirror_class(_DeliversFirst, Mirror):
+        __slots__ = ()
+
+
+class AppliesFirstAndForgets(_OtherPhases):
+    """The same, in a ring where nobody sends again the ops that a dead member had not passed on."""
+
+    class master_class(_DeliversFirst, _ResendsNothing, Master):
+        __slots__ = ()
+
+    class mirror_class(_DeliversFirst, _ResendsNothing, Mirror):
+        __slots__ = ()
+
+
+class ConfirmsAtReceived(_OtherPhases):
     """Takes an op that all have in memory for one that all have on disk."""
 
-    def _persisted_by_all(self, counted: list[Mark]) -> int:
-        return min(mark.received for mark in counted)
+    class master_class(Master):
+        __slots__ = ()
+
+        def persisted_by_all(self, counted: Sequence[Mark]) -> int:
+            return min(mark.received for mark in counted)
 
 
 class AcceptsStaleEpochs(RingMember):
     """Goes on answering frames of the epoch before as if it were still in it."""
 
-    _before: tuple[View | None, Role, Place | None] = (None, Role.OUTSIDE, None)
+    _before: tuple[View | None, Phase] = (None, OUTSIDE)
 
     def _enter(self, view: View, now: float) -> list[Effect]:
-        self._before = (self.view, self.role, self._place)
+        self._before = (self.view, self._phase)
         return super()._enter(view, now)
 
     def _ring_frame(self, sender: MemberId, frame: EpochFrame, now: float) -> list[Effect]:
-        view, _, place = self._before
-        if place is None or view is None or frame.epoch != view.epoch:
+        view, phase = self._before
+        if phase is OUTSIDE or view is None or frame.epoch != view.epoch:
             return super()._ring_frame(sender, frame, now)
-        present = (self.view, self.role, self._place)
-        self.view, self.role, self._place = self._before
+        present = (self.view, self._phase)
+        self.view, self._phase = self._before
         effects = super()._ring_frame(sender, frame, now)
-        self.view, self.role, self._place = present
+        self.view, self._phase = present
         return effects
+
+
+class _ForgetfulOps(HeldOps):
+    __slots__ = ()
+
+    def trim(self, stable: int) -> None:
+        super().trim(self.last)
 
 
 class DropsBeforeStable(RingMember):
     """Drops its copy of an op as soon as it has passed it on."""
 
-    def _trim_to(self, stable: int) -> int:
-        return self.progress.last
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.ops = _ForgetfulOps(self.ring, self.ops.end)
 
 
 class PromotesTheSecond(RingMember):
@@ -94,28 +147,34 @@ def _promoting_the_second(effect: Effect, current: View | None) -> Effect:
     return replace(effect, view=replace(view.with_master(second), epoch=view.epoch))
 
 
-class CountsAJoinerLate(RingMember):
+class CountsAJoinerLate(_OtherPhases):
     """Waits for a new synchronised member only once it knows that the view has changed."""
 
-    def _confirm(self, place: Place) -> list[Effect]:
-        unresolved, self._changer.unresolved = self._changer.unresolved, []
-        effects = super()._confirm(place)
-        self._changer.unresolved = unresolved
-        return effects
+    class master_class(Master):
+        __slots__ = ()
+
+        def confirm(self, unresolved: Sequence[View]) -> list[Effect]:
+            return super().confirm(())
 
 
-class CountsAJoinerTooSoon(RingMember):
-    """Proposes a joiner that has caught up, whether or not it has what is confirmed."""
+class CountsAJoinerTooSoon(_OtherPhases):
+    """Proposes a joiner that has caught up, whether or not it has all that is confirmed."""
 
-    def _joiner_to_count(self, place: Place) -> MemberId | None:
-        for member, mark in zip(place.view.members[1:], place.others or (), strict=False):
-            if not member.synced and mark.complete:
-                return member.id
-        return None
+    class master_class(Master):
+        __slots__ = ()
+
+        def joiner_to_count(self) -> MemberId | None:
+            for member, mark in zip(self.view.members[1:], self.others or (), strict=False):
+                if not member.synced and mark.complete:
+                    return member.id
+            return None
 
 
-class CallsOffAProposedHandover(RingMember):
+class CallsOffAProposedHandover(_OtherPhases):
     """Takes ops again while the registry may yet turn the ring."""
 
-    def _may_be_turned(self) -> bool:
-        return False
+    class master_class(Master):
+        __slots__ = ()
+
+        def may_be_turned(self, unresolved: Sequence[View]) -> bool:
+            return False

@@ -117,15 +117,15 @@ class Oracle:
         mine.check()
         if mine.view is None or mine.role is Role.OUTSIDE or mine.awaits_start:
             return
-        stable, last = mine.cache.stable, mine.progress.last
+        stable, last = mine.ops.stable, mine.ops.last
         for other_node in self._world.nodes.values():
             other = other_node.member
             if other is None or other is mine or other.role is Role.OUTSIDE or other.awaits_start:
                 continue
             if other.view is None or other.view.epoch != mine.view.epoch:
                 continue
-            _require(stable <= other.progress.last, f"{mine.me} dropped what {other.me} lacks")
-            _require(other.cache.stable <= last, f"{other.me} dropped what {mine.me} lacks")
+            _require(stable <= other.ops.last, f"{mine.me} dropped what {other.me} lacks")
+            _require(other.ops.stable <= last, f"{other.me} dropped what {mine.me} lacks")
 
     def _check_disks(self, number: int) -> None:
         entry = self.persisted[number]

@@ -1,91 +1,82 @@
-"""Copies of a member, and keys that say whether two are in the same state.
+"""Copies of a member, and keys that say whether two members are in the same state.
 
-Both walk over all attributes, so that one which is added later isn't forgotten.
-Frozen values are shared between copies. Times are left out of keys but for
-whether there is one: the explorer has no clock, only an order of events.
+Both walk over all attributes, so that an attribute that is added later isn't forgotten. Frozen
+values are shared between copies. Keys leave times out but for whether there is one: the
+explorer has no clock, only an order of events.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
 from ringmq_gm.core.cache import OpCache
-from ringmq_gm.core.changes import Known, Probe, ViewChanger
+from ringmq_gm.core.changes import Probing, ViewChanger, Waiting
 from ringmq_gm.core.handover import Handover
+from ringmq_gm.core.held_ops import HeldOps
+from ringmq_gm.core.in_view import InView
+from ringmq_gm.core.lives import Lives
+from ringmq_gm.core.master import Master
 from ringmq_gm.core.member import RingMember
-from ringmq_gm.core.place import Place, Progress
 
 T = TypeVar("T")
 
-# What belongs to one member and changes. All else is frozen, or a container of frozen things.
-MUTABLE = (RingMember, ViewChanger, Known, Place, Progress, OpCache, Handover, Probe)
-SHARED = frozenset({"_chance", "_timing"})
+# The objects that belong to one member and change. All else is frozen, or a container of
+# frozen things.
+MUTABLE = (RingMember, ViewChanger, Lives, InView, HeldOps, OpCache, Handover, Probing, Waiting)
+SHARED = frozenset({"_chance", "_timing", "_stable_delay_s"})
 # A nonce tells a probe from those before it. That many suffice where links keep order.
 NONCES = 4
 
 
-_SLOTS: dict[type, tuple[str, ...]] = {}
+_NAMES: dict[type, tuple[str, ...]] = {}
 
 
-def _names(value: object) -> Iterable[str]:
-    """All attributes of one of `MUTABLE`."""
+def _names(value: object) -> tuple[str, ...]:
+    """All attributes of one of `MUTABLE`, those of its base classes too."""
     kind = type(value)
-    if kind not in _SLOTS:
+    found = _NAMES.get(kind)
+    if found is None:
         if is_dataclass(kind):
-            _SLOTS[kind] = tuple(field.name for field in fields(kind))
+            found = tuple(field.name for field in fields(kind))
         else:
-            _SLOTS[kind] = tuple(getattr(kind, "__slots__", ()))
-    return _SLOTS[kind] or vars(value)
+            found = tuple(name for base in kind.__mro__ for name in getattr(base, "__slots__", ()))
+        found = _NAMES[kind] = found or tuple(vars(value))
+    return found
 
 
-def clone(value: T) -> T:
-    """A copy that can be stepped without changing the original."""
+def clone(value: T, copies: dict[int, Any] | None = None) -> T:
+    """A copy that can be stepped without changing the original.
+
+    `copies` holds those made so far: the ops that a member holds are its phase's too, and have
+    to be one object in the copy as well.
+    """
     if isinstance(value, MUTABLE):
-        copy: Any = object.__new__(type(value))
-        for name in _names(value):
-            item = getattr(value, name)
-            object.__setattr__(copy, name, item if name in SHARED else clone(item))
+        copies = {} if copies is None else copies
+        copy: Any = copies.get(id(value))
+        if copy is None:
+            copy = copies[id(value)] = object.__new__(type(value))
+            for name in _names(value):
+                item = getattr(value, name)
+                object.__setattr__(copy, name, item if name in SHARED else clone(item, copies))
         return copy  # type: ignore[no-any-return]
     if isinstance(value, (dict, list, set, deque)):
         return value.copy()  # type: ignore[return-value]
     return value
 
 
-def _key_of_all(value: Any) -> tuple[Hashable, ...]:
-    return tuple(
-        value._nonce % NONCES if name == "_nonce" else key_of(getattr(value, name))
-        for name in _names(value)
-        if name not in SHARED
-    )
-
-
-def _place_in(member: RingMember) -> tuple[Hashable, ...]:
-    """The place without what makes no difference any more: `stable_sent` is only ever
-    compared with `stable`, and `entered_at` asked where somebody isn't synchronised."""
-    place = member._place
-    if place is None:
-        return ()
-    names = (name for name in _names(place) if name not in ("view", "stable_sent", "entered_at"))
-    is_all_synced = all(m.synced for m in place.view.members)
-    return (
-        *(key_of(getattr(place, name)) for name in names),
-        place.stable_sent < member.cache.stable and place.downstream is not None,
-        0 if is_all_synced else place.entered_at,
-    )
-
-
 def key_of(value: Any) -> Hashable:
     """Equal for members that behave alike from now on."""
-    if isinstance(value, RingMember):
-        return (*_key_of_all(value), *_place_in(value))
-    if isinstance(value, Place):
-        return ()
+    if isinstance(value, InView):
+        return _key_of_phase(value)
     if isinstance(value, MUTABLE):
-        return _key_of_all(value)
+        return (
+            type(value),
+            *(_key_in(value, name) for name in _names(value) if name not in SHARED),
+        )
     if isinstance(value, float):
         return True
     if isinstance(value, dict):
@@ -95,3 +86,25 @@ def key_of(value: Any) -> Hashable:
     if isinstance(value, (list, tuple, deque)) and not isinstance(value, Enum):
         return tuple(key_of(item) for item in value)
     return value  # type: ignore[no-any-return]
+
+
+def _key_in(value: Any, name: str) -> Hashable:
+    item = getattr(value, name)
+    return item % NONCES if name == "_nonce" else key_of(item)
+
+
+# Of a phase: the same as of its member, or with a meaning of their own in the key.
+_NOT_OF_PHASE = SHARED | {"ops", "view", "stable_sent", "entered_at"}
+
+
+def _key_of_phase(phase: InView) -> Hashable:
+    """A phase without details that make no difference any more: `stable_sent` is only ever
+    compared with `stable`, and `entered_at` matters while some member isn't synchronised."""
+    names = (name for name in _names(phase) if name not in _NOT_OF_PHASE)
+    is_all_synced = all(m.synced for m in phase.view.members)
+    return (
+        type(phase),
+        *(key_of(getattr(phase, name)) for name in names),
+        phase.stable_sent < phase.ops.stable and phase.downstream is not None,
+        phase.entered_at if isinstance(phase, Master) and not is_all_synced else 0,
+    )

@@ -175,8 +175,8 @@ class World:
             member = node.member
             if member is None or member.view != view:
                 return f"{node.name} is not in the newest view"
-            if len(member.cache):
-                return f"{node.name} keeps {len(member.cache)} ops that should be stable"
+            if len(member.ops.cache):
+                return f"{node.name} keeps {len(member.ops.cache)} ops that should be stable"
             if node.disk.log != node.app.log or not node.disk.whole:
                 return f"{node.name} has not written everything"
             logs.append(node.app.log)

@@ -25,7 +25,6 @@ from typing import Any
 import grpc.aio
 
 from ringmq_base.timer import Timer
-from ringmq_gm.core.changes import LogEnd
 from ringmq_gm.core.events import (
     Event,
     LeasesLearned,
@@ -37,6 +36,7 @@ from ringmq_gm.core.events import (
     Role,
 )
 from ringmq_gm.core.frames import Envelope, Frame, Hello
+from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import MemberId, View
 from ringmq_gm.errors import RingFailedError

@@ -174,7 +174,7 @@ class Ring:
     @property
     def last_number(self) -> int:
         """The number of the last op that this member has."""
-        return self._member.progress.last
+        return self._member.ops.last
 
     @property
     def closed(self) -> bool:
@@ -206,7 +206,7 @@ class Ring:
         refusal = self._member.refusal()
         if refusal is not None:
             raise _REFUSED[refusal](f"ring {self.name!r} at {self.me}: {refusal.value}")
-        number = self._member.progress.last + 1
+        number = self._member.ops.last + 1
         self.step(Multicast(payload, urgent))
         self._ensure_open()
         return number

@@ -7,7 +7,6 @@ from collections import deque
 
 import pytest
 
-from ringmq_gm.core.changes import LogEnd
 from ringmq_gm.core.events import (
     CaughtUp,
     Deliver,
@@ -50,6 +49,7 @@ from ringmq_gm.core.frames import (
     Stale,
     Submit,
 )
+from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import Member, MemberId, View
 
@@ -196,10 +196,10 @@ def test_copies_are_dropped_once_all_have_the_op() -> None:
     ring.run()
     ring.persist(1, "a", "b", "c")
     ring.run()
-    assert [len(ring.members[name].cache) for name in "abc"] == [0, 1, 1]
+    assert [len(ring.members[name].ops.cache) for name in "abc"] == [0, 1, 1]
     ring.step("a", Tick(), now=LATER)
     ring.run()
-    assert [len(ring.members[name].cache) for name in "abc"] == [0, 0, 0]
+    assert [len(ring.members[name].ops.cache) for name in "abc"] == [0, 0, 0]
 
 
 def test_a_gap_is_asked_for_once_and_filled() -> None:
@@ -236,7 +236,7 @@ def test_a_joiner_that_catches_up_for_long_lets_the_ring_drop_its_copies(
         ring.run()
         ring.persist(number, *ring.members)
         ring.run()
-    assert len(ring.members["a"].cache) == 0
+    assert len(ring.members["a"].ops.cache) == 0
     assert ring.confirmed("a") == 5
     ring.step(value.ids[-1].node, CaughtUp(3))
     ring.run()
@@ -369,7 +369,7 @@ def test_a_new_view_tells_members_what_was_stable_before_it() -> None:
     ring.run()
     ring.learn(view(2, A, B, C))
     ring.run()
-    assert [len(ring.members[name].cache) for name in "abc"] == [0, 0, 0]
+    assert [len(ring.members[name].ops.cache) for name in "abc"] == [0, 0, 0]
 
 
 def test_marks_reach_no_master_that_has_not_entered_the_epoch() -> None:

@@ -1,7 +1,8 @@
-"""The ops that a member keeps until they are stable, to send them again if need be.
+"""Copies of the ops that aren't stable yet: a member sends them again when a link or a member
+fails, because no other member may have them.
 
-Invariants (`check`): numbers follow each other without a gap, all above
-`stable`; `size_bytes` is the sum of the payloads.
+Invariants (`check`): numbers follow each other without a gap, all above `stable`; `size_bytes`
+is the sum of the payloads.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class OpCache:
         self.size_bytes += len(op.payload)
 
     def trim(self, stable: int) -> None:
-        """Drops what every member has. `stable` may be ahead of what is here."""
+        """Drops the ops up to `stable`, which every member has. If that is ahead of the newest op
+        here, the next op to come is `stable` + 1."""
         while self._ops and self._ops[0].number <= stable:
             self.size_bytes -= len(self._ops.popleft().payload)
             self.stable += 1
@@ -47,12 +49,12 @@ class OpCache:
             self.stable = stable
 
     def after(self, number: int) -> Iterator[CachedOp]:
-        """The ops above `number`, which isn't below `stable`."""
+        """The ops above `number`. Those up to `stable` are gone, so it can't be below that."""
         assert number >= self.stable, (number, self.stable)
         return islice(self._ops, number - self.stable, None)
 
     def reset(self, stable: int) -> None:
-        """Empties it, to begin after `stable`."""
+        """Empties it; the next op to come is `stable` + 1."""
         self._ops.clear()
         self.size_bytes = 0
         self.stable = stable

@@ -1,7 +1,7 @@
-"""What a ring member is told (events, facts) and what it wants done (effects, commands).
+"""The events that a ring member takes (facts), and the effects that it returns (commands).
 
-Effects are carried out in the order in which they are listed; the order is part
-of the protocol (an op is sent on before it is delivered).
+The caller carries effects out in the order of the list. The order is part of the protocol: an
+op, for instance, is sent on before it is delivered.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LeasesLearned:
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """A link to this node has been opened, for the first time or again: what was sent on
-    the one before it may be lost."""
+    """A link to this node has been opened, for the first time or again. Frames that were sent
+    on the link before it may be lost."""
 
     node: str
 
@@ -46,23 +46,23 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class PeerStalled:
-    """This node has not taken what is sent to it for the slow time-out."""
+    """In the slow time-out this node has not taken a window of the frames that wait for it."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A frame has come in."""
+    """A frame has come in; its envelope says from which life of a node."""
 
     envelope: Envelope
 
 
 @dataclass(frozen=True, slots=True)
 class Multicast:
-    """The application wants this sent. Only where `RingMember.refusal()` is None.
+    """The application wants this op sent. Only where `RingMember.refusal()` is None.
 
-    `urgent`: somebody waits for it to be received everywhere, not for it to be on disk.
+    `urgent`: its publisher waits for it to be received everywhere, not for it to be on disk.
     """
 
     payload: bytes
@@ -78,9 +78,9 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """The application has all that was before this member joined, on disk, and every op
-    up to `persisted`. Before this, Persisted says nothing: it may be of the log that the
-    member had when it joined, which has been cut."""
+    """A joiner's application has everything from before it joined on disk, and every op up to
+    `persisted`. Until then `Persisted` counts for nothing: the application may mean the log that
+    it had when it joined, which has been cut."""
 
     persisted: int
 
@@ -94,7 +94,7 @@ class MembershipWanted:
 
 @dataclass(frozen=True, slots=True)
 class PromotionAsked:
-    """An operator, or this node's shutdown, wants another master. For the master only."""
+    """An operator, or this node's shutdown, wants another master. Only the master can do it."""
 
     target: MemberId
 
@@ -154,8 +154,9 @@ class Role(Enum):
     """A member's part in the newest view that it knows."""
 
     MASTER = "master"
+    # Synchronised: it holds every confirmed op.
     MIRROR = "mirror"
-    # In the view, but what was before its joining is still to be fetched.
+    # In the view, but not synchronised: it still fetches the ops from before it joined.
     JOINER = "joiner"
     # Not in the view: it serves nobody.
     OUTSIDE = "outside"
@@ -163,8 +164,8 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Pass this frame to a node. If no link is up it is dropped; the core sends again what
-    matters when the link comes up."""
+    """Pass this frame to a node. If no link is up it is dropped: after `LinkUp` the core shakes
+    hands again, and sends the ops that are missing."""
 
     node: str
     frame: Frame
@@ -181,8 +182,8 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """To the master's application: the ops up to these numbers are received by, and on
-    the disk of, every synchronised member, and no fewer than `min_insync` of them."""
+    """To the master's application: the ops up to these numbers are received by (on the disk of)
+    every synchronised member, and there are at least `min_insync` of these."""
 
     received: int
     persisted: int
@@ -190,7 +191,8 @@ class Watermarks:
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """Entered `view`. Whoever becomes OUTSIDE answers all that is pending with "unknown"."""
+    """Entered `view`. An application whose member is OUTSIDE now answers every pending publish
+    with "unknown": the next master may or may not have it."""
 
     role: Role
     view: View
@@ -198,7 +200,7 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True)
 class StartCatchUp:
-    """This member has joined: ops after `number` will be delivered; fetch what was before."""
+    """This member has joined: ops after `number` will be delivered; fetch those before."""
 
     number: int
 
@@ -241,7 +243,7 @@ class PromotionEnded:
 
 @dataclass(frozen=True, slots=True)
 class RingDeleted:
-    """There is no such ring any more. The last effect of a member."""
+    """The ring is no more. A member's last effect."""
 
 
 Effect = (

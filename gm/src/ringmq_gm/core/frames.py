@@ -1,7 +1,7 @@
-"""What members of a ring say to each other, as values and as bytes.
+"""The frames that the members of a ring send each other, as values and as bytes.
 
-Encoded, a frame is a header and what its kind adds; all little endian. Frames
-of many rings follow each other in one message of a link, each behind its size.
+An encoded frame is a header and the fields of its kind, all little endian. Frames of many rings
+follow each other in one message of a link, each behind its size.
 
     size         u32   of what follows
     kind         u8
@@ -21,14 +21,13 @@ of many rings follow each other in one message of a link, each behind its size.
 
     a mark  received u64, persisted u64, complete u8
 
-Nothing here has a checksum: TCP's and HTTP/2's guard the way, and what is kept
-for long gets one in the journal.
+A frame has no checksum: TCP's guards the way, and an op that is kept gets one in the journal.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ringmq_gm.core.views import MemberId
@@ -61,7 +60,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Upstream to downstream: I am your upstream in this epoch, and hold ops up to `last`."""
+    """To the downstream neighbour: I am before you in this epoch, and hold the ops up to `last`."""
 
     ring: str
     epoch: int
@@ -71,7 +70,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Downstream to upstream: send me what comes after `last`."""
+    """To the upstream neighbour: send me the ops after `last`."""
 
     ring: str
     epoch: int
@@ -80,7 +79,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class OpFrame:
-    """One op on its trip. `op_epoch` is that of the master who numbered it.
+    """One op on its trip. `op_epoch` is the one in which a master numbered it.
 
     `marks` are those of members 1, 2, ... of the view up to the sender.
     """
@@ -107,7 +106,7 @@ class MarksFrame:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """What you sent is of an old epoch; mine is `epoch`."""
+    """Your frame is of an old epoch; mine is `epoch`."""
 
     ring: str
     epoch: int
@@ -124,7 +123,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer. The log is what its sender has of the ring, or had when it started."""
+    """The answer. The log is as long as its sender's copy of the ring, or was so at its start."""
 
     ring: str
     epoch: int
@@ -150,7 +149,7 @@ HELLO, RESUME, OP, MARKS, STALE, PING, PONG, SUBMIT = range(1, 9)
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A frame and who sent it; the link says who is at its other end."""
+    """A frame and its sender: the life of a node that is at the other end of the link."""
 
     sender: MemberId
     frame: Frame
@@ -197,7 +196,7 @@ def _encode_marks(marks: Sequence[Mark]) -> bytes:
 
 
 def decode(data: bytes) -> Iterator[Frame]:
-    """The frames of one message of a link; raises `FrameError` at the first that is none."""
+    """The frames of one message of a link. Raises `FrameError` at the first bytes that are none."""
     at = 0
     while at < len(data):
         if len(data) - at < HEADER.size:
@@ -216,36 +215,42 @@ def decode(data: bytes) -> Iterator[Frame]:
 
 
 def _decode_body(kind: int, flags: int, ring: str, epoch: int, body: bytes) -> Frame:
+    decode_kind = _DECODERS.get(kind)
+    if decode_kind is None:
+        raise FrameError(f"frame of unknown kind {kind}")
+    return decode_kind(ring, epoch, flags, body)
+
+
+def _op(ring: str, epoch: int, flags: int, body: bytes) -> OpFrame:
+    stable, op_epoch, number, count = OP_FIXED.unpack_from(body)
+    marks, payload_at = _decode_marks(body, OP_FIXED.size, count)
     urgent = bool(flags & FLAG_URGENT)
-    match kind:
-        case 3:  # OP
-            stable, op_epoch, number, count = OP_FIXED.unpack_from(body)
-            marks, payload_at = _decode_marks(body, OP_FIXED.size, count)
-            payload = body[payload_at:]
-            return OpFrame(ring, epoch, stable, op_epoch, number, urgent, marks, payload)
-        case 4:  # MARKS
-            stable, count = MARKS_FIXED.unpack_from(body)
-            return MarksFrame(ring, epoch, stable, _decode_marks(body, MARKS_FIXED.size, count)[0])
-        case 1:  # HELLO
-            return Hello(ring, epoch, *U64_2.unpack(body))
-        case 2:  # RESUME
-            return Resume(ring, epoch, *U64.unpack(body))
-        case 5:  # STALE
-            return Stale(ring, epoch)
-        case 6:  # PING
-            return Ping(ring, epoch, *U64.unpack(body))
-        case 7:  # PONG
-            return Pong(ring, epoch, *U64_3.unpack(body))
-        case 8:  # SUBMIT
-            return Submit(ring, epoch, urgent, body)
-        case _:
-            raise FrameError(f"frame of unknown kind {kind}")
+    return OpFrame(ring, epoch, stable, op_epoch, number, urgent, marks, body[payload_at:])
+
+
+def _marks(ring: str, epoch: int, _: int, body: bytes) -> MarksFrame:
+    stable, count = MARKS_FIXED.unpack_from(body)
+    return MarksFrame(ring, epoch, stable, _decode_marks(body, MARKS_FIXED.size, count)[0])
+
+
+_DECODERS: dict[int, Callable[[str, int, int, bytes], Frame]] = {
+    HELLO: lambda ring, epoch, _, body: Hello(ring, epoch, *U64_2.unpack(body)),
+    RESUME: lambda ring, epoch, _, body: Resume(ring, epoch, *U64.unpack(body)),
+    OP: _op,
+    MARKS: _marks,
+    STALE: lambda ring, epoch, _, __: Stale(ring, epoch),
+    PING: lambda ring, epoch, _, body: Ping(ring, epoch, *U64.unpack(body)),
+    PONG: lambda ring, epoch, _, body: Pong(ring, epoch, *U64_3.unpack(body)),
+    SUBMIT: lambda ring, epoch, flags, body: Submit(ring, epoch, bool(flags & FLAG_URGENT), body),
+}
 
 
 def _decode_marks(body: bytes, at: int, count: int) -> tuple[tuple[Mark, ...], int]:
     end = at + count * MARK.size
     if end > len(body):
-        raise FrameError(f"frame says that it has {count} marks, and ends before")
+        raise FrameError(
+            f"frame of {len(body)} bytes says that it has {count} marks, which end at byte {end}"
+        )
     marks = tuple(
         Mark(received, persisted, bool(complete))
         for received, persisted, complete in MARK.iter_unpack(body[at:end])

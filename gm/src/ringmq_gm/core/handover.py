@@ -1,18 +1,18 @@
-"""Handing the ring to another master as planned: drain, then turn the ring.
+"""The rules of a planned change of the master: drain the ring, then turn it.
 
-While it drains the master takes no new ops. Once every member has received all
-of them and the new master has them on disk, the ring is turned (a view with the
-same members, in the same order, another one first): all hold the same, so it
-doesn't matter who was before whom.
+While it drains, the master takes no new ops. Once every member has received all of them and
+the new master has them on disk, the ring is turned: a view with the same members in the same
+order, beginning with another one. All members hold the same then, so it makes no difference
+which of them came before which.
 
-Once the turned view has been proposed, it can't be called off, only decided:
+A turned view that has been proposed can't be called off, only decided:
 
-1. A proposes (C, A, B) and the answer is lost. 2. A gives up, and takes op 10.
-3. The proposal takes effect after all: C is master, and gives number 10 to
-another op. 4. A and B, who have an op 10, take it for a repeat.
+1. A proposes (C, A, B), and the answer is lost. 2. A gives up, and takes op 10.
+3. The proposal takes effect after all: C is master, and gives number 10 to another op.
+4. A and B have an op 10, and take the new one for a repeat.
 
-So A takes no ops until it knows which view came next; it proposes again until
-it does. This costs availability only if the registry goes away in this moment.
+So A takes no ops until it knows the next view, and proposes the turned view again until it
+does. This costs availability only if the registry goes away in just this moment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ringmq_gm.core.views import MemberId, View
 
 @dataclass(slots=True)
 class Handover:
-    """One that is draining the ring."""
+    """A hand-over that drains the ring. After `deadline` it is called off, if it can be."""
 
     target: MemberId
     deadline: float
@@ -44,7 +44,8 @@ def refusal_of(view: View, target: MemberId) -> PromotionOutcome | None:
 
 
 def is_drained(marks: Mapping[MemberId, Mark], view: View, target: MemberId, last: int) -> bool:
-    """Everybody has received everything, and the old and the new master have it on disk."""
+    """Whether all members have received all ops, and the old and the new master have them on
+    disk."""
     return (
         len(marks) == len(view.members)
         and all(mark.received == last for mark in marks.values())

@@ -2,56 +2,61 @@
 
 What it guarantees, as long as its caller carries out the effects in order:
 
-* Every op that the master multicasts gets the next number, over all epochs
-  without a gap, and every member delivers the ops in that order, each once.
-* `Watermarks(received, persisted)` says of an op that every synchronised member
-  holds it (on disk), and at least `min_insync` of them. Any later master has
-  delivered it, whichever members die.
-* A member that isn't in the newest view that it knows serves nobody, and frames
-  of an older epoch are refused. Two masters can't both get watermarks, because
-  each would need the same members to accept its epoch.
-* What it keeps is bounded: `cache_bytes_max` of ops that aren't stable.
+* Every op that the master multicasts gets the next number, over all epochs without a gap, and
+  every member delivers the ops in that order, each once.
+* `Watermarks(received, persisted)` says of an op that every synchronised member holds it (on
+  disk), and that there are `min_insync` of them. Any later master has delivered it, whichever
+  members die.
+* A member that isn't in the newest view that it knows serves nobody, and frames of an older
+  epoch are refused. Two masters can't both get watermarks, because each would need the same
+  members to accept its epoch.
+* Its memory is bounded: `cache_bytes_max` of ops that aren't stable.
 
-What it doesn't: agree on the view (the registry does), move bytes (the links
-do), keep ops over a restart (the application does, and says how far it is).
+It doesn't agree on the view (the registry does), nor move bytes (the links do), nor keep ops
+over a restart (the application does, and says how far its log goes).
 
-A trip. The master numbers an op, delivers it to itself and sends it downstream;
-it keeps a copy. A mirror forwards, then delivers. Each frame carries the marks
-(received, persisted) of the members that it has passed, so the last member knows
-all of them and sends them to the master: the op's own bytes need not come back.
-The master sends `stable` with whatever goes next; up to there all drop their
-copies. This is the ack that returns to the origin (compare RabbitMQ's gm.erl,
-whose acks drop "as many as" and not "up to").
+A trip. The master numbers an op, sends it downstream and delivers it to itself; it keeps a copy.
+A mirror forwards, then delivers. Each frame carries the marks (received, persisted) of the
+members that it has passed, so the last member knows all of them and sends them to the master:
+the op's own bytes need not come back. The master sends `stable` with the next frame, and all
+members drop their copies up to there. This is the ack that returns to the origin (compare
+RabbitMQ's gm.erl, whose acks drop "as many as" and not "up to").
 
-A link that has been opened anew, or a new view, begins with a handshake: Hello
-downstream, Resume with the last number upstream, and then what comes after, from
-the cache. A member that dies is left out; its upstream shakes hands with the
-next one. That is all that re-forwarding is. In a new epoch the handshakes go
-around the ring, from the master on: whoever has been greeted knows that all
-before it, and the master, are in the epoch and will take its frames.
+A link that has been opened anew, or a new view, begins with a handshake: Hello downstream,
+Resume with the last number upstream, and then the ops after that number, from the cache. A
+member that dies is left out; its upstream shakes hands with the next one. Re-forwarding is no
+more than that. In a new epoch the handshakes go around the ring, from the master on: a mirror
+that has been greeted knows that all members before it, and the master, are in the epoch and
+will take its frames.
 
-The parts: `place` is what a member knows within one epoch, and the rule of what
-may be confirmed; `cache` is what it can send again; `changes` brings about new
-views; `handover` is the planned change of the master.
+A member is in one of four phases, each a class with just the fields that exist in it:
 
-Invariants (`check`): the cache holds exactly the ops from `stable` + 1 to
-`last`; marks never fall within an epoch; confirmed <= `last`; only the member
-that comes first in the view originates, and only one in the view has a place.
+    Outside -> Mirror | Master   a view has come with this member in it
+    Mirror  -> Master            the masters before it are gone, or have handed over
+    Master  -> Mirror            it has handed over
+    Mirror | Master -> Outside   a view has come without it: it stops at once
+    any     -> Deleted           the ring is no more; no event has any effect from then on
 
-docs/ring.md tells the whole protocol, with what the links, the application and the
-registry have to keep for all this to hold.
+`_enter` makes all of these changes but the last. Each new view makes a new Mirror or Master.
+
+The parts: `held_ops` is how far this member is, and the ops that it can send again; `in_view`,
+`mirror` and `master` are its behaviour within one epoch; `changes` brings about new views.
+
+Invariants (`check`): those of `HeldOps`; the phase belongs to the newest view; only the member
+that comes first in it is a Master; only a joiner lacks ops from before it joined.
+
+docs/ring.md tells the whole protocol, with the duties of the links, the application and the
+registry that all this rests on.
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
-from ringmq_gm.core.cache import CachedOp, OpCache
 from ringmq_gm.core.chance import Chance
-from ringmq_gm.core.changes import LogEnd, Stage, Timing, ViewChanger
+from ringmq_gm.core.changes import Timing, ViewChanger
 from ringmq_gm.core.events import (
     CaughtUp,
-    Deliver,
     Effect,
     Event,
     LeasesLearned,
@@ -73,10 +78,8 @@ from ringmq_gm.core.events import (
     Role,
     RoleChanged,
     Send,
-    StartCatchUp,
     Tick,
     ViewLearned,
-    Watermarks,
 )
 from ringmq_gm.core.frames import (
     Frame,
@@ -90,17 +93,39 @@ from ringmq_gm.core.frames import (
     Stale,
     Submit,
 )
-from ringmq_gm.core.handover import Handover, is_drained, refusal_of
-from ringmq_gm.core.place import Place, Progress
+from ringmq_gm.core.held_ops import HeldOps, LogEnd
+from ringmq_gm.core.master import Master
+from ringmq_gm.core.mirror import Mirror
 from ringmq_gm.core.views import MemberId, View
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 
+EpochFrame = Hello | Resume | OpFrame | MarksFrame | Submit
+
+
+class Outside:
+    """Not in the newest view that is known, or none is known yet."""
+
+    __slots__ = ()
+    role = Role.OUTSIDE
+
+
+class Deleted(Outside):
+    """The registry has no such ring any more."""
+
+    __slots__ = ()
+
+
+Phase = Outside | Mirror | Master
+
+OUTSIDE = Outside()
+DELETED = Deleted()
+
 
 class RingMember:
-    """See the module. Create it with what the application has on disk (`log`).
+    """See the module. Create it with the end of the log that the application has on disk.
 
-    With a damaged log (`log_is_whole` false) it may join, but not begin a ring again.
+    A member with a damaged log (`log_is_whole` false) may join, but not begin a ring again.
     """
 
     def __init__(
@@ -116,79 +141,71 @@ class RingMember:
     ) -> None:
         self.me = me
         self.ring = ring
+        # The newest view that is known; None until the registry has shown one.
         self.view: View | None = None
-        self.role = Role.OUTSIDE
-        self.progress = Progress(log.number, log.epoch, log.number)
-        self.cache = OpCache(log.number)
+        self.ops = HeldOps(ring, log)
+        self._phase: Phase = OUTSIDE
         self._timing = timing or Timing()
         self._cache_bytes_max = cache_bytes_max
         self._log_is_whole = log_is_whole
         self._changer = ViewChanger(me, ring, self._timing, chance)
-        # None outside the ring.
-        self._place: Place | None = None
-        # A Hello of an epoch that I haven't heard of yet; the one of the highest epoch.
+        # A Hello of an epoch that this member hasn't heard of yet; the one of the highest epoch.
         self._early_hello: tuple[MemberId, Hello] | None = None
-        self._handover: Handover | None = None
-        self._stable_due: float | None = None
         self._wanted = False
-        self._is_deleted = False
-        # Just joined: where I begin is said by the first Hello.
-        self._starts_here = False
 
-    # --- what the application may ask ---
+    # --- questions ---
+
+    @property
+    def role(self) -> Role:
+        return self._phase.role
 
     def refusal(self) -> Refusal | None:
         """Why a `Multicast` can't be taken now; None if it can."""
-        if self.role is not Role.MASTER:
-            return Refusal.NOT_MASTER
-        if self._handover is not None:
-            return Refusal.DRAINING
-        if self.cache.size_bytes >= self._cache_bytes_max:
-            return Refusal.FULL
-        return None
+        phase = self._phase
+        if isinstance(phase, Master):
+            return phase.refusal(self._cache_bytes_max)
+        return Refusal.NOT_MASTER
 
     @property
     def has_quorum(self) -> bool:
         """Whether enough members are synchronised for anything to be confirmed."""
-        return self.view is not None and len(self.view.synced) >= self.view.min_insync
+        return self.view is not None and self.view.has_quorum
 
     @property
     def awaits_start(self) -> bool:
-        """Has just joined, and not yet been told after which op it begins."""
-        return self._starts_here
+        """Whether it has just joined, and not yet been told after which op it begins."""
+        return isinstance(self._phase, Mirror) and self._phase.awaits_start
 
     def marks(self) -> dict[MemberId, Mark]:
         """How far each member is, as far as this one knows."""
-        if self._place is None:
-            return {}
-        known = {self.me: self.progress.mark()}
-        known.update(zip(self._place.view.ids[1:], self._place.others or (), strict=False))
-        return known
+        return {} if isinstance(self._phase, Outside) else self._phase.marks_known()
 
     def next_deadline(self) -> float | None:
-        """When to send a Tick, at the latest."""
-        handover = self._handover.deadline if self._handover else None
-        due = (self._changer.next_deadline(), self._stable_due, handover)
-        return min((at for at in due if at is not None), default=None)
+        """When to send a `Tick`, at the latest."""
+        change = self._changer.next_deadline()
+        if not isinstance(self._phase, Master):
+            return change
+        own = self._phase.next_deadline()
+        if change is None or own is None:
+            return own if change is None else change
+        return min(change, own)
 
     def check(self) -> None:
         """The invariants, for tests and simulations."""
-        self.cache.check()
-        progress = self.progress
-        assert self.cache.stable + len(self.cache) == progress.last
-        assert max(progress.confirmed) <= progress.last
-        assert (self._place is None) == (self.role is Role.OUTSIDE)
-        if self._place is not None:
-            assert self._place.view is self.view
-            assert (self._place.index == 0) == (self.role is Role.MASTER)
-            assert progress.complete or self.role is Role.JOINER
-        assert self._handover is None or self.role is Role.MASTER
+        self.ops.check()
+        phase = self._phase
+        if not isinstance(phase, Outside):
+            assert phase.view is self.view
+            assert phase.ops is self.ops
+            assert (phase.index == 0) == (phase.role is Role.MASTER) == isinstance(phase, Master)
+            assert phase.view.ids[phase.index] == self.me
+            assert self.ops.complete or phase.role is Role.JOINER
 
     # --- the one entrance ---
 
     def step(self, event: Event, *, now: float) -> list[Effect]:
-        """Takes one event; returns what is to be done, in order."""
-        if self._is_deleted:
+        """Takes one event; returns the effects to be carried out, in order."""
+        if self._phase is DELETED:
             return []
         effects = self._handle(event, now)
         effects += self._seek_change(now)
@@ -207,7 +224,7 @@ class RingMember:
             case LinkUp(node):
                 return self._link_up(node)
             case LinkDown(node):
-                self._changer.known.down.add(node)
+                self._changer.lives.down.add(node)
                 self._changer.situation_changed()
                 return []
             case PeerStalled(node):
@@ -228,162 +245,38 @@ class RingMember:
             case _:
                 assert_never(event)
 
-    # --- a trip ---
+    # --- the application ---
 
     def _multicast(self, payload: bytes, urgent: bool) -> list[Effect]:
-        assert self.refusal() is None, self.refusal()
-        place = self._place
-        assert place is not None
-        op = CachedOp(place.view.epoch, self.progress.last + 1, urgent, payload)
-        return self._accept(place, op) + self._confirm(place)
-
-    def _accept(self, place: Place, op: CachedOp) -> list[Effect]:
-        """Takes the next op: keep it, pass it on, then deliver it."""
-        assert op.number == self.progress.last + 1, (op.number, self.progress.last)
-        self.cache.append(op)
-        self.progress.last = op.number
-        self.progress.last_epoch = op.epoch
-        if op.urgent:
-            self.progress.urgent = op.number
-        effects = self._forward(place, op)
-        effects.append(Deliver(op.number, op.epoch, op.payload))
-        return effects
-
-    def _forward(self, place: Place, op: CachedOp) -> list[Effect]:
-        if place.downstream is None or not place.downstream_ready:
-            return []
-        marks = place.to_send(self.progress.mark()) or ()
-        place.marks_sent(marks)
-        place.stable_sent = self.cache.stable
-        frame = OpFrame(
-            self.ring,
-            place.view.epoch,
-            self.cache.stable,
-            op.epoch,
-            op.number,
-            op.urgent,
-            marks,
-            op.payload,
-        )
-        return [Send(place.downstream.node, frame)]
-
-    def _op_received(self, place: Place, sender: MemberId, frame: OpFrame) -> list[Effect]:
-        if sender != place.upstream or not place.is_greeted:
-            return []
-        if frame.number > self.progress.last + 1:
-            # Something between was lost: ask for it again.
-            if place.gap_at == self.progress.last:
-                return []
-            place.gap_at = self.progress.last
-            return [Send(sender.node, self._resume(place))]
-        place.take(frame.marks)
-        self.cache.trim(self._trim_to(frame.stable))
-        effects: list[Effect] = []
-        if frame.number == self.progress.last + 1:
-            op = CachedOp(frame.op_epoch, frame.number, frame.urgent, frame.payload)
-            effects += self._accept(place, op)
-        return effects + self._pass_on(place)
-
-    def _marks_received(
-        self, place: Place, sender: MemberId, frame: MarksFrame, now: float
-    ) -> list[Effect]:
-        if self.role is Role.MASTER:
-            if sender != place.view.ids[-1]:
-                return []
-            place.take(frame.marks)
-            return self._advance(place, now)
-        if sender != place.upstream or not place.is_greeted:
-            return []
-        place.take(frame.marks)
-        self.cache.trim(self._trim_to(frame.stable))
-        return self._pass_on(place)
-
-    def _trim_to(self, stable: int) -> int:
-        """How far copies may be dropped when the ring says that it is stable up to `stable`."""
-        return min(stable, self.progress.last)
+        phase = self._phase
+        assert isinstance(phase, Master), self.refusal()
+        assert phase.refusal(self._cache_bytes_max) is None, self.refusal()
+        return phase.multicast(payload, urgent, self._changer.unresolved)
 
     def _persisted(self, number: int, now: float) -> list[Effect]:
-        progress = self.progress
-        if number <= progress.on_disk or not progress.complete:
+        ops, phase = self.ops, self._phase
+        # While incomplete, the application may speak of the log that it is about to cut.
+        if number <= ops.on_disk or not ops.complete:
             return []
-        progress.on_disk = number
-        place = self._place
-        if place is None:
-            return []
-        return self._advance(place, now) if place.index == 0 else self._send_marks(place)
+        ops.on_disk = number
+        if isinstance(phase, Master):
+            return phase.advance(self._changer.unresolved, now)
+        return phase.send_marks() if isinstance(phase, Mirror) else []
 
     def _caught_up(self, persisted: int) -> list[Effect]:
-        place = self._place
-        if place is None or self.role is not Role.JOINER or self._starts_here:
-            return []  # of a joining that has been overtaken
-        self.progress.complete = True
-        self.progress.on_disk = persisted
-        return self._send_marks(place, due=True)
+        phase = self._phase
+        return phase.caught_up(persisted) if isinstance(phase, Mirror) else []
 
-    # --- marks and watermarks ---
-
-    def _send_marks(self, place: Place, *, due: bool = False) -> list[Effect]:
-        """Sends the marks on, the last member to the master, if they tell anything new."""
-        place.marks_due |= due
-        target = place.downstream
-        if place.index == 0 or not place.is_greeted:
-            return []
-        if target is not None and not place.downstream_ready:
-            return []
-        marks = place.to_send(self.progress.mark())
-        if marks is None or place.news_in(marks, self.progress.urgent) is None:
-            return []
-        place.marks_sent(marks)
-        frame = MarksFrame(self.ring, place.view.epoch, self.cache.stable, marks)
-        if target is None:
-            return [Send(place.view.master.node, frame)]
-        place.stable_sent = self.cache.stable
-        return [Send(target.node, frame)]
-
-    def _pass_on(self, place: Place) -> list[Effect]:
-        """Sends downstream what news there is: marks, or only how far the ring is stable."""
-        effects = self._send_marks(place)
-        if place.stable_sent < self.cache.stable:
-            effects += self._send_stable(place)
-        return effects
-
-    def _send_stable(self, place: Place) -> list[Effect]:
-        if place.downstream is None or not place.downstream_ready:
-            return []
-        place.stable_sent = self.cache.stable
-        marks = place.to_send(self.progress.mark()) or ()
-        frame = MarksFrame(self.ring, place.view.epoch, self.cache.stable, marks)
-        return [Send(place.downstream.node, frame)]
-
-    def _advance(self, place: Place, now: float) -> list[Effect]:
-        """The master: marks have changed."""
-        stable = place.stable(self.progress.last)
-        if stable is not None:
-            self.cache.trim(self._trim_to(stable))
-        if place.stable_sent < self.cache.stable and self._stable_due is None:
-            self._stable_due = now + self._timing.stable_delay_s
-        return self._confirm(place)
-
-    def _confirm(self, place: Place) -> list[Effect]:
-        """New watermarks, if those who have to hold an op before it is confirmed do."""
-        counted = place.counted(self.progress.mark(), self._changer.unresolved)
-        if counted is None or not self.has_quorum:
-            return []
-        progress = self.progress
-        received = max(min(mark.received for mark in counted), progress.confirmed[0])
-        persisted = max(self._persisted_by_all(counted), progress.confirmed[1])
-        if (received, persisted) == progress.confirmed:
-            return []
-        progress.confirmed = (received, persisted)
-        return [Watermarks(received, persisted)]
-
-    def _persisted_by_all(self, counted: list[Mark]) -> int:
-        return min(mark.persisted for mark in counted)
+    def _promotion_asked(self, target: MemberId, now: float) -> list[Effect]:
+        phase = self._phase
+        if not isinstance(phase, Master):
+            return [PromotionEnded(PromotionOutcome.NOT_MASTER)]
+        return phase.promotion_asked(target, now + self._timing.drain_s)
 
     # --- frames ---
 
     def _received(self, sender: MemberId, frame: Frame, now: float) -> list[Effect]:
-        self._changer.known.saw(sender)
+        self._changer.lives.saw(sender)
         match frame:
             case Ping():
                 end = self._log_end()
@@ -399,287 +292,201 @@ class RingMember:
             case _:
                 return self._ring_frame(sender, frame, now)
 
-    def _ring_frame(
-        self,
-        sender: MemberId,
-        frame: Hello | Resume | OpFrame | MarksFrame | Submit,
-        now: float,
-    ) -> list[Effect]:
+    def _ring_frame(self, sender: MemberId, frame: EpochFrame, now: float) -> list[Effect]:
         """A frame that belongs to an epoch: refused if that has passed."""
         mine = self.view.epoch if self.view else 0
-        if self._is_stale(frame.epoch, mine):
+        if frame.epoch < mine:
             return [Send(sender.node, Stale(self.ring, mine))]
         if frame.epoch > mine:
+            # Its sender has heard of a view that this member hasn't. A Hello is kept, as it is
+            # sent once in an epoch; all other frames are sent again after the handshake.
             if isinstance(frame, Hello):
                 self._keep_early(sender, frame)
             return [RefreshView()]
-        place = self._place
-        if place is None:
-            return []
+        match self._phase:
+            case Mirror() as mirror:
+                return self._mirror_received(mirror, sender, frame)
+            case Master() as master:
+                return self._master_received(master, sender, frame, now)
+            case _:
+                return []
+
+    def _mirror_received(self, mirror: Mirror, sender: MemberId, frame: EpochFrame) -> list[Effect]:
         match frame:
             case OpFrame():
-                return self._op_received(place, sender, frame)
+                return mirror.op_received(sender, frame)
             case MarksFrame():
-                return self._marks_received(place, sender, frame, now)
+                return mirror.marks_received(sender, frame)
             case Hello():
-                return self._hello_received(place, sender, frame)
+                return mirror.hello_received(sender, frame)
             case Resume():
-                return self._resume_received(place, sender, frame)
+                return mirror.resume_received(sender, frame)
+            case Submit():
+                return []  # Its sender took this member for the master. It will be told.
+
+    def _master_received(
+        self, master: Master, sender: MemberId, frame: EpochFrame, now: float
+    ) -> list[Effect]:
+        match frame:
+            case MarksFrame():
+                return master.marks_received(sender, frame, self._changer.unresolved, now)
+            case Resume():
+                return master.resume_received(sender, frame)
             case Submit():
                 if self.refusal() is None:
                     return self._multicast(frame.payload, frame.urgent)
-                return []
-
-    def _is_stale(self, epoch: int, mine: int) -> bool:
-        return epoch < mine
-
-    # --- handshakes ---
-
-    def _hello(self, place: Place) -> list[Effect]:
-        """Greets my downstream, once I have been greeted myself.
-
-        Else its marks could reach a master that hasn't entered the epoch, be dropped there,
-        and never be sent again.
-        """
-        if place.downstream is None or not place.is_greeted:
-            return []
-        place.stable_sent = self.cache.stable
-        hello = Hello(self.ring, place.view.epoch, self.progress.last, self.cache.stable)
-        return [Send(place.downstream.node, hello)]
+                return []  # Submitted ops arrive at most once.
+            case OpFrame() | Hello():
+                return []  # Nobody is upstream of a master.
 
     def _keep_early(self, sender: MemberId, hello: Hello) -> None:
-        """It isn't sent again; one of an older epoch that comes later must not displace it."""
+        """A Hello of an older epoch that comes later must not displace it."""
         if self._early_hello is None or hello.epoch >= self._early_hello[1].epoch:
             self._early_hello = (sender, hello)
-
-    def _early_after(self, epoch: int) -> tuple[MemberId, Hello] | None:
-        early = self._early_hello
-        return early if early is not None and early[1].epoch > epoch else None
-
-    def _hello_received(self, place: Place, sender: MemberId, hello: Hello) -> list[Effect]:
-        if sender != place.upstream:
-            return []
-        is_first = not place.is_greeted
-        place.is_greeted = True
-        effects: list[Effect] = []
-        if self._starts_here:
-            self._starts_here = False
-            self.progress = Progress(hello.last, complete=False)
-            self.cache.reset(hello.last)
-            effects.append(StartCatchUp(hello.last))
-        else:
-            self.cache.trim(self._trim_to(hello.stable))
-        effects.append(Send(sender.node, self._resume(place)))
-        if is_first:
-            effects += self._hello(place)
-        place.marks_due = True
-        return effects + self._pass_on(place)
-
-    def _resume(self, place: Place) -> Resume:
-        return Resume(self.ring, place.view.epoch, self.progress.last)
-
-    def _resume_received(self, place: Place, sender: MemberId, resume: Resume) -> list[Effect]:
-        if sender != place.downstream:
-            return []
-        place.downstream_ready = True
-        place.marks_due = True
-        effects: list[Effect] = []
-        for op in self._ops_to_resend(resume.last):
-            effects += self._forward(place, op)
-        return effects + self._pass_on(place)
-
-    def _ops_to_resend(self, last: int) -> list[CachedOp]:
-        """What my downstream lacks.
-
-        It can't lack what is stable, even if it says so: 1. I say Hello twice (the link was
-        opened anew), 2. it answers Resume(5) twice, 3. the first comes, I send 6 to 10,
-        4. its marks reach the master, whose `stable` 10 reaches me, 5. the second comes.
-        """
-        return list(self.cache.after(max(last, self.cache.stable)))
 
     # --- views ---
 
     def _view_learned(self, view: View | None, now: float) -> list[Effect]:
         if view is None:
-            if self.view is None:
-                return []
-            return self._deleted()
+            return [] if self.view is None else self._delete()
         if self.view is not None and view.epoch <= self.view.epoch:
             return []
         return self._enter(view, now)
 
-    def _deleted(self) -> list[Effect]:
-        self._is_deleted = True
-        self._leave()
+    def _delete(self) -> list[Effect]:
+        ended: list[Effect] = []
+        if isinstance(self._phase, Master) and self._phase.handover is not None:
+            ended = [PromotionEnded(PromotionOutcome.RING_DELETED)]
+        self._phase = DELETED
+        self.ops.drop_copies()
         self._changer.view_entered()
-        ended: list[Effect] = (
-            [PromotionEnded(PromotionOutcome.RING_DELETED)] if self._handover else []
-        )
-        self._handover = None
         return [*ended, RingDeleted()]
 
-    def _leave(self) -> None:
-        self.role = Role.OUTSIDE
-        self.cache.reset(self.progress.last)
-        self._place = None
-        self._stable_due = None
-        self._starts_here = False
-
     def _enter(self, view: View, now: float) -> list[Effect]:
-        """Everything that belongs to being in a view begins here."""
-        was_outside = self.role is Role.OUTSIDE
+        """Everything that belongs to a change of the phase happens here."""
+        before = self._phase
+        ended = before.handover_ended_by(view) if isinstance(before, Master) else []
         self.view = view
         self._changer.view_entered()
-        self._stable_due = None
         index = view.index_of(self.me)
-        ended = self._handover_overtaken(view)
         if index is None:
-            self._leave()
-            if not was_outside:
+            self._phase = OUTSIDE
+            self.ops.drop_copies()
+            if not isinstance(before, Outside):
                 self._changer.hold_off(now)
-            return [*ended, RoleChanged(self.role, view)]
-        place = Place(view, index, entered_at=self.progress.last)
-        self._place = place
-        self._take_role(view, index, joined=was_outside)
-        effects: list[Effect] = [*ended, RoleChanged(self.role, view), *self._hello(place)]
-        if self.role is Role.MASTER:
-            effects += self._advance(place, now)
-        early, self._early_hello = self._early_hello, self._early_after(view.epoch)
-        if early is not None and early[1].epoch == view.epoch:
-            effects += self._hello_received(place, *early)
-        return effects
-
-    def _take_role(self, view: View, index: int, *, joined: bool) -> None:
-        is_synced = view.members[index].synced
-        if joined:
-            self._starts_here = not is_synced
-            self.progress.complete = is_synced
+            return [*ended, RoleChanged(Role.OUTSIDE, view)]
+        if isinstance(before, Outside):
+            # A joiner has to fetch the past. A synchronised member has it: it is in the first
+            # view of the ring, or the ring was begun again from its disk.
+            self.ops.complete = view.members[index].synced
         if index == 0:
-            self.role = Role.MASTER
+            effects = self._become_master(view, now)
         else:
-            self.role = Role.MIRROR if is_synced else Role.JOINER
+            effects = self._become_mirror(view, index, before)
+        return [*ended, *effects, *self._take_early_hello(view)]
+
+    def _become_master(self, view: View, now: float) -> list[Effect]:
+        phase = self._phase = self._new_master(view)
+        effects = [RoleChanged(phase.role, view), *phase.hello()]
+        return effects + phase.advance(self._changer.unresolved, now)
+
+    def _become_mirror(self, view: View, index: int, before: Phase) -> list[Effect]:
+        if isinstance(before, Outside):
+            awaits_start = not view.members[index].synced
+        else:
+            # Still true if this view came before the first Hello of the one that it joined in.
+            awaits_start = isinstance(before, Mirror) and before.awaits_start
+        phase = self._phase = self._new_mirror(view, index, awaits_start=awaits_start)
+        return [RoleChanged(phase.role, view), *phase.hello()]
+
+    def _new_master(self, view: View) -> Master:
+        return Master(self.ops, view, stable_delay_s=self._timing.stable_delay_s)
+
+    def _new_mirror(self, view: View, index: int, *, awaits_start: bool) -> Mirror:
+        return Mirror(self.ops, view, index, awaits_start=awaits_start)
+
+    def _take_early_hello(self, view: View) -> list[Effect]:
+        """Takes the Hello that came before this view, and forgets those of older ones."""
+        if self._early_hello is None:
+            return []
+        sender, hello = self._early_hello
+        if hello.epoch <= view.epoch:
+            self._early_hello = None
+        if hello.epoch == view.epoch and isinstance(self._phase, Mirror):
+            return self._phase.hello_received(sender, hello)
+        return []
 
     def _proposal_ended(self, view: View, outcome: ProposalOutcome, now: float) -> list[Effect]:
         if outcome is ProposalOutcome.WON:
             return self._view_learned(view, now)
-        return self._changer.ended(view, outcome, now)
+        return self._changer.proposal_failed(view, outcome, now)
+
+    # --- links and leases ---
 
     def _link_up(self, node: str) -> list[Effect]:
-        """What was sent before may be lost: greet, ask and tell again."""
-        self._changer.known.down.discard(node)
+        """Frames that were sent before may be lost: greets, asks and tells again."""
+        self._changer.lives.down.discard(node)
         self._changer.situation_changed()
         if self.view is None:
             return []
         effects = self._changer.link_up(node, self.view)
-        place = self._place
-        if place is None:
-            return effects
-        if place.downstream is not None and place.downstream.node == node:
-            place.downstream_ready = False
-            effects += self._hello(place)
-        if place.upstream is not None and place.upstream.node == node and place.is_greeted:
-            effects.append(Send(node, self._resume(place)))
-        if place.downstream is None and place.view.master.node == node:
-            effects += self._send_marks(place, due=True)
+        if not isinstance(self._phase, Outside):
+            effects += self._phase.link_up(node)
         return effects
 
     def _leases_learned(self, alive: frozenset[MemberId]) -> list[Effect]:
-        known = self._changer.known
-        if known.alive != alive:
-            known.alive = alive
+        lives = self._changer.lives
+        if lives.leased != alive:
+            lives.leased = alive
             for member_id in sorted(alive):
-                known.saw(member_id)
+                lives.saw(member_id)
             self._changer.situation_changed()
         return []
 
     def _peer_stalled(self, node: str) -> list[Effect]:
-        """A slow downstream is put out of the ring, but never below `min_insync`."""
-        place = self._place
-        if place is None or place.downstream is None or place.downstream.node != node:
+        """A slow downstream neighbour is put out of the ring, but never below `min_insync`.
+
+        No probe first: the neighbour would answer, as control overtakes the bodies that wait.
+        """
+        phase = self._phase
+        if isinstance(phase, Outside) or not self._changer.is_idle:
             return []
-        proposal = place.view.without({place.downstream})
-        if (
-            proposal is None
-            or self._changer.stage is not Stage.IDLE
-            or len(proposal.synced) < proposal.min_insync
-        ):
+        if phase.downstream is None or phase.downstream.node != node:
+            return []
+        proposal = phase.view.without({phase.downstream})
+        if proposal is None or not proposal.has_quorum:
             return []
         return self._changer.propose_unprobed(proposal)
 
     # --- changes that this member brings about ---
 
     def _log_end(self) -> LogEnd:
-        if not self._log_is_whole:
-            return LogEnd()
-        return LogEnd(self.progress.last_epoch, self.progress.last)
+        """As the others are told. Of a damaged log: none of it can be relied on."""
+        return self.ops.end if self._log_is_whole else LogEnd()
 
     def _seek_change(self, now: float) -> list[Effect]:
-        view = self.view
-        if view is None or self._changer.stage is not Stage.IDLE:
+        """Looked at after every event, so that no change depends on one certain event."""
+        view, changer, phase = self.view, self._changer, self._phase
+        if view is None or not changer.is_idle or phase is DELETED:
             return []
-        effects = self._changer.seek(
-            view,
-            outside=self.role is Role.OUTSIDE,
-            wanted=self._wanted,
-            log=self._log_end(),
-            may_restart=self._log_is_whole,
-            now=now,
-        )
-        place = self._place
-        if effects or place is None or place.index != 0 or self._changer.stage is not Stage.IDLE:
+        if isinstance(phase, Outside):
+            if not self._wanted:
+                return []
+            return changer.seek_entry(
+                view, self._log_end(), may_restart=self._log_is_whole, now=now
+            )
+        effects = changer.seek_drop(view, self._log_end(), now)
+        if effects or not isinstance(phase, Master) or not changer.is_idle:
             return effects
-        if self._handover is not None:
-            if is_drained(self.marks(), view, self._handover.target, self.progress.last):
-                return self._changer.propose_unprobed(view.with_master(self._handover.target))
-            return []
-        caught_up = self._joiner_to_count(place)
-        return self._changer.propose_unprobed(view.with_synced(caught_up)) if caught_up else []
-
-    def _joiner_to_count(self, place: Place) -> MemberId | None:
-        return place.joiner_to_count(max(self.progress.confirmed))
-
-    def _promotion_asked(self, target: MemberId, now: float) -> list[Effect]:
-        if self._place is None or self.role is not Role.MASTER:
-            return [PromotionEnded(PromotionOutcome.NOT_MASTER)]
-        if self._handover is not None:
-            return [PromotionEnded(PromotionOutcome.ANOTHER_UNDER_WAY)]
-        refusal = refusal_of(self._place.view, target)
-        if refusal is not None:
-            return [PromotionEnded(refusal)]
-        self._handover = Handover(target, now + self._timing.drain_s)
-        return []
-
-    def _handover_overtaken(self, view: View) -> list[Effect]:
-        """A new view while a promotion drains: it is what was wanted, or ends it."""
-        handover, self._handover = self._handover, None
-        if handover is None:
-            return []
-        if view.master == handover.target:
-            return [PromotionEnded(PromotionOutcome.DONE)]
-        return [PromotionEnded(PromotionOutcome.RING_CHANGED)]
-
-    def _call_off_handover(self, handover: Handover, now: float) -> list[Effect]:
-        """Not if the registry has been asked, and may yet do it: see `handover`."""
-        if self._may_be_turned():
-            handover.deadline = now + self._timing.drain_s
-            return []
-        self._handover = None
-        return [PromotionEnded(PromotionOutcome.NOT_DRAINED)]
-
-    def _may_be_turned(self) -> bool:
-        return any(proposed.master != self.me for proposed in self._changer.unresolved)
+        wanted = phase.next_view()
+        return [] if wanted is None else changer.propose_unprobed(wanted)
 
     # --- time ---
 
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if self._stable_due is not None and now >= self._stable_due:
-            self._stable_due = None
-            place = self._place
-            if place is not None and place.stable_sent < self.cache.stable:
-                effects += self._send_stable(place)
-        if self._handover is not None and now >= self._handover.deadline:
-            effects += self._call_off_handover(self._handover, now)
+        if isinstance(self._phase, Master):
+            effects = self._phase.tick(self._changer.unresolved, self._timing.drain_s, now)
         if self.view is not None:
             effects += self._changer.tick(self.view, self._log_end(), now)
         return effects

@@ -1,23 +1,22 @@
-"""Views: who is in a ring, in which order, and what may follow.
+"""Views: the members of a ring in their order, and the rules for the view that may follow.
 
-A view is one value in the registry, changed only by compare-and-set on its
-epoch; every frame carries the epoch that it was sent in. The rules here say
-which views may follow which. They keep one property, on which "nothing
-confirmed is lost" rests:
+A view is one value in the registry, changed only by compare-and-set on its epoch; every frame
+carries the epoch that it was sent in. The rules keep one property, on which "nothing confirmed
+is lost" rests:
 
     every synchronised member of a view holds every op that was confirmed in it
     or in any view before it.
 
-* Leaving (`without`) keeps the order of those who stay. The first synchronised
-  one is the master: ops pass from member to member, so it holds all that those
-  after it hold. Unsynchronised members before it are left out as well (they may
-  hold what it doesn't) and join again.
+* Leaving (`without`) keeps the order of the members that stay. The first synchronised one is
+  the master: ops pass from member to member, so it holds all ops that the members after it
+  hold. Unsynchronised members before it are left out as well, because they may hold an op that
+  it lacks; they join again.
 * Joining (`with_joiner`) puts the newcomer at the end, unsynchronised.
-* Synchronised (`with_synced`) is said of a member by the master alone, and the
-  master waits for that member from before it asks.
-* Hand-over (`with_master`) turns the ring, once all hold the same.
-* A fresh start (`restarted`), when every synchronised member has been restarted:
-  any of them holds all that was confirmed, as what is confirmed is on its disk.
+* Only the master declares a member synchronised (`with_synced`), and it waits for that member's
+  marks from the proposal on.
+* Hand-over (`with_master`) turns the ring, once all members hold the same ops.
+* A fresh start (`restarted`) comes after all synchronised members have been restarted. Any of
+  them has every confirmed op on its disk.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class MemberId:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A place in a ring. `synced`: holds every confirmed op, and must hold the next ones
-    on disk before they are confirmed."""
+    """A place in a ring. `synced`: this member holds every confirmed op, and an op is confirmed
+    only once it is on this member's disk."""
 
     id: MemberId
     synced: bool
@@ -59,7 +58,7 @@ class View:
     epoch: int
     members: tuple[Member, ...]
     min_insync: int
-    # Both follow from `members`; asked for with every op, so worked out once.
+    # Both follow from `members`. Each op asks for them, so they are worked out once.
     ids: tuple[MemberId, ...] = field(init=False, compare=False, repr=False)
     synced: tuple[MemberId, ...] = field(init=False, compare=False, repr=False)
 
@@ -71,6 +70,11 @@ class View:
     def master(self) -> MemberId:
         return self.members[0].id
 
+    @property
+    def has_quorum(self) -> bool:
+        """Whether enough members are synchronised for anything to be confirmed."""
+        return len(self.synced) >= self.min_insync
+
     def index_of(self, member_id: MemberId) -> int | None:
         for index, member in enumerate(self.members):
             if member.id == member_id:
@@ -78,14 +82,14 @@ class View:
         return None
 
     def without(self, dead: Collection[MemberId]) -> Self | None:
-        """The next view when `dead` are gone; None if no synchronised member is left."""
+        """The next view without `dead`; None if no synchronised member is left."""
         left = [member for member in self.members if member.id not in dead]
         while left and not left[0].synced:
             left.pop(0)
         return replace(self, epoch=self.epoch + 1, members=tuple(left)) if left else None
 
     def with_joiner(self, joiner: MemberId, dead: Collection[MemberId]) -> Self | None:
-        """The next view with `joiner` at the end and `dead` gone; None as for `without`.
+        """The next view with `joiner` at the end and without `dead`; None as for `without`.
 
         An earlier life of the joiner's node counts as dead.
         """
@@ -103,7 +107,7 @@ class View:
         return replace(self, epoch=self.epoch + 1, members=members)
 
     def with_master(self, member_id: MemberId) -> Self:
-        """The ring turned so that `member_id`, who is synchronised, comes first."""
+        """The ring turned so that `member_id`, which is synchronised, comes first."""
         index = self.index_of(member_id)
         assert index is not None
         assert self.members[index].synced
@@ -111,8 +115,8 @@ class View:
         return replace(self, epoch=self.epoch + 1, members=turned)
 
     def restarted(self, best: MemberId, equals: Iterable[MemberId]) -> Self:
-        """The next view when all synchronised members have been restarted: `best` has the
-        most of what was on their disks, `equals` have the same."""
+        """The next view after all synchronised members have been restarted: `best` has the
+        longest log of them, `equals` have the same one."""
         ids = (best, *(other for other in equals if other != best))
         assert {member_id.node for member_id in ids} <= {old.node for old in self.synced}
         members = tuple(Member(member_id, synced=True) for member_id in ids)
@@ -121,15 +125,17 @@ class View:
     def may_follow(
         self, current: View, *, reached: Collection[MemberId], lapsed: Collection[MemberId]
     ) -> bool:
-        """Whether its proposer can close this view: has just `reached` every member, and
-        isn't voting out the healthy majority because it can't see them.
+        """Whether its proposer can close this view: it has just `reached` every member, and
+        isn't voting out the healthy majority because it can't see it.
 
-        `lapsed` are those whose registry lease has run out: they will not come back.
+        `lapsed` are the lives whose registry lease has run out: they will not come back.
         """
         if not set(self.ids) <= set(reached):
             return False
+        # Below `min_insync` nothing more is confirmed. Dropping a synchronised member that may
+        # still live would stop the ring, although that member and others could go on.
         dropped = set(current.synced) - set(self.ids)
-        return not dropped or len(self.synced) >= self.min_insync or dropped <= set(lapsed)
+        return not dropped or self.has_quorum or dropped <= set(lapsed)
 
     def encode(self) -> bytes:
         members = [
@@ -152,5 +158,5 @@ class View:
 
 
 def first_view(members: Iterable[MemberId], min_insync: int) -> View:
-    """The view of a new ring: nothing has been said, so all have heard everything."""
+    """The view of a new ring: no op has been sent, so all members are synchronised."""
     return View(1, tuple(Member(member_id, synced=True) for member_id in members), min_insync)

@@ -1,0 +1,144 @@
+"""A member's place in one view, as far as the master and the mirrors have it in common.
+
+It is the sending side of the link to the downstream neighbour: the handshake (Hello down,
+Resume back), the ops, and `stable`. `master.py` and `mirror.py` build on it. An object lives
+for one epoch: entering a view makes a new one, so that nothing learnt in an earlier epoch (a
+mark, a finished handshake) can be taken for a fact of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ringmq_gm.core.cache import CachedOp
+from ringmq_gm.core.events import Deliver, Effect, Role, Send
+from ringmq_gm.core.frames import Hello, Mark, MarksFrame, OpFrame, Resume
+from ringmq_gm.core.held_ops import HeldOps
+from ringmq_gm.core.views import MemberId, View
+
+
+class InView:
+    """See the module."""
+
+    __slots__ = (
+        "downstream",
+        "downstream_ready",
+        "index",
+        "ops",
+        "others",
+        "role",
+        "stable_sent",
+        "synced_others",
+        "view",
+    )
+
+    def __init__(self, ops: HeldOps, view: View, index: int, role: Role) -> None:
+        self.ops = ops
+        self.view = view
+        self.index = index
+        self.role = role
+        ids = view.ids
+        self.downstream: MemberId | None = ids[index + 1] if index + 1 < len(ids) else None
+        # Whether the downstream neighbour has said where to resume.
+        self.downstream_ready = False
+        # How far the downstream neighbour has been told that the ring is stable.
+        self.stable_sent = 0
+        # The marks of other members; None until they have been told. A mirror gets those of
+        # the members between the master and itself, the master those of all the others.
+        self.others: tuple[Mark, ...] | None = None
+        # Which of the marks are those of synchronised members, by index (0 is member 1).
+        self.synced_others = tuple(
+            at for at, member in enumerate(view.members[1:]) if member.synced
+        )
+
+    # --- what is sent downstream ---
+
+    def hello(self) -> list[Effect]:
+        """Greets the downstream neighbour."""
+        if self.downstream is None:
+            return []
+        self.stable_sent = self.ops.stable
+        hello = Hello(self.ops.ring, self.view.epoch, self.ops.last, self.ops.stable)
+        return [Send(self.downstream.node, hello)]
+
+    def accept(self, op: CachedOp) -> list[Effect]:
+        """Takes the next op: keeps a copy, sends it on, then delivers it.
+
+        In this order the members after this one write to their disks while this one does.
+        """
+        self.ops.append(op)
+        effects = self._forward(op)
+        effects.append(Deliver(op.number, op.epoch, op.payload))
+        return effects
+
+    def _forward(self, op: CachedOp) -> list[Effect]:
+        if self.downstream is None or not self.downstream_ready:
+            return []
+        marks = self._carried_marks()
+        stable = self.stable_sent = self.ops.stable
+        frame = OpFrame(
+            self.ops.ring,
+            self.view.epoch,
+            stable,
+            op.epoch,
+            op.number,
+            op.urgent,
+            marks,
+            op.payload,
+        )
+        return [Send(self.downstream.node, frame)]
+
+    def _carried_marks(self) -> tuple[Mark, ...]:
+        """The marks that an op takes along, which count as told from then on."""
+        return ()
+
+    def _known_marks(self) -> tuple[Mark, ...]:
+        """The marks of members 1 to this one; empty while some are unknown."""
+        return ()
+
+    def pass_on(self) -> list[Effect]:
+        """Tells downstream how far the ring is stable, if that is news there."""
+        return self.send_stable() if self.stable_sent < self.ops.stable else []
+
+    def send_stable(self) -> list[Effect]:
+        if self.downstream is None or not self.downstream_ready:
+            return []
+        stable = self.stable_sent = self.ops.stable
+        frame = MarksFrame(self.ops.ring, self.view.epoch, stable, self._known_marks())
+        return [Send(self.downstream.node, frame)]
+
+    # --- the downstream neighbour's side of the handshake ---
+
+    def resume_received(self, sender: MemberId, resume: Resume) -> list[Effect]:
+        if sender != self.downstream:
+            return []
+        self.downstream_ready = True
+        effects: list[Effect] = []
+        for op in self.ops_to_resend(resume.last):
+            effects += self._forward(op)
+        return effects + self.pass_on()
+
+    def ops_to_resend(self, last: int) -> Iterable[CachedOp]:
+        """The ops that the downstream neighbour lacks, which says that it has those up to `last`.
+
+        It never lacks a stable op, even if `last` says so: 1. I say Hello twice (the link was
+        opened anew), 2. it answers Resume(5) twice, 3. the first answer comes, I send 6 to 10,
+        4. its marks reach the master, whose `stable` 10 reaches me and drops my copies,
+        5. the second answer comes.
+        """
+        return list(self.ops.after(max(last, self.ops.stable)))
+
+    def link_up(self, node: str) -> list[Effect]:
+        """The link to `node` has been opened anew: frames on the one before may be lost."""
+        if self.downstream is None or self.downstream.node != node:
+            return []
+        self.downstream_ready = False
+        return self.hello()
+
+    # --- marks ---
+
+    def marks_known(self) -> dict[MemberId, Mark]:
+        """How far each member is, as far as it is known here."""
+        known = {self.view.ids[self.index]: self.ops.mark()}
+        known.update(zip(self.view.ids[1:], self.others or (), strict=False))
+        return known

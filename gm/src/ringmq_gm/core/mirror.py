@@ -1,0 +1,215 @@
+"""A mirror in one view: takes ops from upstream, passes them on, and tells how far it is.
+
+A mirror that isn't synchronised yet is a joiner: it passes ops on like any other mirror, while
+its application fetches everything from before it joined.
+
+Marks travel with the ops. A frame from member k carries the marks of members 1 to k, so the
+last member knows all of them and tells the master (docs/decisions/0001-vector-of-marks.md has
+the reason for a vector). Within an epoch no mark ever falls: links keep order, and a member's
+own progress only rises.
+
+Invariants: a mirror answers nobody but its upstream neighbour, and only once it has been
+greeted. A greeted mirror knows that all members before it, and the master, are in the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ringmq_gm.core.cache import CachedOp
+from ringmq_gm.core.events import Effect, Role, Send, StartCatchUp
+from ringmq_gm.core.frames import Hello, Mark, MarksFrame, OpFrame, Resume
+from ringmq_gm.core.held_ops import HeldOps
+from ringmq_gm.core.in_view import InView
+from ringmq_gm.core.views import MemberId, View
+
+
+class Told(NamedTuple):
+    """The facts in a vector of marks that the master may wait for.
+
+    None of them falls, unless `complete_count` rises: then one more member is counted.
+    """
+
+    complete_count: int
+    persisted: int
+    received: int
+
+
+NOTHING_TOLD = Told(-1, -1, -1)
+
+
+class Mirror(InView):
+    """See the module. `awaits_start`: it has joined, and no Hello has said where it begins."""
+
+    __slots__ = ("awaits_start", "gap_at", "is_greeted", "marks_due", "told", "upstream")
+
+    def __init__(self, ops: HeldOps, view: View, index: int, *, awaits_start: bool) -> None:
+        assert index > 0, index
+        role = Role.MIRROR if view.members[index].synced else Role.JOINER
+        super().__init__(ops, view, index, role)
+        self.awaits_start = awaits_start
+        self.upstream = view.ids[index - 1]
+        self.is_greeted = False
+        # The news in the last marks that were sent.
+        self.told = NOTHING_TOLD
+        # The next marks go even without news: the ones before may have been lost.
+        self.marks_due = True
+        # The last op before the newest gap that was asked for.
+        self.gap_at = -1
+
+    # --- handshakes ---
+
+    def hello(self) -> list[Effect]:
+        """Greets the downstream neighbour, once this member has been greeted itself.
+
+        Otherwise that neighbour's marks could reach a master that hasn't entered the epoch: it
+        would drop them, and they would never be sent again.
+        """
+        return super().hello() if self.is_greeted else []
+
+    def hello_received(self, sender: MemberId, hello: Hello) -> list[Effect]:
+        if sender != self.upstream:
+            return []
+        is_first = not self.is_greeted
+        self.is_greeted = True
+        effects: list[Effect] = []
+        if self.awaits_start:
+            self.awaits_start = False
+            self.ops.begin_after(hello.last)
+            effects.append(StartCatchUp(hello.last))
+        else:
+            self.ops.trim(hello.stable)
+        effects.append(self._resume())
+        if is_first:
+            effects += self.hello()
+        # The greeting follows a new view or a new link: marks sent before it may be lost.
+        self.marks_due = True
+        return effects + self.pass_on()
+
+    def _resume(self) -> Send:
+        resume = Resume(self.ops.ring, self.view.epoch, self.ops.last)
+        return Send(self.upstream.node, resume)
+
+    def resume_received(self, sender: MemberId, resume: Resume) -> list[Effect]:
+        if sender == self.downstream:
+            self.marks_due = True
+        return super().resume_received(sender, resume)
+
+    def link_up(self, node: str) -> list[Effect]:
+        effects = super().link_up(node)
+        if self.upstream.node == node and self.is_greeted:
+            effects.append(self._resume())
+        if self.downstream is None and self.view.master.node == node:
+            effects += self.send_marks(due=True)
+        return effects
+
+    # --- a trip ---
+
+    def op_received(self, sender: MemberId, frame: OpFrame) -> list[Effect]:
+        if sender != self.upstream or not self.is_greeted:
+            return []
+        last = self.ops.last
+        if frame.number > last + 1:
+            # Ops between were lost. They are asked for once: each op behind the gap would
+            # otherwise ask again, and all of them would be sent as often.
+            if self.gap_at == last:
+                return []
+            self.gap_at = last
+            return [self._resume()]
+        self._take_marks(frame.marks)
+        self.ops.trim(frame.stable)
+        effects: list[Effect] = []
+        if frame.number == last + 1:
+            op = CachedOp(frame.op_epoch, frame.number, frame.urgent, frame.payload)
+            effects = self.accept(op)
+        return effects + self.pass_on()
+
+    def marks_received(self, sender: MemberId, frame: MarksFrame) -> list[Effect]:
+        if sender != self.upstream or not self.is_greeted:
+            return []
+        self._take_marks(frame.marks)
+        self.ops.trim(frame.stable)
+        return self.pass_on()
+
+    def caught_up(self, persisted: int) -> list[Effect]:
+        """The application has fetched everything from before this member joined."""
+        if self.role is not Role.JOINER or self.awaits_start:
+            return []  # This was a joining that has been overtaken by another view.
+        self.ops.complete = True
+        self.ops.on_disk = persisted
+        return self.send_marks(due=True)
+
+    # --- marks ---
+
+    def pass_on(self) -> list[Effect]:
+        """Sends downstream the news: marks, or only how far the ring is stable."""
+        return self.send_marks() + super().pass_on()
+
+    def send_marks(self, *, due: bool = False) -> list[Effect]:
+        """Sends the marks on if they tell anything new; from the last member, to the master."""
+        self.marks_due |= due
+        target = self.downstream
+        if not self.is_greeted or (target is not None and not self.downstream_ready):
+            return []
+        marks = self._known_marks()
+        if not marks or not self._has_news(marks):
+            return []
+        self._note_told(marks)
+        frame = MarksFrame(self.ops.ring, self.view.epoch, self.ops.stable, marks)
+        if target is None:
+            return [Send(self.view.master.node, frame)]
+        self.stable_sent = self.ops.stable
+        return [Send(target.node, frame)]
+
+    def _take_marks(self, marks: tuple[Mark, ...]) -> None:
+        """Remembers the marks in a frame, if they are those of all members before this one.
+
+        A master that only says `stable` sends no marks: those known already still hold.
+        """
+        if len(marks) == self.index - 1:
+            self.others = marks
+
+    def _known_marks(self) -> tuple[Mark, ...]:
+        own = self.ops.mark()
+        if self.index == 1:
+            return (own,)
+        return () if self.others is None else (*self.others, own)
+
+    def _carried_marks(self) -> tuple[Mark, ...]:
+        marks = self._known_marks()
+        if marks:
+            self._note_told(marks)
+        return marks
+
+    def _has_news(self, marks: tuple[Mark, ...]) -> bool:
+        """Whether these marks are worth a frame of their own.
+
+        "Received" alone is worth it only if a publisher waits for just that (`urgent`), or if
+        no member up to this one will ever say "persisted"; else it goes with the next mark
+        that does. Without it no op becomes stable, and the ring fills up.
+        """
+        if self.marks_due:
+            return True
+        now, before = self._news_in(marks), self.told
+        return (
+            now.complete_count > before.complete_count
+            or now.persisted > before.persisted
+            or (now.received > before.received and before.received < self.ops.urgent)
+        )
+
+    def _note_told(self, marks: tuple[Mark, ...]) -> None:
+        self.told = self._news_in(marks)
+        self.marks_due = False
+
+    def _news_in(self, marks: tuple[Mark, ...]) -> Told:
+        synced = self.synced_others
+        counted = [m for index, m in enumerate(marks) if index in synced or m.complete]
+        if not counted:
+            # Joiners only. They have holes below the ops on their disks, so they don't say
+            # "persisted" at all.
+            received = marks[-1].received
+            return Told(0, received, received)
+        complete_count = sum(mark.complete for mark in marks)
+        return Told(
+            complete_count, min(m.persisted for m in counted), min(m.received for m in counted)
+        )
