@@ -168,6 +168,20 @@ def test_repeat_is_confirmed_with_what_was_enqueued_last() -> None:
     assert scene.confirmed[2:] == [(3, ((2, 2),))]
 
 
+@pytest.mark.parametrize("transient", [False, True])
+def test_publish_whose_watermark_came_first_is_confirmed_and_delivered(transient: bool) -> None:
+    """In a ring of one, `multicast` returns after the watermark that the op brought about."""
+    scene = Scene()
+    scene.consume(7)
+    op = Publish(0, Block.of([b"x"]), transient, b"p", 1)
+    number = scene.send(op)
+    scene.marks(number, number)
+    scene.do(scene.master.published(number, op, 1))
+    assert scene.confirmed == [(1, ((1, 1),))]
+    assert scene.positions(7) == [0]
+    scene.check()
+
+
 # --- prefetch ---
 
 
