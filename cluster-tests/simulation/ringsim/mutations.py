@@ -12,12 +12,13 @@ from typing import Any
 
 from ringmq_gm.core.cache import CachedOp
 from ringmq_gm.core.events import Effect, Event, Propose
-from ringmq_gm.core.frames import Mark
+from ringmq_gm.core.frames import EpochFrame, Mark
 from ringmq_gm.core.held_ops import HeldOps
 from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.master import Master
-from ringmq_gm.core.member import OUTSIDE, EpochFrame, Phase, RingMember
+from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.mirror import Mirror
+from ringmq_gm.core.phases import OUTSIDE, Phase
 from ringmq_gm.core.views import MemberId, View
 
 
@@ -28,7 +29,7 @@ class _OtherPhases(RingMember):
     mirror_class: type[Mirror] = Mirror
 
     def _new_master(self, view: View) -> Master:
-        return self.master_class(self.ops, view, stable_delay_s=self._timing.stable_delay_s)
+        return self.master_class(self.ops, view, self._timing, self._cache_bytes_max)
 
     def _new_mirror(self, view: View, index: int, *, awaits_start: bool) -> Mirror:
         return self.mirror_class(self.ops, view, index, awaits_start=awaits_start)

@@ -27,7 +27,7 @@ T = TypeVar("T")
 # The objects that belong to one member and change. All else is frozen, or a container of
 # frozen things.
 MUTABLE = (RingMember, ViewChanger, Lives, InView, HeldOps, OpCache, Handover, Probing, Waiting)
-SHARED = frozenset({"_chance", "_timing", "_stable_delay_s"})
+SHARED = frozenset({"_chance", "_timing"})
 # A nonce tells a probe from those before it. That many suffice where links keep order.
 NONCES = 4
 

@@ -1,9 +1,9 @@
 """Guaranteed multicast among the members of a ring. See gm/README.md."""
 
-from ringmq_gm.core.changes import Timing
 from ringmq_gm.core.events import PromotionOutcome, Refusal, Role
 from ringmq_gm.core.frames import Mark
 from ringmq_gm.core.held_ops import LogEnd
+from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import Member, MemberId, View, ViewError, first_view
 from ringmq_gm.errors import (
     DrainingError,

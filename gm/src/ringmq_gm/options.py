@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ringmq_gm.core.changes import Timing
 from ringmq_gm.core.member import CACHE_BYTES_MAX
+from ringmq_gm.core.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)

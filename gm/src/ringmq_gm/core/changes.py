@@ -32,23 +32,8 @@ from ringmq_gm.core.events import Effect, ProposalOutcome, Propose, RefreshView,
 from ringmq_gm.core.frames import Ping, Pong
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.lives import Lives
+from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, View
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """How long the steps of a change may take, in seconds."""
-
-    # Waiting for the members of the wanted view to answer.
-    probe_s: float = 0.5
-    # The mean pause before the next try. Each is 0.5 to 1.5 times this.
-    retry_s: float = 0.3
-    # After a whole ring has been restarted: for the others to come up as well.
-    restart_grace_s: float = 3.0
-    # A promotion that has not drained by then is called off.
-    drain_s: float = 5.0
-    # An idle master says `stable` after this.
-    stable_delay_s: float = 0.05
 
 
 class Purpose(Enum):

@@ -142,7 +142,9 @@ class Submit:
     payload: bytes
 
 
-Frame = Hello | Resume | OpFrame | MarksFrame | Stale | Ping | Pong | Submit
+# The frames that belong to an epoch, and those that are taken in any.
+EpochFrame = Hello | Resume | OpFrame | MarksFrame | Submit
+Frame = EpochFrame | Stale | Ping | Pong
 
 HELLO, RESUME, OP, MARKS, STALE, PING, PONG, SUBMIT = range(1, 9)
 

@@ -109,7 +109,7 @@ class InView:
 
     # --- the downstream neighbour's side of the handshake ---
 
-    def resume_received(self, sender: MemberId, resume: Resume) -> list[Effect]:
+    def _resume_received(self, sender: MemberId, resume: Resume) -> list[Effect]:
         if sender != self.downstream:
             return []
         self.downstream_ready = True

@@ -21,21 +21,23 @@ from ringmq_gm.core.events import (
     Role,
     Watermarks,
 )
-from ringmq_gm.core.frames import Mark, MarksFrame
+from ringmq_gm.core.frames import EpochFrame, Hello, Mark, MarksFrame, OpFrame, Resume, Submit
 from ringmq_gm.core.handover import Handover, is_drained, refusal_of
 from ringmq_gm.core.held_ops import HeldOps
 from ringmq_gm.core.in_view import InView
+from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, View
 
 
 class Master(InView):
     """See the module. `unresolved` are this master's own proposals that may yet take effect."""
 
-    __slots__ = ("_stable_delay_s", "entered_at", "handover", "stable_due")
+    __slots__ = ("_cache_bytes_max", "_timing", "entered_at", "handover", "stable_due")
 
-    def __init__(self, ops: HeldOps, view: View, *, stable_delay_s: float) -> None:
+    def __init__(self, ops: HeldOps, view: View, timing: Timing, cache_bytes_max: int) -> None:
         super().__init__(ops, view, 0, Role.MASTER)
-        self._stable_delay_s = stable_delay_s
+        self._timing = timing
+        self._cache_bytes_max = cache_bytes_max
         # The last op that this member had on becoming master. The master before may have
         # confirmed any op up to here without this one having heard of it.
         self.entered_at = ops.last
@@ -46,10 +48,11 @@ class Master(InView):
 
     # --- a trip ---
 
-    def refusal(self, cache_bytes_max: int) -> Refusal | None:
+    def refusal(self) -> Refusal | None:
+        """Why no op can be taken now; None if one can."""
         if self.handover is not None:
             return Refusal.DRAINING
-        if self.ops.cache.size_bytes >= cache_bytes_max:
+        if self.ops.cache.size_bytes >= self._cache_bytes_max:
             return Refusal.FULL
         return None
 
@@ -57,7 +60,22 @@ class Master(InView):
         op = CachedOp(self.view.epoch, self.ops.last + 1, urgent, payload)
         return self.accept(op) + self.confirm(unresolved)
 
-    def marks_received(
+    def received(
+        self, sender: MemberId, frame: EpochFrame, unresolved: Sequence[View], now: float
+    ) -> list[Effect]:
+        match frame:
+            case MarksFrame():
+                return self._marks_received(sender, frame, unresolved, now)
+            case Resume():
+                return self._resume_received(sender, frame)
+            case Submit():
+                if self.refusal() is None:
+                    return self.multicast(frame.payload, frame.urgent, unresolved)
+                return []  # A submitted op arrives at most once.
+            case OpFrame() | Hello():
+                return []  # No member is upstream of a master.
+
+    def _marks_received(
         self, sender: MemberId, frame: MarksFrame, unresolved: Sequence[View], now: float
     ) -> list[Effect]:
         # Only the last member has the marks of all.
@@ -73,7 +91,7 @@ class Master(InView):
         if stable is not None:
             self.ops.trim(stable)
         if self.stable_sent < self.ops.stable and self.stable_due is None:
-            self.stable_due = now + self._stable_delay_s
+            self.stable_due = now + self._timing.stable_delay_s
         return self.confirm(unresolved)
 
     def confirm(self, unresolved: Sequence[View]) -> list[Effect]:
@@ -138,13 +156,13 @@ class Master(InView):
                 return member.id
         return None
 
-    def promotion_asked(self, target: MemberId, deadline: float) -> list[Effect]:
+    def promotion_asked(self, target: MemberId, now: float) -> list[Effect]:
         if self.handover is not None:
             return [PromotionEnded(PromotionOutcome.ANOTHER_UNDER_WAY)]
         refusal = refusal_of(self.view, target)
         if refusal is not None:
             return [PromotionEnded(refusal)]
-        self.handover = Handover(target, deadline)
+        self.handover = Handover(target, now + self._timing.drain_s)
         return []
 
     def handover_ended_by(self, view: View) -> list[Effect]:
@@ -168,7 +186,7 @@ class Master(InView):
             return handover if self.stable_due is None else self.stable_due
         return min(self.stable_due, handover)
 
-    def tick(self, unresolved: Sequence[View], drain_s: float, now: float) -> list[Effect]:
+    def tick(self, unresolved: Sequence[View], now: float) -> list[Effect]:
         effects: list[Effect] = []
         if self.stable_due is not None and now >= self.stable_due:
             self.stable_due = None
@@ -176,7 +194,7 @@ class Master(InView):
         if self.handover is not None and now >= self.handover.deadline:
             if self.may_be_turned(unresolved):
                 # The registry has been asked and may yet do it: see `handover`.
-                self.handover.deadline = now + drain_s
+                self.handover.deadline = now + self._timing.drain_s
             else:
                 self.handover = None
                 effects.append(PromotionEnded(PromotionOutcome.NOT_DRAINED))

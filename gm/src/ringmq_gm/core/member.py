@@ -54,7 +54,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from ringmq_gm.core.chance import Chance
-from ringmq_gm.core.changes import Timing, ViewChanger
+from ringmq_gm.core.changes import ViewChanger
 from ringmq_gm.core.events import (
     CaughtUp,
     Effect,
@@ -81,45 +81,15 @@ from ringmq_gm.core.events import (
     Tick,
     ViewLearned,
 )
-from ringmq_gm.core.frames import (
-    Frame,
-    Hello,
-    Mark,
-    MarksFrame,
-    OpFrame,
-    Ping,
-    Pong,
-    Resume,
-    Stale,
-    Submit,
-)
+from ringmq_gm.core.frames import EpochFrame, Frame, Hello, Mark, Ping, Pong, Stale
 from ringmq_gm.core.held_ops import HeldOps, LogEnd
 from ringmq_gm.core.master import Master
 from ringmq_gm.core.mirror import Mirror
+from ringmq_gm.core.phases import DELETED, OUTSIDE, Outside, Phase
+from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, View
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
-
-EpochFrame = Hello | Resume | OpFrame | MarksFrame | Submit
-
-
-class Outside:
-    """Not in the newest view that is known, or none is known yet."""
-
-    __slots__ = ()
-    role = Role.OUTSIDE
-
-
-class Deleted(Outside):
-    """The registry has no such ring any more."""
-
-    __slots__ = ()
-
-
-Phase = Outside | Mirror | Master
-
-OUTSIDE = Outside()
-DELETED = Deleted()
 
 
 class RingMember:
@@ -163,7 +133,7 @@ class RingMember:
         """Why a `Multicast` can't be taken now; None if it can."""
         phase = self._phase
         if isinstance(phase, Master):
-            return phase.refusal(self._cache_bytes_max)
+            return phase.refusal()
         return Refusal.NOT_MASTER
 
     @property
@@ -249,8 +219,8 @@ class RingMember:
 
     def _multicast(self, payload: bytes, urgent: bool) -> list[Effect]:
         phase = self._phase
-        assert isinstance(phase, Master), self.refusal()
-        assert phase.refusal(self._cache_bytes_max) is None, self.refusal()
+        assert self.refusal() is None, self.refusal()
+        assert isinstance(phase, Master)
         return phase.multicast(payload, urgent, self._changer.unresolved)
 
     def _persisted(self, number: int, now: float) -> list[Effect]:
@@ -271,7 +241,7 @@ class RingMember:
         phase = self._phase
         if not isinstance(phase, Master):
             return [PromotionEnded(PromotionOutcome.NOT_MASTER)]
-        return phase.promotion_asked(target, now + self._timing.drain_s)
+        return phase.promotion_asked(target, now)
 
     # --- frames ---
 
@@ -305,39 +275,11 @@ class RingMember:
             return [RefreshView()]
         match self._phase:
             case Mirror() as mirror:
-                return self._mirror_received(mirror, sender, frame)
+                return mirror.received(sender, frame)
             case Master() as master:
-                return self._master_received(master, sender, frame, now)
+                return master.received(sender, frame, self._changer.unresolved, now)
             case _:
                 return []
-
-    def _mirror_received(self, mirror: Mirror, sender: MemberId, frame: EpochFrame) -> list[Effect]:
-        match frame:
-            case OpFrame():
-                return mirror.op_received(sender, frame)
-            case MarksFrame():
-                return mirror.marks_received(sender, frame)
-            case Hello():
-                return mirror.hello_received(sender, frame)
-            case Resume():
-                return mirror.resume_received(sender, frame)
-            case Submit():
-                return []  # Its sender took this member for the master. It will be told.
-
-    def _master_received(
-        self, master: Master, sender: MemberId, frame: EpochFrame, now: float
-    ) -> list[Effect]:
-        match frame:
-            case MarksFrame():
-                return master.marks_received(sender, frame, self._changer.unresolved, now)
-            case Resume():
-                return master.resume_received(sender, frame)
-            case Submit():
-                if self.refusal() is None:
-                    return self._multicast(frame.payload, frame.urgent)
-                return []  # Submitted ops arrive at most once.
-            case OpFrame() | Hello():
-                return []  # Nobody is upstream of a master.
 
     def _keep_early(self, sender: MemberId, hello: Hello) -> None:
         """A Hello of an older epoch that comes later must not displace it."""
@@ -400,7 +342,7 @@ class RingMember:
         return [RoleChanged(phase.role, view), *phase.hello()]
 
     def _new_master(self, view: View) -> Master:
-        return Master(self.ops, view, stable_delay_s=self._timing.stable_delay_s)
+        return Master(self.ops, view, self._timing, self._cache_bytes_max)
 
     def _new_mirror(self, view: View, index: int, *, awaits_start: bool) -> Mirror:
         return Mirror(self.ops, view, index, awaits_start=awaits_start)
@@ -486,7 +428,7 @@ class RingMember:
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         if isinstance(self._phase, Master):
-            effects = self._phase.tick(self._changer.unresolved, self._timing.drain_s, now)
+            effects = self._phase.tick(self._changer.unresolved, now)
         if self.view is not None:
             effects += self._changer.tick(self.view, self._log_end(), now)
         return effects

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ringmq_gm.core.cache import CachedOp
 from ringmq_gm.core.events import Effect, Role, Send, StartCatchUp
-from ringmq_gm.core.frames import Hello, Mark, MarksFrame, OpFrame, Resume
+from ringmq_gm.core.frames import EpochFrame, Hello, Mark, MarksFrame, OpFrame, Resume, Submit
 from ringmq_gm.core.held_ops import HeldOps
 from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.views import MemberId, View
@@ -57,6 +57,19 @@ class Mirror(InView):
         # The last op before the newest gap that was asked for.
         self.gap_at = -1
 
+    def received(self, sender: MemberId, frame: EpochFrame) -> list[Effect]:
+        match frame:
+            case OpFrame():
+                return self._op_received(sender, frame)
+            case MarksFrame():
+                return self._marks_received(sender, frame)
+            case Hello():
+                return self.hello_received(sender, frame)
+            case Resume():
+                return self._resume_received(sender, frame)
+            case Submit():
+                return []  # Its sender has missed a view, and took this member for the master.
+
     # --- handshakes ---
 
     def hello(self) -> list[Effect]:
@@ -90,10 +103,10 @@ class Mirror(InView):
         resume = Resume(self.ops.ring, self.view.epoch, self.ops.last)
         return Send(self.upstream.node, resume)
 
-    def resume_received(self, sender: MemberId, resume: Resume) -> list[Effect]:
+    def _resume_received(self, sender: MemberId, resume: Resume) -> list[Effect]:
         if sender == self.downstream:
             self.marks_due = True
-        return super().resume_received(sender, resume)
+        return super()._resume_received(sender, resume)
 
     def link_up(self, node: str) -> list[Effect]:
         effects = super().link_up(node)
@@ -105,7 +118,7 @@ class Mirror(InView):
 
     # --- a trip ---
 
-    def op_received(self, sender: MemberId, frame: OpFrame) -> list[Effect]:
+    def _op_received(self, sender: MemberId, frame: OpFrame) -> list[Effect]:
         if sender != self.upstream or not self.is_greeted:
             return []
         last = self.ops.last
@@ -124,7 +137,7 @@ class Mirror(InView):
             effects = self.accept(op)
         return effects + self.pass_on()
 
-    def marks_received(self, sender: MemberId, frame: MarksFrame) -> list[Effect]:
+    def _marks_received(self, sender: MemberId, frame: MarksFrame) -> list[Effect]:
         if sender != self.upstream or not self.is_greeted:
             return []
         self._take_marks(frame.marks)

@@ -1,0 +1,29 @@
+"""The phases of a ring member. `member` says which may follow which.
+
+Each is a class with just the fields that exist in it, so that no field has to mean "not yet".
+"""
+
+from __future__ import annotations
+
+from ringmq_gm.core.events import Role
+from ringmq_gm.core.master import Master
+from ringmq_gm.core.mirror import Mirror
+
+
+class Outside:
+    """Not in the newest view that is known, or no view is known yet."""
+
+    __slots__ = ()
+    role = Role.OUTSIDE
+
+
+class Deleted(Outside):
+    """The registry has no such ring any more."""
+
+    __slots__ = ()
+
+
+Phase = Outside | Mirror | Master
+
+OUTSIDE = Outside()
+DELETED = Deleted()

@@ -1,0 +1,21 @@
+"""How long a ring member waits for others before it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """All in seconds."""
+
+    # Waiting for the members of the wanted view to answer.
+    probe_s: float = 0.5
+    # The mean pause before the next try. Each is 0.5 to 1.5 times this.
+    retry_s: float = 0.3
+    # After a whole ring has been restarted: for the others to come up as well.
+    restart_grace_s: float = 3.0
+    # A promotion that has not drained by then is called off.
+    drain_s: float = 5.0
+    # An idle master says `stable` after this.
+    stable_delay_s: float = 0.05
