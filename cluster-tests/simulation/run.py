@@ -10,8 +10,8 @@ import argparse
 import sys
 import time
 
-from ringsim.runs import replay, run_many
-from ringsim.story import shortened
+from ringsim.simulator.runs import replay, run_many
+from ringsim.simulator.story import shortened
 
 STORIES_MAX = 3
 

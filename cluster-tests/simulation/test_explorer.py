@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ringsim.explorer import Case, Outcomes, explored
+from ringsim.explorer.search import Case, Outcomes, explored
 from ringsim.processes import over_all
 
 QUICK = Case(ops=1, crashes=1)

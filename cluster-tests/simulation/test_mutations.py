@@ -6,8 +6,8 @@ from itertools import chain
 
 import pytest
 from ringsim import mutations
-from ringsim.explorer import Case, ExploredError, Explorer
-from ringsim.faults import (
+from ringsim.explorer.search import Case, ExploredError, Explorer
+from ringsim.simulator.faults import (
     BreakLink,
     Promote,
     Publish,
@@ -15,7 +15,7 @@ from ringsim.faults import (
     RegistryOutage,
     Scenario,
 )
-from ringsim.runs import failures_of, run_scenario
+from ringsim.simulator.runs import failures_of, run_scenario
 
 from ringmq_gm.core.member import RingMember
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from ringsim.runs import HERE, Failure, run_many
+from ringsim.simulator.runs import HERE, Failure, run_many
 
 QUICK = range(200)
 # In CI's time: about 7 ms of one processor for each.

@@ -62,8 +62,8 @@ from ringmq_gm.core.frames import Envelope, Frame
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import MemberId, View, first_view
-from ringsim.application import BrokenInvariantError, Entry
-from ringsim.snapshots import clone, key_of
+from ringsim.explorer.snapshots import clone, key_of
+from ringsim.simulator.application import BrokenInvariantError, Entry
 
 LATER = 1e6
 NAMES = ("a", "b", "c", "d")

@@ -35,9 +35,9 @@ from ringmq_gm.core.events import (
 )
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import MemberId, first_view
-from ringsim.application import Application, BrokenInvariantError, Disk, Entry
-from ringsim.clock import Clock
-from ringsim.faults import (
+from ringsim.simulator.application import Application, BrokenInvariantError, Disk, Entry
+from ringsim.simulator.clock import Clock
+from ringsim.simulator.faults import (
     Block,
     BreakLink,
     Crash,
@@ -54,9 +54,9 @@ from ringsim.faults import (
     SlowNetwork,
     Stall,
 )
-from ringsim.network import RING_TIMEOUT_S, Network
-from ringsim.oracle import Oracle
-from ringsim.registry import VirtualRegistry
+from ringsim.simulator.network import RING_TIMEOUT_S, Network
+from ringsim.simulator.oracle import Oracle
+from ringsim.simulator.registry import VirtualRegistry
 
 RING = "r"
 # Once everything is mended, the ring has so long to become whole.

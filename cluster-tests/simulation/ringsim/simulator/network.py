@@ -16,7 +16,7 @@ from ringmq_gm.core.frames import Envelope, Frame
 from ringmq_gm.core.views import MemberId
 
 if TYPE_CHECKING:
-    from ringsim.world import World
+    from ringsim.simulator.world import World
 
 # A silent peer is given up after this.
 RING_TIMEOUT_S = 0.4

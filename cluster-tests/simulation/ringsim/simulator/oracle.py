@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from ringmq_gm.core.events import Role, Watermarks
 from ringmq_gm.core.views import MemberId, View
-from ringsim.application import BrokenInvariantError, Entry
+from ringsim.simulator.application import BrokenInvariantError, Entry
 
 if TYPE_CHECKING:
-    from ringsim.world import Node, World
+    from ringsim.simulator.world import Node, World
 
 
 class Oracle:

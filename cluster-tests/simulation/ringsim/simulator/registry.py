@@ -13,7 +13,7 @@ from ringmq_gm.core.events import LeasesLearned, ProposalEnded, ProposalOutcome,
 from ringmq_gm.core.views import MemberId, View
 
 if TYPE_CHECKING:
-    from ringsim.world import Node, World
+    from ringsim.simulator.world import Node, World
 
 DELAY_S = 0.005
 REQUEST_TIMEOUT_S = 0.5

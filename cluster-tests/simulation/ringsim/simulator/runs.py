@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringmq_gm.core.member import RingMember
-from ringsim.faults import Scenario, scenario_of
 from ringsim.processes import over_all
-from ringsim.story import shortened
-from ringsim.world import MakeMember, World
+from ringsim.simulator.faults import Scenario, scenario_of
+from ringsim.simulator.story import shortened
+from ringsim.simulator.world import MakeMember, World
 
-HERE = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parents[2]
 STORY_LINES = 80
 
 
