@@ -1,4 +1,4 @@
-"""A queue's bodies in memory, as `QueueMaster` wants them: as plain as possible."""
+"""A queue's state and bodies in memory, without blocks, paging or disk: `Messages` for tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MemoryQueue:
         self.state = ReplicatedState()
         self.bodies: dict[int, bytes] = {}
         self.missing = RangeSet()
-        # The most that one `read` gives, beside what is asked for.
+        # No `read` gives more messages than this.
         self.read_messages_max = 1000
 
     def append(self, op: Op) -> int:

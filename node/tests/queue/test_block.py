@@ -1,4 +1,4 @@
-"""A block gives back what was put in, in any slice, and refuses what is no block."""
+"""A block gives back its bodies and properties, in any slice; other bytes are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def contents(draw: st.DrawFn) -> tuple[list[bytes], list[bytes]]:
 
 
 @given(contents(), st.data())
-def test_any_slice_has_what_was_put_in(
+def test_any_slice_has_the_bodies_and_properties_that_were_put_in(
     content: tuple[list[bytes], list[bytes]], data: st.DataObject
 ) -> None:
     bodies, properties = content
@@ -84,7 +84,7 @@ def test_garbage_is_refused(data: bytes) -> None:
 def test_bytes_changed_in_the_tables_are_refused_or_change_only_sizes(
     content: tuple[list[bytes], list[bytes]], data: st.DataObject
 ) -> None:
-    """The block has no checksum of its own; it must only never lead out of its bytes."""
+    """A block has no checksum of its own. Its tables may lie, but never lead out of its bytes."""
     whole = bytearray(Block.of(*content).data)
     place = data.draw(st.integers(0, len(whole) - 1))
     whole[place] = data.draw(st.integers(0, 255))

@@ -1,4 +1,4 @@
-"""When a publish is safe: `Confirms` alone, and against a list of what was published."""
+"""When a publish is safe: `Confirms` alone, and against a list of publishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the master of a queue does, scenario by scenario, and replicas beside each other."""
+"""`QueueMaster` scenario by scenario, with replicas of its state beside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANY = 10_000
 
 
 class Scene:
-    """A master, three replicas of its state, and what its publishers and consumers hear."""
+    """A master, two more replicas of its state, and all that its clients are told."""
 
     def __init__(self, queue: MemoryQueue | None = None) -> None:
         self.queue = queue or MemoryQueue()
@@ -82,7 +82,7 @@ class Scene:
         self.do(self.master.watermarks(received, persisted))
 
     def all_safe(self) -> None:
-        """Until nothing more happens by itself."""
+        """All ops are persisted by all, and those that follow from it, until none follows."""
         for _ in range(4):
             self.marks(self.queue.state.last_number, self.queue.state.last_number)
 
@@ -140,7 +140,7 @@ def test_transient_message_is_safe_when_received_but_does_not_overtake() -> None
     scene.publish(1)
     scene.publish(1, transient=True)
     scene.marks(3, 1)
-    # Its publisher may know; a consumer sees it in its place.
+    # Its publisher is told; a consumer has to see the message before it first.
     assert scene.confirmed == [(1, ((1, 1),)), (1, ((3, 3),))]
     assert scene.positions(7) == [0]
     scene.marks(3, 3)
@@ -157,7 +157,7 @@ def test_confirms_of_publishers_are_ranges_of_their_own() -> None:
     assert scene.confirmed[2:] == [(1, ((7, 8),))]
 
 
-def test_repeat_is_confirmed_with_what_was_enqueued_last() -> None:
+def test_repeat_is_confirmed_with_the_last_op() -> None:
     scene = Scene()
     scene.publish(3)
     scene.do(scene.master.repeated(2, (1, 3), transient=False))
@@ -227,7 +227,7 @@ def test_large_message_in_another_range_waits_too() -> None:
     scene.check()
 
 
-def test_other_consumer_takes_what_does_not_fit_the_first() -> None:
+def test_other_consumer_takes_the_message_that_does_not_fit_the_first() -> None:
     scene = Scene()
     scene.publish(1, size=60)
     scene.publish(1, size=60)
@@ -269,7 +269,7 @@ def test_acks_gather_while_a_remove_is_on_its_way() -> None:
     assert scene.removes() == [((0, 1),)]
     scene.check()
     scene.marks(2, 1)
-    # Received is enough for the next to go; safe it is when it is on disk.
+    # The next op leaves when this one is received; it is settled when it is persisted.
     assert scene.removes() == [((0, 1),), ((2, 4), (6, 6))]
     assert scene.settled == []
     scene.marks(3, 2)
@@ -279,7 +279,7 @@ def test_acks_gather_while_a_remove_is_on_its_way() -> None:
 
 
 def test_acks_of_many_ranges_leave_in_several_ops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One op is bounded, whatever gathers: as one it could be above what a ring takes."""
+    """However many acks gather, an op is bounded: a ring takes no op above its own limit."""
     monkeypatch.setattr(ops, "RANGES_SENT_MAX", 3)
     scene = Scene()
     scene.publish(20)
@@ -353,7 +353,7 @@ def test_consumer_closes_and_its_messages_are_back_in_place() -> None:
     scene.check()
 
 
-def test_requeued_message_comes_before_what_is_behind_it() -> None:
+def test_requeued_message_comes_before_those_behind_it() -> None:
     scene = Scene()
     scene.publish(5)
     scene.all_safe()
@@ -364,7 +364,7 @@ def test_requeued_message_comes_before_what_is_behind_it() -> None:
     assert scene.positions(7) == [0, 0, 1]
 
 
-def test_what_is_requeued_waits_while_the_ring_refuses() -> None:
+def test_requeued_messages_wait_while_the_ring_refuses() -> None:
     """Another consumer must not get it before every replica knows that it may be a repeat."""
     scene = Scene()
     scene.publish(3)
@@ -384,7 +384,7 @@ def test_what_is_requeued_waits_while_the_ring_refuses() -> None:
 
 
 def test_acks_that_gather_are_merged() -> None:
-    """Without a quorum nothing leaves, and a consumer may ack one by one for long."""
+    """Without a quorum no op leaves, and a consumer may go on to ack message by message."""
     scene = Scene()
     scene.publish(1000)
     scene.all_safe()
@@ -435,7 +435,7 @@ def test_two_consumers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {scene.positions(7)[-1], scene.positions(8)[-1]} == {8, 9}
 
 
-def test_cancelled_consumer_keeps_what_it_has() -> None:
+def test_cancelled_consumer_keeps_its_messages() -> None:
     scene = Scene()
     scene.publish(3)
     scene.all_safe()
@@ -486,7 +486,7 @@ def test_purge_of_many_ranges_is_settled_when_the_last_is_safe(
     scene.check()
 
 
-def test_purge_removes_what_is_not_visible_yet_and_it_is_confirmed() -> None:
+def test_purge_removes_hidden_messages_and_their_publisher_is_confirmed() -> None:
     scene = Scene()
     scene.publish(3)
     count, effects = scene.master.purge(9)
@@ -500,7 +500,7 @@ def test_purge_removes_what_is_not_visible_yet_and_it_is_confirmed() -> None:
 
 
 def test_peek_stops_where_its_bytes_end() -> None:
-    """It used to go on in the next range, past what did not fit."""
+    """A message in the next range that would fit must not be seen before one that did not."""
     scene = Scene()
     scene.publish(3, size=40)
     scene.publish(1, size=1)
@@ -539,7 +539,7 @@ def test_new_master_delivers_the_unacknowledged_again_and_says_so() -> None:
     after.all_safe()
     assert after.positions(8) == [2, 3, 5, 6, 7, 8, 9, 10, 11]
     assert all(redelivered for _, redelivered in after.got[8])
-    # What comes new says nothing of the sort.
+    # A message that is published after the take-over is not flagged.
     after.mirrors = []
     after.publish(1)
     after.all_safe()

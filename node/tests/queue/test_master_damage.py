@@ -1,4 +1,4 @@
-"""What the master of a queue does while bodies are missing: it holds, goes on, puts aside."""
+"""`QueueMaster` while bodies are missing: it holds the queue, or puts messages aside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringmq_node.queue.ops import Remove
 
 
 class DamagedScene(Scene):
-    """The queue's bodies may be lost and found."""
+    """Bodies of the queue may be lost and found."""
 
     def lose(self, *positions: int) -> None:
         self.queue.missing.update((at, at) for at in positions)
@@ -29,7 +29,7 @@ class DamagedScene(Scene):
         self.do(self.master.give_up([(at, at) for at in positions]))
 
 
-def test_what_is_before_the_damage_is_delivered_and_nothing_behind_it() -> None:
+def test_messages_before_the_damage_are_delivered_and_none_behind_it() -> None:
     scene = DamagedScene()
     scene.publish(6)
     scene.lose(2, 4)
@@ -52,7 +52,7 @@ def test_what_is_before_the_damage_is_delivered_and_nothing_behind_it() -> None:
     scene.check()
 
 
-def test_what_nobody_has_is_put_aside_and_put_back_where_it_was() -> None:
+def test_message_that_no_replica_has_is_put_aside_and_put_back_in_its_place() -> None:
     scene = DamagedScene()
     scene.publish(5)
     scene.lose(0, 2)
@@ -71,7 +71,7 @@ def test_what_nobody_has_is_put_aside_and_put_back_where_it_was() -> None:
     scene.check()
 
 
-def test_damaged_messages_are_removed_only_by_who_says_so() -> None:
+def test_damaged_messages_are_removed_only_by_discard() -> None:
     scene = DamagedScene()
     scene.publish(5)
     scene.lose(1, 3)
@@ -94,7 +94,8 @@ def test_damaged_messages_are_removed_only_by_who_says_so() -> None:
 
 
 def test_lost_while_a_consumer_has_it() -> None:
-    """It counts as given. Acked it is gone; put back it is damaged, and holds nobody."""
+    """The message stays with its consumer. Acked, it is removed; requeued, it is damaged, and
+    holds up no other."""
     scene = DamagedScene()
     scene.publish(3, size=10)
     scene.all_safe()
@@ -168,7 +169,7 @@ class DamageMachine(MasterMachine):
 
     @initialize(sizes=st.lists(SIZES, min_size=10, max_size=20), prefetch=st.integers(1, 9))
     def begin(self, sizes: list[int], prefetch: int) -> None:
-        """Some of it is with a consumer, or else most runs never lose anything."""
+        """Begins with messages, some with a consumer: else most runs have none to lose."""
         self.publish(sizes, transient=False, producer=b"", again=0, publisher=-1)
         self.open_consumer(prefetch, 10_000)
         self.all_is_safe()

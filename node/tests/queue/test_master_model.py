@@ -1,8 +1,9 @@
-"""`QueueMaster` against dicts and sets: whatever happens in whatever order.
+"""`QueueMaster` against dicts and sets: any events, in any order.
 
-The oracle: every message that is alive at the end can be drained; each was delivered only
-when it was visible, first in order of positions, and again only with `redelivered`; each
-publish is confirmed once, and only when it is safe; so is each ack settled.
+The oracle: every message that is live at the end can be drained; each was delivered only
+when it was visible, for the first time in order of positions, and again only with
+`redelivered`; each publish is confirmed once, and only when it is safe; each ack is settled
+once, and only when it is safe.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ringmq_node.queue.run import Messages, Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import Store
 
-# Small, so that a short run meets them.
+# In place of the product's bounds. Small, so that a short run meets them.
 TURN_MESSAGES_MAX = 4
 TURN_BYTES_MAX = 60
 RANGES_SENT_MAX = 2
@@ -59,7 +60,7 @@ class Queue(Messages, Protocol):
 
 
 class StoreQueue:
-    """A real `QueueStore`, of which nothing gets to its disk."""
+    """A real `QueueStore`, none of whose rounds reaches its disk."""
 
     def __init__(self) -> None:
         self._store = Store.open(Path("/data"), cluster_id="c", node="n", disk=SimulatedDisk())
@@ -92,11 +93,11 @@ def ranges_of(positions: Sequence[int]) -> list[Range]:
 
 @dataclass
 class Client:
-    """A consumer as it sees itself."""
+    """The model of a consumer, from its own side."""
 
     prefetch_messages: int
     prefetch_bytes: int
-    # Of the whole queue: what doesn't count.
+    # Of the whole queue: positions whose bodies count for nothing.
     missing: set[int]
     has: dict[int, bytes] = field(default_factory=dict)
     cancelled: bool = False
@@ -141,22 +142,22 @@ class MasterMachine(RuleBasedStateMachine):
         self.received = self.persisted = 0
         self.ring_open = True
         self.held: list[Remove | Requeue] = []
-        # Of this master: what the one before took and could not remove is behind.
+        # Of this master alone: it delivers again the messages of its predecessor.
         self.first_given_max = -1
         self.ready = set(self.bodies)
         self.given_up: set[int] = set()
         self.damaged: set[int] = set()
         self.clients: dict[int, Client] = {}
-        # Positions by who wants them removed: not yet in an op, and in one.
+        # Positions by owner of their removal: not yet in an op, and in one.
         self.gathered: dict[int, set[int]] = {}
         self.removing: list[tuple[int, int, set[int]]] = []
-        # What `take` and `purge` wait for.
+        # By taker: all that a `take` or a `purge` removes.
         self.takers: dict[int, set[int]] = {}
         # Publishes in order, which become visible in order: (number, transient, end).
         end = self.queue.state.next_position
         self.hidden = [(self.queue.state.last_number, False, end)] if end else []
         self.visible_below = 0
-        # What publishers wait for, by (publisher, sequence).
+        # Confirms that are due to publishers, by (publisher, sequence).
         self.pending: dict[tuple[int, int], list[Waiting]] = {}
 
     # --- the replica's part ---
@@ -201,7 +202,7 @@ class MasterMachine(RuleBasedStateMachine):
                 del self.bodies[position]
             self.missing -= part
             self.given_up -= part
-        assert not positions, "removed what nobody asked for"
+        assert not positions, "removed, and nobody asked for it"
 
     def delivered(self, consumer: int, runs: Sequence[Run]) -> None:
         client = self.clients[consumer]
@@ -247,7 +248,7 @@ class MasterMachine(RuleBasedStateMachine):
                 assert part <= positions
                 positions -= part
                 self.removing.remove(entry)
-        assert not positions, "settled twice, or what was never removed"
+        assert not positions, "settled twice, or never removed"
 
     def want_removed(self, owner: int, positions: Sequence[int]) -> None:
         if positions:
@@ -270,7 +271,7 @@ class MasterMachine(RuleBasedStateMachine):
     def publish(
         self, sizes: list[int], transient: bool, producer: bytes, again: int, publisher: int
     ) -> None:
-        """As `Replica.publish` does it: what was enqueued before is cut off."""
+        """As a replica does it: messages that were enqueued before are cut off the batch."""
         known = self.sequences.get(producer, 0)
         first = max(1, known + 1 - again)
         last = first + len(sizes) - 1
@@ -347,8 +348,8 @@ class MasterMachine(RuleBasedStateMachine):
         self.do(self.master.settle(number, removed=ranges_of(removed), requeued=()))
 
     @rule(which=st.integers(0, 3), position=st.integers(0, 60), twice=st.booleans())
-    def settle_what_it_has_not(self, which: int, position: int, twice: bool) -> None:
-        """Refused as a whole: nothing has changed."""
+    def settle_others_messages(self, which: int, position: int, twice: bool) -> None:
+        """Refused as a whole: the master is as it was."""
         number = self.pick(which) if self.clients else 999
         has = self.clients[number].has if self.clients else {}
         mine = ranges_of(sorted(has)[:2])
@@ -376,7 +377,7 @@ class MasterMachine(RuleBasedStateMachine):
         return sorted(position for position in self.ready if position < self.visible_below)
 
     def prefix(self, messages_max: int, bytes_max: int) -> list[int]:
-        """The first of what is ready and visible, within these limits; at least one if any."""
+        """The first visible messages within these limits; at least one, if any is visible."""
         found: list[int] = []
         for position in self.visible()[:messages_max]:
             if position in self.missing:
@@ -446,14 +447,14 @@ class MasterMachine(RuleBasedStateMachine):
 
     @rule()
     def take_over(self) -> None:
-        """Another master goes on with the state; all that is live may have been delivered."""
+        """Another master goes on with the state. It counts all live messages as delivered."""
         state = self.queue.state
         if state.live:
             self.queue.append(Requeue(((state.live.first, state.live.last),)))
             self.redelivered |= set(self.bodies)
         self.begin_mastership()
 
-    # --- what always holds ---
+    # --- invariants ---
 
     @invariant()
     def same(self) -> None:
@@ -480,7 +481,7 @@ class MasterMachine(RuleBasedStateMachine):
             assert number > self.persisted or owner in self.takers
 
     @invariant()
-    def nobody_waits_for_what_is_there(self) -> None:
+    def no_consumer_with_room_waits_for_a_visible_message(self) -> None:
         visible = self.visible()
         if visible and not self.held and visible[0] not in self.missing:
             body = self.bodies[visible[0]]
@@ -493,7 +494,7 @@ class MasterMachine(RuleBasedStateMachine):
             self.patch.undo()
 
     def drain(self) -> None:
-        """Nothing is lost: whatever is alive now can be had, in order, and then it is gone."""
+        """Nothing is lost: each live message can be consumed, in order, and is gone then."""
         alive = set(self.bodies) - {p for wanted in self.gathered.values() for p in wanted}
         self.ring_opens_or_refuses(True)
         for number in [*self.clients]:

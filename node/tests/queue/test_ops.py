@@ -57,7 +57,7 @@ def test_garbage_is_refused_or_is_an_op(data: bytes) -> None:
         op = decode(data)
     except OpError:
         return
-    # Flags and reserved bytes that say nothing today are not kept.
+    # Flags and reserved bytes without a meaning are not kept.
     assert alike(decode(encode(op)), op)
 
 

@@ -28,5 +28,5 @@ Where later features go:
 * *Dead letters*: `deadletters`, between the parts that let go of a message (a reject in
   `consumers`, expiry, limits) and `removals`: it holds the message until its target queue
   has confirmed it. It must be a place of its own in `QueueMaster.check`.
-* Whatever replicas have to agree on, such as a delivery count, is an op and part of `state`.
+* A fact that replicas have to agree on, such as a delivery count, is an op and in `state`.
 """

@@ -1,8 +1,8 @@
 """Messages at consecutive positions, as one piece of bytes.
 
 A block is made once, by the master, when a publish comes in. It goes around the
-ring, into every journal and segment, and back to a consumer without being
-opened: only its table of sizes is read, at C speed over the whole batch.
+ring, into every journal and segment, and out to a consumer without being
+opened: replicas read only its table of sizes, at C speed over the whole batch.
 
     magic          u16   0x4252 ("RB")
     version        u8    1
@@ -13,7 +13,7 @@ opened: only its table of sizes is read, at C speed over the whole batch.
     bodies         back to back
     properties     back to back, each a serialized ringmq.v1.Properties
 
-Little endian. No checksum: the record or frame around it has one.
+Little endian. No checksum: the record or frame around a block has one.
 """
 
 from __future__ import annotations
@@ -35,28 +35,36 @@ PROPERTIES_EACH = 2
 
 
 class BlockError(ValueError):
-    """These bytes are not a block. Says which part is wrong."""
+    """These bytes are not a block. The message says which part is wrong."""
 
 
 class Block:
-    """Immutable. `data` is the encoded form, which is what is stored and sent."""
+    """Immutable. `data` is the encoded form, which is stored and sent as it is."""
 
     __slots__ = ("_offsets", "_properties_kind", "_properties_offsets", "count", "data")
 
     def __init__(self, data: bytes) -> None:
-        """Reads the tables of `data`; raises `BlockError` if they don't add up."""
+        """Reads the tables of `data`. Raises `BlockError` if they don't add up to its length."""
         if len(data) < HEADER.size:
             raise BlockError(f"block of {len(data)} bytes is shorter than its header")
         magic, version, kind, count = HEADER.unpack_from(data)
         if magic != MAGIC or version != VERSION:
-            raise BlockError(f"block begins with magic {magic:#x}, version {version}")
+            raise BlockError(
+                f"block begins with magic {magic:#x}, version {version}; "
+                f"expected {MAGIC:#x}, version {VERSION}"
+            )
         if not 1 <= count <= COUNT_MAX or kind > PROPERTIES_EACH:
-            raise BlockError(f"block with {count} messages, properties kind {kind}")
+            raise BlockError(
+                f"block with {count} messages (1 to {COUNT_MAX}), properties kind {kind} "
+                f"(0 to {PROPERTIES_EACH})"
+            )
         property_count = (0, 1, count)[kind]
         tables = count + property_count
         bodies_at = HEADER.size + 4 * tables
         if len(data) < bodies_at:
-            raise BlockError(f"block of {len(data)} bytes ends within its tables")
+            raise BlockError(
+                f"block of {len(data)} bytes ends within its tables, which need {bodies_at}"
+            )
         sizes = struct.unpack_from(f"<{tables}I", data, HEADER.size)
         offsets: list[int] = list(accumulate(sizes, initial=bodies_at))
         if offsets[-1] != len(data):
@@ -97,6 +105,7 @@ class Block:
         if len(blocks) == 1:
             return blocks[0]
         if any(block._properties_kind != PROPERTIES_NONE for block in blocks):
+            # Shared properties are another's in the next block: each message gets its own.
             return cls.of(
                 [body for block in blocks for body in block.bodies()],
                 [properties for block in blocks for properties in block._each_properties()],
@@ -108,20 +117,20 @@ class Block:
         return cls(b"".join((head, *tables, *bodies)))
 
     def _each_properties(self) -> list[bytes]:
-        """The properties of each message, which may be none."""
+        """The properties of each message, empty for one that has none."""
         found = self.properties()
         if self._properties_kind == PROPERTIES_EACH:
             return found
         return (found or [b""]) * self.count
 
     def bodies(self, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """The bodies of messages `start` to `stop` (not included), by place in the block."""
+        """The bodies of messages `start` to `stop` (not included), counted within the block."""
         data = self.data
         offsets = self._offsets[start : self.count + 1 if stop is None else stop + 1]
         return [data[a:b] for a, b in pairwise(offsets)]
 
     def properties(self, start: int = 0, stop: int | None = None) -> list[bytes]:
-        """None, one for all, or one for each of these messages, as they were published."""
+        """As published: none, one piece for all messages, or one for each of these."""
         data = self.data
         offsets = self._properties_offsets
         if self._properties_kind == PROPERTIES_NONE:
@@ -136,14 +145,15 @@ class Block:
         return end - self._offsets[start]
 
     def body_sizes(self) -> array[int]:
-        """The size of each body, 4 bytes each: what stays in memory when the block does not."""
+        """The size of each body, 4 bytes each. It stays in memory when the block is paged out."""
         sizes = array("I", self.data[HEADER.size : HEADER.size + 4 * self.count])
         if sys.byteorder == "big":
             sizes.byteswap()
         return sizes
 
     def fit(self, start: int, bytes_max: int) -> int:
-        """Where to stop so that the bodies from `start` are not above `bytes_max`; at least one."""
+        """The greatest `stop` so that the bodies from `start` on are within `bytes_max`; but
+        always `start + 1` or more."""
         offsets = self._offsets
         limit = offsets[start] + bytes_max
         low, high = start + 1, self.count
@@ -156,14 +166,14 @@ class Block:
         return low
 
     def sent_bytes(self, stop: int | None = None) -> int:
-        """The size of the first `stop` bodies with their properties: what a reader is given."""
+        """The size of the first `stop` bodies with their properties, as a consumer gets them."""
         at = self._properties_offsets
         end = stop if stop is not None and self._properties_kind == PROPERTIES_EACH else -1
         size: int = self.body_bytes(0, stop) + at[end] - at[0]
         return size
 
     def fit_sent(self, bytes_max: int) -> int:
-        """How many messages from the first on have no more `sent_bytes`; it may be none."""
+        """How many messages from the first on are within `bytes_max` of `sent_bytes`: 0 or more."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high + 1) // 2
@@ -174,7 +184,8 @@ class Block:
         return low
 
     def slice(self, start: int, stop: int) -> Block:
-        """The messages `start` to `stop` (not included) as a block of their own."""
+        """The messages `start` to `stop` (not included) as a block of their own: a copy, unless
+        it is all of them."""
         assert 0 <= start < stop <= self.count, (start, stop, self.count)
         if start == 0 and stop == self.count:
             return self

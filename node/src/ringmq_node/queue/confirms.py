@@ -71,8 +71,7 @@ class Confirms:
         self._pending_persistent: deque[PendingConfirm] = deque()
         self._pending_transient: deque[PendingConfirm] = deque()
         if next_position:
-            # As persistent even if all of it is transient: the `Requeue` that flags them is
-            # as much a part of it, and it must not be forgotten in a power cut.
+            # One entry for all of them. Some may be persistent, so it waits for the disks.
             self._hidden.append(HiddenPublish(last_number, next_position, transient=False))
 
     @property

@@ -1,11 +1,12 @@
-"""The consumers of a queue: which messages each of them has, its room for more, whose turn it is.
+"""The consumers of a queue: the messages of each, its room for more, and the turns among them.
 
 A delivered message is *outstanding* with one consumer until that consumer acknowledges,
 discards or requeues it, or goes. A consumer's prefetch bounds its outstanding messages, by
 number and by bytes of bodies; consumers with room are served in turns.
 
-Only the master knows what is outstanding, and none of it survives the master: its successor
-counts every live message as delivered before (docs/decisions/0004-redelivered-after-take-over.md).
+Only the master knows which messages are outstanding, and that knowledge ends with it: its
+successor counts every live message as delivered before
+(docs/decisions/0004-redelivered-after-take-over.md).
 
 Invariants (`check`):
 * no message is outstanding with two consumers, nor is an invisible one outstanding;

@@ -25,7 +25,7 @@ class MulticastOp:
 
 @dataclass(frozen=True, slots=True)
 class DeliverRuns:
-    """Give these messages to `consumer`, who has to settle each of them."""
+    """Give these messages to `consumer`. They are outstanding until it settles them."""
 
     consumer: int
     runs: tuple[Run, ...]

@@ -1,4 +1,4 @@
-"""The ops: what the master multicasts, and what every replica applies and logs.
+"""The ops: the master multicasts them, every replica applies and logs them.
 
 An op's encoded form is the payload that goes around the ring, and the payload
 of its journal record, byte for byte.
@@ -12,9 +12,9 @@ of its journal record, byte for byte.
     remove   ranges u32 in `count`; (first u64, last u64) each
     requeue  as remove
 
-Little endian. An op is decoded by whoever applies it; the ring never looks inside.
-A publish without its block is its *outline*: what the state is made of. Journals keep
-only that of messages whose bodies are in the message store, or in memory.
+Little endian. The replica that applies an op decodes it; the ring never looks inside.
+A publish without its block is its *outline*: all that `ReplicatedState` needs of it. Where the
+bodies are in the message store, or in memory only, a journal keeps no more than the outline.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Outline:
     transient: bool = False
     producer_id: bytes = b""
     first_sequence: int = 0
-    # Set (16 bytes) where the same block goes to several queues, which then share its bodies.
+    # Set (16 bytes) if the same block goes to several queues: the message store keeps its
+    # bodies once for all of them.
     message_id: bytes = b""
 
     @property
@@ -69,7 +70,7 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """`block` goes to `first_position` and after. The rest as in `Outline`."""
+    """The messages of `block`, at `first_position` and after. The other fields as in `Outline`."""
 
     first_position: int
     block: Block
@@ -93,7 +94,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """These positions are done with: acknowledged, discarded, purged or dropped.
+    """These messages leave the queue: acknowledged, discarded, purged or dropped.
 
     Positions that are not live are passed over, so that applying twice is applying once.
     """
@@ -103,7 +104,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """These positions, where live, may have been delivered: the next time says `redelivered`."""
+    """These messages, if live, may have been delivered: their next delivery says `redelivered`."""
 
     ranges: tuple[Range, ...]
 
@@ -141,11 +142,15 @@ def decode_outline(payload: bytes) -> tuple[Outline, int]:
     id_at = PUBLISH_HEADER.size + producer_size
     end = id_at + (MESSAGE_ID_BYTES if flags & FLAG_MESSAGE_ID else 0)
     if kind != PUBLISH:
-        raise OpError(f"op of kind {kind} where a publish should be")
+        raise OpError(f"op of kind {kind} where a publish (kind {PUBLISH}) should be")
     if producer_size > PRODUCER_ID_BYTES_MAX:
-        raise OpError(f"publish with a producer id of {producer_size} bytes")
-    if len(payload) < end or not count:
-        raise OpError(f"publish of {len(payload)} bytes and {count} messages")
+        raise OpError(
+            f"publish with a producer id of {producer_size} bytes, {PRODUCER_ID_BYTES_MAX} is most"
+        )
+    if len(payload) < end:
+        raise OpError(f"publish of {len(payload)} bytes, whose header says at least {end}")
+    if not count:
+        raise OpError("publish of no messages")
     outline = Outline(
         first_position=position,
         count=count,
@@ -197,9 +202,12 @@ def _encode_ranges(kind: int, ranges: tuple[Range, ...]) -> bytes:
 def _decode_ranges(payload: bytes) -> tuple[Range, ...]:
     count = RANGES_HEADER.unpack_from(payload)[3]
     if count > RANGES_MAX or len(payload) != RANGES_HEADER.size + 16 * count:
-        raise OpError(f"op of {len(payload)} bytes says that it has {count} ranges")
+        raise OpError(
+            f"op of {len(payload)} bytes says that it has {count} ranges, {RANGES_MAX} is most"
+        )
     numbers = struct.unpack_from(f"<{2 * count}Q", payload, RANGES_HEADER.size)
     ranges = tuple(zip(numbers[::2], numbers[1::2], strict=True))
-    if any(first > last for first, last in ranges):
-        raise OpError("op has a range whose end is before its start")
+    for first, last in ranges:
+        if first > last:
+            raise OpError(f"op has the range {first} to {last}, whose end is before its start")
     return ranges

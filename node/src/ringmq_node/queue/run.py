@@ -46,7 +46,7 @@ class Messages(Protocol):
         ...
 
     def read(self, first: int, last: int, *, bytes_max: int, messages_max: int) -> Sequence[Run]:
-        """Live messages from `first` on, none after `last`. At least one, whatever its size.
+        """Live messages from `first` on, none after `last`. At least one, of any size.
 
         Ends before the first missing message; empty if that is the first live one."""
         ...

@@ -1,11 +1,12 @@
-"""What every replica of a queue agrees on: the state that the ops add up to.
+"""The replicated state of a queue: the sum of its ops, the same on every replica.
 
 It is a pure function of the ops, in order of their numbers: two replicas that
 have applied the same op have the same state and the same `digest` (guarantee
-G5). What only the master knows (who has which delivery) is not here.
+G5). So `apply` may look at nothing but the state and the op: no clock, no setting of the
+node, nothing that only the master knows (such as the messages outstanding with a consumer).
 
 Invariants (`check`):
-* `last_number` rises by one with each op; epochs and their starts rise.
+* `last_number` rises by one with each op; epochs and their starts rise;
 * every live, redelivered or transient position is below `next_position`;
 * `redelivered` and `transient` hold only live positions.
 """
@@ -19,17 +20,18 @@ from dataclasses import dataclass, field
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.ops import Op, Outline, Publish, Remove, Requeue
 
-# Producers whose last sequence is remembered. Past it the one that has been
-# silent longest (in ops, not seconds: replicas have to agree) is forgotten.
+# Producers whose last sequence is remembered. Past this number the queue forgets the one
+# whose last publish is the oldest: counted in ops, as replicas' clocks differ.
 PRODUCERS_MAX = 10_000
 # Starts of epochs that are remembered, to find where two logs part. A replica
-# that has been away for longer fetches everything.
+# that was away for more epochs than this fetches everything.
 EPOCHS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class EpochStart:
-    """The first op and position that the master of `epoch` gave out."""
+    """The master of `epoch` numbered its ops from `first_number` on, and its messages from
+    `first_position` on."""
 
     epoch: int
     first_number: int
@@ -50,11 +52,11 @@ class ReplicatedState:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the last op, or of the op that comes next; 0 before the first."""
+        """The epoch of the last op, or of the next one if it has begun; 0 before the first."""
         return self.epochs[-1].epoch if self.epochs else 0
 
     def begin_epoch(self, epoch: int) -> None:
-        """The ops from here on are of `epoch`."""
+        """Every op from the next one on belongs to `epoch`, until another epoch begins."""
         assert epoch > self.epoch, (epoch, self.epoch)
         self.epochs.append(EpochStart(epoch, self.last_number + 1, self.next_position))
         del self.epochs[:-EPOCHS_MAX]
@@ -69,9 +71,10 @@ class ReplicatedState:
             case Remove(ranges):
                 gone = self._remove(ranges)
             case Requeue(ranges):
+                # That of a take-over is one range from the first live position to the last.
                 for first, last in ranges:
                     self.redelivered.update(self.live.intersection(first, last))
-        # Last: an op that is refused has changed nothing.
+        # Last: if an assertion above stops this op, its number isn't used up.
         self.last_number = number
         return gone
 
@@ -82,7 +85,8 @@ class ReplicatedState:
         if op.transient:
             self.transient.add(op.first_position, op.last_position)
         if op.producer_id:
-            # Removed and put back: the dict's order is that of the last publish.
+            # Removed and put back, so that the dict is in order of the last publishes and
+            # its first entry is the one to forget.
             self.producers.pop(op.producer_id, None)
             self.producers[op.producer_id] = op.last_sequence
             if len(self.producers) > PRODUCERS_MAX:
@@ -100,7 +104,7 @@ class ReplicatedState:
         return gone
 
     def digest(self) -> str:
-        """A hash of all that replicas agree on; 16 hexadecimal digits."""
+        """A hash of the whole state but its epochs; 16 hexadecimal digits."""
         hasher = hashlib.blake2b(digest_size=8)
         hasher.update(struct.pack("<QQ", self.last_number, self.next_position))
         for ranges in (self.live, self.redelivered, self.transient):
