@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ringmq_node.config import NodeConfig
 from ringmq_node.node import Node, make_node
+from ringmq_node.replica.replica import Replica
 
 
 async def lone_node(folder: Path) -> Node:
@@ -20,3 +21,8 @@ async def lone_node(folder: Path) -> Node:
             drain_s=0.1,
         )
     )
+
+
+def replica_of(node: Node, queue: str = "q") -> Replica:
+    """The node's replica of a queue."""
+    return node.hosting.replica_of(node.catalogue.record_of(queue))

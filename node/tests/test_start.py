@@ -19,7 +19,7 @@ from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import Guard, Put
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.node import Node, run_node
-from ringmq_node.replica.pieces import Pace
+from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.storage import QueueStore, Store
 
 QUEUES = 4
@@ -67,7 +67,7 @@ def test_recovery_has_no_deadline_and_leaves_the_loop_its_turns(
             beside = asyncio.create_task(lease())
             await node.start()
             beside.cancel()
-            assert len(node.directory.replicas) == QUEUES
+            assert len(node.hosting.replicas) == QUEUES
             assert max(late_s) < 2 * OPENING_S
             await node.stop()
 
@@ -89,7 +89,7 @@ def test_sigterm_ends_a_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     async def main() -> None:
         node = await unstarted(tmp_path, 20)
-        await node.registry.close()
+        await node.stop()
         monkeypatch.setattr(Store, "open_queue", slowly)
         async with asyncio.timeout(20):
             await run_node(node.config, ready=lambda _: pytest.fail("it was ready"))
@@ -100,12 +100,12 @@ def test_sigterm_ends_a_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_progress_is_said_if_it_takes_long(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        pace = Pace("opening", 2, log_s=0.0)
-        await pace.turn()
+        interleaver = Interleaver("opening", 2, log_s=0.0)
+        await interleaver.turn()
         for _ in range(2):
-            await pace.step()
-        pace.end()
-        brief = Pace("brief", 1)
+            await interleaver.step()
+        interleaver.end()
+        brief = Interleaver("brief", 1)
         await brief.step()
         brief.end()
 

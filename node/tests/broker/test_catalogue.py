@@ -1,12 +1,11 @@
-"""A directory beside a registry: what is deleted while others write the same records."""
+"""A catalogue that follows a registry, while other nodes write the records that it deletes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,31 +18,34 @@ from ringmq_gm.registry.base import (
     Registry,
 )
 from ringmq_gm.registry.url import open_registry
-from ringmq_node.broker.catalogue import Directory
+from ringmq_node.broker.catalogue import Catalogue
+from ringmq_node.broker.deleting import Deleting
 from ringmq_node.model.records import QueueMode, QueueRecord
 
 RECORD = QueueRecord("q", "id", ("other",), 1)
 NAMESAKE = QueueRecord("q", "another", ("other",), 1)
 
 
-def with_directory(folder: Path, work: Callable[[Directory, Registry], Awaitable[None]]) -> None:
+def with_catalogue(
+    folder: Path, work: Callable[[Catalogue, Deleting, Registry], Awaitable[None]]
+) -> None:
+    """The catalogue follows a registry that has `RECORD`."""
+
+    async def reconcile(records: Mapping[str, QueueRecord]) -> None:
+        assert set(records) <= {"q"}
+
     async def main() -> None:
         registry = open_registry(f"sqlite:///{folder / 'registry.db'}")
         await put(registry, RECORD)
-        directory = Directory(
-            cast(
-                Any,
-                SimpleNamespace(registry=registry, failed=None, config=SimpleNamespace(node="a")),
-            )
-        )
-        watching = asyncio.create_task(directory.run())
+        catalogue = Catalogue(registry)
+        following = asyncio.create_task(catalogue.follow(reconcile))
         try:
             async with asyncio.timeout(5):
-                await directory.loaded.wait()
-                await work(directory, registry)
+                await catalogue.loaded.wait()
+                await work(catalogue, Deleting(registry, catalogue, cast(Any, None)), registry)
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
             await registry.close()
 
     run(main())
@@ -60,7 +62,7 @@ async def put(registry: Registry, record: QueueRecord) -> None:
 def test_deleted_though_its_record_changes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(directory: Directory, registry: Registry) -> None:
+    async def work(catalogue: Catalogue, deleting: Deleting, registry: Registry) -> None:
         commit = registry.commit
 
         async def overtaken(guards: Any, operations: Any) -> int | None:
@@ -72,11 +74,11 @@ def test_deleted_though_its_record_changes_meanwhile(
             return await commit(guards, operations)
 
         monkeypatch.setattr(registry, "commit", overtaken)
-        await directory.delete("q")
+        await deleting.delete("q")
         assert await registry.get(RECORD.key) is None
         assert await registry.get(ring_key(RECORD.id)) is None
 
-    with_directory(tmp_path, work)
+    with_catalogue(tmp_path, work)
 
 
 @pytest.mark.parametrize("by_us", [True, False])
@@ -85,7 +87,7 @@ def test_deleted_though_it_is_declared_again_at_once(
 ) -> None:
     """The watch need never show that there was none of that name."""
 
-    async def work(directory: Directory, registry: Registry) -> None:
+    async def work(catalogue: Catalogue, deleting: Deleting, registry: Registry) -> None:
         commit = registry.commit
 
         async def followed(guards: Any, operations: Any) -> int | None:
@@ -95,8 +97,8 @@ def test_deleted_though_it_is_declared_again_at_once(
             return revision if by_us else None
 
         monkeypatch.setattr(registry, "commit", followed)
-        await directory.delete("q")
-        while directory.records.get("q") != NAMESAKE:
-            await directory._changed.wait()
+        await deleting.delete("q")
+        while catalogue.records.get("q") != NAMESAKE:
+            await catalogue._changed.wait()
 
-    with_directory(tmp_path, work)
+    with_catalogue(tmp_path, work)

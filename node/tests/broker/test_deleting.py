@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from loops import run
-from node.tests.nodes import lone_node
+from node.tests.nodes import lone_node, replica_of
 
 import ringmq
 from ringmq.errors import QueueNotEmptyError, RingMQError, UnavailableError
@@ -23,6 +23,7 @@ from ringmq_gm.registry.base import (
     RegistryUnavailableError,
 )
 from ringmq_node.node import Node
+from ringmq_node.replica.description import queue_info
 from ringmq_node.storage.errors import CorruptionReport
 
 Commit = Callable[..., Awaitable[int | None]]
@@ -90,7 +91,7 @@ def test_nothing_is_confirmed_between_the_check_and_the_delete(tmp_path: Path) -
             consuming = asyncio.create_task(consume(client))
             done, _ = await asyncio.wait({publishing, consuming}, timeout=0.3)
             assert not done
-            assert not node.directory.replica_of("q").info().consumers
+            assert not queue_info(replica_of(node)).consumers
             registrar.go.set()
             await deleting
             for task in (publishing, consuming):
@@ -103,7 +104,7 @@ def test_nothing_is_confirmed_between_the_check_and_the_delete(tmp_path: Path) -
 def test_queue_goes_on_after_a_delete_that_failed(tmp_path: Path) -> None:
     async def work(node: Node, client: ringmq.Client) -> None:
         registrar = Registrar(node, refused)
-        replica = node.directory.replica_of("q")
+        replica = replica_of(node)
         deleting = asyncio.create_task(client.delete_queue("q", if_unused=True, deadline_s=1))
         await registrar.reached.wait()
         async with client.publisher("q") as publisher:
@@ -112,8 +113,8 @@ def test_queue_goes_on_after_a_delete_that_failed(tmp_path: Path) -> None:
             with pytest.raises(RingMQError):
                 await deleting
             await publishing
-        assert replica.serving().deletions == 0
-        assert replica.info().messages_ready == 1
+        assert not replica.serving().is_deleting
+        assert queue_info(replica).messages_ready == 1
 
     with_node(tmp_path, work)
 
@@ -122,7 +123,7 @@ def test_a_master_that_was_replaced_deletes_nothing(tmp_path: Path) -> None:
     """It does not know it yet, and what it takes for empty is not."""
 
     async def work(node: Node, client: ringmq.Client) -> None:
-        replica = node.directory.replica_of("q")
+        replica = replica_of(node)
         key = ring_key(replica.record.id)
 
         def overtaken(commit: Commit) -> Commit:
@@ -147,7 +148,7 @@ def test_an_unknown_outcome_is_found_out(tmp_path: Path) -> None:
     """The queue serves nobody before."""
 
     async def work(node: Node, client: ringmq.Client) -> None:
-        record = node.directory.record_of("q")
+        record = node.catalogue.record_of("q")
         calls = 0
 
         def unknown(commit: Commit) -> Commit:
@@ -176,12 +177,12 @@ def test_a_queue_whose_messages_are_all_damaged_is_not_empty(tmp_path: Path) -> 
     async def work(node: Node, client: ringmq.Client) -> None:
         async with client.publisher("q") as publisher:
             await publisher.publish(b"confirmed")
-        replica = node.directory.replica_of("q")
+        replica = replica_of(node)
         for entry in [*replica.store.bodies.index]:
             replica.store.bodies.lose(entry, CorruptionReport("file", 0, 1, "bad crc"))
-        while not replica.info().messages_damaged:  # noqa: ASYNC110 - a number has no event
+        while not queue_info(replica).messages_damaged:  # noqa: ASYNC110 - a number has no event
             await asyncio.sleep(0.01)
-        assert replica.info().messages_ready == 0
+        assert queue_info(replica).messages_ready == 0
         with pytest.raises(QueueNotEmptyError, match="has 1 messages"):
             await client.delete_queue("q", if_empty=True)
         assert await client.discard_damaged("q") == 1

@@ -72,8 +72,8 @@ def test_a_ring_goes_on_without_the_node_whose_disk_hangs(
                 victim = nodes[info.ring[place].node]
                 hang.folder = Path(victim.config.data)
                 await publisher.publish_batch([bytes(20_000)] * 100)
-            assert isinstance(victim.failed, DiskHangsError)
-            assert "has not come back for 1 s" in str(victim.failed)
+            assert isinstance(victim.gate.failure, DiskHangsError)
+            assert "has not come back for 1 s" in str(victim.gate.failure)
             assert victim.alarms == {Alarm.STORE}
             others = [node.address for node in nodes.values() if node is not victim]
         # Until then it gave the others no credit for more.

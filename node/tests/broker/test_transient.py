@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,8 +15,7 @@ from node.tests.storage.workload import run_store
 from ringmq_gm import Member, MemberId, Ring, Role, View, ring_key
 from ringmq_gm.registry.base import Guard, Put, Registry
 from ringmq_gm.registry.url import open_registry
-from ringmq_node.broker.catalogue import Directory
-from ringmq_node.broker.transient import is_gone
+from ringmq_node.broker.transient import TransientQueues, is_gone
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.queue.ops import Publish
 from ringmq_node.replica.replica import Replica
@@ -67,8 +65,8 @@ class PlayedGroup:
         return self.seen.get(node, 0)
 
 
-def with_directory(
-    folder: Path, group: PlayedGroup, work: Callable[[Directory, Registry], Awaitable[None]]
+def with_transient(
+    folder: Path, group: PlayedGroup, work: Callable[[TransientQueues, Registry], Awaitable[None]]
 ) -> None:
     """The queue is declared, its ring has `VIEW`."""
 
@@ -79,9 +77,7 @@ def with_directory(
                 [Guard(RECORD.key, 0)],
                 [Put(RECORD.key, RECORD.encode()), Put(RING, VIEW.encode())],
             )
-            await work(
-                Directory(cast(Any, SimpleNamespace(registry=registry, group=group))), registry
-            )
+            await work(TransientQueues(registry, cast(Any, group)), registry)
         finally:
             await registry.close()
 
@@ -95,36 +91,36 @@ async def is_there(registry: Registry) -> bool:
 
 
 def test_deleted_with_its_ring(tmp_path: Path) -> None:
-    async def work(directory: Directory, registry: Registry) -> None:
-        assert await directory._delete_if_gone(RECORD)
+    async def work(queues: TransientQueues, registry: Registry) -> None:
+        assert await queues.delete_if_gone(RECORD)
         assert not await is_there(registry)
-        assert not await directory._delete_if_gone(RECORD)
+        assert not await queues.delete_if_gone(RECORD)
 
-    with_directory(tmp_path, PlayedGroup(a=4, b=6, c=8), work)
+    with_transient(tmp_path, PlayedGroup(a=4, b=6, c=8), work)
 
 
 def test_not_deleted_while_one_may_live(tmp_path: Path) -> None:
     """Whether it answers, and whether it has a lease, is not asked."""
 
-    async def work(directory: Directory, registry: Registry) -> None:
-        assert not await directory._delete_if_gone(RECORD)
+    async def work(queues: TransientQueues, registry: Registry) -> None:
+        assert not await queues.delete_if_gone(RECORD)
         assert await is_there(registry)
 
-    with_directory(tmp_path, PlayedGroup(a=3, b=6, c=8), work)
+    with_transient(tmp_path, PlayedGroup(a=3, b=6, c=8), work)
 
 
 def test_not_deleted_if_another_has_been_synchronised(tmp_path: Path) -> None:
     """The watch has not shown it here yet."""
 
-    async def work(directory: Directory, registry: Registry) -> None:
+    async def work(queues: TransientQueues, registry: Registry) -> None:
         entry = await registry.get(RING)
         assert entry is not None
         later = VIEW.with_synced(MemberId("c", 7))
         await registry.commit([Guard(RING, entry.revision)], [Put(RING, later.encode())])
-        assert not await directory._delete_if_gone(RECORD)
+        assert not await queues.delete_if_gone(RECORD)
         assert await is_there(registry)
 
-    with_directory(tmp_path, PlayedGroup(a=4, b=6, c=7), work)
+    with_transient(tmp_path, PlayedGroup(a=4, b=6, c=7), work)
 
 
 def test_not_deleted_if_the_ring_goes_on_meanwhile(
@@ -132,7 +128,7 @@ def test_not_deleted_if_the_ring_goes_on_meanwhile(
 ) -> None:
     """After it was judged, before the commit: what the guards are for."""
 
-    async def work(directory: Directory, registry: Registry) -> None:
+    async def work(queues: TransientQueues, registry: Registry) -> None:
         commit = registry.commit
 
         async def overtaken(guards: Any, puts: Any) -> int | None:
@@ -143,22 +139,22 @@ def test_not_deleted_if_the_ring_goes_on_meanwhile(
             return await commit(guards, puts)
 
         monkeypatch.setattr(registry, "commit", overtaken)
-        assert not await directory._delete_if_gone(RECORD)
+        assert not await queues.delete_if_gone(RECORD)
         assert await is_there(registry)
 
-    with_directory(tmp_path, PlayedGroup(a=4, b=6, c=7), work)
+    with_transient(tmp_path, PlayedGroup(a=4, b=6, c=7), work)
 
 
 def test_its_namesake_is_left_alone(tmp_path: Path) -> None:
-    async def work(directory: Directory, registry: Registry) -> None:
+    async def work(queues: TransientQueues, registry: Registry) -> None:
         entry = await registry.get(RECORD.key)
         assert entry is not None
         other = QueueRecord("q", "another", ("a",), 1)
         await registry.commit([Guard(entry.key, entry.revision)], [Put(entry.key, other.encode())])
-        assert not await directory._delete_if_gone(RECORD)
+        assert not await queues.delete_if_gone(RECORD)
         assert await is_there(registry)
 
-    with_directory(tmp_path, PlayedGroup(a=4, b=6, c=8), work)
+    with_transient(tmp_path, PlayedGroup(a=4, b=6, c=8), work)
 
 
 @pytest.mark.parametrize("members", [1, 3])
@@ -176,14 +172,14 @@ def test_publish_is_transient_and_confirmed_without_the_disk(tmp_path: Path, mem
         async with asyncio.timeout(5):
             await replica.wait_serving()
         publisher = Publisher()
-        number, _ = replica.open_publisher(publisher, b"")
-        replica.publish(number, b"", 1, [b"x"] * 3, [], transient=False)
+        number, _ = replica.serving().open_publisher(publisher, b"")
+        replica.serving().publish(number, b"", 1, [b"x"] * 3, [], transient=False)
         await asyncio.sleep(0)
         assert publisher.sequences == [(1, 3)]
         (op,) = ring.sent()
         assert isinstance(op, Publish)
         assert op.transient
-        assert len(await replica.take(10, 1 << 20)) == 1
+        assert len(await replica.serving().take(10, 1 << 20)) == 1
         assert queue.state.last_number == 2
         assert (store.statistics().rounds, store.statistics().files_synced) == (0, 0)
 

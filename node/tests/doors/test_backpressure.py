@@ -13,8 +13,10 @@ import pytest
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_node.doors.grpc import streams
-from ringmq_node.doors.grpc.service import ANSWERS_MAX
-from ringmq_node.doors.grpc.streams import PublishStream, StreamLimits
+from ringmq_node.doors.grpc.streams import PublishStream
+from ringmq_node.doors.grpc.writer import ANSWERS_MAX
+from ringmq_node.model.reasons import bad_request
+from ringmq_node.model.settings import BrokerSettings
 
 BATCHES = 3 * ANSWERS_MAX
 
@@ -46,23 +48,28 @@ class Peer:
         self.got.append(broker.PublishResponse.FromString(data))
 
 
-def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
+async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
     """To a queue that confirms at once."""
 
-    def publish(number: int, producer: bytes, first: int, *_: Any, **__: Any) -> None:
-        stream.confirmed([(first, first)])
+    streams: list[PublishStream] = []
 
-    replica = SimpleNamespace(
-        open_publisher=lambda *_: (1, 0),
-        close_publisher=lambda *_: None,
-        publish=publish,
-        view=SimpleNamespace(epoch=1),
-        master=None,
-        ring=SimpleNamespace(refusal=lambda: None),
+    def publish(first: int, bodies: Sequence[bytes], *_: Any, **__: Any) -> None:
+        if first < 1:
+            raise bad_request("sequences begin with 1", field="first_sequence")
+        streams[0].confirmed([(first, first)])
+
+    async def wait_room() -> None: ...
+
+    async def open_publisher(queue: str, stream: PublishStream, **_: Any) -> Any:
+        streams.append(stream)
+        return SimpleNamespace(
+            publish=publish, wait_room=wait_room, close=lambda: None, last_sequence=0, epoch=1
+        )
+
+    broker_played = SimpleNamespace(
+        settings=BrokerSettings(1024, 1024, heartbeat_s), node="a", open_publisher=open_publisher
     )
-    limits = StreamLimits("a", 1024, 1024, heartbeat_s, lambda _: ("", ""))
-    stream = PublishStream(cast(Any, peer), cast(Any, replica), limits, broker.PublishOpen())
-    return stream
+    return await PublishStream.open(cast(Any, peer), cast(Any, broker_played), broker.PublishOpen())
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -89,7 +96,7 @@ def confirmed(peer: Peer) -> list[tuple[int, int]]:
 def test_confirms_that_wait_become_one() -> None:
     async def work() -> None:
         peer = Peer(range(1, BATCHES + 1))
-        running = asyncio.create_task(stream_of(peer).run())
+        running = asyncio.create_task((await stream_of(peer)).run())
         await settled(peer)
         assert peer.sent == BATCHES
         peer.reading.set()
@@ -105,7 +112,7 @@ def test_who_does_not_read_is_not_read() -> None:
 
     async def work() -> None:
         peer = Peer(range(1, 2 * BATCHES, 2))
-        running = asyncio.create_task(stream_of(peer).run())
+        running = asyncio.create_task((await stream_of(peer)).run())
         await settled(peer)
         assert ANSWERS_MAX <= peer.sent <= ANSWERS_MAX + 1
         peer.reading.set()
@@ -119,7 +126,7 @@ def test_who_does_not_read_is_not_read() -> None:
 def test_a_refusal_stays_behind_the_confirms_before_it() -> None:
     async def work() -> None:
         peer = Peer([1, 2, 0, 3])
-        running = asyncio.create_task(stream_of(peer).run())
+        running = asyncio.create_task((await stream_of(peer)).run())
         await settled(peer)
         peer.reading.set()
         await running
@@ -135,7 +142,7 @@ def test_who_never_reads_again_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def work() -> None:
         peer = Peer(range(1, 2 * BATCHES, 2))
-        stream = stream_of(peer, heartbeat_s=0.02)
+        stream = await stream_of(peer, heartbeat_s=0.02)
         await stream.run()
         assert peer.sent < BATCHES
 
@@ -147,13 +154,13 @@ def test_heartbeats_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def work() -> None:
         peer = Peer([], then_quiet=True)
-        stream = stream_of(peer, heartbeat_s=0.01)
+        stream = await stream_of(peer, heartbeat_s=0.01)
         running = asyncio.create_task(stream.run())
         for _ in range(20):
             stream._heard = True
             await asyncio.sleep(0.01)
         assert not running.done()
-        assert len(stream.outbox._messages) <= 1
+        assert len(stream.writer._messages) <= 1
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from node.tests.broker.test_deleting import with_node
+from node.tests.nodes import replica_of
 
 import ringmq
 from ringmq.errors import MessageTooLargeError
@@ -17,6 +18,7 @@ from ringmq_node.queue.effects import DeliverRuns
 from ringmq_node.queue.master import TURN_BYTES_MAX, QueueMaster
 from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.run import Run
+from ringmq_node.replica.description import queue_info
 from ringmq_node.replica.reading import MasterBodies, read_whole
 from ringmq_node.storage import QueueStore, Store, StoreError
 
@@ -79,6 +81,6 @@ def test_properties_above_the_limit_are_refused(tmp_path: Path) -> None:
                 await publisher.publish(
                     b"x", properties=ringmq.Properties(correlation_id="y" * limit)
                 )
-        assert node.directory.replica_of("q").info().messages_ready == 1
+        assert queue_info(replica_of(node)).messages_ready == 1
 
     with_node(tmp_path, work)

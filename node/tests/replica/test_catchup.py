@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringmq.v1 import ring_pb2 as wire
+from ringmq_node.doors.grpc.wire import state_from_wire, state_to_wire
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove, Requeue
 from ringmq_node.queue.state import EPOCHS_MAX, EpochStart, ReplicatedState
-from ringmq_node.replica.catchup import keep_below, state_from_wire, state_to_wire
+from ringmq_node.replica.catchup import keep_below
 
 
 @dataclass

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from node.tests.storage.workload import bodies, run_store
 
-from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as wire
 from ringmq_base.ranges import Range
-from ringmq_node.model.reasons import BrokerError
+from ringmq_node.doors.grpc.wire import state_from_wire, state_to_wire
+from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica import joining as joining_module
-from ringmq_node.replica.catchup import state_from_wire, state_to_wire
 from ringmq_node.replica.fetching import SourceError
 from ringmq_node.replica.joining import Joining
 from ringmq_node.storage import QueueStore, Store, StoreClosedError
@@ -266,7 +265,7 @@ def test_state_that_never_comes_around_the_ring_is_asked_for_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "error", [SourceError("down"), BrokerError(common.REASON_NO_MASTER, "down")], ids=repr
+    "error", [SourceError("down"), BrokerError(Reason.NO_MASTER, "down")], ids=repr
 )
 def test_source_fails_in_between_and_what_was_fetched_is_kept(
     tmp_path: Path, error: Exception

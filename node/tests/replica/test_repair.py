@@ -16,16 +16,17 @@ from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as wire
 from ringmq_base.ranges import Range
 from ringmq_gm import MemberId, Role
-from ringmq_node.doors.grpc.peers import FetchService
+from ringmq_node.doors.grpc.ring import FetchService
 from ringmq_node.doors.grpc.service import Context
-from ringmq_node.model.reasons import BrokerError
-from ringmq_node.node import Node
+from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove
+from ringmq_node.replica import mastership as mastership_module
 from ringmq_node.replica import repair as repair_module
-from ringmq_node.replica import replica as replica_module
+from ringmq_node.replica.description import queue_info
 from ringmq_node.replica.fetching import Fetched, Lacking, SourceError
+from ringmq_node.replica.hosting import Hosting
 from ringmq_node.storage import Store, StoreLimits
 from ringmq_node.storage.errors import CorruptionReport, ReadError
 
@@ -111,7 +112,7 @@ class DamagedScene(Scene):
 
     @property
     def damaged(self) -> int:
-        return self.replica.info().messages_damaged
+        return queue_info(self.replica).messages_damaged
 
 
 def scenario(
@@ -124,9 +125,9 @@ def scenario(
     async def work() -> None:
         scene = DamagedScene(store, members)
         await play(scene)
-        if scene.replica.master is not None:
-            scene.replica.master.check()
-        scene.replica.close(common.REASON_DRAINING)
+        if scene.replica.mastership is not None:
+            scene.replica.mastership.queue.check()
+        scene.replica.close(Reason.DRAINING)
         for task in scene.host.tasks:
             task.cancel()
         for result in await asyncio.gather(*scene.host.tasks, return_exceptions=True):
@@ -178,16 +179,16 @@ def test_what_nobody_has_is_put_aside_until_it_is_discarded(
         scene.consume()
         await scene.until(lambda: len(scene.consumer.got) == 3)
         assert scene.got() == [1, 2, 4]
-        info = scene.replica.info()
+        info = queue_info(scene.replica)
         assert (info.messages_damaged, info.messages_ready, info.messages_unacknowledged) == (
             2,
             0,
             3,
         )
         assert len(scene.replica.store.state.live) == 5
-        assert await scene.replica.discard_damaged() == 2
+        assert await scene.replica.serving().discard_damaged() == 2
         assert scene.ring.sent()[-1] == Remove(((0, 0), (3, 3)))
-        assert await scene.replica.discard_damaged() == 0
+        assert await scene.replica.serving().discard_damaged() == 0
         assert scene.damaged == 0
         assert not scene.replica.store.missing
         assert scene.host.failures == []
@@ -318,8 +319,8 @@ def test_given_up_is_asked_for_again(
         if how == "view":
             scene.ring.enter(Role.MASTER, 2)
         await scene.until(lambda: scene.damaged == 0)
-        assert scene.replica.master is not None
-        assert [*scene.replica.master.ready] == [(0, 0), (2, 2)]
+        assert scene.replica.mastership is not None
+        assert [*scene.replica.mastership.queue.ready] == [(0, 0), (2, 2)]
 
     scenario(tmp_path, play)
 
@@ -387,7 +388,7 @@ def test_disk_that_cannot_be_read_still_takes_the_node_out(
             raise ReadError("Input/output error")
 
         monkeypatch.setattr(scene.replica.store, "fetch", fail)
-        refused(lambda: scene.consume(), common.REASON_STORE_FAILED)
+        refused(lambda: scene.consume(), Reason.STORE_FAILED)
         assert [str(error) for error in scene.host.failures] == ["Input/output error"]
 
     scenario(tmp_path, play)
@@ -403,8 +404,8 @@ def test_get_waits_for_the_repair(tmp_path: Path) -> None:
         scene.damage(0)
         scene.host.has[NEXT] = {0}
         scene.host.answers.clear()
-        peeking = asyncio.create_task(scene.replica.peek(1, 1000))
-        taking = asyncio.create_task(scene.replica.take(1, 1000))
+        peeking = asyncio.create_task(scene.replica.serving().peek(1, 1000))
+        taking = asyncio.create_task(scene.replica.serving().take(1, 1000))
         await scene.until(lambda: scene.host.asked != [])
         assert not peeking.done()
         assert not taking.done()
@@ -418,23 +419,24 @@ def test_get_waits_for_the_repair(tmp_path: Path) -> None:
 def test_get_says_so_when_the_repair_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_module, "REPAIR_WAIT_S", 0.02)
+    monkeypatch.setattr(mastership_module, "REPAIR_WAIT_S", 0.02)
 
     async def play(scene: DamagedScene) -> None:
         await scene.become_master()
         await scene.published(3)
         scene.damage(1)
         scene.host.answers.clear()
-        (first,) = await scene.replica.peek(3, 1000)
+        (first,) = await scene.replica.serving().peek(3, 1000)
         assert first.block.bodies() == [body(0)]
-        await scene.replica.take(1, 1000)
-        for get in (scene.replica.peek, scene.replica.take):
+        await scene.replica.serving().take(1, 1000)
+        serving = scene.replica.serving()
+        for get in (serving.peek, serving.take):
             with pytest.raises(BrokerError, match="damaged") as caught:
                 await get(3, 1000)
-            assert caught.value.reason == common.REASON_REPAIRING
+            assert caught.value.reason == Reason.REPAIRING
             assert caught.value.retryable
         # What is ready can be purged, damaged or not.
-        assert await scene.replica.purge() == 2
+        assert await scene.replica.serving().purge() == 2
 
     scenario(tmp_path, play)
 
@@ -491,8 +493,8 @@ def test_mirror_gives_what_it_has_and_says_what_it_lacks(tmp_path: Path) -> None
         scene.replica.deliver(7, 1, ops.encode(Remove(((3, 3),))))
         await scene.quiet()
         scene.damage(1, 4)
-        directory = SimpleNamespace(replicas={"id": scene.replica})
-        service = FetchService(cast(Node, SimpleNamespace(directory=directory)))
+        hosting = SimpleNamespace(replicas={"id": scene.replica})
+        service = FetchService(cast(Hosting, hosting))
         given: list[wire.FetchMessagesResponse] = []
 
         async def write(data: bytes) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 from node.tests.storage.workload import bodies, run_store
 
-from ringmq.v1 import broker_pb2 as broker
-from ringmq.v1 import common_pb2 as common
 from ringmq_base.ranges import Range
 from ringmq_gm import Mark, Member, MemberId, Refusal, Ring, RingClosedError, Role, View
-from ringmq_node.model.reasons import BrokerError
+from ringmq_node.model.info import QueueCondition
+from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
@@ -22,6 +21,7 @@ from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica import joining as joining_module
+from ringmq_node.replica.description import queue_info
 from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.replica import Replica
 from ringmq_node.storage import Store, StoreClosedError, StoreError
@@ -119,6 +119,11 @@ class PlayedHost:
         self.source_waits = asyncio.Event()
         self.source_waits.set()
 
+    @property
+    def sources(self) -> Self:
+        """It plays the other nodes as well."""
+        return self
+
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         self.tasks.append(asyncio.create_task(work, name=name))
         return self.tasks[-1]
@@ -148,12 +153,12 @@ class PlayedHost:
 class Publisher:
     def __init__(self) -> None:
         self.sequences: list[Range] = []
-        self.reasons: list[common.Reason.ValueType] = []
+        self.reasons: list[Reason] = []
 
     def confirmed(self, sequences: Sequence[Range]) -> None:
         self.sequences += sequences
 
-    def moved(self, reason: common.Reason.ValueType) -> None:
+    def moved(self, reason: Reason) -> None:
         self.reasons.append(reason)
 
 
@@ -161,7 +166,7 @@ class Consumer:
     def __init__(self) -> None:
         self.got: list[tuple[int, bytes, bool]] = []
         self.safe: list[Range] = []
-        self.reasons: list[common.Reason.ValueType] = []
+        self.reasons: list[Reason] = []
 
     def delivered(self, runs: Sequence[Run]) -> None:
         for run in runs:
@@ -173,7 +178,7 @@ class Consumer:
     def settled(self, positions: Sequence[Range]) -> None:
         self.safe += positions
 
-    def moved(self, reason: common.Reason.ValueType) -> None:
+    def moved(self, reason: Reason) -> None:
         self.reasons.append(reason)
 
     @property
@@ -210,17 +215,21 @@ class Scene:
         transient: bool = False,
         to: int | None = None,
     ) -> int:
-        number = to or self.replica.open_publisher(self.publisher, producer)[0]
-        self.replica.publish(number, producer, first, names, properties, transient=transient)
+        number = to or self.replica.serving().open_publisher(self.publisher, producer)[0]
+        self.replica.serving().publish(
+            number, producer, first, names, properties, transient=transient
+        )
         return number
 
     def consume(self, session: Consumer | None = None, messages: int = 1000) -> int:
-        number, begin = self.replica.open_consumer(session or self.consumer, messages, 1 << 20)
+        number, begin = self.replica.serving().open_consumer(
+            session or self.consumer, messages, 1 << 20
+        )
         begin()
         return number
 
     def ack(self, number: int, *ranges: Range) -> None:
-        self.replica.settle(number, removed=ranges, requeued=())
+        self.replica.serving().settle(number, removed=ranges, requeued=())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
@@ -246,13 +255,13 @@ def scenario(tmp_path: Path, play: Callable[[Scene], Awaitable[None]], members: 
             task.cancel()
         for result in await asyncio.gather(*scene.host.tasks, return_exceptions=True):
             assert result is None or isinstance(result, asyncio.CancelledError), result
-        if scene.replica.master is not None and store.failure is None:
-            scene.replica.master.check()
+        if scene.replica.mastership is not None and store.failure is None:
+            scene.replica.mastership.queue.check()
 
     run_store(store, work, timeout_s=20)
 
 
-def refused(act: Callable[[], object], reason: common.Reason.ValueType) -> BrokerError:
+def refused(act: Callable[[], object], reason: Reason) -> BrokerError:
     with pytest.raises(BrokerError) as caught:
         act()
     assert caught.value.reason == reason, caught.value
@@ -276,7 +285,7 @@ def test_publish_is_confirmed_delivered_acked_and_settled(
         scene.ack(number, (0, 1))
         await scene.until(lambda: scene.consumer.safe == [(0, 1)])
         assert not scene.replica.store.state.live
-        info = scene.replica.info()
+        info = queue_info(scene.replica)
         assert (info.published_total, info.acknowledged_total) == (2, 2)
         assert (info.messages_ready, info.messages_unacknowledged) == (0, 0)
 
@@ -308,8 +317,8 @@ def test_consumer_who_closes_gives_back_and_the_next_is_told(tmp_path: Path) -> 
         number = scene.consume(first, messages=2)
         scene.publish(1, b"one", b"two", b"three")
         await scene.until(lambda: len(first.got) == 2)
-        scene.replica.close_consumer(number)
-        scene.replica.close_consumer(number)
+        scene.replica.serving().close_consumer(number)
+        scene.replica.serving().close_consumer(number)
         scene.consume(second)
         assert second.got == [(0, b"one", True), (1, b"two", True), (2, b"three", False)]
 
@@ -382,13 +391,13 @@ def test_repeat_after_the_queue_was_emptied_is_confirmed(tmp_path: Path) -> None
 def test_sequences_have_no_gaps(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         await scene.become_master()
-        error = refused(lambda: scene.publish(5, b"5"), common.REASON_UNKNOWN_PRODUCER)
+        error = refused(lambda: scene.publish(5, b"5"), Reason.UNKNOWN_PRODUCER)
         assert not error.retryable
         number = scene.publish(1, b"1", b"2")
-        error = refused(lambda: scene.publish(4, b"4", to=number), common.REASON_SEQUENCE_GAP)
+        error = refused(lambda: scene.publish(4, b"4", to=number), Reason.SEQUENCE_GAP)
         assert error.metadata["expected"] == "3"
         assert error.retryable
-        _, last = scene.replica.open_publisher(scene.publisher, b"p")
+        _, last = scene.replica.serving().open_publisher(scene.publisher, b"p")
         assert last == 2
         # Without a producer there is nothing to compare with.
         scene.publish(9, b"x", producer=b"")
@@ -407,17 +416,17 @@ def test_a_newer_stream_of_a_producer_ends_the_earlier_one(tmp_path: Path) -> No
         await scene.become_master()
         abandoned = scene.publish(1, b"1", b"2")
         following = Publisher()
-        number, last = scene.replica.open_publisher(following, b"p")
+        number, last = scene.replica.serving().open_publisher(following, b"p")
         assert last == 2
-        assert scene.publisher.reasons == [common.REASON_PRODUCER_FENCED]
-        refused(lambda: scene.publish(3, b"3", to=abandoned), common.REASON_PRODUCER_FENCED)
-        assert scene.replica.info().publishers == 1
+        assert scene.publisher.reasons == [Reason.PRODUCER_FENCED]
+        refused(lambda: scene.publish(3, b"3", to=abandoned), Reason.PRODUCER_FENCED)
+        assert queue_info(scene.replica).publishers == 1
         scene.publish(3, b"3", to=number)
         assert following.reasons == []
         # The end of the earlier one's stream doesn't end the newer one's right.
-        scene.replica.close_publisher(abandoned, b"p")
-        scene.replica.open_publisher(Publisher(), b"p")
-        assert following.reasons == [common.REASON_PRODUCER_FENCED]
+        scene.replica.serving().close_publisher(abandoned, b"p")
+        scene.replica.serving().open_publisher(Publisher(), b"p")
+        assert following.reasons == [Reason.PRODUCER_FENCED]
         # Who has no id has nothing to be fenced by.
         scene.publish(1, b"x", producer=b"")
         scene.publish(1, b"y", producer=b"")
@@ -433,10 +442,10 @@ def test_too_few_synchronised_is_said_and_changes_nothing(tmp_path: Path) -> Non
     async def play(scene: Scene) -> None:
         await scene.become_master()
         scene.ring.has_quorum = False
-        error = refused(lambda: scene.publish(1, b"1"), common.REASON_TOO_FEW_SYNCHRONISED)
+        error = refused(lambda: scene.publish(1, b"1"), Reason.TOO_FEW_SYNCHRONISED)
         assert error.metadata == {"queue": "q", "synchronised": "3", "min_insync": "2"}
         assert scene.ring.log == []
-        assert scene.replica.info().state == broker.QUEUE_STATE_MINORITY
+        assert queue_info(scene.replica).condition is QueueCondition.MINORITY
 
     scenario(tmp_path, play)
 
@@ -452,7 +461,7 @@ def test_while_the_ring_refuses_publishes_are_refused_and_acks_wait(
         await scene.until(lambda: len(scene.consumer.got) == 3)
         scene.ring.refuses = refusal
         scene.ring.writable.clear()
-        refused(lambda: scene.publish(4, b"4"), common.REASON_DRAINING)
+        refused(lambda: scene.publish(4, b"4"), Reason.DRAINING)
         scene.ack(number, (0, 0))
         scene.ack(number, (1, 1))
         await scene.quiet()
@@ -469,14 +478,14 @@ def test_mirror_serves_nobody(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         scene.ring.enter(Role.MIRROR, 1)
         for act in (
-            lambda: scene.replica.open_publisher(scene.publisher, b"p"),
-            lambda: scene.replica.open_consumer(scene.consumer, 1, 1),
+            lambda: scene.replica.serving().open_publisher(scene.publisher, b"p"),
+            lambda: scene.replica.serving().open_consumer(scene.consumer, 1, 1),
         ):
-            refused(act, common.REASON_NOT_MASTER)
+            refused(act, Reason.NOT_MASTER)
         with pytest.raises(BrokerError) as caught:
-            await scene.replica.peek(1, 1)
-        assert caught.value.reason == common.REASON_NOT_MASTER
-        assert scene.replica.info().state == broker.QUEUE_STATE_DOWN
+            await scene.replica.serving().peek(1, 1)
+        assert caught.value.reason == Reason.NOT_MASTER
+        assert queue_info(scene.replica).condition is QueueCondition.DOWN
 
     scenario(tmp_path, play)
 
@@ -485,7 +494,7 @@ def test_ack_of_what_was_not_delivered_says_which(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         await scene.become_master()
         number = scene.consume()
-        error = refused(lambda: scene.ack(number, (3, 5)), common.REASON_UNKNOWN_DELIVERY)
+        error = refused(lambda: scene.ack(number, (3, 5)), Reason.UNKNOWN_DELIVERY)
         assert error.metadata == {"queue": "q", "first": "3", "last": "5"}
 
     scenario(tmp_path, play)
@@ -501,26 +510,26 @@ def test_stepping_down_ends_sessions_and_what_is_pending_is_unknown(tmp_path: Pa
         await scene.confirmed((1, 3))
         number = scene.consume(messages=1)
         scene.ring.hold_marks = True
-        taking = asyncio.create_task(scene.replica.take(1, 100))
-        purging = asyncio.create_task(scene.replica.purge())
+        taking = asyncio.create_task(scene.replica.serving().take(1, 100))
+        purging = asyncio.create_task(scene.replica.serving().purge())
         await scene.quiet()
         assert not taking.done()
         assert not purging.done()
         scene.ring.enter(Role.OUTSIDE, 2)
-        assert scene.publisher.reasons == [common.REASON_NOT_MASTER]
-        assert scene.consumer.reasons == [common.REASON_NOT_MASTER]
+        assert scene.publisher.reasons == [Reason.NOT_MASTER]
+        assert scene.consumer.reasons == [Reason.NOT_MASTER]
         for task in (taking, purging):
             with pytest.raises(BrokerError) as caught:
                 await task
-            assert caught.value.reason == common.REASON_OUTCOME_UNKNOWN
+            assert caught.value.reason == Reason.OUTCOME_UNKNOWN
             assert caught.value.retryable
-        refused(lambda: scene.ack(number, (0, 0)), common.REASON_NOT_MASTER)
+        refused(lambda: scene.ack(number, (0, 0)), Reason.NOT_MASTER)
         # Master again, an old session's number means nothing.
         scene.ring.hold_marks = False
         await scene.become_master(3)
-        refused(lambda: scene.ack(number, (0, 0)), common.REASON_UNKNOWN_DELIVERY)
-        scene.replica.cancel_consumer(number)
-        scene.replica.close_consumer(number)
+        refused(lambda: scene.ack(number, (0, 0)), Reason.UNKNOWN_DELIVERY)
+        scene.replica.serving().cancel_consumer(number)
+        scene.replica.serving().close_consumer(number)
 
     scenario(tmp_path, play)
 
@@ -534,7 +543,7 @@ def test_new_master_says_first_that_all_may_have_been_delivered(tmp_path: Path) 
             scene.replica.deliver(number, 1, ops.encode(op))
         waiting = asyncio.create_task(scene.replica.wait_serving())
         scene.ring.enter(Role.MASTER, 2)
-        refused(lambda: scene.publish(4, b"4"), common.REASON_NO_MASTER)
+        refused(lambda: scene.publish(4, b"4"), Reason.NO_MASTER)
         await waiting
         assert scene.ring.sent() == [Requeue(((1, 2),))]
         scene.consume()
@@ -566,7 +575,7 @@ def test_new_master_serves_nobody_before_it_could_say_so(tmp_path: Path, refusal
             scene.ring.writable.clear()
         scene.ring.enter(Role.MASTER, 2)
         await scene.quiet()
-        refused(scene.consume, common.REASON_NO_MASTER)
+        refused(scene.consume, Reason.NO_MASTER)
         scene.ring.refuses = None
         scene.ring.writable.set()
         async with asyncio.timeout(5):
@@ -597,7 +606,7 @@ def test_ring_that_ends_while_a_master_takes_over_harms_nobody(tmp_path: Path) -
         scene.ring.closed = True
         scene.replica.ring_deleted()
         await scene.quiet()
-        assert scene.replica.master is None
+        assert scene.replica.mastership is None
 
     scenario(tmp_path, play)
 
@@ -630,16 +639,16 @@ def test_op_that_the_ring_did_not_take_is_not_applied_in_place_of_the_next(
 def test_take_peek_and_purge(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         await scene.become_master()
-        assert await scene.replica.take(10, 100) == []
-        assert await scene.replica.purge() == 0
+        assert await scene.replica.serving().take(10, 100) == []
+        assert await scene.replica.serving().purge() == 0
         scene.publish(1, b"1", b"2", b"3", b"4")
         await scene.confirmed((1, 4))
-        (seen,) = await scene.replica.peek(2, 100)
+        (seen,) = await scene.replica.serving().peek(2, 100)
         assert seen.block.bodies() == [b"1", b"2"]
         async with asyncio.timeout(5):
-            (taken,) = await scene.replica.take(3, 100)
+            (taken,) = await scene.replica.serving().take(3, 100)
             assert taken.block.bodies() == [b"1", b"2", b"3"]
-            assert await scene.replica.purge() == 1
+            assert await scene.replica.serving().purge() == 1
         assert not scene.replica.store.state.live
         assert scene.replica.store.durable_number == scene.replica.store.state.last_number
 

@@ -17,9 +17,9 @@ from node.tests.storage.workload import LIMITS, QUEUE, bodies, open_store
 
 from ringmq.v1 import ring_pb2 as wire
 from ringmq_base.ranges import Range
+from ringmq_node.doors.grpc.wire import state_from_wire, state_to_wire
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.state import ReplicatedState
-from ringmq_node.replica.catchup import state_from_wire, state_to_wire
 from ringmq_node.replica.fetching import ask
 from ringmq_node.storage import QueueStore, Store, StoreFailedError
 from ringmq_node.storage import store as store_module

@@ -1,109 +1,158 @@
-"""Deleting a queue only if it is empty, or unused: by its master, who knows that.
+"""Deleting queues: unconditionally from any node, or by the master if a condition holds.
 
-What was checked has to hold when the registry's commit takes effect:
+Only the master knows whether a queue is empty or unused. The condition that it has checked has to
+hold when the registry's commit takes effect, so for a conditional delete:
 
-* From the check on the queue takes no publishes and no consumers (`check_not_deleting`);
-  they are told to try again.
-* The commit is guarded with the revision of the ring's key. A master that was replaced
-  without knowing it yet, or replaced and made master again, deletes nothing.
-* If the commit's outcome is unknown it is repeated, with the same guards, until it is
-  known; only then may the queue go on. The caller need not wait for that.
+* From the check on, the queue takes no publishes and no consumers; they are told to try again
+  (`Mastership.hold_for_deletion`, enforced by `publishing` and `consuming` for every door).
+* The commit is guarded with the revision of the ring's key. A master that was replaced without
+  knowing it yet, or replaced and made master again, deletes nothing.
+* If the commit's outcome is unknown it is repeated with the same guards until it is known. Only
+  then may the queue go on. The caller need not wait for that.
 
-If it fails for sure the queue goes on; if it succeeds the queue's master ends with it.
+If the deletion fails for sure the queue goes on. If it succeeds the mastership ends with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from ringmq.v1 import common_pb2 as common
 from ringmq_gm import View, ViewError, ring_key
-from ringmq_gm.registry.base import CommitUnknownError, Delete, Guard, RegistryUnavailableError
-from ringmq_node.broker.catalogue import registry_away
-from ringmq_node.model.reasons import BrokerError
+from ringmq_gm.registry.base import (
+    CommitUnknownError,
+    Delete,
+    Guard,
+    Registry,
+    RegistryUnavailableError,
+)
+from ringmq_node.broker.catalogue import Catalogue, registry_away
+from ringmq_node.broker.declaring import COMMIT_TRIES
+from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueRecord
-from ringmq_node.queue.master import QueueMaster
+from ringmq_node.replica.hosting import Spawn
+from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.replica import Replica
-
-if TYPE_CHECKING:
-    from ringmq_node.node import Node
 
 RETRY_S = 0.1
 
 
-def check_not_deleting(replica: Replica) -> None:
-    """Raises while it is not known whether the queue goes on."""
-    if replica.master is not None and replica.master.deletions:
+def check_not_deleting(mastership: Mastership) -> None:
+    """Raises `BrokerError` while it isn't known whether the queue goes on."""
+    if mastership.is_deleting:
         raise BrokerError(
-            common.REASON_DRAINING,
-            f"queue {replica.record.name!r} is being deleted",
-            queue=replica.record.name,
+            Reason.DRAINING,
+            f"queue {mastership.name!r} is being deleted",
+            queue=mastership.name,
         )
 
 
-async def delete_checked(node: Node, replica: Replica, check: Callable[[], None]) -> None:
-    """Deletes the queue unless `check` raises. Raises `BrokerError` if it is not deleted;
-    if the caller does not wait for the end, it may be."""
-    master = replica.serving()
-    check()
-    master.deletions += 1
-    ended: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
-    node.spawn(_carry_through(node, replica, master, ended), f"delete {replica.record.name}")
-    refusal = await asyncio.shield(ended)
-    if refusal is not None:
-        raise refusal
+class Deleting:
+    """Deletes queues. Each method raises `BrokerError`; the caller has the deadline."""
 
+    def __init__(self, registry: Registry, catalogue: Catalogue, spawn: Spawn) -> None:
+        self._registry = registry
+        self._catalogue = catalogue
+        self._spawn = spawn
 
-async def _carry_through(
-    node: Node, replica: Replica, master: QueueMaster, ended: asyncio.Future[BrokerError | None]
-) -> None:
-    try:
-        await _delete_as_master(node, replica, master)
-        ended.set_result(None)
-    except BrokerError as refusal:
-        master.deletions -= 1
-        ended.set_result(refusal)
-    finally:
-        ended.cancel()
-
-
-async def _delete_as_master(node: Node, replica: Replica, master: QueueMaster) -> None:
-    record, registry = replica.record, node.registry
-    unknown = False
-    while True:
-        try:
-            ring = await registry.get(ring_key(record.id))
-            entry = await registry.get(record.key)
-            if entry is None or QueueRecord.decode(entry.value).id != record.id:
-                await node.directory.wait_gone(record)
-                return
-            view = None if ring is None else View.decode(ring.value)
-            if ring is None or view is None or view.master != node.me or replica.master != master:
-                raise _not_master(record)
-            # If it isn't, this node is about to hear of it.
-            if view.epoch == replica.view.epoch:
-                revision = await registry.commit(
-                    [Guard(entry.key, entry.revision), Guard(ring.key, ring.revision)],
-                    [Delete(entry.key), Delete(ring.key)],
-                )
-                if revision is not None:
-                    await node.directory.wait_shown(revision)
+    async def delete(self, name: str) -> None:
+        """Removes the record and the ring; every node closes its replica on hearing of it."""
+        record = self._catalogue.record_of(name)
+        for _ in range(COMMIT_TRIES):
+            try:
+                entry = await self._registry.get(record.key)
+                if entry is None or QueueRecord.decode(entry.value).id != record.id:
+                    await self._catalogue.wait_gone(record)
                     return
-        except ViewError as error:
-            raise _not_master(record) from error
-        except RegistryUnavailableError as error:
-            if not unknown:
+                revision = await self._registry.commit(
+                    [Guard(record.key, entry.revision)],
+                    [Delete(record.key), Delete(ring_key(record.id))],
+                )
+            except RegistryUnavailableError as error:
                 raise registry_away() from error
-        except CommitUnknownError:
-            unknown = True
-        await asyncio.sleep(RETRY_S)
+            except CommitUnknownError as error:
+                raise BrokerError(
+                    Reason.OUTCOME_UNKNOWN,
+                    f"queue {name!r} may have been deleted",
+                    queue=name,
+                ) from error
+            if revision is not None:
+                # Waiting until the name is gone would not do: it may be declared again at once.
+                await self._catalogue.wait_shown(revision)
+                return
+        raise registry_away()
+
+    async def delete_if(self, replica: Replica, check: Callable[[], None]) -> None:
+        """Deletes the queue, whose master is here, unless `check` raises.
+
+        Raises `BrokerError` if the queue wasn't deleted. A caller that stops waiting doesn't stop
+        the deletion.
+        """
+        mastership = replica.serving()
+        check()
+        mastership.hold_for_deletion()
+        ended: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+        self._spawn(
+            self._carry_through(replica, mastership, ended), f"delete {replica.record.name}"
+        )
+        refusal = await asyncio.shield(ended)
+        if refusal is not None:
+            raise refusal
+
+    async def _carry_through(
+        self,
+        replica: Replica,
+        mastership: Mastership,
+        ended: asyncio.Future[BrokerError | None],
+    ) -> None:
+        try:
+            await self._delete_as_master(replica, mastership)
+            ended.set_result(None)
+        except BrokerError as refusal:
+            mastership.release_from_deletion()
+            ended.set_result(refusal)
+        finally:
+            ended.cancel()
+
+    async def _delete_as_master(self, replica: Replica, mastership: Mastership) -> None:
+        record, registry = replica.record, self._registry
+        unknown = False
+        while True:
+            try:
+                ring = await registry.get(ring_key(record.id))
+                entry = await registry.get(record.key)
+                if entry is None or QueueRecord.decode(entry.value).id != record.id:
+                    await self._catalogue.wait_gone(record)
+                    return
+                view = None if ring is None else View.decode(ring.value)
+                if ring is None or view is None or view.master != replica.ring.me:
+                    raise _not_master(record)
+                if replica.mastership is not mastership:
+                    raise _not_master(record)
+                # In another epoch this node is about to hear of it: look again then.
+                if view.epoch == replica.view.epoch:
+                    revision = await registry.commit(
+                        [Guard(entry.key, entry.revision), Guard(ring.key, ring.revision)],
+                        [Delete(entry.key), Delete(ring.key)],
+                    )
+                    if revision is not None:
+                        await self._catalogue.wait_shown(revision)
+                        return
+            except ViewError as error:
+                raise _not_master(record) from error
+            except RegistryUnavailableError as error:
+                # After an unknown outcome "unavailable" proves nothing: the first commit may have
+                # been carried out. Ask until the registry answers.
+                if not unknown:
+                    raise registry_away() from error
+            except CommitUnknownError:
+                unknown = True
+            await asyncio.sleep(RETRY_S)
 
 
 def _not_master(record: QueueRecord) -> BrokerError:
     return BrokerError(
-        common.REASON_NOT_MASTER,
+        Reason.NOT_MASTER,
         f"queue {record.name!r}: this node is not its master any more; nothing was deleted",
         queue=record.name,
     )

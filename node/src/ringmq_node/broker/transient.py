@@ -1,31 +1,93 @@
-"""When a transient queue is gone.
+"""Transient queues that nobody holds any more: how that is judged, and their deletion.
 
-A transient queue lives in the memory of the nodes that hold it: as long as one synchronised
-member of its ring lives, it has everything. A node that is started again brings nothing of it
-back, and fetches it from one that lives. If nobody is left who could give it, the queue is
+A transient queue lives in the memory of the nodes that hold it. As long as one synchronised
+member of its ring lives, that member has everything. A node that is started again brings nothing
+back, and fetches the messages from a member that lives. If no such member is left, the queue is
 deleted, record and ring, and can be declared anew.
 
-"Nobody is left" must never be said of a ring that merely can't be seen: what is deleted then
-are confirmed messages. So it is said only when of every synchronised member of the view a
-*later life of its node* has been seen; a node has one life at a time (a later one holds the
-lock of its data directory, and an earlier one that hears of it stops). A member that does not
-answer, or whose lease has run out, may live: it may be cut off, or the registry was away. The
-queue then stays as it is, without a master, until that node is back in its old life, and forms
-the next view, or in a new one.
+"No member is left" must never be said of a ring that merely can't be seen: the messages deleted
+then are confirmed ones. So it is said only when, of every synchronised member of the view, a
+*later life of its node* has been seen. A node has one life at a time: a later one holds the lock
+of its data directory, and an earlier one stops when it hears of it. A member that doesn't answer,
+or whose lease has run out, may live: it may be cut off, or the registry may have been away. The
+queue then stays without a master until that node comes back, in its old life or in a new one.
 
-Whoever deletes guards ring and record with the revisions that were judged. A view that a
-living member has brought about meanwhile makes the deletion fail, and a deletion that was
-first makes the view fail: its proposal is a compare-and-set as well.
+The deletion guards ring and record with the revisions that were judged. If a living member has
+formed a view meanwhile, the deletion fails. If the deletion is first, the view fails: its proposal
+is a compare-and-set as well.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 
-from ringmq_gm import View
+from ringmq_gm import Group, Role, View, ring_key
+from ringmq_gm.registry.base import Delete, Guard, Registry, RegistryError
+from ringmq_node.model.records import QueueRecord
+from ringmq_node.replica.hosting import Hosting
+
+logger = logging.getLogger(__name__)
+
+# Time between two looks for transient queues that nobody holds.
+GONE_POLL_S = 0.5
 
 
 def is_gone(view: View, incarnation_of: Callable[[str], int]) -> bool:
-    """Whether every synchronised member is an earlier life. `incarnation_of(node)`: the highest
-    that was seen of a node, 0 if none was."""
+    """Whether every synchronised member is an earlier life of its node.
+
+    `incarnation_of(node)` is the highest incarnation that was seen of a node, 0 if none was.
+    """
     return all(incarnation_of(member.node) > member.incarnation for member in view.synced)
+
+
+class TransientQueues:
+    """Deletes transient queues that nobody holds."""
+
+    def __init__(self, registry: Registry, group: Group) -> None:
+        self._registry = registry
+        self._group = group
+
+    async def run(self, hosting: Hosting) -> None:
+        """Looks after the transient queues with a replica here, until cancelled."""
+        while True:
+            await asyncio.sleep(GONE_POLL_S)
+            outside = [
+                replica.record
+                for replica in hosting.replicas.values()
+                if not replica.record.durable and replica.ring.role is Role.OUTSIDE
+            ]
+            for record in outside:
+                try:
+                    await self.delete_if_gone(record)
+                except RegistryError as error:
+                    logger.info("queue %s: not deleted yet: %s", record.name, error)
+                    break
+
+    async def delete_if_gone(self, record: QueueRecord) -> bool:
+        """Deletes a transient queue that nobody holds; returns whether it did.
+
+        Raises `RegistryError`.
+        """
+        known = self._group.view(record.id)
+        if known is None or not is_gone(known, self._group.known_incarnation):
+            return False
+        ring = await self._registry.get(ring_key(record.id))
+        entry = await self._registry.get(record.key)
+        if ring is None or entry is None or QueueRecord.decode(entry.value).id != record.id:
+            return False
+        # The view that this node knew may be old: a member may have joined and synchronised since.
+        view = View.decode(ring.value)
+        if not is_gone(view, self._group.known_incarnation):
+            return False
+        revision = await self._registry.commit(
+            [Guard(ring.key, ring.revision), Guard(entry.key, entry.revision)],
+            [Delete(entry.key), Delete(ring.key)],
+        )
+        if revision is None:
+            return False
+        logger.warning(
+            "queue %s: transient, and %s are gone: deleted", record.name, [*map(str, view.synced)]
+        )
+        return True

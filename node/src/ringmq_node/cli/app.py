@@ -27,7 +27,7 @@ from ringmq_node.cli.output import fail
 from ringmq_node.cli.queue.command import promote, queue
 from ringmq_node.cli.store.command import store
 from ringmq_node.config import ConfigError
-from ringmq_node.model.reasons import StartError
+from ringmq_node.identity import StartError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

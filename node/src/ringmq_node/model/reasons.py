@@ -1,91 +1,70 @@
-"""What a node says no with.
+"""Why a node refuses a call, in words that every door can translate.
 
-BrokerError      to a client: a reason from the wire's list, and what to do
-StartError       to whoever starts a node: one line
+A door maps each `Reason` to its protocol in one table: the gRPC door to a status code and the
+wire's `Reason`, an AMQP door to a reply code. The table's completeness is tested, so a new reason
+can't be forgotten in a door.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum, auto
 
-import grpc
-from google.protobuf.any_pb2 import Any
-from google.protobuf.duration_pb2 import Duration
-from google.rpc import (  # type: ignore[import-untyped]
-    code_pb2,
-    error_details_pb2,
-    status_pb2,
-)
 
-from ringmq.v1 import common_pb2 as common
+class Reason(Enum):
+    """Names are those of `ringmq.v1.Reason`, without its prefix."""
 
-DOMAIN = "ringmq"
-STATUS_DETAILS_KEY = "grpc-status-details-bin"
+    # The caller's fault: mend the request.
+    QUEUE_NOT_FOUND = auto()
+    QUEUE_EXISTS = auto()
+    BAD_REQUEST = auto()
+    MESSAGE_TOO_LARGE = auto()
+    UNKNOWN_DELIVERY = auto()
+    SEQUENCE_GAP = auto()
+    UNKNOWN_PRODUCER = auto()
+    NOT_SYNCHRONISED = auto()
+    QUEUE_NOT_EMPTY = auto()
+    QUEUE_IN_USE = auto()
+    NOT_A_MEMBER = auto()
+    PRODUCER_FENCED = auto()
+    # The cluster's state: the same call may succeed later.
+    NO_MASTER = auto()
+    NOT_MASTER = auto()
+    TOO_FEW_SYNCHRONISED = auto()
+    OUTCOME_UNKNOWN = auto()
+    DRAINING = auto()
+    REGISTRY_UNAVAILABLE = auto()
+    TIMEOUT = auto()
+    REPAIRING = auto()
+    # The node's limits: an operator has to act.
+    DISK_FULL = auto()
+    STORE_FAILED = auto()
+    LIMIT_EXCEEDED = auto()
+    INTERNAL = auto()
 
-Code = grpc.StatusCode
 
-# The one place that says which gRPC status a reason has.
-CODES: dict[common.Reason.ValueType, grpc.StatusCode] = {
-    common.REASON_QUEUE_NOT_FOUND: Code.NOT_FOUND,
-    common.REASON_QUEUE_EXISTS: Code.FAILED_PRECONDITION,
-    common.REASON_BAD_REQUEST: Code.INVALID_ARGUMENT,
-    common.REASON_MESSAGE_TOO_LARGE: Code.INVALID_ARGUMENT,
-    common.REASON_UNKNOWN_DELIVERY: Code.FAILED_PRECONDITION,
-    common.REASON_SEQUENCE_GAP: Code.FAILED_PRECONDITION,
-    common.REASON_UNKNOWN_PRODUCER: Code.FAILED_PRECONDITION,
-    common.REASON_NOT_SYNCHRONISED: Code.FAILED_PRECONDITION,
-    common.REASON_QUEUE_NOT_EMPTY: Code.FAILED_PRECONDITION,
-    common.REASON_QUEUE_IN_USE: Code.FAILED_PRECONDITION,
-    common.REASON_NOT_A_MEMBER: Code.FAILED_PRECONDITION,
-    common.REASON_PRODUCER_FENCED: Code.FAILED_PRECONDITION,
-    common.REASON_NO_MASTER: Code.UNAVAILABLE,
-    common.REASON_NOT_MASTER: Code.UNAVAILABLE,
-    common.REASON_TOO_FEW_SYNCHRONISED: Code.UNAVAILABLE,
-    common.REASON_OUTCOME_UNKNOWN: Code.ABORTED,
-    common.REASON_DRAINING: Code.UNAVAILABLE,
-    common.REASON_REGISTRY_UNAVAILABLE: Code.UNAVAILABLE,
-    common.REASON_TIMEOUT: Code.DEADLINE_EXCEEDED,
-    common.REASON_REPAIRING: Code.UNAVAILABLE,
-    common.REASON_DISK_FULL: Code.RESOURCE_EXHAUSTED,
-    common.REASON_STORE_FAILED: Code.INTERNAL,
-    common.REASON_LIMIT_EXCEEDED: Code.RESOURCE_EXHAUSTED,
-    common.REASON_INTERNAL: Code.INTERNAL,
+# The same call may be sent again after this many milliseconds. A reason that isn't here asks for
+# another request, or for an operator.
+RETRY_AFTER_MS: dict[Reason, int] = {
+    Reason.NO_MASTER: 100,
+    Reason.NOT_MASTER: 10,
+    Reason.TOO_FEW_SYNCHRONISED: 250,
+    Reason.OUTCOME_UNKNOWN: 50,
+    Reason.DRAINING: 50,
+    Reason.REGISTRY_UNAVAILABLE: 500,
+    Reason.SEQUENCE_GAP: 0,
+    Reason.REPAIRING: 500,
 }
-
-# The same call may be sent again, after this many milliseconds.
-RETRY_AFTER_MS: dict[common.Reason.ValueType, int] = {
-    common.REASON_NO_MASTER: 100,
-    common.REASON_NOT_MASTER: 10,
-    common.REASON_TOO_FEW_SYNCHRONISED: 250,
-    common.REASON_OUTCOME_UNKNOWN: 50,
-    common.REASON_DRAINING: 50,
-    common.REASON_REGISTRY_UNAVAILABLE: 500,
-    common.REASON_SEQUENCE_GAP: 0,
-    common.REASON_REPAIRING: 500,
-}
-
-
-class StartError(Exception):
-    """A node can't start; the message says why, in one line."""
 
 
 class BrokerError(Exception):
-    """A refusal, as a client gets it."""
+    """A refusal as a client gets it: `metadata` holds the names and numbers of `message`."""
 
-    def __init__(
-        self,
-        reason: common.Reason.ValueType,
-        message: str,
-        **metadata: object,
-    ) -> None:
+    def __init__(self, reason: Reason, message: str, **metadata: object) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
         self.metadata: Mapping[str, str] = {key: str(value) for key, value in metadata.items()}
-
-    @property
-    def code(self) -> grpc.StatusCode:
-        return CODES[self.reason]
 
     @property
     def retryable(self) -> bool:
@@ -95,27 +74,7 @@ class BrokerError(Exception):
     def retry_after_ms(self) -> int:
         return RETRY_AFTER_MS.get(self.reason, 0)
 
-    def status_details(self) -> bytes:
-        """A serialized `google.rpc.Status` with ErrorInfo and, where it helps, RetryInfo."""
-        name = common.Reason.Name(self.reason).removeprefix("REASON_")
-        details = [
-            _pack(
-                error_details_pb2.ErrorInfo(
-                    reason=name, domain=DOMAIN, metadata=dict(self.metadata)
-                )
-            )
-        ]
-        if self.retryable:
-            delay = Duration()
-            delay.FromMilliseconds(self.retry_after_ms)
-            details.append(_pack(error_details_pb2.RetryInfo(retry_delay=delay)))
-        number = code_pb2.Code.Value(self.code.name)
-        status = status_pb2.Status(code=number, message=self.message, details=details)
-        data: bytes = status.SerializeToString()
-        return data
 
-
-def _pack(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -> Any:
-    packed = Any()
-    packed.Pack(message)
-    return packed
+def bad_request(message: str, *, field: str) -> BrokerError:
+    """The refusal of a request whose `field` can't be used."""
+    return BrokerError(Reason.BAD_REQUEST, message, field=field)

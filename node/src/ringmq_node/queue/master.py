@@ -48,8 +48,6 @@ class QueueMaster:
         self.state = state
         self.consumers = Subscriptions(messages)
         self.published_total = 0
-        # Attempts to delete the queue as it is: meanwhile nobody may publish or consume.
-        self.deletions = 0
         self._confirms = Confirms(state.last_number, state.next_position)
         self._ready = Ready(state.live, messages)
         self._removals = Removals()

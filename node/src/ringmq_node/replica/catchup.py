@@ -21,12 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringmq.v1 import ring_pb2 as wire
-from ringmq.v1.common_pb2 import Range as WireRange
-from ringmq_base.ranges import RangeSet
-from ringmq_node.queue.state import EpochStart, ReplicatedState
+from ringmq_base.limits import MIB
+from ringmq_node.queue.state import EpochStart
 
-FETCH_BYTES_MAX = 8 * 1024 * 1024
+# One call for bodies: how much it may bring, and how many ranges it may name.
+FETCH_BYTES_MAX = 8 * MIB
 FETCH_RANGES_MAX = 1000
 
 
@@ -52,48 +51,3 @@ def keep_below(
         )
         return min(my_end, their_end)
     return 0
-
-
-def state_to_wire(state: ReplicatedState) -> wire.FetchStateResponse:
-    return wire.FetchStateResponse(
-        number=state.last_number,
-        next_position=state.next_position,
-        live=_ranges_to_wire(state.live),
-        redelivered=_ranges_to_wire(state.redelivered),
-        transient=_ranges_to_wire(state.transient),
-        producers=[
-            wire.ProducerState(producer_id=producer_id, last_sequence=sequence)
-            for producer_id, sequence in state.producers.items()
-        ],
-        epochs=[
-            wire.EpochStart(
-                epoch=start.epoch,
-                first_number=start.first_number,
-                first_position=start.first_position,
-            )
-            for start in state.epochs
-        ],
-    )
-
-
-def state_from_wire(response: wire.FetchStateResponse) -> ReplicatedState:
-    return ReplicatedState(
-        last_number=response.number,
-        next_position=response.next_position,
-        epochs=[
-            EpochStart(start.epoch, start.first_number, start.first_position)
-            for start in response.epochs
-        ],
-        live=_ranges_from_wire(response.live),
-        redelivered=_ranges_from_wire(response.redelivered),
-        transient=_ranges_from_wire(response.transient),
-        producers={entry.producer_id: entry.last_sequence for entry in response.producers},
-    )
-
-
-def _ranges_to_wire(ranges: RangeSet) -> list[WireRange]:
-    return [WireRange(first=first, last=last) for first, last in ranges]
-
-
-def _ranges_from_wire(ranges: Sequence[WireRange]) -> RangeSet:
-    return RangeSet((pair.first, pair.last) for pair in ranges)

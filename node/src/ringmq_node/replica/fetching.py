@@ -1,8 +1,8 @@
-"""How a replica gets bodies that it misses from another member of its ring.
+"""How a replica gets missing bodies from another member of its ring.
 
-A joiner and the repair of damage ask alike. A position stands for the same message on every
-synchronised replica, so any of them may be asked; each says what it gives, and what is live
-there but damaged there as well.
+A joiner and the repair of damage ask in the same way. A position stands for the same message on
+every synchronised replica, so any of them may be asked. Each answers with the bodies that it has,
+and names the live positions whose bodies are damaged on its side as well.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
-from typing import cast
+from typing import Protocol, cast
 
 from ringmq_base.ranges import Range, RangeSet
+from ringmq_gm import MemberId
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.catchup import FETCH_RANGES_MAX
 from ringmq_node.storage import QueueStore
 
@@ -23,24 +25,42 @@ _RANGES_SHOWN = 10
 
 
 class SourceError(Exception):
-    """The source can't give what was asked for; another one may."""
+    """This source can't answer the request; another member may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """These positions are live at the source, and it has no bodies for them either."""
+    """These positions are live at the source, but their bodies are missing there as well."""
 
     ranges: tuple[Range, ...]
 
 
-# Bodies from a position on, and whether they are transient; or what there is none of.
+# A block of bodies with its first position and whether it is transient; or positions without any.
 Fetched = tuple[int, Block, bool] | Lacking
 FetchMessages = Callable[[Sequence[Range]], AsyncIterator[Fetched]]
+
+
+class Sources(Protocol):
+    """The other nodes, as replicas fetch from them. Each method raises `SourceError`."""
+
+    async def fetch_state(
+        self, queue_id: str, source: MemberId, number_min: int
+    ) -> ReplicatedState:
+        """The source's state of the queue as of op `number_min` or later."""
+        ...
+
+    def fetch_messages(
+        self, queue_id: str, source: MemberId, ranges: Sequence[Range]
+    ) -> AsyncIterator[Fetched]:
+        """Bodies of live messages in `ranges`, at most `FETCH_BYTES_MAX` of them."""
+        ...
+
+
 _Answers = AsyncGenerator[Fetched, None]
 
 
 def minus(ranges: RangeSet, others: RangeSet) -> RangeSet:
-    """What is in `ranges` and not in `others`."""
+    """The numbers that are in `ranges` and not in `others`."""
     rest = ranges.copy()
     if others:
         rest.subtract(others)
@@ -48,7 +68,7 @@ def minus(ranges: RangeSet, others: RangeSet) -> RangeSet:
 
 
 def common(ranges: RangeSet, others: RangeSet) -> RangeSet:
-    """What is in both."""
+    """The numbers that are in both sets."""
     return RangeSet(part for pair in others for part in ranges.intersection(*pair))
 
 
@@ -60,11 +80,12 @@ async def ask(
     is_cancelled: Callable[[], bool],
     on_filled: Callable[[int, int], None] = lambda first, last: None,
 ) -> RangeSet:
-    """Asks one member for what is missing (of `among` only, if given), as long as it gives any.
+    """Asks one member for missing bodies (only those in `among`, if given) while it gives any.
 
-    `on_filled(first, last)` for each range that isn't missing any more. Returns what that member
-    lacks, too. What is missing then and not among that isn't live there: acknowledged, or not
-    published yet. Raises what `fetch` raises, and `StoreFailedError`.
+    Calls `on_filled(first, last)` for each range whose bodies have come. Returns the missing
+    positions whose bodies that member lacks as well. Any other position that is still missing
+    isn't live at that member: it is acknowledged there, or not published yet. Raises the errors of
+    `fetch`, and `StoreFailedError`.
     """
     lacking = RangeSet()
     while not is_cancelled():
@@ -73,7 +94,7 @@ async def ask(
         if not ranges:
             break
         got_any = False
-        # Whoever stops half way ends the call, too.
+        # Leaving this loop early must end the call at the source as well.
         async with aclosing(cast(_Answers, fetch(ranges))) as answers:
             async for answer in answers:
                 if is_cancelled():
@@ -89,7 +110,8 @@ async def ask(
                 for part in parts:
                     got_any = True
                     on_filled(*part)
-                # Not faster than the disk: what isn't on it is in memory.
+                # Fetched bodies stay in memory until they are on disk: don't fetch faster than
+                # the disk takes them.
                 await store.wait_room()
         if not got_any:
             break

@@ -1,14 +1,14 @@
 """One run of catching up; `catchup` says how it goes and why.
 
-Holds back the ops that come before the state has been installed; after that ops go
-straight to the queue, and their removals shorten what is missing.
+Until the state has been installed, ops that the ring delivers are held back. After that they go
+straight to the queue, and the removals among them shorten the list of missing bodies.
 
-The state comes beside the ring and may be ahead of it. It is installed only once
-the ring has delivered the op that it ends with, in the same epoch. Else:
-1. the master numbers 8 and 9, and answers with its state after 9,
-2. it dies before anybody has got 8 from it,
-3. the next master gives 8 and 9 to other messages, and this replica would pass over
-   them as old (`test_state_of_a_master_that_died_with_it_is_not_installed`).
+The state comes beside the ring and may be ahead of it. It is installed only once the ring has
+delivered the op that it ends with, in the same epoch. Otherwise:
+1. The master numbers ops 8 and 9, and answers with its state after 9.
+2. It dies before any mirror has got 8 from it.
+3. The next master gives 8 and 9 to other messages, and this replica would skip them as ops that it
+   already has (`test_state_of_a_master_that_died_with_it_is_not_installed`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from ringmq_base.limits import MIB
 from ringmq_base.ranges import RangeSet
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.queue import ops
@@ -31,11 +32,11 @@ from ringmq_node.storage import QueueStore, StoreFailedError
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.2
-# How long the ring may take to deliver what the state has already.
+# How long the ring may take to deliver the ops that a fetched state includes.
 DELIVERY_DEADLINE_S = 5.0
-# Ops that wait for the state. Past it the oldest go, and a newer state is wanted.
-HELD_BACK_BYTES_MAX = 64 * 1024 * 1024
-# Between two lines of the log about what nobody has.
+# Ops held back for the state. Above it the oldest are dropped, and a newer state is needed.
+HELD_BACK_BYTES_MAX = 64 * MIB
+# Time between two log lines about messages that are damaged everywhere.
 TELL_S = 30.0
 
 FetchState = Callable[[int], Awaitable[ReplicatedState]]
@@ -43,7 +44,7 @@ Others = Sequence[FetchMessages]
 
 
 class Joining:
-    """`apply` is what is done with an op once the state is there."""
+    """`apply` takes an op once the state has been installed; `number` is the last op before."""
 
     def __init__(
         self,
@@ -56,8 +57,8 @@ class Joining:
         self.cancelled = False
         self._store = store
         self._sync = sync
-        # The last op that isn't held back, and its epoch; of the one that was the last
-        # before the joining nobody has to be asked.
+        # The last op before those that are held back, and its epoch. The epoch of the op that was
+        # the last one at the joining isn't known, and needn't be: that op is stable.
         self._number = number
         self._epoch: int | None = None
         self._apply = apply
@@ -68,7 +69,7 @@ class Joining:
         self._tell_at = 0.0
 
     def holds_back(self, number: int, epoch: int, payload: bytes) -> bool:
-        """Whether the op waits for the state; if not, it is to be applied now."""
+        """Returns True if the op waits for the state; else the caller applies it now."""
         if self._installed:
             return False
         self._held_back.append((number, epoch, payload))
@@ -85,11 +86,11 @@ class Joining:
         fetch_messages: FetchMessages,
         others: Callable[[], Others] = lambda: (),
     ) -> None:
-        """Returns when nothing is missing and all is on disk, or it has been cancelled.
+        """Returns when no body is missing and all is on disk, or the run was cancelled.
 
-        The state and the bodies are the master's; what it has lost itself the `others` are
-        asked for, who are synchronised. What all of them lack stays missing: a replica without
-        it is as good as they are.
+        State and bodies come from the master. Bodies that are damaged there are asked of `others`,
+        the other synchronised members. A body that all of them lack stays missing: a replica
+        without it is as good as they are.
         """
         while not self.cancelled:
             try:
@@ -109,7 +110,10 @@ class Joining:
                 self.cancelled = True
 
     async def _wait_delivered(self, state: ReplicatedState) -> None:
-        """Until the ring has delivered what `state` ends with; `SourceError` if it is not that."""
+        """Returns when the ring has delivered the op that `state` ends with.
+
+        Raises `SourceError` if that op doesn't come, or comes in another epoch.
+        """
         number = state.last_number
         try:
             async with asyncio.timeout(DELIVERY_DEADLINE_S):
@@ -117,16 +121,16 @@ class Joining:
                     self._arrived.clear()
                     await self._arrived.wait()
         except TimeoutError:
-            raise SourceError(f"the state is of op {number}, which does not come") from None
+            raise SourceError(f"the ring doesn't deliver op {number} of the state") from None
         if self.cancelled:
             return
         if number < self._number:
-            raise SourceError(f"the state is of op {number}, wanted is {self._number} or later")
+            raise SourceError(f"the state ends with op {number}, before op {self._number}")
         epoch = self._epoch
         if number > self._number:
             epoch = self._held_back[number - self._number - 1][1]
         if epoch is not None and epoch != state.epoch:
-            raise SourceError(f"op {number} is of epoch {epoch}, in the state of {state.epoch}")
+            raise SourceError(f"op {number} has epoch {epoch} here, {state.epoch} in the state")
 
     def _install(self, state: ReplicatedState) -> None:
         if self.cancelled:
@@ -147,10 +151,10 @@ class Joining:
         self._held_back_bytes = 0
 
     async def _fetch(self, fetch: FetchMessages, others: Callable[[], Others]) -> None:
-        """Until nothing is missing, but for what no synchronised member has."""
+        """Returns when the only bodies missing are those that no synchronised member has."""
         while self._store.missing and not self.cancelled:
-            # What is neither given nor lost has been acknowledged there, and the acks are on
-            # their way here.
+            # A position that was neither given nor reported lost was acknowledged at the master;
+            # the ack is on its way here.
             lost = await ask(self._store, fetch, is_cancelled=self._is_cancelled)
             silent: Exception | None = None
             for other in others() if lost else ():
@@ -172,7 +176,7 @@ class Joining:
         return self.cancelled
 
     def _tell(self, lost: RangeSet, silent: Exception | None) -> None:
-        """Bodies that nobody who answers has; once in a while."""
+        """Logs, once in a while, which bodies no answering member has."""
         now = asyncio.get_running_loop().time()
         if now < self._tell_at:
             return

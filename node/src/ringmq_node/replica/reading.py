@@ -1,6 +1,7 @@
-"""Reading the bodies of a queue for others: consumers, and members of the ring.
+"""Reading a queue's bodies for consumers and for other members of the ring.
 
-Nobody is given what lies behind a body that is missing: the caller has to know of it.
+A read stops before the first missing body. If it skipped that body, the reader would take a
+damaged message for an acknowledged one.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ringmq.v1 import common_pb2 as common
 from ringmq_base.ranges import RangeSet
-from ringmq_node.model.reasons import BrokerError
+from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.run import Run
 from ringmq_node.storage import CorruptError, QueueStore, StoreError
 
@@ -21,9 +21,9 @@ def read_whole(
 ) -> list[Run]:
     """`store.fetch` (if `ahead`) or `store.read`, up to the first position that is missing.
 
-    No more than `bytes_max` of bodies and properties together, but for the first message, which
-    may have any size. Nothing if the first live one is missing. What is found damaged is missing
-    from then on. Raises `ReadError`.
+    Returns at most `bytes_max` of bodies and properties together, except that the first message
+    may have any size; nothing if the first live message is missing. A body that is found damaged
+    counts as missing from then on. Raises `StoreError`.
     """
     read = store.fetch if ahead else store.read
     while True:
@@ -38,13 +38,17 @@ def read_whole(
             if len(store.missing) == before:
                 raise
             continue
-        # A segment that was unfolded may have lost positions that `read` has passed over.
+        # Loading a segment may have found damaged entries, which `read` then passed over: read
+        # again, up to the first of them.
         if len(store.missing) == before:
             return _cut(runs, bytes_max)
 
 
 def _cut(runs: list[Run], bytes_max: int) -> list[Run]:
-    """The store counts bodies only: it has no sizes of properties in memory."""
+    """Cuts `runs` at `bytes_max`, properties included.
+
+    The store can't do this: it has no sizes of properties in memory, and counts bodies only.
+    """
     left = bytes_max
     for index, run in enumerate(runs):
         size = run.block.sent_bytes()
@@ -59,8 +63,8 @@ def _cut(runs: list[Run], bytes_max: int) -> list[Run]:
 class MasterBodies:
     """The store, as the master's core reads it (`queue.master.Messages`).
 
-    What can't be read at all, as opposed to one damaged body, is told to `failed`, and raised
-    as `BrokerError`.
+    One damaged body is a missing message. An error that makes the store unreadable as a whole is
+    reported to `failed`, and raised as `BrokerError`.
     """
 
     def __init__(self, store: QueueStore, failed: Callable[[StoreError], None]) -> None:
@@ -99,4 +103,4 @@ class MasterBodies:
             yield
         except StoreError as error:
             self._failed(error)
-            raise BrokerError(common.REASON_STORE_FAILED, str(error)) from error
+            raise BrokerError(Reason.STORE_FAILED, str(error)) from error

@@ -1,21 +1,21 @@
-"""Bodies that a replica of a ring has found damaged, fetched again from the other members.
+"""Damaged bodies of a replica, fetched again from the other members of its ring.
 
-Damage to a body is a matter of one message: the replica knows every op, so it stays in its
-ring (docs/decisions/0014-damage-is-repaired-in-place.md). The store says `lost`: some live
-positions are missing. One task then goes around the other synchronised members, one after the
-other, until nothing is missing or each has said that it doesn't have it, or has not
-answered in its time. What is left is *given up*: nobody waits for it any more.
+A damaged body concerns one message. The replica knows every op, so it stays in its ring
+(docs/decisions/0014-damage-is-repaired-in-place.md). The store reports that live positions have
+gone missing. One task then asks the other synchronised members, one after the other, until no
+body is missing, or every member has said that it lacks the rest or hasn't answered in its time.
+The rest is *given up*: the queue goes on without waiting for it.
 
-Whoever is asked may know a later view, in which this replica isn't the master that it takes itself
-for, and have another message at a position that nobody has confirmed. Such a body is never
-delivered, and is dropped with the rest of the diverged tail when this replica joins again.
+The member that is asked may know a later view, in which this replica isn't the master that it
+takes itself for. It may then have another message at a position that was never confirmed. Such a
+body is never delivered, and is dropped with the diverged tail when this replica joins again.
 
-Bounded: a member that gives nothing has `MEMBER_DEADLINE_S`. What was given up is asked for
-again only when the view changes (somebody may have come back), when more is lost, or after
-`AGAIN_S`.
+Bounds: a member that gives nothing has `MEMBER_DEADLINE_S`. Given-up bodies are asked for again
+only when the view changes (a member with them may have come back), when more bodies are lost, or
+after `AGAIN_S`.
 
-Invariant: while the replica is a master or a mirror, each missing position is given up, or the
-task is about to ask for it.
+Invariant: while the replica is a master or a mirror, each missing position has been given up, or
+the task is about to ask for it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ logger = logging.getLogger(__name__)
 MEMBER_DEADLINE_S = 10.0
 # Between two calls to a member that can't answer just now.
 RETRY_S = 0.2
-# When what was given up is asked for again though nothing has changed.
+# Time until given-up bodies are asked for again though nothing has changed.
 AGAIN_S = 60.0
 
 
-class Owner(Protocol):
-    """The replica."""
+class RepairedReplica(Protocol):
+    """The replica, as its repair uses it."""
 
     @property
     def queue_name(self) -> str: ...
@@ -55,38 +55,38 @@ class Owner(Protocol):
 
     def fetch_from(self, source: MemberId, ranges: Sequence[Range]) -> AsyncIterator[Fetched]: ...
     def bodies_lost(self) -> None:
-        """Some bodies have gone missing."""
+        """Bodies have gone missing; called once for all that were lost in a turn of the loop."""
         ...
 
     def bodies_filled(self, first: int, last: int) -> None:
-        """These were missing, and are here."""
+        """The missing bodies of these positions have come."""
         ...
 
     def bodies_given_up(self, ranges: Sequence[Range]) -> None:
-        """These are missing, and nobody has them."""
+        """These bodies are missing, and no synchronised member gives them."""
         ...
 
 
 class Repair:
-    """Of one replica. On the event loop's thread."""
+    """The repair of one replica; used on the event loop's thread."""
 
-    def __init__(self, store: QueueStore, owner: Owner) -> None:
-        # Missing, and nobody had it the last time, in this view.
+    def __init__(self, store: QueueStore, owner: RepairedReplica) -> None:
+        # Missing positions whose bodies no member had when they were last asked, in this view.
         self.given_up = RangeSet()
         self._store = store
         self._owner = owner
         self._active = False
         self._task: asyncio.Task[None] | None = None
-        # Something is to be asked for; and by whom that is answered has changed.
+        # Set when more bodies are lost; the view's flag says that the members to ask have changed.
         self._wanted = asyncio.Event()
         self._view_changed = False
-        # Of the call to a member that is under way.
+        # The deadline of the call that is under way.
         self._limit: asyncio.Timeout | None = None
-        # Messages that the member that is being asked has given.
+        # Messages that the member being asked has given so far.
         self._filled = 0
-        # The owner is about to be told that some are lost.
+        # A call of `bodies_lost` is scheduled.
         self._telling = False
-        # What the log has been told of.
+        # Given-up positions that have been logged.
         self._told = RangeSet()
         store.on_lost = self._lost
 
@@ -99,20 +99,21 @@ class Repair:
         elif self._store.missing:
             self._view_changed = True
             if self._limit is not None and not self._limit.expired():
-                # Whoever is silent may not be one of those to be asked any more.
+                # The silent member may not be in the new view: don't wait for it any longer.
                 self._limit.reschedule(asyncio.get_running_loop().time())
             self._begin()
 
     def stop(self) -> None:
-        """Nothing is asked for any more."""
+        """Ends the task, if one is running."""
         self._active = False
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     def _lost(self) -> None:
-        # Not at once: whoever was reading is in the middle of something. And once for all that
-        # is lost in this turn of the loop, as the owner looks at all that it has.
+        # Later, because the reader that found the damage is in the middle of its work. And once
+        # for everything that is lost in this turn of the loop: the owner recounts its whole queue,
+        # which for thousands of damaged bodies, one by one, would hold the loop for minutes.
         if not self._telling:
             self._telling = True
             asyncio.get_running_loop().call_soon(self._tell)
@@ -140,11 +141,11 @@ class Repair:
                         async with asyncio.timeout(AGAIN_S):
                             await self._wanted.wait()
         except (StoreError, BrokerError) as error:
-            # The node has been told of it, and leaves its rings.
+            # The store has told the node, which leaves its rings.
             logger.info("queue %s: repair ended: %s", self._owner.queue_name, error)
 
     async def _go_around(self) -> None:
-        """Asks each of the others once. What is lost meanwhile is for the next time."""
+        """Asks every other member once; bodies lost meanwhile wait for the next round."""
         tried = self._store.missing.copy()
         silent: list[MemberId] = []
         for source in self._owner.synchronised_others():
@@ -160,7 +161,7 @@ class Repair:
             self._give_up(common(tried, self._store.missing), silent)
 
     async def _ask(self, source: MemberId) -> bool:
-        """Whether the member has answered."""
+        """Asks one member for all missing bodies; returns False if it didn't answer in time."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(MEMBER_DEADLINE_S) as limit:

@@ -1,142 +1,237 @@
-"""`ringmq.v1.Ring`, as far as it isn't links: state and bodies for replicas that join, and
-bodies for those that have found theirs damaged."""
+"""The other nodes over gRPC: their brokers (`broker.peers`) and replicas (`replica.fetching`)."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
-from ringmq.v1 import common_pb2 as common
-from ringmq.v1 import ring_pb2 as wire
+from ringmq.v1 import admin_pb2 as admin
+from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import ring_pb2 as ring
 from ringmq_base.ranges import Range
-from ringmq_gm import MemberId, Role
-from ringmq_node.doors.grpc.service import Context, Service, parse
+from ringmq_gm import MemberId
+from ringmq_node.broker.cluster import Cluster
+from ringmq_node.broker.peers import DeleteConditions, Got, Promoted
+from ringmq_node.doors.grpc import wire
+from ringmq_node.doors.grpc.channels import Channels, wait_connected
+from ringmq_node.doors.grpc.service import RELAYED_METADATA, parse
+from ringmq_node.doors.grpc.status import from_call
+from ringmq_node.model.info import NodeResources, QueueInfo
 from ringmq_node.model.reasons import BrokerError
+from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block, BlockError
 from ringmq_node.queue.state import ReplicatedState
-from ringmq_node.replica.catchup import FETCH_BYTES_MAX, state_from_wire, state_to_wire
+from ringmq_node.replica.catchup import FETCH_BYTES_MAX
 from ringmq_node.replica.fetching import Fetched, Lacking, SourceError
-from ringmq_node.replica.reading import read_whole
-from ringmq_node.replica.replica import Replica
-from ringmq_node.storage import StoreError
 
-if TYPE_CHECKING:
-    from ringmq_node.node import Node
-
-NAME = "ringmq.v1.Ring"
+BROKER = "ringmq.v1.Broker"
+ADMIN = "ringmq.v1.Admin"
+RING = "ringmq.v1.Ring"
 STATE_DEADLINE_S = 10.0
 MESSAGES_DEADLINE_S = 60.0
-MESSAGES_PER_RUN_MAX = 4096
+# gRPC takes no larger timeout for granted.
+TIMEOUT_S_MAX = 3600.0
+
+Response = TypeVar("Response", bound=Message)
 
 
-class FetchService:
-    """What this node gives to others."""
+class GrpcPeers:
+    """Implements `broker.peers.Peers`; the errors are described there."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        return Service(
-            NAME,
-            unary={"FetchState": self._state},
-            streams={},
-            unary_stream={"FetchMessages": self._messages},
+    async def _ask(
+        self,
+        address: str,
+        method: str,
+        request: Message,
+        kind: type[Response],
+        *,
+        deadline_s: float,
+        repeatable: bool,
+    ) -> Response:
+        """`repeatable`: the call does no harm if it is carried out twice."""
+        channel = self._channels.to(address)
+        call: Any = channel.unary_unary(f"/{method}")
+        if not repeatable:
+            await wait_connected(channel)
+        try:
+            data: bytes = await call(
+                request.SerializeToString(),
+                timeout=min(deadline_s, TIMEOUT_S_MAX),
+                metadata=RELAYED_METADATA,
+            )
+        except grpc.aio.AioRpcError as error:
+            raise from_call(error, repeatable=repeatable) from error
+        return parse(kind, data)
+
+    async def queue_info(self, address: str, queue: str, *, deadline_s: float) -> QueueInfo:
+        response = await self._ask(
+            address,
+            f"{BROKER}/GetQueue",
+            broker.GetQueueRequest(queue=queue),
+            broker.GetQueueResponse,
+            deadline_s=deadline_s,
+            repeatable=True,
+        )
+        return wire.queue_from_wire(response.queue)
+
+    async def set_mode(
+        self, address: str, queue: str, mode: QueueMode, *, deadline_s: float
+    ) -> QueueMode:
+        response = await self._ask(
+            address,
+            f"{BROKER}/SetQueueMode",
+            broker.SetQueueModeRequest(queue=queue, mode=wire.mode_to_wire(mode)),
+            broker.SetQueueModeResponse,
+            deadline_s=deadline_s,
+            repeatable=True,
+        )
+        return wire.mode_from_wire(response.before) or QueueMode.DEFAULT
+
+    async def delete(
+        self, address: str, queue: str, conditions: DeleteConditions, *, deadline_s: float
+    ) -> int:
+        response = await self._ask(
+            address,
+            f"{BROKER}/DeleteQueue",
+            broker.DeleteQueueRequest(
+                queue=queue, if_empty=conditions.if_empty, if_unused=conditions.if_unused
+            ),
+            broker.DeleteQueueResponse,
+            deadline_s=deadline_s,
+            repeatable=False,
+        )
+        return response.messages
+
+    async def purge(self, address: str, queue: str, *, deadline_s: float) -> int:
+        response = await self._ask(
+            address,
+            f"{BROKER}/PurgeQueue",
+            broker.PurgeQueueRequest(queue=queue),
+            broker.PurgeQueueResponse,
+            deadline_s=deadline_s,
+            repeatable=False,
+        )
+        return response.messages
+
+    async def get(
+        self,
+        address: str,
+        queue: str,
+        messages_max: int,
+        bytes_max: int,
+        *,
+        remove: bool,
+        deadline_s: float,
+    ) -> Got:
+        response = await self._ask(
+            address,
+            f"{BROKER}/GetMessages",
+            broker.GetMessagesRequest(
+                queue=queue,
+                messages_max=messages_max,
+                bytes_max=bytes_max,
+                mode=broker.GET_MODE_REMOVE if remove else broker.GET_MODE_PEEK,
+            ),
+            broker.GetMessagesResponse,
+            deadline_s=deadline_s,
+            repeatable=not remove,
+        )
+        return Got(
+            [wire.run_from_wire(each) for each in response.deliveries], response.messages_ready
         )
 
-    def _source(self, queue_id: str) -> Replica:
-        replica = self._node.directory.replicas.get(queue_id)
-        if replica is None or replica.ring.role not in (Role.MASTER, Role.MIRROR):
-            raise BrokerError(
-                common.REASON_NOT_MASTER, f"no synchronised replica of {queue_id} is here"
-            )
-        return replica
+    async def discard_damaged(self, address: str, queue: str, *, deadline_s: float) -> int:
+        response = await self._ask(
+            address,
+            f"{ADMIN}/DiscardDamaged",
+            admin.DiscardDamagedRequest(queue=queue),
+            admin.DiscardDamagedResponse,
+            deadline_s=deadline_s,
+            repeatable=True,
+        )
+        return response.messages
 
-    async def _state(self, data: bytes, context: Context) -> bytes:
-        request = parse(wire.FetchStateRequest, data)
-        replica = self._source(request.queue)
-        async with asyncio.timeout(context.time_remaining() or STATE_DEADLINE_S):
-            await replica.wait_number(request.number_min)
-        return state_to_wire(replica.store.state).SerializeToString()
+    async def promote(self, address: str, queue: str, node: str, *, deadline_s: float) -> Promoted:
+        response = await self._ask(
+            address,
+            f"{ADMIN}/PromoteMirror",
+            admin.PromoteMirrorRequest(queue=queue, node=node),
+            admin.PromoteMirrorResponse,
+            deadline_s=deadline_s,
+            repeatable=True,
+        )
+        return Promoted(response.old_master, response.new_master, response.epoch, response.took_ms)
 
-    async def _messages(self, data: bytes, context: Context) -> None:
-        request = parse(wire.FetchMessagesRequest, data)
-        store = self._source(request.queue).store
-        left = min(request.bytes_max or FETCH_BYTES_MAX, FETCH_BYTES_MAX)
-        lacking: list[common.Range] = []
-        for pair in request.positions:
-            first = pair.first
-            while left > 0 and first <= pair.last:
-                try:
-                    runs = read_whole(
-                        store,
-                        first,
-                        pair.last,
-                        bytes_max=min(left, 1024 * 1024),
-                        messages_max=MESSAGES_PER_RUN_MAX,
-                        ahead=False,
-                    )
-                except StoreError as error:
-                    raise BrokerError(common.REASON_STORE_FAILED, str(error)) from error
-                if not runs:
-                    gaps = store.missing.intersection(first, pair.last)
-                    if not gaps:
-                        break
-                    lacking.append(common.Range(first=gaps[0][0], last=gaps[0][1]))
-                    first = gaps[0][1] + 1
-                for run in runs:
-                    left -= run.block.sent_bytes()
-                    first = run.first_position + run.block.count
-                    message = wire.FetchMessagesResponse(
-                        first_position=run.first_position,
-                        count=run.block.count,
-                        block=run.block.data,
-                        transient=run.transient,
-                    )
-                    await context.write(message.SerializeToString())
-        if lacking:
-            message = wire.FetchMessagesResponse(missing=lacking)
-            await context.write(message.SerializeToString())
+    async def mastered_queues(
+        self, address: str, prefix: str, *, deadline_s: float
+    ) -> list[QueueInfo]:
+        response = await self._ask(
+            address,
+            f"{ADMIN}/ListQueues",
+            admin.ListQueuesRequest(prefix=prefix),
+            admin.ListQueuesResponse,
+            deadline_s=deadline_s,
+            repeatable=True,
+        )
+        return [wire.queue_from_wire(info) for info in response.queues]
+
+    async def resources(self, address: str, *, deadline_s: float) -> NodeResources:
+        response = await self._ask(
+            address,
+            f"{ADMIN}/GetResources",
+            admin.GetResourcesRequest(),
+            admin.GetResourcesResponse,
+            deadline_s=deadline_s,
+            repeatable=True,
+        )
+        return wire.resources_from_wire(response.resources)
 
 
-class Fetcher:
-    """What this node gets from others."""
+class GrpcSources:
+    """Implements `replica.fetching.Sources`: state and bodies of other nodes' replicas."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, channels: Channels, cluster: Cluster) -> None:
+        self._channels = channels
+        self._cluster = cluster
 
-    def _call(self, kind: str, source: MemberId, method: str) -> Any:
-        if source == self._node.me:
+    def _channel(self, source: MemberId) -> grpc.aio.Channel:
+        if source == self._cluster.me:
             raise SourceError("this is the node itself")
-        channel = self._node.channels.to(self._node.address_of(source))
-        return getattr(channel, kind)(f"/{NAME}/{method}")
+        try:
+            return self._channels.to(self._cluster.address_of(source))
+        except BrokerError as error:
+            raise SourceError(str(error)) from error
 
-    async def state(self, queue_id: str, source: MemberId, number_min: int) -> ReplicatedState:
-        request = wire.FetchStateRequest(queue=queue_id, number_min=number_min)
-        call = self._call("unary_unary", source, "FetchState")
+    async def fetch_state(
+        self, queue_id: str, source: MemberId, number_min: int
+    ) -> ReplicatedState:
+        request = ring.FetchStateRequest(queue=queue_id, number_min=number_min)
+        call: Any = self._channel(source).unary_unary(f"/{RING}/FetchState")
         try:
             data = await call(request.SerializeToString(), timeout=STATE_DEADLINE_S)
         except grpc.aio.AioRpcError as error:
             raise SourceError(f"no state from {source}: {error.details()}") from error
-        return state_from_wire(parse(wire.FetchStateResponse, data))
+        return wire.state_from_wire(parse(ring.FetchStateResponse, data))
 
-    async def messages(
+    async def fetch_messages(
         self, queue_id: str, source: MemberId, ranges: Sequence[Range]
     ) -> AsyncIterator[Fetched]:
-        request = wire.FetchMessagesRequest(
-            queue=queue_id,
-            positions=[common.Range(first=first, last=last) for first, last in ranges],
-            bytes_max=FETCH_BYTES_MAX,
+        request = ring.FetchMessagesRequest(
+            queue=queue_id, positions=wire.ranges_to_wire(ranges), bytes_max=FETCH_BYTES_MAX
         )
-        method = self._call("unary_stream", source, "FetchMessages")
+        method: Any = self._channel(source).unary_stream(f"/{RING}/FetchMessages")
         call = method(request.SerializeToString(), timeout=MESSAGES_DEADLINE_S)
         try:
             async for data in call:
-                response = parse(wire.FetchMessagesResponse, data)
+                response = parse(ring.FetchMessagesResponse, data)
                 if response.missing:
-                    yield Lacking(tuple((each.first, each.last) for each in response.missing))
+                    yield Lacking(tuple(wire.ranges_from_wire(response.missing)))
                 else:
                     yield response.first_position, Block(response.block), response.transient
         except grpc.aio.AioRpcError as error:

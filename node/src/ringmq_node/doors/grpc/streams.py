@@ -1,64 +1,55 @@
-"""The publish and consume streams, on the node that is the queue's master."""
+"""The publish and consume streams, on the node that is the queue's master.
+
+A stream is its queue's session (`replica.sessions`): it turns requests into calls of `Publishing`
+or `Consuming`, and confirms, deliveries and `moved` into responses.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
-from ringmq_base.limits import HEARTBEATS_MISSED_MAX, PRODUCER_ID_BYTES_MAX
+from ringmq_base.limits import HEARTBEATS_MISSED_MAX
 from ringmq_base.ranges import Range
-from ringmq_gm import Refusal, RingClosedError
-from ringmq_node.broker.deleting import check_not_deleting
-from ringmq_node.doors.grpc.service import Context, Outbox, parse
-from ringmq_node.model.reasons import BrokerError
+from ringmq_gm import RingClosedError
+from ringmq_node.broker.broker import Broker
+from ringmq_node.broker.consuming import Consuming
+from ringmq_node.broker.publishing import Publishing
+from ringmq_node.doors.grpc.service import Context, parse
+from ringmq_node.doors.grpc.status import reason_to_wire
+from ringmq_node.doors.grpc.wire import ranges_from_wire, ranges_to_wire, run_to_wire
+from ringmq_node.doors.grpc.writer import StreamWriter
+from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from ringmq_node.queue.run import Run
-from ringmq_node.replica.replica import Replica
 
-BATCH_BYTES_MAX = 1024 * 1024
-BATCH_MESSAGES_MAX = 8192
-PREFETCH_MESSAGES = 1000
-PREFETCH_MESSAGES_MAX = 1_000_000
-PREFETCH_BYTES = 16 * 1024 * 1024
-PREFETCH_BYTES_MAX = 1024 * 1024 * 1024
-# How long a client that does not read may hold up the end of its stream.
+# How long a client that doesn't read may hold up the end of its stream.
 LAST_WRITE_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
-    """What a node tells its clients when they open a stream."""
-
-    node: str
-    message_bytes_max: int
-    properties_bytes_max: int
-    heartbeat_s: float
-    locate: Callable[[str], tuple[str, str]]
-
-
 class Stream:
-    """What both kinds of stream have in common: reading, writing, heartbeats, the end."""
+    """The parts that both kinds of stream share: reading, writing, heartbeats, the end."""
 
-    def __init__(self, context: Context, replica: Replica, limits: StreamLimits) -> None:
-        self.replica = replica
-        self.limits = limits
-        self.outbox = Outbox(context, self.ranges_response)
+    def __init__(self, context: Context, heartbeat_s: float) -> None:
+        self.writer = StreamWriter(context, self.ranges_response)
         self._context = context
+        self._heartbeat_s = heartbeat_s
+        # The peer has sent something since the last heartbeat was due.
         self._heard = True
-        # What was read last waits for the ring; nothing more is read meanwhile.
+        # The last request waits for room in the ring; meanwhile nothing more is read.
         self._held_back = False
 
     async def run(self) -> None:
-        """Until the client ends it, the replica stops serving, or either falls silent."""
+        """Returns when the client ends the stream, the queue moves, or the peer falls silent."""
         reader = asyncio.create_task(self._read(), name="stream reader")
-        writer = asyncio.create_task(self.outbox.run(), name="stream writer")
+        writer = asyncio.create_task(self.writer.run(), name="stream writer")
         tasks = [reader, writer, asyncio.create_task(self._keep_alive(), name="stream heartbeat")]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -66,14 +57,14 @@ class Stream:
                 with suppress(RingClosedError):  # the client has been told by then
                     task.result()
             if reader in done:
-                # The client will send no more; what it has been answered still goes out.
-                self.outbox.close()
-                await asyncio.wait([writer], timeout=self.limits.heartbeat_s)
+                # The client will send no more; the answers to its requests still go out.
+                self.writer.close()
+                await asyncio.wait([writer], timeout=self._heartbeat_s)
         finally:
             self.closed()
             # A status can't be sent while a message is being written: gRPC refuses that,
             # and the client would hear nothing at all.
-            self.outbox.drop()
+            self.writer.drop()
             await asyncio.wait([writer], timeout=LAST_WRITE_S)
             for task in tasks:
                 task.cancel()
@@ -85,38 +76,44 @@ class Stream:
             if data is grpc.aio.EOF:
                 return
             self._heard = True
-            await self.outbox.wait_room()
+            await self.writer.wait_room()
             self._held_back = True
-            while self.replica.ring.refusal() is Refusal.FULL:
-                await self.replica.ring.wait_writable()
+            await self.wait_room()
             self._held_back = False
             self.received(data)
 
     async def _keep_alive(self) -> None:
         silent = 0
         while silent < HEARTBEATS_MISSED_MAX:
-            written = self.outbox.written
-            await asyncio.sleep(self.limits.heartbeat_s)
-            progress = self.outbox.written != written
-            # Whom this end does not read can't be heard. If that is because the peer doesn't
-            # read its answers, reading some is the only sign of life that there can be.
-            alive = self._heard or self._held_back or (self.outbox.full and progress)
+            written = self.writer.written
+            await asyncio.sleep(self._heartbeat_s)
+            progress = self.writer.written != written
+            # A peer that this end doesn't read can't be heard. If it isn't read because it doesn't
+            # read its answers, then reading some of them is the only sign of life it can give.
+            alive = self._heard or self._held_back or (self.writer.full and progress)
             silent = 0 if alive else silent + 1
             self._heard = False
-            if not progress and self.outbox.empty:
-                self.outbox.put(self.heartbeat())
+            if not progress and self.writer.empty:
+                self.writer.put(self.heartbeat())
 
-    def moved(self, reason: common.Reason.ValueType) -> None:
-        """The replica does not serve any more."""
-        node, address = self.limits.locate(self.replica.record.name)
-        self.outbox.put(
-            self.moved_response(broker.Moved(node=node, address=address, reason=reason))
-        )
-        self.outbox.close()
+    def moved(self, reason: Reason) -> None:
+        """The queue's master is elsewhere now, or nowhere (`replica.sessions`)."""
+        node, address = self.successor()
+        moved = broker.Moved(node=node, address=address, reason=reason_to_wire(reason))
+        self.writer.put(self.moved_response(moved))
+        self.writer.close()
+
+    @abstractmethod
+    async def wait_room(self) -> None:
+        """Returns when the queue takes another request."""
 
     @abstractmethod
     def received(self, data: bytes) -> None:
         """Takes one request."""
+
+    @abstractmethod
+    def successor(self) -> tuple[str, str]:
+        """Node and address of the new master."""
 
     @abstractmethod
     def closed(self) -> None: ...
@@ -125,7 +122,7 @@ class Stream:
     def ranges_response(
         self, ranges: Sequence[Range]
     ) -> broker.PublishResponse | broker.ConsumeResponse:
-        """What says that these are confirmed, or settled."""
+        """The response that says that these are confirmed, or settled."""
 
     @abstractmethod
     def heartbeat(self) -> broker.PublishResponse | broker.ConsumeResponse: ...
@@ -137,30 +134,33 @@ class Stream:
 
 
 class PublishStream(Stream):
-    """Batches in, confirms out."""
+    """Batches in, confirms out. Made by `open`."""
 
-    def __init__(
-        self, context: Context, replica: Replica, limits: StreamLimits, opening: broker.PublishOpen
-    ) -> None:
-        super().__init__(context, replica, limits)
-        if len(opening.producer_id) > PRODUCER_ID_BYTES_MAX:
-            raise BrokerError(
-                common.REASON_BAD_REQUEST,
-                f"a producer id has at most {PRODUCER_ID_BYTES_MAX} bytes",
-                field="producer_id",
-            )
-        self._producer_id = opening.producer_id
-        self._number, last_sequence = replica.open_publisher(self, opening.producer_id)
+    publishing: Publishing
+
+    @classmethod
+    async def open(
+        cls, context: Context, door: Broker, opening: broker.PublishOpen
+    ) -> PublishStream:
+        """Raises `BrokerError` if the queue can't be published to."""
+        stream = cls(context, door.settings.heartbeat_s)
+        stream.publishing = await door.open_publisher(
+            opening.queue, stream, producer_id=opening.producer_id
+        )
         opened = broker.PublishOpened(
-            last_sequence=last_sequence,
-            message_bytes_max=limits.message_bytes_max,
+            last_sequence=stream.publishing.last_sequence,
+            message_bytes_max=door.settings.message_bytes_max,
             batch_bytes_max=BATCH_BYTES_MAX,
             batch_messages_max=BATCH_MESSAGES_MAX,
-            heartbeat_ms=round(limits.heartbeat_s * 1000),
-            node=limits.node,
-            epoch=replica.view.epoch,
+            heartbeat_ms=round(door.settings.heartbeat_s * 1000),
+            node=door.node,
+            epoch=stream.publishing.epoch,
         )
-        self.outbox.put(broker.PublishResponse(opened=opened))
+        stream.writer.put(broker.PublishResponse(opened=opened))
+        return stream
+
+    async def wait_room(self) -> None:
+        await self.publishing.wait_room()
 
     def received(self, data: bytes) -> None:
         request = parse(broker.PublishRequest, data)
@@ -170,85 +170,41 @@ class PublishStream(Stream):
             case "heartbeat":
                 pass
             case _:
-                raise BrokerError(
-                    common.REASON_BAD_REQUEST, "after Open come batches", field="request"
-                )
+                raise bad_request("after Open come batches", field="request")
 
     def _batch(self, batch: broker.PublishBatch) -> None:
-        bodies = batch.bodies
         try:
-            self._check(batch)
-            properties = [entry.SerializeToString() for entry in batch.properties]
-            self._check_properties(properties)
-            check_not_deleting(self.replica)
-            self.replica.publish(
-                self._number,
-                self._producer_id,
+            self.publishing.publish(
                 batch.first_sequence,
-                bodies,
-                properties,
+                batch.bodies,
+                [entry.SerializeToString() for entry in batch.properties],
                 transient=batch.transient,
             )
         except BrokerError as error:
             self._reject(batch, error)
 
-    def _check(self, batch: broker.PublishBatch) -> None:
-        count = len(batch.bodies)
-        if not 1 <= count <= BATCH_MESSAGES_MAX:
-            raise BrokerError(
-                common.REASON_BAD_REQUEST,
-                f"a batch has 1 to {BATCH_MESSAGES_MAX} messages, this one {count}",
-                field="bodies",
-            )
-        if batch.first_sequence < 1:
-            raise BrokerError(
-                common.REASON_BAD_REQUEST, "sequences begin with 1", field="first_sequence"
-            )
-        if len(batch.properties) not in (0, 1, count):
-            raise BrokerError(
-                common.REASON_BAD_REQUEST,
-                f"{len(batch.properties)} properties for {count} messages: none, one or as many",
-                field="properties",
-            )
-        largest = max(map(len, batch.bodies))
-        if largest > self.limits.message_bytes_max:
-            raise BrokerError(
-                common.REASON_MESSAGE_TOO_LARGE,
-                f"a message of {largest} bytes; {self.limits.message_bytes_max} are allowed",
-                size_bytes=largest,
-                limit_bytes=self.limits.message_bytes_max,
-            )
-
-    def _check_properties(self, properties: Sequence[bytes]) -> None:
-        largest = max(map(len, properties), default=0)
-        if largest > self.limits.properties_bytes_max:
-            raise BrokerError(
-                common.REASON_MESSAGE_TOO_LARGE,
-                f"properties of {largest} bytes; {self.limits.properties_bytes_max} are allowed",
-                field="properties",
-                size_bytes=largest,
-                limit_bytes=self.limits.properties_bytes_max,
-            )
-
     def _reject(self, batch: broker.PublishBatch, error: BrokerError) -> None:
         last = batch.first_sequence + max(len(batch.bodies), 1) - 1
         rejected = broker.Rejected(
             sequences=common.Range(first=batch.first_sequence, last=last),
-            reason=error.reason,
+            reason=reason_to_wire(error.reason),
             message=error.message,
             retryable=error.retryable,
             retry_after_ms=error.retry_after_ms,
         )
-        self.outbox.put(broker.PublishResponse(rejected=rejected))
+        self.writer.put(broker.PublishResponse(rejected=rejected))
 
     def confirmed(self, sequences: Sequence[Range]) -> None:
-        self.outbox.put_ranges(sequences)
+        self.writer.put_ranges(sequences)
 
     def ranges_response(self, ranges: Sequence[Range]) -> broker.PublishResponse:
-        return broker.PublishResponse(confirmed=broker.Confirmed(sequences=_to_wire(ranges)))
+        return broker.PublishResponse(confirmed=broker.Confirmed(sequences=ranges_to_wire(ranges)))
+
+    def successor(self) -> tuple[str, str]:
+        return self.publishing.successor()
 
     def closed(self) -> None:
-        self.replica.close_publisher(self._number, self._producer_id)
+        self.publishing.close()
 
     def heartbeat(self) -> broker.PublishResponse:
         return broker.PublishResponse(heartbeat=broker.Heartbeat())
@@ -258,93 +214,76 @@ class PublishStream(Stream):
 
 
 class ConsumeStream(Stream):
-    """Deliveries out, acks in."""
+    """Deliveries out, acks in. Made by `open`."""
 
-    def __init__(
-        self, context: Context, replica: Replica, limits: StreamLimits, opening: broker.ConsumeOpen
-    ) -> None:
-        super().__init__(context, replica, limits)
-        messages = opening.prefetch_messages or PREFETCH_MESSAGES
-        size = opening.prefetch_bytes or PREFETCH_BYTES
-        if messages > PREFETCH_MESSAGES_MAX or size > PREFETCH_BYTES_MAX:
-            raise BrokerError(
-                common.REASON_LIMIT_EXCEEDED,
-                f"prefetch is at most {PREFETCH_MESSAGES_MAX} messages, {PREFETCH_BYTES_MAX} bytes",
-                limit="prefetch",
-            )
-        check_not_deleting(replica)
-        self._number, begin = replica.open_consumer(self, messages, size)
-        opened = broker.ConsumeOpened(
-            consumer_tag=opening.consumer_tag or f"{limits.node}.{self._number}",
-            prefetch_messages=messages,
-            prefetch_bytes=size,
-            heartbeat_ms=round(limits.heartbeat_s * 1000),
-            node=limits.node,
-            epoch=replica.view.epoch,
+    consuming: Consuming
+
+    @classmethod
+    async def open(
+        cls, context: Context, door: Broker, opening: broker.ConsumeOpen
+    ) -> ConsumeStream:
+        """Raises `BrokerError` if the queue can't be consumed from."""
+        stream = cls(context, door.settings.heartbeat_s)
+        consuming = stream.consuming = await door.open_consumer(
+            opening.queue,
+            stream,
+            prefetch_messages=opening.prefetch_messages,
+            prefetch_bytes=opening.prefetch_bytes,
         )
-        self.outbox.put(broker.ConsumeResponse(opened=opened))
-        begin()
+        opened = broker.ConsumeOpened(
+            consumer_tag=opening.consumer_tag or f"{door.node}.{consuming.number}",
+            prefetch_messages=consuming.prefetch_messages,
+            prefetch_bytes=consuming.prefetch_bytes,
+            heartbeat_ms=round(door.settings.heartbeat_s * 1000),
+            node=door.node,
+            epoch=consuming.epoch,
+        )
+        stream.writer.put(broker.ConsumeResponse(opened=opened))
+        # Not earlier: the first response of a stream is its Opened.
+        consuming.begin()
+        return stream
+
+    async def wait_room(self) -> None:
+        await self.consuming.wait_room()
 
     def received(self, data: bytes) -> None:
         request = parse(broker.ConsumeRequest, data)
         match request.WhichOneof("request"):
             case "settle":
                 settle = request.settle
-                self.replica.settle(
-                    self._number,
-                    removed=[_range(pair) for pair in (*settle.ack, *settle.discard)],
-                    requeued=[_range(pair) for pair in settle.requeue],
+                self.consuming.settle(
+                    removed=ranges_from_wire([*settle.ack, *settle.discard]),
+                    requeued=ranges_from_wire(settle.requeue),
                 )
             case "cancel":
-                self.replica.cancel_consumer(self._number)
+                self.consuming.cancel()
                 cancelled = broker.ConsumeCancelled()
-                self.outbox.put(broker.ConsumeResponse(cancelled=cancelled))
+                self.writer.put(broker.ConsumeResponse(cancelled=cancelled))
             case "heartbeat":
                 pass
             case _:
-                raise BrokerError(
-                    common.REASON_BAD_REQUEST, "after Open come acks", field="request"
-                )
+                raise bad_request("after Open come acks", field="request")
 
     def delivered(self, runs: Sequence[Run]) -> None:
-        deliveries = broker.Deliveries(deliveries=[delivery_of(run) for run in runs])
-        # No answer: bounded by the prefetch, and a consumer may well ack before it reads on.
-        self.outbox.put(broker.ConsumeResponse(deliveries=deliveries), answer=False)
+        deliveries = broker.Deliveries(deliveries=[run_to_wire(run) for run in runs])
+        # Not counted as an answer: the prefetch bounds deliveries, and a consumer may well send
+        # acks before it reads on.
+        self.writer.put(broker.ConsumeResponse(deliveries=deliveries), answer=False)
 
     def settled(self, positions: Sequence[Range]) -> None:
-        self.outbox.put_ranges(positions)
+        self.writer.put_ranges(positions)
 
     def ranges_response(self, ranges: Sequence[Range]) -> broker.ConsumeResponse:
-        return broker.ConsumeResponse(settled=broker.Settled(positions=_to_wire(ranges)))
+        return broker.ConsumeResponse(settled=broker.Settled(positions=ranges_to_wire(ranges)))
+
+    def successor(self) -> tuple[str, str]:
+        return self.consuming.successor()
 
     def closed(self) -> None:
-        self.replica.close_consumer(self._number)
+        self.consuming.close()
 
     def heartbeat(self) -> broker.ConsumeResponse:
         return broker.ConsumeResponse(heartbeat=broker.Heartbeat())
 
     def moved_response(self, moved: broker.Moved) -> broker.ConsumeResponse:
         return broker.ConsumeResponse(moved=moved)
-
-
-def delivery_of(run: Run) -> broker.Delivery:
-    return broker.Delivery(
-        first_position=run.first_position,
-        bodies=run.block.bodies(),
-        properties=[common.Properties.FromString(data) for data in run.block.properties()],
-        redelivered=run.redelivered,
-    )
-
-
-def _to_wire(ranges: Sequence[Range]) -> list[common.Range]:
-    return [common.Range(first=first, last=last) for first, last in ranges]
-
-
-def _range(pair: common.Range) -> Range:
-    if pair.last < pair.first:
-        raise BrokerError(
-            common.REASON_BAD_REQUEST,
-            f"a range from {pair.first} to {pair.last}",
-            field="settle",
-        )
-    return pair.first, pair.last

@@ -1,17 +1,17 @@
-"""Long work on the loop, in pieces: everybody else gets a turn between two of them.
+"""Long work on the event loop, cut into pieces, with time for everything else in between.
 
 A queue's journal is read on the loop (about a second for 65 000 publishes of one message).
-Heartbeats of the rings that are open already, and the node's own lease, must not wait for
-all the queues that are still to come. One turn of the loop is too little: a call takes
-several, from the socket to the answer. So the others get time, in proportion to what was
-taken from them.
+Heartbeats of the rings that are open already, and the node's own lease, must not wait until
+every queue has been opened. Yielding for one turn of the loop is too little: a call takes
+several turns from the socket to the answer. So everything else gets time in proportion to the
+time for which the work has held the loop.
 
-    pace = Pace("opening", 30)
-    await pace.turn()
-    for each of them:
-        work()
-        await pace.step()
-    pace.end()
+    interleaver = Interleaver("opening", 30)
+    await interleaver.turn()
+    for queue in queues:
+        open(queue)
+        await interleaver.step()
+    interleaver.end()
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ import time
 
 logger = logging.getLogger(__name__)
 
-# Pieces that together take less are done at one go.
+# The loop may be held for this long before everything else gets a turn.
 HELD_S_MAX = 0.05
-# Of the time that the loop was held, what the others get then; and the least.
-SHARE = 0.1
+# The length of that turn, as a share of the time for which the loop was held; and its minimum.
+PAUSE_SHARE = 0.1
 PAUSE_S_MIN = 0.01
+# Time between two lines of progress in the log.
 LOG_S = 5.0
 
 
-class Pace:
-    """`name` and `pieces` are for the log: nothing is said of what takes less than `log_s`."""
+class Interleaver:
+    """`name` and the number of `pieces` are for the log, which work shorter than `log_s` skips."""
 
     def __init__(self, name: str, pieces: int, *, log_s: float = LOG_S) -> None:
         self._name = name
@@ -41,12 +42,12 @@ class Pace:
         self._began = self._held_since = self._logged = time.monotonic()
 
     async def turn(self) -> None:
-        """Those who wait for what was done before the first piece get on with it."""
+        """Before the first piece: lets tasks proceed that earlier work has woken."""
         await asyncio.sleep(PAUSE_S_MIN)
         self._held_since = time.monotonic()
 
     async def step(self) -> None:
-        """After each piece."""
+        """After each piece: yields if the loop has been held for long."""
         self._done += 1
         now = time.monotonic()
         if now - self._logged >= self._log_s:
@@ -54,7 +55,7 @@ class Pace:
             self._log("under way")
         held_s = now - self._held_since
         if held_s >= HELD_S_MAX:
-            await asyncio.sleep(max(held_s * SHARE, PAUSE_S_MIN))
+            await asyncio.sleep(max(held_s * PAUSE_SHARE, PAUSE_S_MIN))
             self._held_since = time.monotonic()
 
     def end(self) -> None:

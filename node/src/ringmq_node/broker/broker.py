@@ -1,0 +1,410 @@
+"""`Broker`: one method for each request that a door can make.
+
+Each method does the same: it checks that this node takes calls, finds the queue's master, and
+serves the call here or forwards it to the master's node. All methods raise `BrokerError`, and
+`TimeoutError` when the caller's deadline passes; then it isn't known whether the call was carried
+out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from ringmq_gm import PromotionError, PromotionOutcome
+from ringmq_node.broker.arguments import QueueArguments
+from ringmq_node.broker.catalogue import Catalogue, registry_away
+from ringmq_node.broker.cluster import Cluster
+from ringmq_node.broker.consuming import Consuming
+from ringmq_node.broker.declaring import Declaring
+from ringmq_node.broker.deleting import Deleting
+from ringmq_node.broker.gate import Gate
+from ringmq_node.broker.listing import Listing, Page
+from ringmq_node.broker.locating import Location, Locator
+from ringmq_node.broker.peers import DeleteConditions, Got, Peers, Promoted
+from ringmq_node.broker.publishing import Publishing
+from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.records import QueueMode, check_queue_name
+from ringmq_node.model.settings import (
+    CALL_DEADLINE_S,
+    GET_BYTES_MAX,
+    GET_MESSAGES_MAX,
+    BrokerSettings,
+)
+from ringmq_node.replica.description import queue_info, replica_info
+from ringmq_node.replica.mastership import Mastership
+from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
+
+logger = logging.getLogger(__name__)
+
+# The share of a call's time that the registry may take. The rest is there to tell the client that
+# the registry doesn't answer.
+REGISTRY_SHARE = 0.75
+# While a master is waited for: how long its replica here is waited for at once, and the pause
+# before the cluster is looked at again.
+MASTER_POLL_S = 0.25
+MASTER_PAUSE_S = 0.02
+
+PROMOTION_REASONS = {
+    PromotionOutcome.NOT_A_MEMBER: Reason.NOT_A_MEMBER,
+    PromotionOutcome.NOT_SYNCHRONISED: Reason.NOT_SYNCHRONISED,
+    PromotionOutcome.NOT_MASTER: Reason.NOT_MASTER,
+    PromotionOutcome.ALREADY_MASTER: Reason.BAD_REQUEST,
+}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, as far as the broker has to know."""
+
+    deadline_s: float = CALL_DEADLINE_S
+    # Another node has sent the call here, because this node was the master.
+    forwarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    info: QueueInfo
+    created: bool
+
+
+class Broker:
+    """See the module; `Node` puts the parts together."""
+
+    def __init__(
+        self,
+        *,
+        settings: BrokerSettings,
+        gate: Gate,
+        catalogue: Catalogue,
+        cluster: Cluster,
+        locator: Locator,
+        declaring: Declaring,
+        deleting: Deleting,
+        listing: Listing,
+        peers: Peers,
+    ) -> None:
+        self.settings = settings
+        self.node = cluster.me.node
+        self._gate = gate
+        self._catalogue = catalogue
+        self._cluster = cluster
+        self._locator = locator
+        self._declaring = declaring
+        self._deleting = deleting
+        self._listing = listing
+        self._peers = peers
+
+    # --- sessions ---
+
+    async def route(self, queue: str, caller: Caller) -> str:
+        """The address to which a stream on `queue` is to be relayed; empty: it is served here."""
+        self._gate.check()
+        return await self._locator.route(queue, forwarded=caller.forwarded)
+
+    async def open_publisher(
+        self, queue: str, session: PublisherSession, *, producer_id: bytes = b""
+    ) -> Publishing:
+        """On the master's node only (see `route`)."""
+        return Publishing(
+            await self._locator.serving(queue),
+            self.settings,
+            session,
+            producer_id=producer_id,
+            successor=self._locator.successor,
+        )
+
+    async def open_consumer(
+        self,
+        queue: str,
+        session: ConsumerSession,
+        *,
+        prefetch_messages: int = 0,
+        prefetch_bytes: int = 0,
+    ) -> Consuming:
+        """On the master's node only (see `route`)."""
+        return Consuming(
+            await self._locator.serving(queue),
+            session,
+            prefetch_messages=prefetch_messages,
+            prefetch_bytes=prefetch_bytes,
+            successor=self._locator.successor,
+        )
+
+    # --- queues ---
+
+    async def declare(self, queue: str, arguments: QueueArguments, caller: Caller) -> Declared:
+        """Creates the queue, or finds that it exists with these arguments."""
+        check_queue_name(queue)
+        self._gate.check()
+        while True:
+            created = await _by_registry(self._declaring.declare(queue, arguments), caller)
+            try:
+                async with asyncio.timeout(caller.deadline_s):
+                    info = await self._wait_info(queue)
+                return Declared(replace(info, storage=None), created)
+            except BrokerError as error:
+                # Deleted since it was declared: a transient one that nobody held, for example.
+                if error.reason is not Reason.QUEUE_NOT_FOUND:
+                    raise
+
+    async def _wait_info(self, queue: str) -> QueueInfo:
+        """The master's description, once a master serves; the caller has the deadline."""
+        while True:
+            try:
+                master = self._locator.master_of(queue)
+                if master == self._cluster.me:
+                    replica = self._locator.replica_of(queue)
+                    try:
+                        # Not for longer: the queue may be deleted, or get another master.
+                        async with asyncio.timeout(MASTER_POLL_S):
+                            await replica.wait_serving()
+                        return queue_info(replica)
+                    except TimeoutError:
+                        continue
+                return await self._peers.queue_info(
+                    self._cluster.address_of(master), queue, deadline_s=CALL_DEADLINE_S
+                )
+            except BrokerError as error:
+                if not error.retryable:
+                    raise
+            await asyncio.sleep(MASTER_PAUSE_S)
+
+    async def locate(self, queue: str) -> Location:
+        check_queue_name(queue)
+        self._gate.check()
+        await self._catalogue.ensure_known(queue)
+        return self._locator.locate(queue)
+
+    async def queue_info(self, queue: str, caller: Caller) -> QueueInfo:
+        """The master's description, with its storage."""
+
+        async def here(mastership: Mastership) -> QueueInfo:
+            return queue_info(self._locator.replica_of(queue), with_storage=True)
+
+        return await self._at_master(
+            queue,
+            caller,
+            here,
+            lambda address: self._peers.queue_info(address, queue, deadline_s=caller.deadline_s),
+        )
+
+    async def set_mode(self, queue: str, mode: QueueMode, caller: Caller) -> QueueMode:
+        """Changes where the queue keeps its messages; returns the mode before.
+
+        On the master's node, so that a client that asks the master next sees the change.
+        """
+        self._gate.check()
+        address = await self._locator.route(queue, forwarded=caller.forwarded)
+        if address:
+            return await self._peers.set_mode(address, queue, mode, deadline_s=caller.deadline_s)
+        return await _by_registry(self._declaring.set_mode(queue, mode), caller)
+
+    async def delete(self, queue: str, conditions: DeleteConditions, caller: Caller) -> int:
+        """Deletes the queue if the conditions hold; returns how many messages it had."""
+
+        async def here(mastership: Mastership) -> int:
+            # Damaged messages, and those about to be requeued, can't be delivered now, but they
+            # are in the queue all the same.
+            messages = mastership.queue.messages
+            if conditions:
+                await self._deleting.delete_if(
+                    self._locator.replica_of(queue), lambda: _check(mastership, conditions)
+                )
+            else:
+                await self._deleting.delete(queue)
+            return messages
+
+        return await self._at_master(
+            queue,
+            caller,
+            here,
+            lambda address: self._peers.delete(
+                address, queue, conditions, deadline_s=caller.deadline_s
+            ),
+        )
+
+    async def delete_by_force(self, queue: str, caller: Caller) -> None:
+        """Deletes the queue from any node, with or without a master; checks nothing."""
+        check_queue_name(queue)
+        self._gate.check()
+        async with asyncio.timeout(caller.deadline_s):
+            await self._catalogue.ensure_known(queue)
+            await self._deleting.delete(queue)
+        logger.warning("queue %s: deleted without asking its master", queue)
+
+    # --- messages without a stream ---
+
+    async def purge(self, queue: str, caller: Caller) -> int:
+        """Removes the ready messages; returns how many."""
+        return await self._at_master(
+            queue,
+            caller,
+            lambda mastership: mastership.purge(),
+            lambda address: self._peers.purge(address, queue, deadline_s=caller.deadline_s),
+        )
+
+    async def get(
+        self, queue: str, caller: Caller, *, messages_max: int, bytes_max: int, remove: bool
+    ) -> Got:
+        """The first messages, removed or left where they are.
+
+        `messages_max` 0 is one message, `bytes_max` 0 the largest answer.
+        """
+        messages_max = min(messages_max or 1, GET_MESSAGES_MAX)
+        bytes_max = min(bytes_max or GET_BYTES_MAX, GET_BYTES_MAX)
+
+        async def here(mastership: Mastership) -> Got:
+            take = mastership.take if remove else mastership.peek
+            runs = await take(messages_max, bytes_max)
+            # Nothing may be refused from here on: the messages may have been removed, and this
+            # answer is all that is left of them.
+            return Got(runs, 0 if mastership.ended else len(mastership.queue.ready))
+
+        return await self._at_master(
+            queue,
+            caller,
+            here,
+            lambda address: self._peers.get(
+                address,
+                queue,
+                messages_max,
+                bytes_max,
+                remove=remove,
+                deadline_s=caller.deadline_s,
+            ),
+        )
+
+    async def discard_damaged(self, queue: str, caller: Caller) -> int:
+        """Removes the messages whose bodies no replica has; returns how many."""
+
+        async def here(mastership: Mastership) -> int:
+            messages = await mastership.discard_damaged()
+            logger.warning("queue %s: %d damaged messages discarded", queue, messages)
+            return messages
+
+        return await self._at_master(
+            queue,
+            caller,
+            here,
+            lambda address: self._peers.discard_damaged(
+                address, queue, deadline_s=caller.deadline_s
+            ),
+        )
+
+    # --- operating ---
+
+    async def promote(self, queue: str, node: str, caller: Caller) -> Promoted:
+        """Hands the queue over to the replica on `node`, which has to be synchronised."""
+        self._gate.check()
+        address = await self._locator.route(queue, forwarded=caller.forwarded)
+        if address:
+            return await self._peers.promote(address, queue, node, deadline_s=caller.deadline_s)
+        began = time.monotonic()
+        async with asyncio.timeout(caller.deadline_s):
+            await self._promote_here(queue, node)
+            await self._wait_info(queue)
+        location = self._locator.locate(queue)
+        return Promoted(
+            old_master=self.node,
+            new_master=location.node,
+            epoch=location.epoch,
+            took_ms=round((time.monotonic() - began) * 1000),
+        )
+
+    async def _promote_here(self, queue: str, node: str) -> None:
+        replica = self._locator.replica_of(queue)
+        target = next((m.id for m in replica.view.members if m.id.node == node), None)
+        if target is None:
+            raise BrokerError(
+                Reason.NOT_A_MEMBER,
+                f"queue {queue!r} has no replica on node {node!r}",
+                queue=queue,
+                node=node,
+            )
+        try:
+            await replica.ring.promote(target)
+        except PromotionError as error:
+            raise BrokerError(
+                PROMOTION_REASONS.get(error.outcome, Reason.DRAINING),
+                f"queue {queue!r}: {node!r} was not promoted: {error.outcome.value}",
+                queue=queue,
+                node=node,
+            ) from error
+
+    async def queues(self, prefix: str, *, after: str, queues_max: int) -> Page:
+        return await self._listing.queues(prefix, after=after, queues_max=queues_max)
+
+    def mastered_queues(self, prefix: str) -> list[QueueInfo]:
+        """The queues whose master serves on this node."""
+        return self._listing.mastered_queues(prefix)
+
+    async def status(self, *, with_resources: bool) -> ClusterStatus:
+        return await self._listing.status(with_resources=with_resources)
+
+    def resources(self) -> NodeResources:
+        """This node's memory, disk and store."""
+        return self._listing.own_resources()
+
+    def replica_info(self, queue: str) -> ReplicaInfo:
+        """This node's replica of the queue."""
+        view = self._locator.view_of(queue)
+        me = self._cluster.me
+        return replica_info(
+            self._locator.replica_of(queue),
+            synchronised=me in view.synced,
+            master=view.master == me,
+            epoch=view.epoch,
+        )
+
+    # --- here or there ---
+
+    async def _at_master(
+        self,
+        queue: str,
+        caller: Caller,
+        here: Callable[[Mastership], Awaitable[T]],
+        there: Callable[[str], Awaitable[T]],
+    ) -> T:
+        """Carries the call out at the queue's master: `here`, or `there`, at that address."""
+        self._gate.check()
+        address = await self._locator.route(queue, forwarded=caller.forwarded)
+        if address:
+            return await there(address)
+        async with asyncio.timeout(caller.deadline_s):
+            return await here(await self._locator.serving(queue))
+
+
+def _check(mastership: Mastership, conditions: DeleteConditions) -> None:
+    """Raises `BrokerError` unless the conditions of the delete hold."""
+    messages, consumers = mastership.queue.messages, len(mastership.queue.consumers)
+    if conditions.if_empty and messages:
+        raise BrokerError(
+            Reason.QUEUE_NOT_EMPTY,
+            f"queue {mastership.name!r} has {messages} messages",
+            queue=mastership.name,
+            messages=messages,
+        )
+    if conditions.if_unused and consumers:
+        raise BrokerError(
+            Reason.QUEUE_IN_USE,
+            f"queue {mastership.name!r} has {consumers} consumers",
+            queue=mastership.name,
+            consumers=consumers,
+        )
+
+
+async def _by_registry(work: Awaitable[T], caller: Caller) -> T:
+    """The result of `work`, which needs the registry; refuses while there is time to say why."""
+    try:
+        async with asyncio.timeout(caller.deadline_s * REGISTRY_SHARE):
+            return await work
+    except TimeoutError:
+        raise registry_away() from None

@@ -1,0 +1,90 @@
+"""The nodes of the cluster as this one knows them: who is up, where, with how many replicas."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ringmq_gm import Group, MemberId
+from ringmq_gm.nodes import NODES, NodeRecord
+from ringmq_gm.registry.base import Registry
+from ringmq_node.model.info import NodeCondition, NodeInfo
+from ringmq_node.model.reasons import BrokerError, Reason
+
+
+class Cluster:
+    """See the module. `address` is where other nodes and clients reach this node."""
+
+    def __init__(self, group: Group, registry: Registry, *, cluster_id: str, address: str) -> None:
+        self.id = cluster_id
+        self.address = address
+        self._group = group
+        self._registry = registry
+
+    @property
+    def me(self) -> MemberId:
+        return self._group.me
+
+    @property
+    def registry_available(self) -> bool:
+        return self._group.registry_available
+
+    def is_alive(self, member: MemberId) -> bool:
+        """Whether this life of the node holds a lease, as far as this node has heard."""
+        record = self._group.nodes().get(member.node)
+        return record is not None and record.incarnation == member.incarnation
+
+    def address_of(self, member: MemberId) -> str:
+        """Raises `BrokerError` if that life of the node is over."""
+        if member == self.me:
+            return self.address
+        record = self._group.nodes().get(member.node)
+        if record is None or record.incarnation != member.incarnation:
+            raise BrokerError(Reason.NO_MASTER, f"node {member} is down")
+        return record.address
+
+    async def registered_members(self) -> list[MemberId]:
+        """The nodes that are up, read from the registry instead of the watch.
+
+        A node that has just said it is ready must not be left out of the next ring that is made.
+        Raises `RegistryError`.
+        """
+        entries = (await self._registry.list(NODES)).entries
+        names = [(entry.key.removeprefix(NODES), entry.value) for entry in entries]
+        return [NodeRecord.decode(name, value).member_id for name, value in sorted(names)]
+
+    def count_roles(self) -> tuple[Counter[str], Counter[str]]:
+        """How many masters and mirrors each node has, by the views that this one knows."""
+        masters: Counter[str] = Counter()
+        mirrors: Counter[str] = Counter()
+        for view in self._group.views().values():
+            masters[view.master.node] += 1
+            mirrors.update(member.id.node for member in view.members[1:])
+        return masters, mirrors
+
+    def nodes(self, named: Iterable[str]) -> list[NodeInfo]:
+        """The nodes that are up, and those in `named` that are down; sorted by name."""
+        masters, mirrors = self.count_roles()
+        up = self._group.nodes()
+        infos = [
+            NodeInfo(
+                node=name,
+                condition=NodeCondition.RUNNING,
+                address=record.address,
+                incarnation=record.incarnation,
+                version=str(record.extra.get("version", "")),
+                masters=masters[name],
+                mirrors=mirrors[name],
+            )
+            for name, record in up.items()
+        ]
+        infos += [
+            NodeInfo(
+                node=name,
+                condition=NodeCondition.DOWN,
+                masters=masters[name],
+                mirrors=mirrors[name],
+            )
+            for name in set(named) - set(up)
+        ]
+        return sorted(infos, key=lambda info: info.node)

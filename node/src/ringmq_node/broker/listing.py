@@ -1,0 +1,190 @@
+"""Queues and nodes as an operator sees them; peers are asked where they know better."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from ringmq_gm import Group
+from ringmq_node.broker.catalogue import Catalogue
+from ringmq_node.broker.cluster import Cluster
+from ringmq_node.broker.gate import Gate
+from ringmq_node.broker.peers import Peers
+from ringmq_node.model.info import (
+    ClusterStatus,
+    MemberInfo,
+    NodeInfo,
+    NodeResources,
+    QueueCondition,
+    QueueInfo,
+    StoreNumbers,
+)
+from ringmq_node.model.reasons import BrokerError
+from ringmq_node.model.settings import LIST_MAX
+from ringmq_node.replica.description import queue_info
+from ringmq_node.replica.hosting import Hosting
+from ringmq_node.resources import ResourceMonitor
+from ringmq_node.storage import Store
+
+LIST_DEADLINE_S = 5.0
+# A status must not wait for a node that hangs.
+RESOURCES_DEADLINE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Queues in the order of their names; `next` is the last name if there are more, or empty."""
+
+    queues: tuple[QueueInfo, ...]
+    next: str
+
+
+class Listing:
+    """See the module."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        cluster: Cluster,
+        group: Group,
+        hosting: Hosting,
+        peers: Peers,
+        *,
+        gate: Gate,
+        store: Store,
+        monitor: ResourceMonitor,
+    ) -> None:
+        self._catalogue = catalogue
+        self._cluster = cluster
+        self._group = group
+        self._hosting = hosting
+        self._peers = peers
+        self._gate = gate
+        self._store = store
+        self._monitor = monitor
+
+    # --- queues ---
+
+    def mastered_queues(self, prefix: str) -> list[QueueInfo]:
+        """The queues whose master serves here."""
+        return [
+            queue_info(replica)
+            for replica in self._hosting.replicas.values()
+            if replica.mastership is not None and replica.record.name.startswith(prefix)
+        ]
+
+    async def queues(self, prefix: str, *, after: str, queues_max: int) -> Page:
+        """Queues whose names begin with `prefix` and come after `after`; 0: the largest page.
+
+        Each master knows its queues best, so all nodes are asked at once. A queue whose master
+        doesn't answer is described from the registry's record and view.
+        """
+        count = min(queues_max or LIST_MAX, LIST_MAX)
+        records = self._catalogue.records
+        names = sorted(name for name in records if name.startswith(prefix) and name > after)
+        page = names[:count]
+        known = await self._ask_masters(prefix)
+        # Queues may have been deleted while the masters were asked.
+        there = [name for name in page if name in known or name in records]
+        queues = tuple(known.get(name) or self._without_master(name) for name in there)
+        return Page(queues, page[-1] if len(names) > count else "")
+
+    async def _ask_masters(self, prefix: str) -> dict[str, QueueInfo]:
+        async def ask(node: NodeInfo) -> list[QueueInfo]:
+            if node.node == self._cluster.me.node:
+                return self.mastered_queues(prefix)
+            try:
+                return await self._peers.mastered_queues(
+                    node.address, prefix, deadline_s=LIST_DEADLINE_S
+                )
+            except BrokerError:
+                # Its queues are listed as far as this node knows them.
+                return []
+
+        answers = await asyncio.gather(*(ask(node) for node in self.nodes() if node.address))
+        return {info.queue: info for infos in answers for info in infos}
+
+    def _without_master(self, name: str) -> QueueInfo:
+        record = self._catalogue.records[name]
+        view = self._group.view(record.id)
+        members = () if view is None else view.members
+        return QueueInfo(
+            queue=name,
+            id=record.id,
+            replicas_wanted=len(record.nodes),
+            min_insync=record.min_insync,
+            mode=record.mode,
+            durable=record.durable,
+            condition=QueueCondition.DOWN,
+            epoch=0 if view is None else view.epoch,
+            ring=tuple(
+                MemberInfo(member.id.node, member.id.incarnation, member.synced)
+                for member in members
+            ),
+        )
+
+    # --- nodes ---
+
+    def nodes(self) -> list[NodeInfo]:
+        """The nodes that are up, and those that are down but named by a queue's record."""
+        named = {node for record in self._catalogue.records.values() for node in record.nodes}
+        return self._cluster.nodes(named)
+
+    async def status(self, *, with_resources: bool) -> ClusterStatus:
+        nodes = self.nodes()
+        if with_resources:
+            nodes = list(await asyncio.gather(*map(self._with_resources, nodes)))
+        return ClusterStatus(
+            cluster_id=self._cluster.id,
+            node=self._cluster.me.node,
+            nodes=tuple(nodes),
+            queues=len(self._catalogue.records),
+            registry_available=self._cluster.registry_available,
+        )
+
+    async def _with_resources(self, node: NodeInfo) -> NodeInfo:
+        me = self._cluster.me
+        if (node.node, node.incarnation) == (me.node, me.incarnation):
+            return replace(node, resources=self.own_resources())
+        if not node.address:
+            return node
+        try:
+            resources = await self._peers.resources(node.address, deadline_s=RESOURCES_DEADLINE_S)
+        except BrokerError:
+            # The status names every node, also one that hangs.
+            return node
+        return replace(node, resources=resources)
+
+    def own_resources(self) -> NodeResources:
+        usage = self._monitor.usage()
+        failure = self._gate.failure
+        return NodeResources(
+            memory_used_bytes=usage.memory_used,
+            memory_limit_bytes=usage.memory_limit,
+            memory_total_bytes=usage.memory_total,
+            memory_alarm=usage.memory_alarm,
+            disk_free_bytes=usage.disk_free,
+            disk_limit_bytes=usage.disk_limit,
+            disk_alarm=usage.disk_alarm,
+            desired_duration_s=usage.duration_s if isfinite(usage.duration_s) else None,
+            store_failure="" if failure is None else str(failure),
+            store=store_numbers(self._store),
+        )
+
+
+def store_numbers(store: Store) -> StoreNumbers:
+    """Looks at every queue and every file of the message stores, not at their contents."""
+    found = store.statistics()
+    both = (found.messages, found.messages_transient)
+    return StoreNumbers(
+        queue_memory_bytes=found.queue_memory_bytes_now,
+        journals_sealed=found.journals_sealed_now,
+        sealed_bytes=found.sealed_bytes_now,
+        rounds=found.rounds,
+        journal_bytes_written=found.journal_bytes_written,
+        segment_bytes_written=found.segment_bytes_written,
+        body_bytes_elided=found.body_bytes_elided,
+        message_store_bytes=sum(each.file_bytes_now for each in both),
+        message_store_garbage_bytes=sum(each.garbage_bytes_now for each in both),
+    )

@@ -1,0 +1,122 @@
+"""Which node is a queue's master, and whether a call is served here or forwarded there."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from ringmq_gm import Group, MemberId, View
+from ringmq_node.broker.catalogue import Catalogue
+from ringmq_node.broker.cluster import Cluster
+from ringmq_node.broker.gate import Gate
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.records import check_queue_name
+from ringmq_node.replica.hosting import Hosting
+from ringmq_node.replica.mastership import Mastership
+from ringmq_node.replica.replica import Replica
+
+# How long a call waits for a master here that is just taking over.
+SERVING_WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A queue's master: its node, the address of that node, and the epoch of the view."""
+
+    node: str
+    address: str
+    epoch: int
+
+
+class Locator:
+    """See the module. Each method raises `BrokerError`."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        cluster: Cluster,
+        group: Group,
+        hosting: Hosting,
+        gate: Gate,
+    ) -> None:
+        self._catalogue = catalogue
+        self._cluster = cluster
+        self._group = group
+        self._hosting = hosting
+        self._gate = gate
+
+    def view_of(self, queue: str) -> View:
+        """The newest view that this node knows: a replica here may know it before the watch."""
+        record = self._catalogue.record_of(queue)
+        replica = self._hosting.replicas.get(record.id)
+        known = [
+            view
+            for view in (
+                self._group.view(record.id),
+                replica.ring.view if replica is not None else None,
+            )
+            if view is not None
+        ]
+        if not known:
+            raise BrokerError(Reason.NO_MASTER, f"queue {queue!r} has no ring yet", queue=queue)
+        return max(known, key=lambda view: view.epoch)
+
+    def master_of(self, queue: str) -> MemberId:
+        """The master in the newest view, if that life of its node is still up."""
+        master = self.view_of(queue).master
+        if master != self._cluster.me and not self._cluster.is_alive(master):
+            raise BrokerError(
+                Reason.NO_MASTER,
+                f"queue {queue!r}: its master {master} is down",
+                queue=queue,
+            )
+        return master
+
+    def locate(self, queue: str) -> Location:
+        master = self.master_of(queue)
+        return Location(master.node, self._cluster.address_of(master), self.view_of(queue).epoch)
+
+    def successor(self, queue: str) -> tuple[str, str]:
+        """Node and address of the master for a session that has to move; empty where unknown."""
+        try:
+            master = self.master_of(queue)
+        except BrokerError:
+            return "", ""
+        if master == self._cluster.me and not self._gate.is_open:
+            # This node has left its rings and hears no more of them: the view is out of date.
+            return "", ""
+        return master.node, self._cluster.address_of(master)
+
+    async def route(self, queue: str, *, forwarded: bool) -> str:
+        """The address of the master's node; empty if that is this node.
+
+        `forwarded`: another node has sent the call here, so it may not be sent on.
+        """
+        check_queue_name(queue)
+        await self._catalogue.ensure_known(queue)
+        master = self.master_of(queue)
+        if master == self._cluster.me:
+            return ""
+        if forwarded:
+            raise BrokerError(
+                Reason.NOT_MASTER,
+                f"queue {queue!r}: the master is {master}, not {self._cluster.me}",
+                queue=queue,
+                master=self._cluster.address_of(master),
+            )
+        return self._cluster.address_of(master)
+
+    def replica_of(self, queue: str) -> Replica:
+        """This node's replica."""
+        return self._hosting.replica_of(self._catalogue.record_of(queue))
+
+    async def serving(self, queue: str) -> Mastership:
+        """The mastership here, waiting for one that is being taken over."""
+        replica = self.replica_of(queue)
+        try:
+            async with asyncio.timeout(SERVING_WAIT_S):
+                await replica.wait_serving()
+        except TimeoutError:
+            # The check below says why, better than "no answer in time" would.
+            pass
+        return replica.serving()

@@ -1,0 +1,84 @@
+"""The brokers of the other nodes, as this one calls them; the gRPC door implements it.
+
+A forwarded call is never forwarded again. If the master has moved meanwhile, the peer refuses with
+NOT_MASTER and the client hears of it: a call that chased a moving master could come back to where
+it began.
+
+Errors. Each method raises the peer's `BrokerError` as the peer raised it. If there is no answer,
+the reason says whether the call can have had an effect: NO_MASTER means that it surely had none,
+and clients repeat such a call whatever it was. So a call that changes something is sent only on a
+connection that stands, and if its answer doesn't come the reason is OUTCOME_UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ringmq_node.model.info import NodeResources, QueueInfo
+from ringmq_node.model.records import QueueMode
+from ringmq_node.queue.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """The answer to a get: messages, and how many were ready at the master after it."""
+
+    runs: Sequence[Run]
+    messages_ready: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteConditions:
+    """A delete with a condition is carried out by the master, which alone can check it."""
+
+    if_empty: bool = False
+    if_unused: bool = False
+
+    def __bool__(self) -> bool:
+        return self.if_empty or self.if_unused
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """A hand-over that has come about: node names, the new view's epoch, and its duration."""
+
+    old_master: str
+    new_master: str
+    epoch: int
+    took_ms: int
+
+
+class Peers(Protocol):
+    """Every method takes the node's address and the time that the call may take, in seconds."""
+
+    async def queue_info(self, address: str, queue: str, *, deadline_s: float) -> QueueInfo: ...
+    async def set_mode(
+        self, address: str, queue: str, mode: QueueMode, *, deadline_s: float
+    ) -> QueueMode: ...
+    async def delete(
+        self, address: str, queue: str, conditions: DeleteConditions, *, deadline_s: float
+    ) -> int: ...
+    async def purge(self, address: str, queue: str, *, deadline_s: float) -> int: ...
+    async def get(
+        self,
+        address: str,
+        queue: str,
+        messages_max: int,
+        bytes_max: int,
+        *,
+        remove: bool,
+        deadline_s: float,
+    ) -> Got: ...
+    async def discard_damaged(self, address: str, queue: str, *, deadline_s: float) -> int: ...
+    async def promote(
+        self, address: str, queue: str, node: str, *, deadline_s: float
+    ) -> Promoted: ...
+    async def mastered_queues(
+        self, address: str, prefix: str, *, deadline_s: float
+    ) -> list[QueueInfo]:
+        """The queues whose master is on that node."""
+        ...
+
+    async def resources(self, address: str, *, deadline_s: float) -> NodeResources: ...

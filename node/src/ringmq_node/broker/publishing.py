@@ -1,0 +1,123 @@
+"""Publishing to a queue whose master is on this node: the rules that hold for every door.
+
+A door opens a `Publishing` for each publish stream (AMQP: for each queue that a channel publishes
+to), waits for room before it takes a batch, and hands the batch over. What is checked here:
+
+* limits of the batch, of each body and of each message's properties;
+* a queue that is being deleted on a condition takes nothing (decision 0016): a publish confirmed
+  between the check "it is empty" and the deletion would be lost;
+* a full ring: `wait_room` passes the back-pressure on to the door, which stops reading (G6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
+from ringmq_node.broker.deleting import check_not_deleting
+from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+from ringmq_node.model.settings import BATCH_MESSAGES_MAX, BrokerSettings
+from ringmq_node.replica.mastership import Mastership
+from ringmq_node.replica.sessions import PublisherSession
+
+
+class Publishing:
+    """One publisher's way into a queue. Close it when its stream ends."""
+
+    def __init__(
+        self,
+        mastership: Mastership,
+        settings: BrokerSettings,
+        session: PublisherSession,
+        *,
+        producer_id: bytes,
+        successor: Callable[[str], tuple[str, str]],
+    ) -> None:
+        """Raises `BrokerError` if the queue can't be served, or the producer id is too long."""
+        if len(producer_id) > PRODUCER_ID_BYTES_MAX:
+            raise bad_request(
+                f"a producer id has at most {PRODUCER_ID_BYTES_MAX} bytes", field="producer_id"
+            )
+        self._mastership = mastership
+        self._settings = settings
+        self._producer_id = producer_id
+        self._successor = successor
+        self.epoch = mastership.epoch
+        self._number, self.last_sequence = mastership.open_publisher(session, producer_id)
+
+    async def wait_room(self) -> None:
+        """Returns when the ring takes another batch, or refuses for another reason than room.
+
+        Raises `RingClosedError` if the ring ends; the session has heard `moved` by then.
+        """
+        await self._mastership.wait_room()
+
+    def publish(
+        self,
+        first_sequence: int,
+        bodies: Sequence[bytes],
+        properties: Sequence[bytes],
+        *,
+        transient: bool,
+    ) -> None:
+        """Enqueues a batch whose messages have consecutive sequences; the session is told when
+        they are confirmed.
+
+        `properties`, encoded, are none, one for all bodies, or one for each. Raises `BrokerError`
+        if the batch is refused; then none of it was enqueued.
+        """
+        self._check_batch(first_sequence, bodies, properties)
+        check_not_deleting(self._mastership)
+        self._mastership.publish(
+            self._number,
+            self._producer_id,
+            first_sequence,
+            bodies,
+            properties,
+            transient=transient,
+        )
+
+    def _check_batch(
+        self, first_sequence: int, bodies: Sequence[bytes], properties: Sequence[bytes]
+    ) -> None:
+        count = len(bodies)
+        if not 1 <= count <= BATCH_MESSAGES_MAX:
+            raise bad_request(
+                f"a batch has 1 to {BATCH_MESSAGES_MAX} messages, this one {count}",
+                field="bodies",
+            )
+        if first_sequence < 1:
+            raise bad_request("sequences begin with 1", field="first_sequence")
+        if len(properties) not in (0, 1, count):
+            raise bad_request(
+                f"{len(properties)} properties for {count} messages: none, one or as many",
+                field="properties",
+            )
+        self._check_size("a message", bodies, self._settings.message_bytes_max)
+        if properties:
+            self._check_size(
+                "properties",
+                properties,
+                self._settings.properties_bytes_max,
+                field="properties",
+            )
+
+    @staticmethod
+    def _check_size(what: str, parts: Sequence[bytes], limit: int, **metadata: str) -> None:
+        largest = max(map(len, parts))
+        if largest > limit:
+            raise BrokerError(
+                Reason.MESSAGE_TOO_LARGE,
+                f"{what} of {largest} bytes; {limit} are allowed",
+                size_bytes=largest,
+                limit_bytes=limit,
+                **metadata,
+            )
+
+    def successor(self) -> tuple[str, str]:
+        """Node and address of the new master, for a session that has heard `moved`."""
+        return self._successor(self._mastership.name)
+
+    def close(self) -> None:
+        """The session hears nothing more; what it has published stays."""
+        self._mastership.close_publisher(self._number, self._producer_id)

@@ -1,0 +1,96 @@
+"""`ringmq.v1.Ring`, but for its links: state and bodies for other replicas of a queue.
+
+The links of the ring are answered by `ringmq_gm`. These calls serve replicas that join, and
+replicas that have found bodies damaged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+
+from ringmq.v1 import common_pb2 as common
+from ringmq.v1 import ring_pb2 as wire
+from ringmq_base.limits import MIB
+from ringmq_gm import Role
+from ringmq_node.doors.grpc.peers import RING, STATE_DEADLINE_S
+from ringmq_node.doors.grpc.service import Context, Service, parse
+from ringmq_node.doors.grpc.wire import ranges_from_wire, state_to_wire
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.replica.catchup import FETCH_BYTES_MAX
+from ringmq_node.replica.hosting import Hosting
+from ringmq_node.replica.reading import read_whole
+from ringmq_node.replica.replica import Replica
+from ringmq_node.storage import StoreError
+
+# One message of the answer.
+ANSWER_BYTES_MAX = MIB
+ANSWER_MESSAGES_MAX = 4096
+
+
+class FetchService:
+    """Serves the replicas of this node to other members of their rings."""
+
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        return Service(
+            RING,
+            unary={"FetchState": self._state},
+            streams={},
+            unary_stream={"FetchMessages": self._messages},
+        )
+
+    def _source(self, queue_id: str) -> Replica:
+        replica = self._hosting.replicas.get(queue_id)
+        if replica is None or replica.ring.role not in (Role.MASTER, Role.MIRROR):
+            raise BrokerError(Reason.NOT_MASTER, f"no synchronised replica of {queue_id} is here")
+        return replica
+
+    async def _state(self, data: bytes, context: Context) -> bytes:
+        request = parse(wire.FetchStateRequest, data)
+        replica = self._source(request.queue)
+        async with asyncio.timeout(context.time_remaining() or STATE_DEADLINE_S):
+            await replica.wait_number(request.number_min)
+        return state_to_wire(replica.store.state).SerializeToString()
+
+    async def _messages(self, data: bytes, context: Context) -> None:
+        request = parse(wire.FetchMessagesRequest, data)
+        store = self._source(request.queue).store
+        left = min(request.bytes_max or FETCH_BYTES_MAX, FETCH_BYTES_MAX)
+        lacking: list[common.Range] = []
+        for first, last in ranges_from_wire(request.positions):
+            while left > 0 and first <= last:
+                try:
+                    runs = read_whole(
+                        store,
+                        first,
+                        last,
+                        bytes_max=min(left, ANSWER_BYTES_MAX),
+                        messages_max=ANSWER_MESSAGES_MAX,
+                        ahead=False,
+                    )
+                except StoreError as error:
+                    raise BrokerError(Reason.STORE_FAILED, str(error)) from error
+                if not runs:
+                    # Either nothing more is live here, or the next live body is missing.
+                    gaps = store.missing.intersection(first, last)
+                    if not gaps:
+                        break
+                    lacking.append(common.Range(first=gaps[0][0], last=gaps[0][1]))
+                    first = gaps[0][1] + 1
+                for run in runs:
+                    left -= run.block.sent_bytes()
+                    first = run.first_position + run.block.count
+                    message = wire.FetchMessagesResponse(
+                        first_position=run.first_position,
+                        count=run.block.count,
+                        block=run.block.data,
+                        transient=run.transient,
+                    )
+                    await context.write(message.SerializeToString())
+        if lacking:
+            message = wire.FetchMessagesResponse(missing=lacking)
+            await context.write(message.SerializeToString())

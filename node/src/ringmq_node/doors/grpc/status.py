@@ -1,0 +1,126 @@
+"""`BrokerError` as a gRPC status with `google.rpc` details, and back.
+
+The two tables are the only place that knows both the broker's reasons and gRPC's codes; a test
+keeps them complete.
+"""
+
+from __future__ import annotations
+
+import grpc
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import (  # type: ignore[import-untyped]
+    code_pb2,
+    error_details_pb2,
+    status_pb2,
+)
+
+from ringmq.v1 import common_pb2 as common
+from ringmq_node.model.reasons import BrokerError, Reason
+
+DOMAIN = "ringmq"
+STATUS_DETAILS_KEY = "grpc-status-details-bin"
+
+Code = grpc.StatusCode
+
+CODES: dict[Reason, grpc.StatusCode] = {
+    Reason.QUEUE_NOT_FOUND: Code.NOT_FOUND,
+    Reason.QUEUE_EXISTS: Code.FAILED_PRECONDITION,
+    Reason.BAD_REQUEST: Code.INVALID_ARGUMENT,
+    Reason.MESSAGE_TOO_LARGE: Code.INVALID_ARGUMENT,
+    Reason.UNKNOWN_DELIVERY: Code.FAILED_PRECONDITION,
+    Reason.SEQUENCE_GAP: Code.FAILED_PRECONDITION,
+    Reason.UNKNOWN_PRODUCER: Code.FAILED_PRECONDITION,
+    Reason.NOT_SYNCHRONISED: Code.FAILED_PRECONDITION,
+    Reason.QUEUE_NOT_EMPTY: Code.FAILED_PRECONDITION,
+    Reason.QUEUE_IN_USE: Code.FAILED_PRECONDITION,
+    Reason.NOT_A_MEMBER: Code.FAILED_PRECONDITION,
+    Reason.PRODUCER_FENCED: Code.FAILED_PRECONDITION,
+    Reason.NO_MASTER: Code.UNAVAILABLE,
+    Reason.NOT_MASTER: Code.UNAVAILABLE,
+    Reason.TOO_FEW_SYNCHRONISED: Code.UNAVAILABLE,
+    Reason.OUTCOME_UNKNOWN: Code.ABORTED,
+    Reason.DRAINING: Code.UNAVAILABLE,
+    Reason.REGISTRY_UNAVAILABLE: Code.UNAVAILABLE,
+    Reason.TIMEOUT: Code.DEADLINE_EXCEEDED,
+    Reason.REPAIRING: Code.UNAVAILABLE,
+    Reason.DISK_FULL: Code.RESOURCE_EXHAUSTED,
+    Reason.STORE_FAILED: Code.INTERNAL,
+    Reason.LIMIT_EXCEEDED: Code.RESOURCE_EXHAUSTED,
+    Reason.INTERNAL: Code.INTERNAL,
+}
+
+_TO_WIRE: dict[Reason, common.Reason.ValueType] = {
+    reason: common.Reason.Value(f"REASON_{reason.name}") for reason in Reason
+}
+
+
+def reason_to_wire(reason: Reason) -> common.Reason.ValueType:
+    return _TO_WIRE[reason]
+
+
+def status_details(error: BrokerError) -> bytes:
+    """A serialized `google.rpc.Status` with ErrorInfo and, for a retryable error, RetryInfo."""
+    details = [
+        _pack(
+            error_details_pb2.ErrorInfo(
+                reason=error.reason.name, domain=DOMAIN, metadata=dict(error.metadata)
+            )
+        )
+    ]
+    if error.retryable:
+        delay = Duration()
+        delay.FromMilliseconds(error.retry_after_ms)
+        details.append(_pack(error_details_pb2.RetryInfo(retry_delay=delay)))
+    number = code_pb2.Code.Value(CODES[error.reason].name)
+    status = status_pb2.Status(code=number, message=error.message, details=details)
+    data: bytes = status.SerializeToString()
+    return data
+
+
+def _pack(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -> Any:
+    packed = Any()
+    packed.Pack(message)
+    return packed
+
+
+def from_call(error: grpc.aio.AioRpcError, *, repeatable: bool) -> BrokerError:
+    """The peer's `BrokerError`; or, if the call failed on its way, what that means for the caller.
+
+    `repeatable`: the call does no harm if it is carried out twice.
+    """
+    told = _told(error)
+    if told is not None:
+        return told
+    match error.code():
+        case Code.UNAVAILABLE if repeatable:
+            return no_answer()
+        case Code.UNAVAILABLE:
+            return BrokerError(
+                Reason.OUTCOME_UNKNOWN,
+                "the node of the master does not answer any more: it may have been done",
+            )
+        case Code.DEADLINE_EXCEEDED:
+            return BrokerError(Reason.TIMEOUT, "no answer in time; it may have been done")
+        case code:
+            return BrokerError(
+                Reason.INTERNAL, f"the node of the master answered {code.name}: {error.details()}"
+            )
+
+
+def no_answer() -> BrokerError:
+    """The refusal of a call that surely had no effect."""
+    return BrokerError(Reason.NO_MASTER, "the node of the master does not answer")
+
+
+def _told(error: grpc.aio.AioRpcError) -> BrokerError | None:
+    """The error that the peer's `status_details` describe; None if the status has none."""
+    for key, value in error.trailing_metadata() or ():
+        if key != STATUS_DETAILS_KEY:
+            continue
+        status = status_pb2.Status.FromString(value)
+        for detail in status.details:
+            info = error_details_pb2.ErrorInfo()
+            if detail.Unpack(info) and info.domain == DOMAIN and info.reason in Reason.__members__:
+                return BrokerError(Reason[info.reason], status.message, **info.metadata)
+    return None

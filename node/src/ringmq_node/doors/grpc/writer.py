@@ -1,0 +1,111 @@
+"""The writing half of a publish or consume stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from google.protobuf.message import Message
+
+from ringmq_base.ranges import Range, RangeSet
+from ringmq_node.doors.grpc.service import Context
+
+# Answers that may wait for one peer to read them: messages, and ranges within them.
+ANSWERS_MAX = 1024
+
+
+class StreamWriter:
+    """Writes a stream's messages in order, and bounds the answers that wait for the peer to read.
+
+    Deliveries are bounded by the consumer's prefetch. Answers are bounded by `wait_room`, which a
+    stream awaits before it takes the next request: a peer that sends and never reads isn't read
+    either. Ranges (confirms, settlements) that wait are merged into one message, unless another
+    message was put between them: the order is kept. `of_ranges` makes that message.
+    """
+
+    def __init__(self, context: Context, of_ranges: Callable[[Sequence[Range]], Message]) -> None:
+        self._context = context
+        self._of_ranges = of_ranges
+        # Either a serialized message and the number of answers that it counts for; or ranges,
+        # which count one each: a list while nothing was merged into it (nearly always), else a set.
+        self._messages: deque[tuple[bytes, int] | list[Range] | RangeSet] = deque()
+        self._answers = 0
+        self._wake: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._closed = False
+        self.written = 0
+
+    @property
+    def empty(self) -> bool:
+        return not self._messages
+
+    @property
+    def full(self) -> bool:
+        return self._answers >= ANSWERS_MAX
+
+    def put(self, message: Message, *, answer: bool = True) -> None:
+        self._messages.append((message.SerializeToString(), int(answer)))
+        self._answers += answer
+        _set(self._wake)
+
+    def put_ranges(self, ranges: Sequence[Range]) -> None:
+        waiting = self._messages[-1] if self._messages else None
+        if waiting is None or isinstance(waiting, tuple):
+            self._messages.append([*ranges])
+            self._answers += len(ranges)
+        else:
+            if isinstance(waiting, list):
+                self._answers -= len(waiting)
+                waiting = self._messages[-1] = RangeSet(waiting)
+            else:
+                self._answers -= waiting.range_count
+            waiting.update(ranges)
+            self._answers += waiting.range_count
+        _set(self._wake)
+
+    async def wait_room(self) -> None:
+        """Returns when another answer may be put."""
+        while self.full:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    def close(self) -> None:
+        """Takes nothing more; messages that were put before are still written."""
+        self._closed = True
+        _set(self._wake)
+
+    def drop(self) -> None:
+        """Takes nothing more, and forgets every message but the one that is being written."""
+        self._messages.clear()
+        self._answers = 0
+        self.close()
+
+    def _take(self) -> bytes:
+        message = self._messages.popleft()
+        if isinstance(message, tuple):
+            self._answers -= message[1]
+            return message[0]
+        ranges = message if isinstance(message, list) else message.ranges()
+        self._answers -= len(ranges)
+        return self._of_ranges(ranges).SerializeToString()
+
+    async def run(self) -> None:
+        """Writes until closed and empty."""
+        loop = asyncio.get_running_loop()
+        while True:
+            while self._messages:
+                await self._context.write(self._take())
+                self.written += 1
+                if not self.full:
+                    _set(self._room)
+            if self._closed:
+                return
+            self._wake = loop.create_future()
+            await self._wake
+            self._wake = None
+
+
+def _set(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)

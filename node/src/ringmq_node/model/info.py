@@ -1,0 +1,185 @@
+"""How queues, replicas and nodes are described to users and operators.
+
+A description is a snapshot: it is taken on one node at one moment, and what it says of other
+members is as old as the last mark or view that this node has heard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from ringmq_node.model.records import QueueMode
+
+
+class QueueCondition(Enum):
+    """Whether a queue takes publishes; names are those of `ringmq.v1.QueueState`."""
+
+    RUNNING = auto()
+    # The master takes nothing at the moment: its ring is full, or a hand-over is under way.
+    FLOW = auto()
+    # Fewer than `min_insync` members are synchronised: nothing can be confirmed.
+    MINORITY = auto()
+    # No replica serves as master.
+    DOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One member of a queue's ring. Marks are op numbers; 0 where this node knows none."""
+
+    node: str
+    incarnation: int
+    synchronised: bool
+    received: int = 0
+    persisted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStorage:
+    """Where one replica keeps its messages, and what it has read and written since it was opened.
+
+    The counts q1 to q4 and delta are those of the backing queue, see docs/storage.md.
+    """
+
+    messages_pending: int
+    messages_q4: int
+    messages_q3: int
+    messages_delta: int
+    messages_q2: int
+    messages_q1: int
+    messages_in_memory: int
+    memory_bytes: int
+    # None: no target, everything may stay in memory.
+    messages_target: float | None
+    # Per second.
+    publish_rate: float
+    deliver_rate: float
+    acknowledge_rate: float
+    blocks_read: int
+    journal_bytes_written: int
+    segment_bytes_written: int
+    body_bytes_stored: int
+    body_bytes_read: int
+    body_bytes_written: int
+    body_bytes_elided: int
+    segments_loaded: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue as one of its replicas sees it.
+
+    Depths, consumers, publishers and totals are known to the master alone, and 0 elsewhere.
+    """
+
+    queue: str
+    id: str
+    replicas_wanted: int
+    min_insync: int
+    mode: QueueMode
+    durable: bool
+    condition: QueueCondition
+    epoch: int = 0
+    ring: tuple[MemberInfo, ...] = ()
+    messages_ready: int = 0
+    messages_unacknowledged: int = 0
+    messages_damaged: int = 0
+    bytes_ready: int = 0
+    bytes_unacknowledged: int = 0
+    consumers: int = 0
+    publishers: int = 0
+    next_position: int = 0
+    # Of the replicated state; equal on replicas that have applied the same ops.
+    digest: str = ""
+    # Up to this op every member has received everything.
+    stable: int = 0
+    published_total: int = 0
+    acknowledged_total: int = 0
+    # Looked at only when asked for: it costs a look at every index entry in memory.
+    storage: QueueStorage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """One node's replica of a queue."""
+
+    node: str
+    incarnation: int
+    synchronised: bool
+    master: bool
+    epoch: int
+    last_number: int
+    next_position: int
+    messages: int
+    # Live messages whose bodies this replica doesn't have.
+    messages_missing: int
+    digest: str
+    mode: QueueMode
+    storage: QueueStorage
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNumbers:
+    """What a node's store counts since it was opened, and how large its message stores are."""
+
+    queue_memory_bytes: int
+    journals_sealed: int
+    sealed_bytes: int
+    rounds: int
+    journal_bytes_written: int
+    segment_bytes_written: int
+    body_bytes_elided: int
+    message_store_bytes: int
+    message_store_garbage_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResources:
+    """Memory, disk and store of one node."""
+
+    memory_used_bytes: int
+    memory_limit_bytes: int
+    memory_total_bytes: int
+    memory_alarm: bool
+    disk_free_bytes: int
+    disk_limit_bytes: int
+    disk_alarm: bool
+    # Seconds of traffic that queues may keep in memory; None: unlimited.
+    desired_duration_s: float | None
+    # Why the store has failed; empty while it works.
+    store_failure: str
+    store: StoreNumbers
+
+
+class NodeCondition(Enum):
+    """Names are those of `ringmq.v1.NodeState`."""
+
+    RUNNING = auto()
+    DOWN = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A node that is up, or one that a queue's record names and that is down."""
+
+    node: str
+    condition: NodeCondition
+    address: str = ""
+    incarnation: int = 0
+    version: str = ""
+    masters: int = 0
+    mirrors: int = 0
+    # None: not asked for, or the node did not answer in time.
+    resources: NodeResources | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The cluster as `node` sees it."""
+
+    cluster_id: str
+    node: str
+    nodes: tuple[NodeInfo, ...]
+    queues: int
+    registry_available: bool

@@ -1,0 +1,167 @@
+"""This node's replicas: opened and closed until they match the catalogue.
+
+Level-triggered: `reconcile` gets every queue record of the registry and makes the replicas here
+match, whatever was open before. So a record that changed twice while the watch was away, or a
+restart half way, needs no case of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+from ringmq_gm import Group, LogEnd, Role
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.records import QueueRecord
+from ringmq_node.replica.fetching import Sources
+from ringmq_node.replica.interleaver import Interleaver
+from ringmq_node.replica.replica import Replica
+from ringmq_node.storage import QueueStore, Store, StoreError
+
+logger = logging.getLogger(__name__)
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
+
+
+class Hosting:
+    """The replicas of one node, by queue id. It is each replica's `ReplicaHost`."""
+
+    def __init__(
+        self,
+        store: Store,
+        group: Group,
+        *,
+        sources: Sources,
+        spawn: Spawn,
+        store_failed: Callable[[StoreError], None],
+    ) -> None:
+        """`spawn` starts a task whose failure is the node's. `store_failed` is told once of an
+        error after which nothing may be promised any more."""
+        self.replicas: dict[str, Replica] = {}
+        self.sources = sources
+        self._store = store
+        self._group = group
+        self._spawn = spawn
+        self._store_failed = store_failed
+        self._opens = True
+        self._closed = False
+
+    # --- for replicas (`ReplicaHost`) ---
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self._spawn(work, name)
+
+    def store_failed(self, error: StoreError) -> None:
+        self._store_failed(error)
+
+    async def sync_store(self) -> None:
+        await self._store.sync()
+
+    # --- opening and closing ---
+
+    async def reconcile(self, records: Mapping[str, QueueRecord]) -> None:
+        """Opens, updates and closes replicas; `records` by queue name, of the whole cluster."""
+        if self._closed:
+            return
+        me = self._group.me.node
+        wanted = {record.id: record for record in records.values() if me in record.nodes}
+        for queue_id in [each for each in self.replicas if each not in wanted]:
+            await self._close(queue_id)
+        for queue_id, replica in self.replicas.items():
+            replica.update(wanted[queue_id])
+        missing = [each for queue_id, each in wanted.items() if queue_id not in self.replicas]
+        if missing:
+            await self._open_all(missing)
+
+    async def _open_all(self, records: list[QueueRecord]) -> None:
+        interleaver = Interleaver("opening", len(records))
+        await interleaver.turn()
+        for record in records:
+            # The store may have failed, or the node begun to stop, since the last piece.
+            if self._closed or not self._opens:
+                return
+            self._open(record)
+            await interleaver.step()
+        interleaver.end()
+
+    def _open(self, record: QueueRecord) -> None:
+        try:
+            store = self._store.open_queue(record.id, durable=record.durable, label=record.name)
+        except StoreError as error:
+            self._store_failed(error)
+            return
+        replica = Replica(record, store, self)
+        state = store.state
+        log = LogEnd(state.epoch, state.last_number)
+        # Missing bodies don't make the log less whole: every op is there, and the bodies are
+        # fetched from members that have them (docs/decisions/0014-damage-is-repaired-in-place.md).
+        # A transient queue has nothing on disk. This replica has to fetch its state, and may
+        # never begin the ring again from nothing.
+        whole = record.durable and not store.damaged
+        replica.attach(self._group.open(record.id, replica, log, log_is_whole=whole))
+        self.replicas[record.id] = replica
+        replica.ring.want(True)
+        if store.corruptions:
+            # The store has logged the places.
+            logger.error(
+                "queue %s is %r: damage in %d places, %d bodies missing%s",
+                record.name,
+                record.id,
+                len(store.corruptions),
+                len(store.missing),
+                ", and ops were lost" if store.damaged else "",
+            )
+
+    async def _close(self, queue_id: str) -> None:
+        replica = self.replicas.pop(queue_id)
+        replica.close(Reason.QUEUE_NOT_FOUND)
+        await self._group.close_ring(queue_id)
+        try:
+            # A node that is just starting may have removed it as a leftover meanwhile.
+            if queue_id in self._store.queue_names():
+                self._store.delete_queue(queue_id)
+        except StoreError as error:
+            self._store_failed(error)
+        logger.info("queue %s: deleted", replica.record.name)
+
+    def drop_leftovers(self, records: Iterable[QueueRecord]) -> None:
+        """Deletes the data of queues that were deleted while this node was away."""
+        known = {record.id for record in records}
+        for queue_id in self._store.queue_names():
+            if queue_id not in known:
+                self._store.delete_queue(queue_id)
+
+    def stop_opening(self) -> None:
+        """The node stops: a replica that is opened now would join rings only to leave them."""
+        self._opens = False
+
+    def close_all(self, reason: Reason) -> None:
+        """Ends every replica's service, and opens none any more."""
+        self._closed = True
+        for replica in self.replicas.values():
+            replica.close(reason)
+
+    def durable(self, queue: QueueStore) -> None:
+        """The store has more of this queue on disk."""
+        replica = self.replicas.get(queue.queue)
+        if replica is not None:
+            replica.durable()
+
+    # --- looking up ---
+
+    def replica_of(self, record: QueueRecord) -> Replica:
+        """Raises `BrokerError` while the queue isn't open here."""
+        replica = self.replicas.get(record.id)
+        if replica is None:
+            raise BrokerError(
+                Reason.NO_MASTER,
+                f"queue {record.name!r} is not open here yet",
+                queue=record.name,
+            )
+        return replica
+
+    def masters(self) -> list[Replica]:
+        """The replicas here that are their ring's master."""
+        return [replica for replica in self.replicas.values() if replica.ring.role is Role.MASTER]

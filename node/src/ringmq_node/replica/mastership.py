@@ -1,0 +1,507 @@
+"""One replica's time as master of its queue: sessions, ops, and waits that end with it.
+
+A `Mastership` is made when the take-over op has been sent, and ended (`end`) when another member
+becomes master, or the queue is deleted, or the node leaves its rings. It is never revived: a
+replica that becomes master again gets a new one. So no field here means "not master yet", and
+nothing that a client asked of one mastership can be answered by the next.
+
+    publish  -> multicast -> (replica: deliver, append, persisted) -> watermarks
+             -> QueueMaster -> confirms and deliveries to the sessions
+
+It decides nothing about messages: `queue.master` does. It decides nothing about limits or
+deletion either: those checks are the broker's (`broker.publishing`), which every door goes through.
+
+Invariants:
+* a session is registered from its opening to its close, its `moved`, or the end;
+* ops leave in the order in which the core asked for them (`_held_ops`), also when the ring refuses
+  one;
+* each future in `_waiting` is resolved by `ReportSettled`, or fails with OUTCOME_UNKNOWN when the
+  mastership ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, Protocol
+
+from ringmq_base.notifier import Notifier
+from ringmq_base.ranges import Range
+from ringmq_gm import Refusal, Ring, Role, View
+from ringmq_node.model.info import QueueCondition
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.records import QueueRecord
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.consumers import NotOutstandingError
+from ringmq_node.queue.effects import (
+    ConfirmSequences,
+    DeliverRuns,
+    Effect,
+    MulticastOp,
+    ReportSettled,
+)
+from ringmq_node.queue.master import QueueMaster
+from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.run import Run
+from ringmq_node.replica.reading import MasterBodies
+from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
+from ringmq_node.storage import QueueStore, StoreError
+
+# How long a get waits for the first confirm after a take-over.
+INHERITANCE_WAIT_S = 1.0
+# How long a get waits for the repair of the message that comes next.
+REPAIR_WAIT_S = 5.0
+
+
+class MasterReplica(Protocol):
+    """The replica, as its mastership uses it."""
+
+    @property
+    def record(self) -> QueueRecord: ...
+    @property
+    def store(self) -> QueueStore: ...
+    @property
+    def ring(self) -> Ring: ...
+    @property
+    def view(self) -> View: ...
+    def multicast(self, op: Op) -> int:
+        """Sends the op around the ring, and applies it here; returns its number."""
+        ...
+
+    async def wait_taking(self) -> bool:
+        """Returns True when the ring takes ops; False if this replica isn't master any more."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]: ...
+    def store_failed(self, error: StoreError) -> None: ...
+
+
+class Mastership:
+    """See the module. Used on the event loop's thread."""
+
+    def __init__(
+        self,
+        replica: MasterReplica,
+        *,
+        given_up: Sequence[Range],
+        received: int,
+        persisted: int,
+    ) -> None:
+        """`given_up`: positions whose bodies no member has. `received` and `persisted`: how far
+        the ring's watermarks are."""
+        self._replica = replica
+        self._store = replica.store
+        self._ring = replica.ring
+        self.queue = QueueMaster(
+            replica.store.state, MasterBodies(replica.store, replica.store_failed)
+        )
+        self.ended = False
+        # Conditional deletions whose outcome isn't known: see `broker.deleting`.
+        self._deletions = 0
+        # Notified when the core's state changes in a way that somebody may wait for.
+        self._changed = Notifier()
+        self._ids = count(1)
+        self._publishers: dict[int, PublisherSession] = {}
+        # By producer id, the only session that may publish for it.
+        self._producers: dict[bytes, int] = {}
+        self._consumers: dict[int, ConsumerSession] = {}
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        # Ops that the core asked for and the ring hasn't taken yet.
+        self._held_ops: deque[Remove | Requeue] = deque()
+        self._sending = False
+        self._waiting_to_send = False
+        self._carry_out(self.queue.give_up(given_up))
+        self._carry_out(self.queue.watermarks(received, persisted))
+
+    # --- its life ---
+
+    def end(self, reason: Reason) -> None:
+        """Tells every session that the queue has moved, and fails every wait."""
+        assert not self.ended
+        self.ended = True
+        self._held_ops.clear()
+        # A session that is told may close itself at once: it must not find itself registered.
+        publishers, self._publishers = self._publishers, {}
+        consumers, self._consumers = self._consumers, {}
+        waiting, self._waiting = self._waiting, {}
+        self._producers.clear()
+        for publisher in publishers.values():
+            publisher.moved(reason)
+        for consumer in consumers.values():
+            consumer.moved(reason)
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(
+                    BrokerError(
+                        Reason.OUTCOME_UNKNOWN,
+                        f"queue {self.name!r}: the master changed meanwhile",
+                        queue=self.name,
+                    )
+                )
+        self._changed.notify()
+
+    @property
+    def name(self) -> str:
+        return self._replica.record.name
+
+    @property
+    def epoch(self) -> int:
+        return self._replica.view.epoch
+
+    def check_serving(self) -> None:
+        """Raises if this mastership has ended, or its ring has just given another one the role."""
+        if self.ended or self._ring.role is not Role.MASTER:
+            raise not_serving(self.name, self._ring.role)
+
+    # --- what the ring and the store say ---
+
+    def watermarks(self, received: int, persisted: int) -> None:
+        """Ops up to these numbers are on every synchronised member: received, and on disk."""
+        hidden = self.queue.hides_inheritance
+        self._carry_out(self.queue.watermarks(received, persisted))
+        self._send_held_ops()
+        if hidden:
+            self._changed.notify()
+
+    def bodies_lost(self) -> None:
+        self._carry_out(self.queue.lost())
+
+    def bodies_filled(self, first: int, last: int) -> None:
+        self._carry_out(self.queue.filled(first, last))
+        self._changed.notify()
+
+    def bodies_given_up(self, ranges: Sequence[Range]) -> None:
+        self._carry_out(self.queue.give_up(ranges))
+        self._changed.notify()
+
+    # --- publishing ---
+
+    def open_publisher(self, session: PublisherSession, producer_id: bytes) -> tuple[int, int]:
+        """Returns the session's number, and the last sequence that the queue has of its producer.
+
+        The answer holds until this session publishes, because an earlier session of the same
+        producer is ended here: batches in flight on the older stream are dropped. Otherwise the
+        client, already told the last sequence, would send them again.
+        """
+        self.check_serving()
+        number = next(self._ids)
+        self._publishers[number] = session
+        if producer_id:
+            earlier = self._producers.get(producer_id)
+            self._producers[producer_id] = number
+            fenced = self._publishers.pop(earlier, None) if earlier is not None else None
+            if fenced is not None:
+                fenced.moved(Reason.PRODUCER_FENCED)
+        return number, self._store.state.producers.get(producer_id, 0)
+
+    def close_publisher(self, number: int, producer_id: bytes) -> None:
+        self._publishers.pop(number, None)
+        if self._producers.get(producer_id) == number:
+            del self._producers[producer_id]
+
+    def publish(
+        self,
+        publisher: int,
+        producer_id: bytes,
+        first_sequence: int,
+        bodies: Sequence[bytes],
+        properties: Sequence[bytes],
+        *,
+        transient: bool,
+    ) -> None:
+        """Enqueues a batch, without its messages that were enqueued before.
+
+        Confirms go to the session. Raises `BrokerError` if nothing was enqueued.
+        """
+        self.check_serving()
+        self.check_writable()
+        if publisher not in self._publishers:
+            raise BrokerError(
+                Reason.PRODUCER_FENCED,
+                f"queue {self.name!r}: a newer stream has this producer id",
+                queue=self.name,
+            )
+        transient = transient or not self._replica.record.durable
+        last_sequence = first_sequence + len(bodies) - 1
+        known = self._last_sequence(producer_id, first_sequence)
+        if known >= first_sequence:
+            repeated = min(known, last_sequence)
+            self._carry_out(
+                self.queue.repeated(publisher, (first_sequence, repeated), transient=transient)
+            )
+            skip = repeated - first_sequence + 1
+            bodies = bodies[skip:]
+            properties = properties[skip:] if len(properties) > 1 else properties
+            first_sequence = repeated + 1
+        if not bodies:
+            return
+        op = Publish(
+            first_position=self._store.state.next_position,
+            block=Block.of(bodies, properties),
+            transient=transient,
+            producer_id=producer_id,
+            first_sequence=first_sequence,
+        )
+        number = self._replica.multicast(op)
+        self._carry_out(self.queue.published(number, op, publisher))
+
+    def _last_sequence(self, producer_id: bytes, first_sequence: int) -> int:
+        """The producer's last enqueued sequence; raises unless the batch follows or repeats it."""
+        if not producer_id:
+            return 0
+        known = self._store.state.producers.get(producer_id)
+        if known is None and first_sequence != 1:
+            raise BrokerError(
+                Reason.UNKNOWN_PRODUCER,
+                f"queue {self.name!r} knows nothing of this producer, "
+                f"whose batch begins with {first_sequence}",
+                queue=self.name,
+            )
+        if first_sequence > (known or 0) + 1:
+            raise BrokerError(
+                Reason.SEQUENCE_GAP,
+                f"the batch begins with {first_sequence}, {(known or 0) + 1} is next",
+                queue=self.name,
+                expected=(known or 0) + 1,
+            )
+        return known or 0
+
+    def check_writable(self) -> None:
+        """Raises while no op could be confirmed, or the ring takes none."""
+        view = self._replica.view
+        if not self._ring.has_quorum:
+            raise BrokerError(
+                Reason.TOO_FEW_SYNCHRONISED,
+                f"queue {self.name!r}: {len(view.synced)} replicas are synchronised, "
+                f"{view.min_insync} are wanted",
+                queue=self.name,
+                synchronised=len(view.synced),
+                min_insync=view.min_insync,
+            )
+        refusal = self._ring.refusal()
+        if refusal is not None:
+            raise BrokerError(
+                Reason.DRAINING,
+                f"queue {self.name!r} takes nothing now: {refusal.value}",
+                queue=self.name,
+            )
+
+    async def wait_room(self) -> None:
+        """Returns when the ring isn't full; the caller then finds out what else it is.
+
+        Raises `RingClosedError` if the ring ends meanwhile.
+        """
+        while self._ring.refusal() is Refusal.FULL:
+            await self._ring.wait_writable()
+
+    # --- consuming ---
+
+    def open_consumer(
+        self, session: ConsumerSession, prefetch_messages: int, prefetch_bytes: int
+    ) -> tuple[int, Callable[[], None]]:
+        """Returns the session's number, and the function that begins its deliveries."""
+        self.check_serving()
+        number = next(self._ids)
+        self._consumers[number] = session
+
+        def begin() -> None:
+            if not self.ended:
+                self._carry_out(
+                    self.queue.consumer_opened(number, prefetch_messages, prefetch_bytes)
+                )
+
+        return number, begin
+
+    def settle(self, consumer: int, *, removed: Sequence[Range], requeued: Sequence[Range]) -> None:
+        self.check_serving()
+        try:
+            self._carry_out(self.queue.settle(consumer, removed=removed, requeued=requeued))
+        except NotOutstandingError as error:
+            raise BrokerError(
+                Reason.UNKNOWN_DELIVERY,
+                str(error),
+                queue=self.name,
+                first=error.first,
+                last=error.last,
+            ) from error
+
+    def cancel_consumer(self, consumer: int) -> None:
+        if not self.ended and consumer in self.queue.consumers:
+            self.queue.consumer_cancelled(consumer)
+
+    def close_consumer(self, consumer: int) -> None:
+        self._consumers.pop(consumer, None)
+        if not self.ended and consumer in self.queue.consumers:
+            self._carry_out(self.queue.consumer_closed(consumer))
+
+    # --- without a stream ---
+
+    async def take(self, messages_max: int, bytes_max: int) -> list[Run]:
+        """Removes messages from the queue, and returns them when their removal is safe."""
+        await self._wait_inheritance()
+        while True:
+            self.check_serving()
+            self.check_writable()
+            number = next(self._ids)
+            runs = self.queue.take(number, messages_max, bytes_max)
+            if runs:
+                await self._wait_settled(number, self.queue.flush())
+            elif self.queue.is_held:
+                await self._wait_repaired()
+                continue
+            return runs
+
+    async def peek(self, messages_max: int, bytes_max: int) -> list[Run]:
+        """The first messages, which stay where they are."""
+        await self._wait_inheritance()
+        while True:
+            self.check_serving()
+            runs = self.queue.peek(messages_max, bytes_max)
+            if runs or not self.queue.is_held:
+                return runs
+            await self._wait_repaired()
+
+    async def purge(self) -> int:
+        """Removes the ready messages; returns how many, once their removal is safe."""
+        self.check_serving()
+        return await self._remove_all(self.queue.purge)
+
+    async def discard_damaged(self) -> int:
+        """Removes the messages whose bodies no member has; returns how many."""
+        self.check_serving()
+        return await self._remove_all(self.queue.discard_damaged)
+
+    async def _remove_all(self, remove: Callable[[int], tuple[int, list[Effect]]]) -> int:
+        self.check_writable()
+        number = next(self._ids)
+        removed, effects = remove(number)
+        if removed:
+            self._changed.notify()
+            await self._wait_settled(number, effects)
+        return removed
+
+    async def _wait_settled(self, number: int, effects: list[Effect]) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        self._carry_out(effects)
+        try:
+            await future
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _wait_inheritance(self) -> None:
+        """Waits until the messages of the previous master can be seen.
+
+        A queue whose master has just changed isn't empty, but its messages are hidden until a trip
+        around the ring has confirmed them. Without a quorum there is no such trip: then the
+        caller sees what is visible.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(INHERITANCE_WAIT_S):
+                while not self.ended and self.queue.hides_inheritance:
+                    await self._changed.wait()
+
+    async def _wait_repaired(self) -> None:
+        """Waits while the next message is being repaired; raises if that takes too long."""
+        try:
+            async with asyncio.timeout(REPAIR_WAIT_S):
+                while not self.ended and self.queue.is_held:
+                    await self._changed.wait()
+        except TimeoutError:
+            raise BrokerError(
+                Reason.REPAIRING,
+                f"queue {self.name!r}: its next message is damaged here, and is being "
+                "fetched from another replica",
+                queue=self.name,
+            ) from None
+
+    # --- conditional deletion ---
+
+    def hold_for_deletion(self) -> None:
+        """Publishes and new consumers are refused until as many `release_from_deletion`."""
+        self._deletions += 1
+
+    def release_from_deletion(self) -> None:
+        assert self._deletions > 0
+        self._deletions -= 1
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether a conditional deletion may still take effect."""
+        return self._deletions > 0
+
+    # --- description ---
+
+    @property
+    def condition(self) -> QueueCondition:
+        if not self._ring.has_quorum:
+            return QueueCondition.MINORITY
+        if self._ring.refusal() is not None:
+            return QueueCondition.FLOW
+        return QueueCondition.RUNNING
+
+    @property
+    def publishers(self) -> int:
+        return len(self._publishers)
+
+    # --- effects of the core ---
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case MulticastOp(op):
+                    self._held_ops.append(op)
+                    self._send_held_ops()
+                case DeliverRuns(consumer, runs):
+                    self._consumers[consumer].delivered(runs)
+                case ConfirmSequences(publisher, sequences):
+                    session = self._publishers.get(publisher)
+                    if session is not None:
+                        session.confirmed(sequences)
+                case ReportSettled(consumer, positions):
+                    self._settled(consumer, positions)
+
+    def _settled(self, consumer: int, positions: Sequence[Range]) -> None:
+        session = self._consumers.get(consumer)
+        if session is not None:
+            session.settled(positions)
+        future = self._waiting.pop(consumer, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def _send_held_ops(self) -> None:
+        """Sends removes and requeues in their order, as far as the ring takes them."""
+        # Applying an op may ask for another one: the loop below takes it from the deque, so that
+        # it doesn't overtake the ops that are held before it.
+        if self._sending:
+            return
+        self._sending = True
+        try:
+            while self._held_ops and not self.ended and self._ring.refusal() is None:
+                op = self._held_ops.popleft()
+                number = self._replica.multicast(op)
+                self._carry_out(self.queue.applied(number, op))
+        finally:
+            self._sending = False
+        if self._held_ops and not self._waiting_to_send:
+            self._waiting_to_send = True
+            self._replica.spawn(self._send_when_taken(), f"held ops of {self.name}")
+
+    async def _send_when_taken(self) -> None:
+        """Sends held ops once the ring takes them.
+
+        On a quiet queue no publish, ack or watermark would come that sends them.
+        """
+        taking = await self._replica.wait_taking()
+        self._waiting_to_send = False
+        if taking and not self.ended:
+            self._send_held_ops()
+
+
+def not_serving(queue: str, role: Role) -> BrokerError:
+    """The refusal of a replica that can't serve clients of `queue` now."""
+    reason = Reason.NO_MASTER if role is Role.MASTER else Reason.NOT_MASTER
+    return BrokerError(reason, f"queue {queue!r}: this node is not its master now", queue=queue)

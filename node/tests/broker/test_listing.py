@@ -1,0 +1,39 @@
+"""Listing queues beside peers that are played."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from loops import run
+
+from ringmq_node.broker.listing import Listing
+from ringmq_node.model.info import NodeCondition, NodeInfo, QueueInfo
+from ringmq_node.model.records import QueueRecord
+
+
+def test_a_queue_that_is_deleted_while_the_masters_are_asked_is_not_listed() -> None:
+    records = {name: QueueRecord(name, name, ("a",), 1) for name in ("p", "q")}
+
+    async def mastered_queues(*_: Any, **__: Any) -> list[QueueInfo]:
+        del records["q"]
+        return []
+
+    listing = Listing(
+        cast(Any, SimpleNamespace(records=records)),
+        cast(
+            Any,
+            SimpleNamespace(
+                me=SimpleNamespace(node="b"),
+                nodes=lambda named: [NodeInfo("a", NodeCondition.RUNNING, address="there")],
+            ),
+        ),
+        cast(Any, SimpleNamespace(view=lambda ring: None)),
+        cast(Any, SimpleNamespace(replicas={})),
+        cast(Any, SimpleNamespace(mastered_queues=mastered_queues)),
+        gate=cast(Any, None),
+        store=cast(Any, None),
+        monitor=cast(Any, None),
+    )
+    page = run(listing.queues("", after="", queues_max=0))
+    assert [info.queue for info in page.queues] == ["p"]
