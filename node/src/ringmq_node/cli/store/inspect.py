@@ -20,7 +20,7 @@ from ringmq_node.storage.offline.inspection import (
     inspect_files,
     inspect_queue,
 )
-from ringmq_node.storage.offline.listing import FileSummary, Record
+from ringmq_node.storage.offline.shown import FileSummary, ShownRecord
 
 FILE_COLUMNS = ("file", "kind", "of", "bytes")
 SUMMARY_COLUMNS = (
@@ -135,7 +135,7 @@ def _show_summaries(files: list[FileSummary]) -> None:
     )
 
 
-def _show_records(records: list[Record], total: int) -> None:
+def _show_records(records: list[ShownRecord], total: int) -> None:
     emit_table(
         RECORD_COLUMNS,
         (

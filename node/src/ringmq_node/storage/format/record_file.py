@@ -44,6 +44,8 @@ from ringmq_node.storage.format.records import (
 # Bytes per read where records are small, and where only headers and tables are wanted.
 WINDOW_BYTES: Final = 1 << 20
 SPARSE_BYTES: Final = 4 << 10
+# Payloads that are longer are passed over by another read: it costs less than reading through.
+DENSE_BYTES_MAX: Final = 32 << 10
 # The tables of any block are shorter, and so is any op that isn't a publish.
 HEAD_BYTES_MAX: Final = 17 << 20
 

@@ -25,7 +25,12 @@ from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.format import tables
 from ringmq_node.storage.format.formats import SEGMENT
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
-from ringmq_node.storage.format.record_file import SPARSE_BYTES, WINDOW_BYTES, RecordFile
+from ringmq_node.storage.format.record_file import (
+    DENSE_BYTES_MAX,
+    SPARSE_BYTES,
+    WINDOW_BYTES,
+    RecordFile,
+)
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
@@ -35,9 +40,6 @@ from ringmq_node.storage.format.records import (
     owner_of,
 )
 from ringmq_node.storage.format.tables import BodyRange
-
-# Longer records are passed over, not read through: a further call of the disk costs less.
-_DENSE_BYTES_MAX = 32 << 10
 
 # A record's header, and the tables of a block of one message without properties.
 _SINGLE = struct.Struct("<IIIIBBHQQQHBBII")
@@ -128,7 +130,7 @@ def _collect(
                         proven = header.end
                     elif header.end > proven:
                         unproven.append(header)
-                    ahead = SPARSE_BYTES if header.length > _DENSE_BYTES_MAX else WINDOW_BYTES
+                    ahead = SPARSE_BYTES if header.length > DENSE_BYTES_MAX else WINDOW_BYTES
         if what:
             after = file.end_of(header, offset)
             holes.append((offset, after, what))
@@ -211,15 +213,7 @@ def _add_bodies(
     position outside of `low..high`."""
     first = header.number
     if header.kind == RecordKind.ENTRY:
-        window = file.window
-        begin = header.offset + RECORD_HEADER_BYTES
-        length = header.length
-        at = window.place(begin, min(length, 16), SPARSE_BYTES)
-        size = tables.tables_bytes(window.data, at)
-        if size > length:
-            raise ValueError(f"block of {length} bytes ends within its tables")
-        at = window.place(begin, size, SPARSE_BYTES)
-        body = tables.embedded(header, window.data, at, length, first, header.epoch)
+        body = tables.read_embedded(file, header, first, header.epoch)
         last = body.last
         found = [body]
     elif header.kind == RecordKind.STORED_ENTRY:

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from ringmq_node.queue import block
 from ringmq_node.storage.format import references
+from ringmq_node.storage.format.record_file import SPARSE_BYTES, RecordFile
 from ringmq_node.storage.format.records import (
     FILE_HEADER,
     FLAG_TRANSIENT,
@@ -89,6 +90,22 @@ def embedded(
         header.offset,
         header.end - header.offset,
     )
+
+
+def read_embedded(
+    file: RecordFile, header: Header, first: int = 0, generation: int = 0
+) -> BodyRange:
+    """The messages, from position `first` on, of a record whose payload is a block.
+
+    Reads the tables only, not the bodies.
+    """
+    begin = header.offset + RECORD_HEADER_BYTES
+    at = file.window.place(begin, min(header.length, 16), SPARSE_BYTES)
+    size = tables_bytes(file.window.data, at)
+    if size > header.length:
+        raise ValueError(f"block of {header.length} bytes ends within its tables")
+    at = file.window.place(begin, size, SPARSE_BYTES)
+    return embedded(header, file.window.data, at, header.length, first, generation)
 
 
 def tables_bytes(payload: bytes, at: int) -> int:

@@ -1,8 +1,8 @@
-"""A data directory, read while no node has it open: what is in it, and whether it is sound.
+"""A data directory, read while no node has it open: its contents, and whether they are sound.
 
-Nothing here writes. What a queue's files mean is asked of the engine's own recovery, over a
-disk that only pretends to rename and remove (`disk`), so that this and a node's start can't
-differ. `statistics` counts, `verify` reads every byte, `listing` shows single records.
+Nothing here writes. The engine's own recovery reads the queues' files, over a disk that only
+pretends to rename and remove (`disk`), so that this and a node's start can't differ.
+`statistics` counts, `verify` reads every byte, `inspection` shows single records.
 """
 
 from ringmq_node.storage.offline.contents import DataDirectory, NotADataDirectoryError

@@ -1,37 +1,27 @@
-"""Which queues and message stores a data directory has, and what else lies about in it."""
+"""The queues and the message stores of a data directory, and all other files that lie in it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from ringmq_base.ranges import RangeSet
-from ringmq_node.queue.ops import Outline, Remove
 from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.errors import StoreError, UnsupportedFormatError
-from ringmq_node.storage.format import journal_records
-from ringmq_node.storage.format.formats import JOURNAL, QUEUE_LABEL, QUEUE_NAME, STORE_META, Format
-from ringmq_node.storage.format.queue_folder import BAD_SUFFIX, CURRENT_JOURNAL, NEW_SUFFIX
-from ringmq_node.storage.format.record_file import RecordFile
-from ringmq_node.storage.format.records import Header, RecordKind, owner_of
-from ringmq_node.storage.format.references import RecordLocation
+from ringmq_node.storage.format.formats import QUEUE_LABEL, QUEUE_NAME, STORE_META, Format
+from ringmq_node.storage.format.queue_folder import BAD_SUFFIX, NEW_SUFFIX
 from ringmq_node.storage.format.texts import decode_texts
-from ringmq_node.storage.messages.files import SUFFIX as BODIES_SUFFIX
 from ringmq_node.storage.messages.files import parse_name
 from ringmq_node.storage.offline.disk import Names, ReadOnlyDisk
 from ringmq_node.storage.offline.faults import Findings
-from ringmq_node.storage.queue.entries import IndexEntry
-from ringmq_node.storage.queue.loading import load_segment
-from ringmq_node.storage.queue.recovery import Recovered, recover
+from ringmq_node.storage.offline.file_kinds import QUEUE_FILE
+from ringmq_node.storage.offline.queues import QueueFolder
 
 PERSISTENT_NAME = "persistent"
 TRANSIENT_NAME = "transient"
 
-# More than any of these files is long.
+# No `store.meta`, `queue.name` or `queue.label` is longer.
 _TEXTS_BYTES_MAX = 1 << 18
-_QUEUE_FILE = re.compile(r"journal\.jif|(0|[1-9][0-9]{0,14})\.(jif|idx)")
 _NAMES = frozenset({folders.NAME_NAME, folders.LABEL_NAME})
 # Of the node, beside the store.
 _OTHER_NAMES = frozenset({folders.LOCK_NAME, folders.META_NAME, "identity"})
@@ -41,23 +31,8 @@ class NotADataDirectoryError(StoreError):
     """There is nothing in this directory that a node would have written."""
 
 
-class UnreadableQueueError(StoreError):
-    """A queue's files can't be made sense of, or not be read; the text says which and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueFolder:
-    """`name`, by which the store knows it, is None where it is lost; `label`, its name for
-    people, where there is none. `sizes` are those of its regular files."""
-
-    path: Path
-    name: str | None
-    label: str | None
-    sizes: dict[str, int]
-
-
 class DataDirectory:
-    """What is in `root`. Made inside `open_offline`."""
+    """The contents of `root`. Made inside `open_offline`."""
 
     def __init__(self, root: Path, disk: ReadOnlyDisk) -> None:
         """Reads names only. Raises `NotADataDirectoryError`, `OSError`."""
@@ -118,7 +93,12 @@ class DataDirectory:
         texts = self._texts(path, STORE_META, names.files.get(folders.META_NAME, 0))
         if texts is None:
             size = names.files.get(folders.META_NAME, 0)
-            self.findings.add(path, 0, size, "what says whose directory it is can't be read")
+            self.findings.add(
+                path,
+                0,
+                size,
+                "can't be read: it says to which cluster and node the directory belongs",
+            )
         else:
             self.cluster, self.node = texts
 
@@ -150,9 +130,9 @@ class DataDirectory:
         inside = self.disk.names(folder)
         files = inside.files
         for name in sorted(files):
-            if name not in _NAMES and not _QUEUE_FILE.fullmatch(name):
+            if name not in _NAMES and not QUEUE_FILE.fullmatch(name):
                 self.findings.note(folder / name, _leftover(name))
-        ours = re.compile("|".join([_QUEUE_FILE.pattern, *map(re.escape, sorted(_NAMES))]))
+        ours = re.compile("|".join([QUEUE_FILE.pattern, *map(re.escape, sorted(_NAMES))]))
         self._irregular(folder, inside, ours.fullmatch)
         path = folder / folders.NAME_NAME
         size = files.get(folders.NAME_NAME, 0)
@@ -172,7 +152,7 @@ class DataDirectory:
         return QueueFolder(folder, None, label, files)
 
     def _label(self, folder: Path, files: dict[str, int]) -> str | None:
-        """Nothing depends on it: what can't be read of it is only noted."""
+        """None if it can't be read, which is only noted: nothing depends on the label."""
         size = files.get(folders.LABEL_NAME)
         if size is None:
             return None
@@ -186,66 +166,6 @@ class DataDirectory:
             return None
         return texts[0]
 
-    # -- one queue
-
-    def recover(self, queue: QueueFolder, refer: Callable[[RecordLocation], None]) -> Recovered:
-        """What a start of the node would make of it; `refer` as in `recovery.recover`.
-
-        Names in its folder are as recovery leaves them until `disk.forget`. Raises
-        `UnreadableQueueError`; `PermissionError` and `FileNotFoundError` as they are.
-        """
-        try:
-            return recover(self.disk, queue.path, refer)
-        except (PermissionError, FileNotFoundError):
-            raise
-        except Exception as error:
-            # Checksums keep accidents out. But a directory can be made, checksums and all, that
-            # recovery stumbles over, and the report on the rest has to come all the same.
-            text = str(error) or type(error).__name__
-            raise UnreadableQueueError(f"queue can't be recovered: {text}") from error
-
-    def entries(self, found: Recovered) -> Iterator[IndexEntry]:
-        """All living entries of a queue, one segment in memory at a time. In no special order."""
-        yield from found.index
-        for delta in found.index.deltas.values():
-            entries, _ = load_segment(
-                self.disk, delta.segment, found.state.live, found.missing, found.cuts
-            )
-            yield from entries
-
-    def transient_of(self, found: Recovered) -> int:
-        """How many live transient messages there were, which recovery has dropped.
-
-        By the newest journal alone: 0 if that is unreadable.
-        """
-        journal = found.current or (found.sealed[-1] if found.sealed else None)
-        if journal is None:
-            return 0
-        transient = RangeSet()
-        loaded = False
-
-        def visit(header: Header, payload: bytes) -> None:
-            nonlocal loaded
-            if header.kind == RecordKind.CHECKPOINT:
-                if not loaded:
-                    loaded = True
-                    state = journal_records.decode_checkpoint(header, payload).state
-                    transient.update(state.transient)
-                return
-            op = journal_records.decode(header, payload, journal.number).op
-            if isinstance(op, Outline) and op.transient:
-                transient.add(op.first_position, op.last_position)
-            elif isinstance(op, Remove):
-                transient.subtract(op.ranges)
-
-        path = journal.path
-
-        def read(offset: int, size: int) -> bytes:
-            return self.disk.read(path, offset, size)
-
-        RecordFile(str(path), JOURNAL, journal.end, read, owner_of(path.parent)).scan(visit)
-        return len(transient)
-
 
 def _leftover(name: str) -> str:
     if name.endswith(NEW_SUFFIX):
@@ -253,15 +173,3 @@ def _leftover(name: str) -> str:
     if name.endswith(BAD_SUFFIX):
         return "set aside by an earlier start, because it could not be read"
     return "not of the store"
-
-
-def is_journal(name: str) -> bool:
-    return name == CURRENT_JOURNAL or bool(_QUEUE_FILE.fullmatch(name) and name.endswith(".jif"))
-
-
-def is_segment(name: str) -> bool:
-    return bool(_QUEUE_FILE.fullmatch(name) and name.endswith(".idx"))
-
-
-def is_bodies(name: str) -> bool:
-    return parse_name(name) is not None and name.endswith(BODIES_SUFFIX)

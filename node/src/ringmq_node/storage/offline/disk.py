@@ -1,11 +1,11 @@
-"""A disk that is only read. What recovery changes on it is remembered here, and not done.
+"""A disk that is only read. It remembers recovery's changes, and does none of them.
 
-Recovery renames what it can't read, removes what is half made, and replaces a file by its own
-beginning (a segment with a torn tail). Here a name stands for the first bytes of some real
-file, or for nothing, so these are changes of names and take no memory for contents.
+Recovery renames files that it can't read, removes files that are half made, and replaces a
+segment with a torn tail by its own beginning. All three are changes of names here: a name
+stands for the first bytes of some real file, or for nothing. They take no memory for contents.
 
-Whatever is in the directory, reading it ends: only regular files are opened, never with a
-write flag, and no more than `READ_BYTES_MAX` is read at a time. One thread.
+No directory can hang the reader, however it was made: only regular files are opened, never with
+a write flag, and no more than `READ_BYTES_MAX` is read at a time. One thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ringmq_node.storage.disk.data_directory import LOCK_NAME
 from ringmq_node.storage.errors import DirectoryInUseError
 
 HANDLES_MAX = 32
-# Larger than any record that the engine reads whole, but for one that was made to hurt.
+# No record that the engine reads whole is larger, except one that was forged to take all memory.
 READ_BYTES_MAX = 1 << 30
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -32,7 +32,7 @@ _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 @dataclass(slots=True)
 class Names:
-    """What is in a directory: sizes of the regular files, directories, and anything else."""
+    """The contents of a directory: sizes of the regular files, directories, and anything else."""
 
     files: dict[str, int] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)
@@ -40,10 +40,10 @@ class Names:
 
 
 class ReadOnlyDisk:
-    """A `Disk`. Raises `OSError` for what it refuses, too."""
+    """A `Disk`. Raises `OSError` when it refuses a call, too."""
 
     def __init__(self) -> None:
-        # What a name stands for: the first bytes of a real file, or nothing.
+        # Names that recovery has changed, and the first bytes of a real file, or nothing, for each.
         self._aliases: dict[Path, tuple[Path, int] | None] = {}
         self._handles: OrderedDict[Path, int] = OrderedDict()
         self.bytes_read = 0
@@ -72,7 +72,7 @@ class ReadOnlyDisk:
         return self.names(path).files
 
     def names(self, path: Path) -> Names:
-        """What is in a directory; nothing if there is no such directory."""
+        """The contents of a directory; empty if there is no such directory."""
         found = Names()
         try:
             with os.scandir(path) as entries:
@@ -105,12 +105,16 @@ class ReadOnlyDisk:
         while self._handles:
             os.close(self._handles.popitem()[1])
 
-    # -- what is only remembered
+    # -- changes, only remembered
 
     def write(
         self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
     ) -> None:
-        """Only of what is in the file of this name without its last suffix, at the same place."""
+        """Remembers a copy of a file's beginning: recovery writes nothing else.
+
+        The file is the one of this name without the last suffix. Raises `OSError` if the bytes
+        aren't in it at the same offset.
+        """
         source = path.with_suffix("")
         for data in buffers:
             if self.read(source, offset, len(data)) != data:
@@ -135,7 +139,7 @@ class ReadOnlyDisk:
         """Nothing was written."""
 
     def forget(self, folder: Path) -> None:
-        """Names in `folder` are as they are on the disk again. For when it has been dealt with."""
+        """Drops the changes to names in `folder`: they are as on the disk again."""
         for path in [path for path in self._aliases if path.parent == folder]:
             del self._aliases[path]
 

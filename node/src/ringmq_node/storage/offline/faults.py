@@ -1,4 +1,4 @@
-"""What is wrong with a data directory, in words that name the place."""
+"""The faults of a data directory, in words that name the place."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from ringmq_node.storage.errors import CorruptionReport
 
-# Kept of one file, and of all; the rest is only counted.
+# Faults kept of one file, and of all files; more are only counted.
 FAULTS_PER_FILE_MAX = 20
 FAULTS_MAX = 10_000
 NOTES_MAX = 1_000
-# Remembered, so that a place is counted once. Past it one may be counted twice.
+# Places remembered, so that each is counted once. Of more places one may be counted twice.
 _PLACES_MAX = 100_000
 
 
@@ -20,8 +20,8 @@ _PLACES_MAX = 100_000
 class Fault:
     """`length` bytes at `offset` of `file` (below the data directory) are not as they should be.
 
-    Both are 0 where no bytes can be named. `first` and `last` are positions of `queue`, whose
-    name for people is `name`.
+    Both are 0 where no bytes can be named. `first` and `last` are the positions of `queue` that
+    are hit; `name` is the queue's name for people.
     """
 
     file: str
@@ -36,7 +36,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class TornTail:
-    """The end of `file` from `offset` on, which a crash cut short before anyone relied on it."""
+    """The end of `file` from `offset` on: a crash cut it short before any confirm relied on it."""
 
     file: str
     offset: int
@@ -52,12 +52,12 @@ class Findings:
     faults_total: int = 0
     torn: list[TornTail] = field(default_factory=list)
     torn_bytes: int = 0
-    # What is there and means nothing to a node.
+    # Files and folders that mean nothing to a node.
     notes: list[str] = field(default_factory=list)
     notes_total: int = 0
-    # Of queues, by their names in the store.
+    # The names of queues for people, by their names in the store.
     labels: dict[str, str] = field(default_factory=dict)
-    # How many by file, and where.
+    # Faults by file, and the places that have been counted.
     _counts: dict[str, int] = field(default_factory=dict)
     _places: set[tuple[str, int]] = field(default_factory=set)
 
@@ -71,7 +71,7 @@ class Findings:
         queue: str | None = None,
         positions: tuple[int, int] | None = None,
     ) -> None:
-        """One fault. The same bytes are told once, unless other positions are hit by it."""
+        """Adds a fault. The same bytes are told again only for the positions that they hit."""
         file = relative(self.root, path)
         if positions is None and length and (file, offset) in self._places:
             return
@@ -107,7 +107,8 @@ def relative(root: Path, path: Path) -> str:
 
 
 def plain(text: str) -> str:
-    """`text` without control characters: names in a directory may be anybody's."""
+    """`text` with control characters escaped: anybody may have made the names in a directory, and
+    an escape sequence printed from one would reach the operator's terminal."""
     if text.isprintable():
         return text
     return "".join(

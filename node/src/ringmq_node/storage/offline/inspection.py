@@ -1,31 +1,37 @@
-"""What `ringmq store inspect` shows: a directory's files, a queue, or one file; bounded.
+"""The answers of `ringmq store inspect`: the files of a directory, a queue, or one file; bounded.
 
-All is read, so that counts are of all; of records and ranges only the first `limit` are kept.
+Everything is read, so that counts are complete. Of records and ranges the first `limit` are kept.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.storage.errors import StoreError
-from ringmq_node.storage.offline.bodies import References
-from ringmq_node.storage.offline.contents import DataDirectory, QueueFolder, UnreadableQueueError
-from ringmq_node.storage.offline.listing import (
+from ringmq_node.storage.offline.contents import DataDirectory
+from ringmq_node.storage.offline.faults import plain, relative
+from ringmq_node.storage.offline.file_kinds import (
     BODIES,
     JOURNAL,
     SEGMENT,
-    FileListing,
-    FileSummary,
-    Lives,
-    Record,
+    kind_by_name,
     kind_of,
-    list_files,
     order_of,
 )
+from ringmq_node.storage.offline.listing import FileListing
+from ringmq_node.storage.offline.queues import (
+    QueueFolder,
+    UnreadableQueueError,
+    recover_queue,
+    transient_dropped,
+)
+from ringmq_node.storage.offline.shown import FileSummary, LiveMessages, ShownRecord
+from ringmq_node.storage.offline.store_references import StoreReferences
 
 
 class NothingToInspectError(StoreError):
@@ -34,7 +40,7 @@ class NothingToInspectError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """`owner`: of which queue, or message store."""
+    """`owner`: the queue or the message store that the file is of."""
 
     file: str
     kind: str
@@ -60,8 +66,8 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class QueueInspection:
-    """A queue as a start of the node would find it, and its files. Generation and positions of
-    a cut: bodies logged before the first count only below the second."""
+    """A queue as a start of the node would find it, and its files. `cuts` are pairs: bodies logged
+    before the generation count only below the position."""
 
     queue: str | None
     name: str | None
@@ -79,43 +85,60 @@ class QueueInspection:
     torn_bytes: int
     files: list[FileSummary]
     records_total: int
-    records: list[Record]
+    records: list[ShownRecord]
 
 
 @dataclass(frozen=True, slots=True)
 class FileInspection:
-    """References are those of all queues but the unreadable ones."""
+    """References are counted of all queues but the unreadable ones."""
 
     queues_unreadable: int
     summary: FileSummary
     records_total: int
-    records: list[Record]
+    records: list[ShownRecord]
 
 
 def inspect_files(directory: DataDirectory, limit: int) -> FilesInspection:
     """Reads names and sizes. Raises `OSError`."""
     files: list[FileName] = []
     total = 0
-    for found in list_files(directory):
+    for file in _files(directory):
         total += 1
         if total <= limit:
-            files.append(FileName(*found))
+            files.append(file)
     return FilesInspection(str(directory.root), total, files)
+
+
+def _files(directory: DataDirectory) -> Iterator[FileName]:
+    root = directory.root
+    for queue in directory.queues:
+        for name in sorted(queue.sizes, key=order_of):
+            kind = kind_by_name(name)
+            if kind is not None:
+                path = relative(root, queue.path / name)
+                yield FileName(path, kind, plain(queue.title), queue.sizes[name])
+    for store in (directory.persistent, directory.transient):
+        sizes = directory.store_files(store)
+        for name in sorted(sizes, key=order_of):
+            kind = kind_by_name(name)
+            assert kind is not None, name
+            yield FileName(relative(root, store / name), kind, store.name, sizes[name])
 
 
 def inspect_queue(directory: DataDirectory, name: str, limit: int) -> QueueInspection:
     """By its name, its id, or its folder's name. Raises `StoreError`, `OSError`."""
     queue = _find(directory, name)
-    found = directory.recover(queue, lambda location: None)
-    transient = directory.transient_of(found)
-    # What recovery would set aside or cut off is shown too.
+    found = recover_queue(directory.disk, queue)
+    transient = transient_dropped(directory.disk, found)
+    # So that files that recovery would set aside, and tails that it would cut off, are shown too.
     directory.disk.forget(queue.path)
     shown = _Shown(limit)
     for path in sorted(queue.sizes, key=order_of):
-        kind = kind_of(directory, queue.path / path)
+        kind = kind_of(directory.disk, queue.path / path)
         if kind in (JOURNAL, SEGMENT):
             size = queue.sizes[path]
-            shown.add(FileListing(directory, queue.path / path, size, kind, lives=Lives(found)))
+            live = LiveMessages(found)
+            shown.add(FileListing(directory, queue.path / path, size, kind, live=live))
     state = found.state
     return QueueInspection(
         queue=queue.name,
@@ -140,7 +163,7 @@ def inspect_queue(directory: DataDirectory, name: str, limit: int) -> QueueInspe
 
 def _find(directory: DataDirectory, name: str) -> QueueFolder:
     named = [each for each in directory.queues if name in (each.name, each.path.name)]
-    # One that was deleted and declared again while the node was away is there twice.
+    # A queue that was deleted and declared again while the node was away is there twice.
     named = named or [each for each in directory.queues if each.label == name]
     if not named:
         raise NothingToInspectError(f"there is no queue {name!r} in {directory.root}")
@@ -151,51 +174,51 @@ def _find(directory: DataDirectory, name: str) -> QueueFolder:
 
 
 def inspect_file(directory: DataDirectory, path: Path, limit: int) -> FileInspection:
-    """By its path, from the directory or from where the process is.
+    """By its path, below the data directory or from the current one.
 
     Raises `StoreError`, `OSError`.
     """
     path = _locate(directory, path)
-    kind = kind_of(directory, path)
+    kind = kind_of(directory.disk, path)
     if kind is None:
         raise NothingToInspectError(f"{path} is not a file of records")
-    lives: Lives | None = None
-    references: References | None = None
+    live: LiveMessages | None = None
+    references: StoreReferences | None = None
     if kind in (JOURNAL, SEGMENT):
-        lives = _lives(directory, path.parent)
+        live = _live_messages(directory, path.parent)
     elif kind == BODIES and path.parent == directory.persistent:
         references = references_of(directory)
     shown = _Shown(limit)
     size = path.stat().st_size
-    shown.add(FileListing(directory, path, size, kind, lives=lives, references=references))
+    shown.add(FileListing(directory, path, size, kind, live=live, references=references))
     unreadable = references.unreadable_queues if references is not None else 0
     return FileInspection(unreadable, shown.files[0], shown.total, shown.records)
 
 
-def references_of(directory: DataDirectory) -> References:
-    """What all queues that can be read refer to. Raises `StoreError`, `OSError`."""
-    references = References(directory.disk, directory.persistent)
+def references_of(directory: DataDirectory) -> StoreReferences:
+    """The references of all queues that can be read. Raises `StoreError`, `OSError`."""
+    references = StoreReferences(directory.disk, directory.persistent)
     for queue in directory.queues:
         _recover(directory, queue, references)
     return references
 
 
-def _recover(directory: DataDirectory, queue: QueueFolder, references: References) -> None:
+def _recover(directory: DataDirectory, queue: QueueFolder, references: StoreReferences) -> None:
     try:
-        directory.recover(queue, references.refer)
+        recover_queue(directory.disk, queue, references.refer)
     except UnreadableQueueError:
-        # What it refers to isn't known; `stats` and `verify` say why.
+        # The reason is shown by `stats` and `verify`.
         references.unreadable_queues += 1
     directory.disk.forget(queue.path)
 
 
-def _lives(directory: DataDirectory, folder: Path) -> Lives | None:
-    """None where the queue can't be read: what lives isn't known, and the file is shown."""
+def _live_messages(directory: DataDirectory, folder: Path) -> LiveMessages | None:
+    """None where the queue can't be read: its file is shown all the same."""
     queue = next((each for each in directory.queues if each.path == folder), None)
     if queue is None:
         return None
     try:
-        return Lives(directory.recover(queue, lambda location: None))
+        return LiveMessages(recover_queue(directory.disk, queue))
     except UnreadableQueueError:
         return None
     finally:
@@ -203,7 +226,7 @@ def _lives(directory: DataDirectory, folder: Path) -> Lives | None:
 
 
 def _locate(directory: DataDirectory, path: Path) -> Path:
-    """Below the directory, as it is named there. Raises `NothingToInspectError`."""
+    """The file's path below the directory, without links. Raises `NothingToInspectError`."""
     root = Path(os.path.realpath(directory.root))
     for candidate in (directory.root / path, path):
         if candidate.is_file():
@@ -224,7 +247,7 @@ class _Shown:
         self._limit = limit
         self.total = 0
         self.files: list[FileSummary] = []
-        self.records: list[Record] = []
+        self.records: list[ShownRecord] = []
 
     def add(self, listing: FileListing) -> None:
         for record in listing.records():

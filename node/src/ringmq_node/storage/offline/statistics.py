@@ -1,7 +1,8 @@
-"""How much is where: of each queue, of each message store, and all together.
+"""Messages and bytes: of each queue, of each message store, and all together.
 
 Journals are read whole, for they hold the state; of segments headers and tables are read, of
-message store files only names and sizes. What lives in these is what the queues refer to.
+message store files only names and sizes. The live records of the message store are those that
+queues refer to.
 """
 
 from __future__ import annotations
@@ -9,25 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringmq_node.storage.messages.files import MAP_SUFFIX
-from ringmq_node.storage.offline.bodies import References
-from ringmq_node.storage.offline.contents import (
-    PERSISTENT_NAME,
-    TRANSIENT_NAME,
-    DataDirectory,
+from ringmq_node.storage.offline.contents import PERSISTENT_NAME, TRANSIENT_NAME, DataDirectory
+from ringmq_node.storage.offline.file_kinds import is_bodies, is_journal, is_segment
+from ringmq_node.storage.offline.queues import (
     QueueFolder,
     UnreadableQueueError,
-    is_bodies,
-    is_journal,
-    is_segment,
+    live_entries,
+    recover_queue,
+    transient_dropped,
 )
+from ringmq_node.storage.offline.store_references import StoreReferences
 from ringmq_node.storage.offline.verify import OnProgress
 from ringmq_node.storage.queue.recovery import Recovered
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """What a start of the node would find. `embedded`: in the queue's files; `stored`: in the
-    message store. Bytes are of bodies, but for those of files. `name`: what people call it."""
+    """A queue as a start of the node would find it. `embedded` messages are in the queue's files,
+    `stored` ones in the message store. Bytes are of bodies, but for those of files. `queue` is the
+    id, `name` the name for people."""
 
     queue: str | None
     name: str | None
@@ -59,7 +60,7 @@ class QueueStatistics:
 
 @dataclass(frozen=True, slots=True)
 class MessageStoreFiles:
-    """One message store. What lives in the transient one is gone at a start: nothing."""
+    """One message store. Nothing in the transient one lives: a start of the node empties it."""
 
     store: str
     files: int
@@ -70,7 +71,7 @@ class MessageStoreFiles:
     live_bytes: int
     garbage_bytes: int
     garbage_fraction: float
-    # Of queues, to what is not there.
+    # References of queues that lead nowhere.
     references_lost: int
 
 
@@ -100,12 +101,12 @@ def collect(
     directory: DataDirectory, on_progress: OnProgress = lambda name: None
 ) -> DirectoryStatistics:
     """Calls `on_progress` for each queue. Raises `UnsupportedFormatError`, `OSError`."""
-    references = References(directory.disk, directory.persistent)
+    references = StoreReferences(directory.disk, directory.persistent)
     queues: list[QueueStatistics] = []
     for queue in directory.queues:
         queues.append(_queue(directory, queue, references))
         directory.disk.forget(queue.path)
-        on_progress(queue.label or queue.name or queue.path.name)
+        on_progress(queue.title)
     stores = [_persistent(directory, references), _transient(directory)]
     totals = Totals(
         queues=len(queues),
@@ -129,7 +130,9 @@ class _Sum:
     bytes: int = 0
 
 
-def _queue(directory: DataDirectory, queue: QueueFolder, references: References) -> QueueStatistics:
+def _queue(
+    directory: DataDirectory, queue: QueueFolder, references: StoreReferences
+) -> QueueStatistics:
     journals = [size for name, size in queue.sizes.items() if is_journal(name)]
     segments = [size for name, size in queue.sizes.items() if is_segment(name)]
     embedded, stored = _Sum(), _Sum()
@@ -137,9 +140,9 @@ def _queue(directory: DataDirectory, queue: QueueFolder, references: References)
     found: Recovered | None = None
     transient = 0
     try:
-        found = directory.recover(queue, references.refer)
-        transient = directory.transient_of(found)
-        for entry in directory.entries(found):
+        found = recover_queue(directory.disk, queue, references.refer)
+        transient = transient_dropped(directory.disk, found)
+        for entry in live_entries(directory.disk, found):
             part = embedded if entry.location is None else stored
             part.messages += entry.live
             part.bytes += sum(
@@ -178,7 +181,7 @@ def _queue(directory: DataDirectory, queue: QueueFolder, references: References)
     )
 
 
-def _persistent(directory: DataDirectory, references: References) -> MessageStoreFiles:
+def _persistent(directory: DataDirectory, references: StoreReferences) -> MessageStoreFiles:
     names = directory.store_files(directory.persistent)
     files = [*references.catalogue.data_files()]
     live = sum(file.live_bytes for file in files)

@@ -9,12 +9,12 @@ Sound means
   in a message store record that is there, valid, of the length, place and number of messages
   that the queue says.
 
-Sound, and only told: torn tails (what a crash cut short before anyone was told that it was
-there), files that are no part of the store, transient messages (dropped at a start).
+Sound, and only told: torn tails (bytes that a crash cut short before any confirm relied on them),
+files that are no part of the store, transient messages (dropped at a start).
 
 Memory: what a start of the node takes for the largest queue, a byte for each record of the
 message store, a bounded table of its records, and a bounded list of faults. Time: each file is
-read once or twice, in order; for the bodies of what is referred to, tables are looked up.
+read once or twice, in order. Referenced bodies are not read again: tables of the records tell.
 """
 
 from __future__ import annotations
@@ -27,27 +27,31 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.errors import UnsupportedFormatError
 from ringmq_node.storage.format.formats import SEGMENT
 from ringmq_node.storage.format.references import RecordLocation
-from ringmq_node.storage.messages.files import data_name, map_name
+from ringmq_node.storage.messages.files import data_name
 from ringmq_node.storage.messages.relocation import LOST
-from ringmq_node.storage.offline.bodies import BodyFiles, Lost, References
-from ringmq_node.storage.offline.contents import (
-    DataDirectory,
+from ringmq_node.storage.offline.body_files import BodyFiles
+from ringmq_node.storage.offline.contents import DataDirectory
+from ringmq_node.storage.offline.faults import Fault, TornTail
+from ringmq_node.storage.offline.file_kinds import is_bodies, order_of
+from ringmq_node.storage.offline.queues import (
     QueueFolder,
     UnreadableQueueError,
-    is_bodies,
+    live_entries,
+    recover_queue,
+    transient_dropped,
 )
-from ringmq_node.storage.offline.faults import Fault, TornTail
-from ringmq_node.storage.offline.walk import open_records, steps
+from ringmq_node.storage.offline.store_references import LostBody, StoreReferences
+from ringmq_node.storage.offline.walk import open_records, stretches
 from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 from ringmq_node.storage.queue.recovery import Recovered
 
-# Told the name of each file or queue that has been dealt with.
+# Called with the name of each file or queue that has been dealt with.
 OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """`faults` and `notes` may be cut short; the totals are all there were."""
+    """`faults` and `notes` may be cut short; the totals are complete."""
 
     directory: str
     cluster: str | None
@@ -67,7 +71,7 @@ class Verification:
 
 
 def steps_of(directory: DataDirectory) -> int:
-    """How often `verify` will call `on_progress`."""
+    """The number of calls that `verify` will make to `on_progress`, unless files are unreadable."""
     stored = directory.store_files(directory.persistent)
     return len(directory.queues) + sum(map(is_bodies, stored))
 
@@ -83,8 +87,8 @@ class _Verifier:
         self._disk = directory.disk
         self._findings = directory.findings
         self._on_progress = on_progress
-        # None where a file of another version makes the store unreadable.
-        self._stored: tuple[References, BodyFiles] | None = None
+        # None where a map of another version makes the store unreadable.
+        self._stored: tuple[StoreReferences, BodyFiles] | None = None
         self._messages = 0
         self._transient = 0
         self._unreadable = 0
@@ -95,7 +99,7 @@ class _Verifier:
         for queue in directory.queues:
             self._check_queue(queue)
             self._disk.forget(queue.path)
-            self._on_progress(queue.label or queue.name or queue.path.name)
+            self._on_progress(queue.title)
         return Verification(
             directory=str(directory.root),
             cluster=directory.cluster,
@@ -119,7 +123,7 @@ class _Verifier:
     def _check_stores(self) -> None:
         store = self._directory.persistent
         try:
-            references = References(self._disk, store)
+            references = StoreReferences(self._disk, store)
         except UnsupportedFormatError as error:
             self._findings.add(store, 0, 0, str(error))
             return
@@ -129,26 +133,24 @@ class _Verifier:
         led_to = {file for moved in catalogue.moved_files() for file in moved.table.files}
         files = BodyFiles(self._disk, store, self._findings, led_to - {LOST})
         self._stored = references, files
-        for file in sorted(catalogue.data_files(), key=lambda file: file.number):
-            path = store / data_name(file.number)
-            if file.end == 0 and map_name(file.number) in self._directory.store_files(store):
-                # A map that can't be read stands for a file without anything in it.
-                continue
+        sizes = self._directory.store_files(store)
+        for name in sorted(filter(is_bodies, sizes), key=order_of):
+            path = store / name
             try:
-                files.check(file.number, file.end)
+                files.check(int(path.stem), sizes[name])
             except (PermissionError, FileNotFoundError):
                 raise
             except (OSError, UnsupportedFormatError) as error:
-                self._findings.add(path, 0, file.end, f"can't be read: {error}")
-            self._on_progress(path.name)
+                self._findings.add(path, 0, sizes[name], f"can't be read: {error}")
+            self._on_progress(name)
 
-    def _lost(self, location: RecordLocation, messages: int) -> Lost | None:
+    def _lost_in_store(self, location: RecordLocation, messages: int) -> LostBody | None:
         """None if the body is there, as it should be."""
         if self._stored is None:
-            return Lost(self._directory.persistent, 0, 0, "the message store can't be read")
+            return LostBody(self._directory.persistent, 0, 0, "the message store can't be read")
         references, files = self._stored
         place = references.find(location)
-        if isinstance(place, Lost):
+        if isinstance(place, LostBody):
             return place
         path = references.directory / data_name(place.file)
         try:
@@ -156,22 +158,22 @@ class _Verifier:
             what = file.fault_of(place, messages)
         except (OSError, UnsupportedFormatError) as error:
             what = f"can't be read: {error}"
-        return Lost(path, place.offset, place.length, what) if what else None
+        return LostBody(path, place.offset, place.length, what) if what else None
 
     # -- a queue
 
     def _check_queue(self, queue: QueueFolder) -> None:
         findings = self._findings
         try:
-            found = self._directory.recover(queue, lambda location: None)
+            found = recover_queue(self._disk, queue)
             for report in found.corruptions:
                 findings.report(report, queue.name)
             if found.damaged:
-                what = "ops were lost, now or before: the queue has to come anew from the ring"
+                what = "ops were lost, now or before: the queue has to be installed from the ring"
                 findings.add(queue.path, 0, 0, what, queue=queue.name)
             self._note_torn(queue, found)
             self._messages += len(found.state.live)
-            self._transient += self._directory.transient_of(found)
+            self._transient += transient_dropped(self._disk, found)
             bad = {file.path: self._bad_records(file) for file in found.segments.values()}
             self._check_bodies(queue, found, bad)
         except (PermissionError, FileNotFoundError):
@@ -189,13 +191,13 @@ class _Verifier:
                 self._findings.tear(file.path, file.end, size - file.end)
 
     def _bad_records(self, segment: QueueFile) -> set[int]:
-        """Where the damaged records of a segment begin."""
+        """The offsets of the damaged records of a segment."""
         records = open_records(self._disk, segment.path, SEGMENT, segment.end, owned=True)
         bad: set[int] = set()
-        for step in steps(records, payloads=True):
-            if step.what:
-                bad.add(step.offset)
-                self._findings.add(segment.path, step.offset, step.end - step.offset, step.what)
+        for offset, end, _, what in stretches(records, payloads=True):
+            if what:
+                bad.add(offset)
+                self._findings.add(segment.path, offset, end - offset, what)
         return bad
 
     def _check_bodies(
@@ -204,7 +206,7 @@ class _Verifier:
         """Each live position has its body exactly once."""
         live = found.state.live
         covered = RangeSet()
-        for entry in self._directory.entries(found):
+        for entry in live_entries(self._disk, found):
             for first, last in live.intersection(entry.first, entry.last):
                 for twice in covered.intersection(first, last):
                     self._tell(queue, entry, twice, "position has two bodies")
@@ -227,13 +229,13 @@ class _Verifier:
         for positions in bare:
             self._findings.add(queue.path, 0, 0, what, queue=queue.name, positions=positions)
 
-    def _lost_body(self, entry: IndexEntry, bad: dict[Path, set[int]]) -> Lost | None:
+    def _lost_body(self, entry: IndexEntry, bad: dict[Path, set[int]]) -> LostBody | None:
         if entry.location is not None:
-            return self._lost(entry.location, entry.start + entry.count)
+            return self._lost_in_store(entry.location, entry.start + entry.count)
         file = entry.file
         assert file is not None
         if entry.offset in bad.get(file.path, ()):
-            return Lost(file.path, entry.offset, entry.length, "body is damaged")
+            return LostBody(file.path, entry.offset, entry.length, "body is damaged")
         return None
 
     def _tell(
