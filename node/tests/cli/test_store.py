@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node.tests.storage.test_offline import (
+from node.tests.storage.offline.directory import (
     LARGE,
     PERSISTENT,
     SMALL,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ringmq_node.storage.format.texts import decode_texts
 from ringmq_node.storage.messages.files import parse_name
 from ringmq_node.storage.offline.disk import Names, ReadOnlyDisk
 from ringmq_node.storage.offline.faults import Findings
-from ringmq_node.storage.offline.file_kinds import QUEUE_FILE
+from ringmq_node.storage.offline.file_kinds import is_journal, is_segment
 from ringmq_node.storage.offline.queues import QueueFolder
 
 PERSISTENT_NAME = "persistent"
@@ -81,7 +80,7 @@ class DataDirectory:
                     self.findings.note(store / name, _leftover(name))
             self._irregular(store, inside, lambda name: parse_name(name) is not None)
 
-    def _irregular(self, folder: Path, names: Names, is_ours: Callable[[str], object]) -> None:
+    def _irregular(self, folder: Path, names: Names, is_ours: Callable[[str], bool]) -> None:
         for name in (*names.folders, *names.others):
             if is_ours(name):
                 self.findings.add(folder / name, 0, 0, "not a regular file")
@@ -130,10 +129,9 @@ class DataDirectory:
         inside = self.disk.names(folder)
         files = inside.files
         for name in sorted(files):
-            if name not in _NAMES and not QUEUE_FILE.fullmatch(name):
+            if not _is_of_queue(name):
                 self.findings.note(folder / name, _leftover(name))
-        ours = re.compile("|".join([QUEUE_FILE.pattern, *map(re.escape, sorted(_NAMES))]))
-        self._irregular(folder, inside, ours.fullmatch)
+        self._irregular(folder, inside, _is_of_queue)
         path = folder / folders.NAME_NAME
         size = files.get(folders.NAME_NAME, 0)
         texts = self._texts(path, QUEUE_NAME, size)
@@ -165,6 +163,10 @@ class DataDirectory:
             self.findings.note(path, "can't be read, written anew at the next start")
             return None
         return texts[0]
+
+
+def _is_of_queue(name: str) -> bool:
+    return name in _NAMES or is_journal(name) or is_segment(name)
 
 
 def _leftover(name: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.format import formats
-from ringmq_node.storage.format.queue_folder import CURRENT_JOURNAL
+from ringmq_node.storage.format.queue_folder import CURRENT_JOURNAL, sealed_journals, segments
 from ringmq_node.storage.messages.files import parse_name
 
 # As `ringmq store inspect` prints them.
@@ -21,16 +20,14 @@ FORMATS: Final = {
 }
 _KINDS: Final = {format.magic: kind for kind, format in FORMATS.items()}
 _SUFFIXES: Final = {".jif": JOURNAL, ".idx": SEGMENT, ".rdq": BODIES, ".map": MAP}
-# The journals and segments in a queue's folder.
-QUEUE_FILE: Final = re.compile(r"journal\.jif|(0|[1-9][0-9]{0,14})\.(jif|idx)")
 
 
 def is_journal(name: str) -> bool:
-    return name == CURRENT_JOURNAL or bool(QUEUE_FILE.fullmatch(name) and name.endswith(".jif"))
+    return name == CURRENT_JOURNAL or any(not bad for _, bad in sealed_journals([name]))
 
 
 def is_segment(name: str) -> bool:
-    return bool(QUEUE_FILE.fullmatch(name) and name.endswith(".idx"))
+    return bool(segments([name]))
 
 
 def is_bodies(name: str) -> bool:
