@@ -63,7 +63,7 @@ from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import MemberId, View, first_view
 from ringsim.explorer.snapshots import clone, key_of
-from ringsim.simulator.application import BrokenInvariantError, Entry
+from ringsim.simulator.application import BrokenInvariantError, LogEntry
 
 LATER = 1e6
 NAMES = ("a", "b", "c", "d")
@@ -98,13 +98,13 @@ class Node:
 
     me: MemberId
     member: RingMember | None
-    log: tuple[Entry, ...]
+    log: tuple[LogEntry, ...]
     # How much of `log` is on disk, and whether that is a log (not one that is being cut).
     synced: int
     whole: bool
     # While catching up: the number after which the ops come that are in `tail`.
     tail_from: int | None = None
-    tail: tuple[Entry, ...] = ()
+    tail: tuple[LogEntry, ...] = ()
     # What it was last told of the leases.
     leases: frozenset[MemberId] | None = None
     # The number of what `key_of` says of the member; 0 if there is none.
@@ -122,7 +122,7 @@ class Node:
             self.leases,
         )
 
-    def holds(self, number: int, entry: Entry) -> bool:
+    def holds(self, number: int, entry: LogEntry) -> bool:
         return self.whole and number <= self.synced and self.log[number - 1] == entry
 
 
@@ -194,7 +194,7 @@ class Explorer:
         self._frame_numbers: dict[Frame, int] = {}
         self._views: list[View] = []
         self._view_numbers: dict[View, int] = {}
-        self._confirmed: list[dict[int, tuple[Entry, int]]] = []
+        self._confirmed: list[dict[int, tuple[LogEntry, int]]] = []
         self._confirmed_numbers: dict[Hashable, int] = {}
         self._steps: dict[tuple[int, Hashable], tuple[int, tuple[Effect, ...]]] = {}
 
@@ -226,7 +226,7 @@ class Explorer:
             self._views.append(view)
         return found
 
-    def _confirmed_number(self, confirmed: dict[int, tuple[Entry, int]]) -> int:
+    def _confirmed_number(self, confirmed: dict[int, tuple[LogEntry, int]]) -> int:
         key = tuple(sorted(confirmed.items()))
         found = self._confirmed_numbers.get(key)
         if found is None:
@@ -292,7 +292,7 @@ class Explorer:
             state = self._step(state, index, MembershipWanted(True), None)
         return state
 
-    def _new_node(self, me: MemberId, log: tuple[Entry, ...], *, whole: bool) -> Node:
+    def _new_node(self, me: MemberId, log: tuple[LogEntry, ...], *, whole: bool) -> Node:
         end = LogEnd(log[-1][0], len(log)) if log else LogEnd()
         member = self._make_member(me, "r", end, log_is_whole=whole, chance=Even())
         key = self._member_number(member)
@@ -528,7 +528,7 @@ class Explorer:
                 pass
         return state
 
-    def _delivered(self, node: Node, number: int, entry: Entry, path: Path | None) -> Node:
+    def _delivered(self, node: Node, number: int, entry: LogEntry, path: Path | None) -> Node:
         if node.tail_from is not None:
             fits = number == node.tail_from + len(node.tail) + 1
             self._require(fits, path, f"{node.me} delivers {number} out of order")

@@ -1,9 +1,9 @@
 """The application of one member: a log in memory, its prefix on disk, catching up.
 
-It stands for the queue: what is delivered is appended, a sync makes a prefix
-durable, a crash loses what is after it, or a part of that. Catching up is as
-the queue does it: say on disk that the log is not whole, fetch the state of the
-member upstream as of one of its ops, write it, say that it is whole.
+It stands for the queue. A delivered op is appended to the log, a sync makes a prefix of the log
+durable, and a crash loses the rest or a part of it. Catching up goes as in the queue: say on
+disk that the log is not whole, fetch the state of another member as of one of its ops, write it,
+say that the log is whole again.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ from dataclasses import dataclass, field
 
 from ringmq_gm.core.held_ops import LogEnd
 
-Entry = tuple[int, bytes]  # the epoch in which it was numbered, the payload
+LogEntry = tuple[int, bytes]  # the epoch in which it was numbered, the payload
 
 
 class BrokenInvariantError(AssertionError):
-    """The ring did what it must never do."""
+    """The ring did a thing that it must never do."""
 
 
 @dataclass(slots=True)
-class Disk:
-    """What outlives a crash. The log's entry `i` is op `i + 1`."""
+class VirtualDisk:
+    """Outlives a crash. The log's entry `i` is op `i + 1`."""
 
-    log: list[Entry] = field(default_factory=list)
+    log: list[LogEntry] = field(default_factory=list)
     whole: bool = True
     incarnation: int = 0
 
     def end(self) -> LogEnd:
         return LogEnd(self.log[-1][0], len(self.log)) if self.log else LogEnd()
 
-    def holds(self, number: int, entry: Entry) -> bool:
+    def holds(self, number: int, entry: LogEntry) -> bool:
         return self.whole and number <= len(self.log) and self.log[number - 1] == entry
 
 
-class Application:
-    """What is in memory. One life of a node has one."""
+class LogApplication:
+    """The memory of one life of a node."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: VirtualDisk) -> None:
         self.disk = disk
         self.log = list(disk.log) if disk.whole else []
-        # While catching up: where the delivered ops begin, and these ops.
+        # While catching up: the ops delivered since, and the number before the first of them.
         self.catching_up = False
         self.tail_from = 0
-        self.tail: list[Entry] = []
-        # Rises with each catch-up, so that the answers to an earlier one are told apart.
+        self.tail: list[LogEntry] = []
+        # Rises with each catch-up: an answer to an earlier one must not be taken.
         self.catch_up_count = 0
-        # Rises when the log is replaced: a sync that began before is of the old one.
+        # Rises when the log is replaced: a sync that began before was of the old log.
         self.log_count = 0
         self.writing = False
 
@@ -57,7 +57,7 @@ class Application:
                 raise BrokenInvariantError(f"delivered {number} after {len(self.tail)} in the tail")
             self.tail.append(entry)
         elif number <= len(self.log):
-            # The state that was fetched already had it.
+            # The state that was fetched had it already.
             if self.log[number - 1] != entry:
                 raise BrokenInvariantError(
                     f"delivered {number} {entry}, but has {self.log[number - 1]} there"
@@ -81,13 +81,13 @@ class Application:
         """Out of the ring: the answer to come is of no use."""
         self.catch_up_count += 1
 
-    def has_delivered(self, state: list[Entry]) -> bool:
-        """Whether the last op of this state has come around the ring to me."""
+    def has_delivered(self, state: list[LogEntry]) -> bool:
+        """Whether the last op of this state has come around the ring to this member."""
         behind = len(state) - self.tail_from
         return behind <= 0 or (behind <= len(self.tail) and self.tail[behind - 1] == state[-1])
 
-    def take_state(self, state: list[Entry]) -> None:
-        """The upstream's log as of its last op: mine is that, and what was delivered since."""
+    def take_state(self, state: list[LogEntry]) -> None:
+        """The source's log as of its last op becomes this one's, with the ops delivered since."""
         for index, entry in enumerate(self.tail):
             number = self.tail_from + index + 1
             if number <= len(state):

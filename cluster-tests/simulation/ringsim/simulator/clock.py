@@ -13,13 +13,13 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self.calls_made = 0
-        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
 
-    def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
+    def at(self, when: float, call: Callable[..., object], *args: Any) -> None:
         self.calls_made += 1
         heapq.heappush(self._heap, (max(when, self.now), self.calls_made, call, args))
 
-    def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+    def after(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
         self.at(self.now + delay_s, call, *args)
 
     def run_next(self) -> bool:

@@ -1,7 +1,7 @@
-"""What goes wrong in a run, as data: written by hand, or drawn from a seed.
+"""The faults of a run, as data: written by hand, or drawn from a seed.
 
-Times are in seconds of virtual time. Whatever lasts ends by itself; a run ends
-by mending everything that is still broken (`World.heal`).
+Times are in seconds of virtual time. A fault that lasts ends by itself; a run ends by mending
+every fault that still lasts (`Nemesis.heal`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """The process dies; what had not been synced may be lost or torn. With `after_effects`
+    """The process dies; ops that had not been synced may be lost or torn. With `after_effects`
     it dies in the next step that has more effects than that, between two of them."""
 
     at: float
@@ -91,7 +91,7 @@ class RegistryCut:
 
 @dataclass(frozen=True, slots=True)
 class RegistryOutage:
-    """Nobody can. With `leases_lapse` every lease has run out when it is back."""
+    """No node can. With `leases_lapse` every lease has run out when the registry is back."""
 
     at: float
     for_s: float
@@ -108,7 +108,7 @@ class RegistryFlaky:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A node's upstream finds that it has not taken anything for too long."""
+    """A node's upstream neighbour finds that it takes its frames too slowly."""
 
     at: float
     node: str
@@ -138,6 +138,17 @@ Fault = (
 )
 
 
+def ends_at(fault: Fault) -> float:
+    """When it is over, if nothing mends it before."""
+    match fault:
+        case BreakLink() | Stall() | Promote():
+            return fault.at
+        case Crash() | PowerCut():
+            return fault.at + fault.down_s
+        case _:
+            return fault.at + fault.for_s
+
+
 @dataclass(frozen=True, slots=True)
 class Publish:
     """`count` ops, given to every member that would take them."""
@@ -148,9 +159,9 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How long things take at most, in seconds, when nothing is wrong. Each run draws its
-    own: what one pace hides another shows."""
+class Latencies:
+    """How long the parts take at most, in seconds, when nothing is wrong. Each run draws its own:
+    a bug that one choice hides shows with another."""
 
     frame_s: float = 0.003
     sync_s: float = 0.006
@@ -162,7 +173,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run: who is there, what is asked of the ring, what goes wrong."""
+    """One run: the nodes, the publishes, and the faults."""
 
     nodes: tuple[str, ...]
     # How many of `nodes` are in the first view; the others join.
@@ -170,7 +181,7 @@ class Scenario:
     min_insync: int
     publishes: tuple[Publish, ...]
     faults: tuple[Fault, ...]
-    pace: Pace = Pace()
+    latencies: Latencies = Latencies()
 
 
 NODES = ("a", "b", "c", "d", "e")
@@ -192,16 +203,16 @@ def scenario_of(rng: random.Random) -> Scenario:
     at = rng.uniform(0.05, 1.5)
     for _ in range(rng.randint(1, 5)):
         faults.append(_fault(rng, nodes, at))
-        # Half of them meet what the one before has set going, some come in the midst of it.
+        # Half of the faults meet the ring while it still mends the one before.
         at += rng.choice((0.001, 0.02, 0.3, 0.7)) * rng.random() * 2
-    pace = Pace(
+    latencies = Latencies(
         frame_s=rng.choice((0.003, 0.003, 0.05)),
         sync_s=rng.choice((0.006, 0.006, 0.1, 0.5)),
         fetch_s=rng.choice((0.01, 0.05, 0.5)),
         watch_s=rng.choice((0.005, 0.1, 0.4)),
         fetch_from_master=rng.random() < 0.5,
     )
-    return Scenario(nodes, first_count, min_insync, publishes, tuple(faults), pace)
+    return Scenario(nodes, first_count, min_insync, publishes, tuple(faults), latencies)
 
 
 def _fault(rng: random.Random, nodes: tuple[str, ...], at: float) -> Fault:

@@ -1,22 +1,21 @@
-"""Links between nodes: in order, until they break.
+"""Links between machines: in order, until they break.
 
-What the core relies on, and the real links have to keep: frames of one link come
-in the order in which they were sent; a link that breaks may lose the last of
-them; each end is told of a new link before it is given a frame of it, and from
-then on gets none of the old one. A break is noticed late, on each side by itself.
+The core relies on this, and the real links have to keep it: frames of one link come in the order
+in which they were sent; a link that breaks may lose the last of them; each end is told of a new
+link before it is given a frame of it, and from then on gets none of the old link. Each side
+notices a break late, and by itself.
 """
 
 from __future__ import annotations
 
+import random
 from collections import deque
-from typing import TYPE_CHECKING
 
 from ringmq_gm.core.events import LinkDown, LinkUp, Received
 from ringmq_gm.core.frames import Envelope, Frame
 from ringmq_gm.core.views import MemberId
-
-if TYPE_CHECKING:
-    from ringsim.simulator.world import World
+from ringsim.simulator.clock import Clock
+from ringsim.simulator.machines import Give, Machines
 
 # A silent peer is given up after this.
 RING_TIMEOUT_S = 0.4
@@ -24,17 +23,18 @@ REDIAL_S = 0.1
 
 
 class Link:
-    """Between two nodes. `session` counts its connections."""
+    """Between two machines. `session` counts its connections."""
 
     def __init__(self, one: str, two: str) -> None:
         self.ends = (one, two)
         self.session = 0
         self.is_open = False
-        # What each end has been told.
+        # Whether each end has been told that the link is up, and when it is told so.
         self.up = {one: False, two: False}
         self.up_at = {one: 0.0, two: 0.0}
         # By receiving end.
         self.last_arrival = {one: 0.0, two: 0.0}
+        # Until when frames of the broken session may still come in.
         self.cut = {one: 0.0, two: 0.0}
         self.held: dict[str, deque[tuple[int, MemberId, Frame]]] = {one: deque(), two: deque()}
         self.blocked = {one: 0, two: 0}
@@ -45,12 +45,24 @@ class Link:
 
 
 class Network:
-    def __init__(self, world: World, names: tuple[str, ...]) -> None:
-        self._world = world
-        self._clock = world.clock
-        self._rng = world.rng
-        self._delay_s = world.scenario.pace.frame_s
+    """All links. `frame_s` is how long a frame takes at most when nothing is wrong."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        machines: Machines,
+        give: Give,
+        *,
+        frame_s: float,
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._machines = machines
+        self._give = give
+        self._frame_s = frame_s
         self._links: dict[tuple[str, str], Link] = {}
+        names = tuple(machines)
         for index, one in enumerate(names):
             for two in names[index + 1 :]:
                 self._links[one, two] = self._links[two, one] = Link(one, two)
@@ -64,7 +76,7 @@ class Network:
         link = self._links[source, target]
         if not link.is_open or not link.up[source]:
             return
-        delay = self._delay_s * self._rng.random() + link.extra_delay_s
+        delay = self._frame_s * self._rng.random() + link.extra_delay_s
         when = max(self._clock.now + delay, link.last_arrival[target], link.up_at[target])
         link.last_arrival[target] = when
         self._clock.at(when, self._arrive, link, link.session, target, sender, frame)
@@ -79,17 +91,17 @@ class Network:
         if link.blocked[target] or link.held[target]:
             link.held[target].append((session, sender, frame))
             return
-        self._world.give(target, Received(Envelope(sender, frame)))
+        self._give(target, Received(Envelope(sender, frame)))
 
     def can_reach(self, source: str, target: str) -> bool:
-        """Whether a call from one node to another would be answered."""
+        """Whether a call from one machine to another would be answered."""
         link = self._links[source, target]
         return link.is_open and not any(link.blocked.values())
 
     # --- breaking and opening ---
 
     def started(self, name: str) -> None:
-        """A node's process has begun."""
+        """The process on this machine has begun."""
         for link in self.links_of(name):
             self._clock.after(RING_TIMEOUT_S, self._tell_down, link, link.session, name)
             self._clock.after(REDIAL_S * self._rng.random(), self._open, link, link.session)
@@ -109,7 +121,7 @@ class Network:
         for end in link.ends:
             link.up[end] = False
             link.held[end].clear()
-            # What is on its way may still come in for a moment.
+            # Frames that are on their way may still come in for a moment.
             link.cut[end] = self._clock.now + self._rng.choice((0.0, 0.002)) * self._rng.random()
             noticed = link.cut[end] + self._rng.choice((0.001, RING_TIMEOUT_S)) * self._rng.random()
             self._clock.at(noticed, self._tell_down, link, link.session, end)
@@ -117,32 +129,33 @@ class Network:
 
     def _tell_down(self, link: Link, session: int, end: str) -> None:
         if session == link.session and not link.is_open:
-            self._world.give(end, LinkDown(link.other(end)))
+            self._give(end, LinkDown(link.other(end)))
 
     def _open(self, link: Link, session: int) -> None:
         if session != link.session or link.is_open:
             return
-        nodes = self._world.nodes
-        if any(link.blocked.values()) or not all(nodes[end].is_running for end in link.ends):
+        if any(link.blocked.values()) or not self._both_run(link):
             self._clock.after(REDIAL_S * (1 + self._rng.random()), self._open, link, session)
             return
         link.is_open = True
         for end in link.ends:
             link.up_at[end] = (
-                max(self._clock.now, link.cut[end]) + self._delay_s * self._rng.random()
+                max(self._clock.now, link.cut[end]) + self._frame_s * self._rng.random()
             )
             self._clock.at(link.up_at[end], self._tell_up, link, session, end)
 
     def _tell_up(self, link: Link, session: int, end: str) -> None:
         if session == link.session and link.is_open:
             link.up[end] = True
-            self._world.give(end, LinkUp(link.other(end)))
+            self._give(end, LinkUp(link.other(end)))
 
     def give_up_silent(self, link: Link) -> None:
         """After the ring time-out, a link breaks if an end is still not to be heard."""
-        running = all(self._world.nodes[end].is_running for end in link.ends)
-        if not running or any(link.blocked.values()):
+        if not self._both_run(link) or any(link.blocked.values()):
             self.break_link(link)
+
+    def _both_run(self, link: Link) -> bool:
+        return all(self._machines[end].is_running for end in link.ends)
 
     # --- faults ---
 

@@ -1,44 +1,60 @@
 """The registry: one linearizable value, the view, and leases; seen late, and not always.
 
-A request takes a while to get there, an answer to come back; either may be lost,
-then the proposer is told UNKNOWN, and the request may take effect all the same,
-at once or much later.
+A request takes a while to arrive, and so does its answer. Either may be lost: the proposer is
+told UNKNOWN then, and the request may take effect all the same, at once or much later.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from collections.abc import Callable
 
 from ringmq_gm.core.events import LeasesLearned, ProposalEnded, ProposalOutcome, ViewLearned
 from ringmq_gm.core.views import MemberId, View
-
-if TYPE_CHECKING:
-    from ringsim.simulator.world import Node, World
+from ringsim.simulator.clock import Clock
+from ringsim.simulator.machines import Give, Machine, Machines
 
 DELAY_S = 0.005
 REQUEST_TIMEOUT_S = 0.5
 LEASE_TTL_S = 1.2
 
 
-class Request:
+class ViewRequest:
     """A compare-and-set on its way."""
 
-    __slots__ = ("answered", "current_epoch", "incarnation", "node", "view")
+    __slots__ = ("answered", "current_epoch", "machine", "proposer", "view")
 
-    def __init__(self, node: Node, current_epoch: int, view: View) -> None:
-        self.node = node
-        self.incarnation = node.incarnation
+    def __init__(self, machine: Machine, current_epoch: int, view: View) -> None:
+        self.machine = machine
+        # The life that asked; a later one gets no answer.
+        self.proposer = machine.me
         self.current_epoch = current_epoch
         self.view = view
         self.answered = False
 
 
 class VirtualRegistry:
-    def __init__(self, world: World, view: View) -> None:
-        self._world = world
-        self._clock = world.clock
-        self._rng = world.rng
-        self.view = view
+    """`view_set` is told the view before and the new one, at the moment of each change."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        machines: Machines,
+        give: Give,
+        *,
+        first: View,
+        watch_s: float,
+        view_set: Callable[[View, View], None],
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._machines = machines
+        self._give = give
+        self._watch_s = watch_s
+        self._view_set = view_set
+        self.view = first
+        # How many outages overlap, and how many cuts of each machine.
         self.out = 0
         self.flaky = 0
         self.cut: dict[str, int] = {}
@@ -49,8 +65,8 @@ class VirtualRegistry:
 
     # --- compare-and-set ---
 
-    def propose(self, node: Node, current_epoch: int, view: View) -> None:
-        request = Request(node, current_epoch, view)
+    def propose(self, machine: Machine, current_epoch: int, view: View) -> None:
+        request = ViewRequest(machine, current_epoch, view)
         rng = self._rng
         self._clock.after(REQUEST_TIMEOUT_S, self._answer, request, ProposalOutcome.UNKNOWN)
         delay = DELAY_S * rng.random()
@@ -60,89 +76,85 @@ class VirtualRegistry:
             delay += 2.0 * rng.random()
         self._clock.after(delay, self._arrive, request)
 
-    def _arrive(self, request: Request) -> None:
+    def _arrive(self, request: ViewRequest) -> None:
         rng = self._rng
-        if not self.reaches(request.node.name):
+        if not self.reaches(request.machine.name):
             # A proxy may have it, and deliver it later.
             if rng.random() < 0.3:
                 self._clock.after(2.0 * rng.random(), self._arrive, request)
             return
         won = self.view.epoch == request.current_epoch
         if won:
-            old, self.view = self.view, request.view
-            self._world.oracle.view_set(old, self.view)
-            self._world.note(f"registry: {self.view}")
-            for name in self._world.nodes:
+            before, self.view = self.view, request.view
+            self._view_set(before, self.view)
+            for name in self._machines:
                 self.tell_view(name)
         if self.flaky and rng.random() < 0.4:
             return
         outcome = ProposalOutcome.WON if won else ProposalOutcome.LOST
         self._clock.after(DELAY_S * rng.random(), self._answer, request, outcome)
 
-    def _answer(self, request: Request, outcome: ProposalOutcome) -> None:
+    def _answer(self, request: ViewRequest, outcome: ProposalOutcome) -> None:
         if request.answered:
             return
-        if outcome is not ProposalOutcome.UNKNOWN and not self.reaches(request.node.name):
+        if outcome is not ProposalOutcome.UNKNOWN and not self.reaches(request.machine.name):
             return
         request.answered = True
-        if request.node.incarnation == request.incarnation:
-            self._world.give(request.node.name, ProposalEnded(request.view, outcome))
+        if request.machine.me == request.proposer:
+            self._give(request.machine.name, ProposalEnded(request.view, outcome))
 
     # --- reading and watching ---
 
     def tell_view(self, name: str, *, quickly: bool = False) -> None:
-        """A node's watch, or its read, shows the view as it is when this is called."""
-        lag = DELAY_S if quickly else self._world.scenario.pace.watch_s
+        """A machine's watch, or its read, shows the view as it is at the time of this call."""
+        lag = DELAY_S if quickly else self._watch_s
         if self.reaches(name):
             self._clock.after(lag * self._rng.random(), self._view_seen, name, self.view)
 
     def _view_seen(self, name: str, view: View) -> None:
         if self.reaches(name):
-            self._world.give(name, ViewLearned(view))
+            self._give(name, ViewLearned(view))
 
     # --- leases ---
 
-    def started(self, node: Node) -> None:
-        self._leases[node.name] = node.me
+    def started(self, machine: Machine) -> None:
+        self._leases[machine.name] = machine.me
         self._tell_leases()
-        self.tell_view(node.name)
+        self.tell_view(machine.name)
 
     def out_of_touch(self, name: str) -> None:
-        """A node can't renew; the lease of the life that it has now runs out."""
+        """A machine can't renew: the lease of its present life runs out."""
         self._clock.after(LEASE_TTL_S, self._expire, name, self._leases.get(name))
 
     def _expire(self, name: str, lease: MemberId | None) -> None:
-        node = self._world.nodes[name]
-        renewing = node.is_running and not self.cut.get(name)
-        if lease is None or self._leases.get(name) != lease or (renewing and node.me == lease):
+        machine = self._machines[name]
+        renewing = machine.is_running and not self.cut.get(name)
+        if lease is None or self._leases.get(name) != lease or (renewing and machine.me == lease):
             return
         del self._leases[name]
         self._tell_leases()
 
     def in_touch(self, name: str) -> None:
-        """A node sees the registry again: its lease is renewed or taken anew."""
-        node = self._world.nodes[name]
-        if not node.is_running or self.cut.get(name):
+        """A machine sees the registry again: its lease is renewed or taken anew."""
+        machine = self._machines[name]
+        if not machine.is_running or self.cut.get(name):
             return
-        if self._leases.get(name) != node.me:
-            self._leases[name] = node.me
+        if self._leases.get(name) != machine.me:
+            self._leases[name] = machine.me
             self._tell_leases()
         self.tell_view(name)
-        self._clock.after(DELAY_S, self._leases_seen, name, self._alive())
-
-    def _alive(self) -> frozenset[MemberId]:
-        return frozenset(self._leases.values())
+        self._clock.after(DELAY_S, self._leases_seen, name)
 
     def _tell_leases(self) -> None:
-        for name in self._world.nodes:
+        for name in self._machines:
             delay = 0.05 * self._rng.random()
             if self.reaches(name):
-                self._clock.after(delay, self._leases_seen, name, self._alive())
+                self._clock.after(delay, self._leases_seen, name)
 
-    def _leases_seen(self, name: str, alive: frozenset[MemberId]) -> None:
-        # Watches don't go back: what is shown is never older than what was.
+    def _leases_seen(self, name: str) -> None:
+        # As of now, not as of the change: a watch never shows an older state than before.
         if self.reaches(name):
-            self._world.give(name, LeasesLearned(self._alive()))
+            self._give(name, LeasesLearned(frozenset(self._leases.values())))
 
     # --- faults ---
 
@@ -165,7 +177,7 @@ class VirtualRegistry:
         if leases_lapse:
             self._leases.clear()
             self._tell_leases()
-        for name in self._world.nodes:
+        for name in self._machines:
             # Each notices by itself.
             self._clock.after(0.5 * self._rng.random(), self.in_touch, name)
 

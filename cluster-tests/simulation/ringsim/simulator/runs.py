@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ringmq_gm.core.member import RingMember
 from ringsim.processes import over_all
+from ringsim.simulator.course import Course
 from ringsim.simulator.faults import Scenario, scenario_of
 from ringsim.simulator.story import shortened
 from ringsim.simulator.world import MakeMember, World
@@ -25,7 +26,7 @@ class Failure:
     reason: str
 
     def story(self, make_member: MakeMember = RingMember) -> str:
-        """What happened, and how to see it again."""
+        """The last events, and the command that replays them."""
         world, error = replay(self.seed, make_member)
         assert world.trace is not None
         lines = "\n".join(map(shortened, world.trace[-STORY_LINES:]))
@@ -56,7 +57,7 @@ def run_scenario(
 
 def _run(world: World, seed: int) -> Failure | None:
     try:
-        world.run()
+        Course(world).play()
     except Exception as error:
         return Failure(seed, f"{type(error).__name__}: {error}")
     return None
@@ -66,7 +67,7 @@ def replay(seed: int, make_member: MakeMember = RingMember) -> tuple[World, str]
     """The run again, traced; and the traceback, empty if it went well."""
     world = world_of(seed, make_member, tracing=True)
     try:
-        world.run()
+        Course(world).play()
     except Exception:
         return world, traceback.format_exc()
     return world, ""

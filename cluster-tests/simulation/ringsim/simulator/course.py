@@ -1,0 +1,93 @@
+"""Plays a scenario on a world: publishes, faults, and the judgement once the faults are over."""
+
+from __future__ import annotations
+
+from ringmq_gm.core.events import Multicast
+from ringsim.simulator.application import BrokenInvariantError, LogEntry
+from ringsim.simulator.faults import Publish, ends_at
+from ringsim.simulator.nemesis import Nemesis
+from ringsim.simulator.world import World
+
+# Once all faults are mended, the ring has so long to become whole.
+SETTLE_S = 40.0
+
+
+class Course:
+    """One run of a world's scenario."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._nemesis = Nemesis(world)
+        self._payloads = 0
+
+    def play(self) -> None:
+        """The whole scenario. Raises `BrokenInvariantError`, or whatever a member raises."""
+        world, scenario = self._world, self._world.scenario
+        for machine in world.machines.values():
+            world.start(machine)
+        ends = 0.0
+        for publish in scenario.publishes:
+            world.clock.at(publish.at, self._publish, publish)
+            ends = max(ends, publish.at)
+        for fault in scenario.faults:
+            world.clock.at(fault.at, self._nemesis.begin, fault)
+            ends = max(ends, ends_at(fault))
+        self._run_until(ends + 0.1)
+        self._nemesis.heal()
+        self._settle("after the faults")
+        self._publish(Publish(world.clock.now, 1, False))
+        self._settle("after one more op")
+
+    def _run_until(self, when: float) -> None:
+        clock = self._world.clock
+        reached = False
+
+        def stop() -> None:
+            nonlocal reached
+            reached = True
+
+        clock.at(when, stop)
+        while not reached:
+            clock.run_next()
+
+    def _settle(self, when: str) -> None:
+        clock = self._world.clock
+        limit = clock.now + SETTLE_S
+        while (reason := self._unsettled()) is not None:
+            if clock.now > limit:
+                raise BrokenInvariantError(f"not settled {when}: {reason}")
+            self._run_until(clock.now + 0.25)
+
+    def _unsettled(self) -> str | None:
+        """Why the ring is not whole and quiet; None if it is."""
+        world = self._world
+        view = world.registry.view
+        if len(view.synced) != len(world.machines):
+            return f"the view is {view}"
+        logs: list[list[LogEntry]] = []
+        for machine in world.machines.values():
+            member = machine.member
+            if member is None or member.view != view:
+                return f"{machine.name} is not in the newest view"
+            if len(member.ops.cache):
+                return f"{machine.name} keeps {len(member.ops.cache)} ops that should be stable"
+            if machine.disk.log != machine.app.log or not machine.disk.whole:
+                return f"{machine.name} has not written everything"
+            logs.append(machine.app.log)
+        if any(log != logs[0] for log in logs):
+            return "the logs differ"
+        if world.confirmed_last != len(logs[0]):
+            return f"{len(logs[0])} ops, confirmed up to {world.confirmed_last}"
+        return None
+
+    def _publish(self, publish: Publish) -> None:
+        """Gives the ops to every member that takes them: two masters must not confirm."""
+        world = self._world
+        for _ in range(publish.count):
+            for machine in world.machines.values():
+                member = machine.member
+                if member is None or machine.paused:
+                    continue
+                if member.refusal() is None and member.has_quorum:
+                    self._payloads += 1
+                    world.step(machine, Multicast(b"%d" % self._payloads, publish.urgent))

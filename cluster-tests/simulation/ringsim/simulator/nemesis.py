@@ -1,0 +1,131 @@
+"""Carries out faults on a world. Each ends by itself; `heal` ends those that haven't."""
+
+from __future__ import annotations
+
+from ringmq_gm.core.events import PeerStalled, PromotionAsked, Role
+from ringmq_gm.core.member import RingMember
+from ringsim.simulator.faults import (
+    Block,
+    BreakLink,
+    Crash,
+    Fault,
+    Pause,
+    PowerCut,
+    Promote,
+    RegistryCut,
+    RegistryFlaky,
+    RegistryOutage,
+    SlowDisk,
+    SlowNetwork,
+    Stall,
+)
+from ringsim.simulator.machines import Machine
+from ringsim.simulator.network import RING_TIMEOUT_S
+from ringsim.simulator.world import World
+
+
+class Nemesis:
+    """See the module."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def begin(self, fault: Fault) -> None:
+        world = self._world
+        clock, machines, network, registry = (
+            world.clock,
+            world.machines,
+            world.network,
+            world.registry,
+        )
+        world.note(str(fault))
+        match fault:
+            case Crash(_, name, down_s, after_effects):
+                machine = machines[name]
+                if after_effects is None:
+                    world.crash(machine, down_s)
+                else:
+                    machine.crash_after, machine.down_s = after_effects, down_s
+            case PowerCut(_, down_s):
+                for machine in machines.values():
+                    world.crash(machine, down_s * world.rng.random())
+            case Pause(_, name, for_s):
+                self._pause(machines[name], for_s)
+            case Block():
+                self._block(fault)
+            case BreakLink(_, one, two):
+                network.break_between(one, two)
+            case SlowNetwork(_, one, two, delay_s, for_s):
+                network.slow(one, two, delay_s)
+                clock.after(for_s, network.slow, one, two, 0.0)
+            case SlowDisk(_, name, delay_s, for_s):
+                machines[name].sync_delay_s = delay_s
+                clock.after(for_s, setattr, machines[name], "sync_delay_s", 0.0)
+            case RegistryCut(_, name, for_s):
+                registry.cut_off(name)
+                clock.after(for_s, registry.mend, name)
+            case RegistryOutage(_, for_s, leases_lapse):
+                registry.go_out()
+                clock.after(for_s, registry.come_back, leases_lapse)
+            case RegistryFlaky(_, for_s):
+                registry.flaky = 1
+                clock.after(for_s, setattr, registry, "flaky", 0)
+            case Stall(_, name):
+                self._stall(name)
+            case Promote(_, name):
+                self._promote(name)
+
+    def heal(self) -> None:
+        """Mends all that is still broken, and starts every process that is down."""
+        world = self._world
+        world.note("heal")
+        world.network.heal()
+        for machine in world.machines.values():
+            machine.sync_delay_s = 0.0
+            machine.crash_after = None
+            if machine.paused:
+                machine.paused = 1
+                world.resume(machine)
+            if machine.member is None:
+                world.start(machine)
+        world.registry.heal()
+
+    def _pause(self, machine: Machine, for_s: float) -> None:
+        if machine.member is None:
+            return
+        world, member = self._world, machine.member
+        machine.paused += 1
+        world.registry.out_of_touch(machine.name)
+        for link in world.network.links_of(machine.name):
+            world.clock.after(RING_TIMEOUT_S, world.network.give_up_silent, link)
+        world.clock.after(for_s, self._resume_if, machine, member)
+
+    def _resume_if(self, machine: Machine, member: RingMember) -> None:
+        if machine.member is member:
+            self._world.resume(machine)
+
+    def _block(self, fault: Block) -> None:
+        network = self._world.network
+        pairs = [(s, t) for s in fault.sources for t in fault.targets]
+        if fault.both_ways:
+            pairs += [(t, s) for s, t in pairs]
+        for source, target in pairs:
+            network.block(source, target)
+            self._world.clock.after(fault.for_s, network.unblock, source, target)
+
+    def _stall(self, name: str) -> None:
+        """Tells the upstream neighbour of this machine that it is too slow."""
+        for machine in self._world.machines.values():
+            member = machine.member
+            if member is None or member.view is None:
+                continue
+            ids = member.view.ids
+            for index, member_id in enumerate(ids):
+                if member_id == member.me and index + 1 < len(ids) and ids[index + 1].node == name:
+                    self._world.give(machine.name, PeerStalled(name))
+
+    def _promote(self, name: str) -> None:
+        machines = self._world.machines
+        for machine in machines.values():
+            if machine.member is not None and machine.member.role is Role.MASTER:
+                self._world.give(machine.name, PromotionAsked(machines[name].me))
