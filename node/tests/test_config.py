@@ -1,4 +1,4 @@
-"""A node's settings: where they come from, which wins, and what is refused."""
+"""A node's settings: their sources, the order among these, and refusals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_flags_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
     assert (config.data, config.ring_timeout_s) == ("/file", 2.0)
 
 
-def test_text_becomes_what_the_setting_is() -> None:
+def test_text_becomes_a_value_of_the_setting_s_type() -> None:
     config = load(
         environment={
             "RINGMQ_MESSAGE_BYTES_MAX": str(MIB),
@@ -46,7 +46,7 @@ def test_text_becomes_what_the_setting_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["node", "registry", "data"])
-def test_what_has_no_default_is_asked_for(name: str) -> None:
+def test_setting_without_a_default_is_asked_for(name: str) -> None:
     flags = {key: value for key, value in NEEDED.items() if key != name}
     with pytest.raises(ConfigError, match=rf"^{name}: missing .*--{name} or RINGMQ_{name.upper()}"):
         load(flags)

@@ -1,7 +1,7 @@
-"""What a node is told: flags over environment over a TOML file over the defaults here.
+"""The settings of a node: flags over environment over a TOML file over the defaults here.
 
-Each setting is a field of `NodeConfig`; in the environment it is RINGMQ_ and the name in
-capitals, in the file the name itself.
+Each setting is a field of `NodeConfig`. In the file it has the field's name, in the environment
+RINGMQ_ and the name in capitals.
 """
 
 from __future__ import annotations
@@ -11,57 +11,66 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ringmq_base.limits import MIB
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 
 NODE_NAME_BYTES_MAX = 128
-# Of what a request may have beside its bodies (`node.REQUEST_OVERHEAD_BYTES`).
+# The most that `properties_bytes_max` may be: half of the room that a request has beside its
+# bodies (`node.REQUEST_OVERHEAD_BYTES`).
 PROPERTIES_BYTES_MAX = MIB // 2
+MESSAGE_BYTES_MAX = 1024 * MIB
+SIZE_BYTES_MIN = 1024
+TIME_S_MIN = 0.05
+TIME_S_MAX = 3600
+SIZES = ("message_bytes_max", "properties_bytes_max", "queue_memory_bytes_max", "ring_bytes_max")
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 TIMES = ("ring_timeout_s", "slow_timeout_s", "disk_timeout_s", "lease_s", "heartbeat_s", "drain_s")
 
 
 class ConfigError(ValueError):
-    """A setting that can't be used; the message names it and says what is allowed."""
+    """A setting that can't be used. The message names the setting and its allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """The settings of one node. Times in seconds, sizes in bytes, unless the name says more."""
+    """The settings of one node. Times are in seconds and sizes in bytes."""
 
     node: str
     registry: str
     data: str
-    # Where to serve, and under which address the others and the clients find it
-    # (empty: as listened to). Port 0 takes a free one.
+    # The address to serve on (port 0: any free one), and the address under which other nodes
+    # and clients find this one (empty: the one that it serves on).
     listen: str = "127.0.0.1:7800"
     advertise: str = ""
-    # The cluster's name; a data directory or a registry of another one is refused.
+    # The cluster's name. A data directory or a registry of another cluster is refused.
     cluster: str = "ringmq"
     message_bytes_max: int = 128 * MIB
-    # A message's properties, encoded. RabbitMQ has them in one frame of, by default, this size.
+    # A message's properties, encoded. In RabbitMQ they have to fit into one frame, which by
+    # default is of this size.
     properties_bytes_max: int = 128 * 1024
     ring_timeout_s: float = 2.0
     slow_timeout_s: float = 10.0
-    # A write, sync or read of the data directory that takes longer fails the node's store.
+    # If one write, sync or read of the data directory takes longer, the node's store fails.
     disk_timeout_s: float = 30.0
     lease_s: float = 6.0
     heartbeat_s: float = 1.0
-    # Bodies and index entries of all queues that may be in memory; what isn't on disk yet
-    # is bounded by `StoreLimits.unsynced_bytes_max`.
+    # Bodies and index entries of all queues that may be in memory. Bytes that aren't on disk
+    # yet have a bound of their own, `StoreLimits.unsynced_bytes_max`.
     queue_memory_bytes_max: int = 256 * MIB
-    # Batches whose messages are on average smaller, properties included, have their bodies in
-    # the queue's index, the others in the message store. 0: none has.
+    # A batch whose messages are smaller than this on average, properties included, has its
+    # bodies in the queue's index; another one in the message store. 0: all in the store.
     embed_below: int = 4096
-    # Ops of one ring that aren't stable; past it publishers wait.
+    # Ops of one ring that aren't stable yet. When they are more, publishers wait.
     ring_bytes_max: int = 64 * MIB
-    # Memory above which the node is short of it; from half of it on queues page out. A
-    # fraction of what the process may use, or a size: see `resources.limits`.
+    # At this much memory in use publishers are blocked; from half of it on queues page out. A
+    # fraction of the memory that the process may use, or a size: see `resources.limits`.
     memory_watermark: str = "0.4"
-    # Free disk below which the node is short of it. A size, or a multiple of the memory: 0.5mem.
+    # Below this much free disk publishers are blocked. A size, or a multiple of the memory that
+    # the process may use: 0.5mem.
     disk_free_limit: str = "50MB"
-    # How long a stopping node tries to hand its masters over.
+    # For so long a stopping node tries to hand its masters over.
     drain_s: float = 10.0
     reflection: bool = True
     log_level: str = "info"
@@ -74,25 +83,22 @@ class NodeConfig:
         for name in ("registry", "data", "cluster", "listen"):
             if not getattr(self, name):
                 raise ConfigError(f"{name}: missing")
-        for name in (
-            "message_bytes_max",
-            "properties_bytes_max",
-            "queue_memory_bytes_max",
-            "ring_bytes_max",
-        ):
-            if getattr(self, name) < 1024:
-                raise ConfigError(f"{name}: {getattr(self, name)} is below 1024")
+        for name in SIZES:
+            if getattr(self, name) < SIZE_BYTES_MIN:
+                raise ConfigError(f"{name}: {getattr(self, name)} is below {SIZE_BYTES_MIN}")
         if self.embed_below < 0:
             raise ConfigError(f"embed_below: {self.embed_below} is below 0")
-        if self.message_bytes_max > 1024 * MIB:
+        if self.message_bytes_max > MESSAGE_BYTES_MAX:
             raise ConfigError(f"message_bytes_max: {self.message_bytes_max} is above 1 GiB")
         if self.properties_bytes_max > PROPERTIES_BYTES_MAX:
             raise ConfigError(
                 f"properties_bytes_max: {self.properties_bytes_max} is above {PROPERTIES_BYTES_MAX}"
             )
         for name in TIMES:
-            if not 0.05 <= getattr(self, name) <= 3600:
-                raise ConfigError(f"{name}: {getattr(self, name)} is not within 0.05 to 3600 s")
+            if not TIME_S_MIN <= getattr(self, name) <= TIME_S_MAX:
+                raise ConfigError(
+                    f"{name}: {getattr(self, name)} is not within {TIME_S_MIN} to {TIME_S_MAX} s"
+                )
         for name in ("listen", "advertise"):
             value = getattr(self, name)
             if value and not _is_address(value):
@@ -117,7 +123,9 @@ def load_config(
     environment: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> NodeConfig:
-    """The settings from all three sources; `flags` that are None don't count."""
+    """The settings from all three sources; a flag that is None was not given.
+
+    Raises `ConfigError`."""
     environment = os.environ if environment is None else environment
     values: dict[str, Any] = {}
     if file is not None:
@@ -127,7 +135,7 @@ def load_config(
         if text is not None:
             values[field.name] = text
     values.update({name: value for name, value in flags.items() if value is not None})
-    known = {field.name: str(field.type) for field in fields(NodeConfig)}
+    known = get_type_hints(NodeConfig)
     unknown = sorted(set(values) - set(known))
     if unknown:
         raise ConfigError(f"{unknown[0]}: no such setting")
@@ -146,20 +154,16 @@ def _read_file(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: {error}") from error
 
 
-def _convert(name: str, kind: str, value: Any) -> Any:
+def _convert(name: str, kind: type[Any], value: Any) -> Any:
+    """`value`, which may be text or of TOML's types, as a `kind`."""
     try:
-        match kind:
-            case "int" if not isinstance(value, float | bool):
-                return int(value)
-            case "float" if not isinstance(value, bool):
-                return float(value)
-            case "bool" if isinstance(value, str):
-                return {"true": True, "1": True, "false": False, "0": False}[value.lower()]
-            case "bool" if isinstance(value, bool):
-                return value
-            case "str":
-                return str(value)
-            case _:
-                raise ValueError(kind)
+        if kind is str:
+            return str(value)
+        if kind is bool and isinstance(value, str):
+            return BOOLEANS[value.lower()]
+        # In Python a bool is an int, and int() cuts a float off: neither was meant.
+        if isinstance(value, bool) != (kind is bool) or (kind is int and isinstance(value, float)):
+            raise ValueError(value)
+        return kind(value)
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{name}: {value!r} is not a {kind}") from error
+        raise ConfigError(f"{name}: {value!r} is not a {kind.__name__}") from error

@@ -35,7 +35,7 @@ class Queue:
     def __init__(self) -> None:
         self.duration_s = float("inf")
         self.blocks: deque[tuple[float, bytes]] = deque()
-        # What stays: it comes to lie between the blocks.
+        # Never dropped: these objects come to lie between the blocks.
         self.entries: list[list[int]] = []
         self.taken_bytes = 0
 

@@ -39,7 +39,7 @@ def looked(*free: int, step_s: float = 1.0) -> DiskMonitor:
     ],
 )
 def test_the_alarm_ends_a_tenth_above_where_it_begins(free: tuple[int, ...], alarm: bool) -> None:
-    assert looked(*free).state.alarm is alarm
+    assert looked(*free).state.alarmed is alarm
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_looks_come_closer_before_the_limit(free: tuple[int, ...], look_s: float
 
 def test_no_limit_is_no_alarm() -> None:
     monitor = DiskMonitor(0)
-    assert not monitor.step(0, now=0.0).alarm
+    assert not monitor.step(0, now=0.0).alarmed
 
 
 frees = st.integers(0, 20 * LIMIT)
@@ -85,24 +85,24 @@ def test_less_free_never_means_a_later_look_or_no_alarm(
     before: list[int], free: tuple[int, int]
 ) -> None:
     less, more = (looked(*before, each).state for each in (min(free), max(free)))
-    assert less.alarm >= more.alarm
-    if less.alarm == more.alarm:
+    assert less.alarmed >= more.alarmed
+    if less.alarmed == more.alarmed:
         assert less.look_s <= more.look_s
 
 
 @given(st.lists(st.integers(50 * MB, 55 * MB - 1), max_size=50), st.booleans())
 def test_between_its_marks_the_alarm_stays_as_it_was(free: list[int], alarm: bool) -> None:
-    assert looked(0 if alarm else 10**9, *free).state.alarm is alarm
+    assert looked(0 if alarm else 10**9, *free).state.alarmed is alarm
 
 
 @given(speed=st.integers(MB, WRITE_BYTES_PER_S), free=st.integers(LIMIT, 100 * LIMIT))
 def test_a_disk_that_fills_is_noticed_before_it_is_full(speed: int, free: int) -> None:
-    """Up to the speed that is reckoned with, whatever happened before."""
+    """At any speed up to that of a middling disk, and after any looks before."""
     monitor = DiskMonitor(LIMIT)
     now, left = 0.0, float(free)
-    while not monitor.state.alarm:
+    while not monitor.state.alarmed:
         look_s = monitor.step(int(left), now=now).look_s
-        if not monitor.state.alarm:
+        if not monitor.state.alarmed:
             now += look_s
             left -= speed * look_s
     assert left >= LIMIT - WRITE_BYTES_PER_S * LOOK_S_MIN

@@ -1,4 +1,4 @@
-"""The memory monitor's decisions: each mark, each formula, and what must hold whatever comes."""
+"""The memory monitor's decisions: each mark, each formula, and the invariants for any looks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def looked(*used: int, durations: tuple[float, ...] = (), step_s: float = 100.0)
     ],
 )
 def test_the_alarm_ends_a_tenth_below_where_it_begins(used: tuple[int, ...], alarm: bool) -> None:
-    assert looked(*used).state.alarm is alarm
+    assert looked(*used).state.alarmed is alarm
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_bound_goes_when_it_binds_no_queue() -> None:
 @pytest.mark.parametrize(
     ("used", "durations", "duration_s"),
     [
-        # Near the mark the one that holds the longest is cut, well above it all are.
+        # Near the mark only the longest backlog is cut, well above it all are.
         (500, (10.0,), 10.0),
         (500, (10.0, 30.0), 30.0),
         (549, (10.0, 30.0), 30.0 * 500 / 549),
@@ -91,7 +91,7 @@ def test_the_bound_goes_when_it_binds_no_queue() -> None:
         (500, (inf,), IDLE_DURATION_S),
         (1000, (inf,), IDLE_DURATION_S / 2),
         (500, (), IDLE_DURATION_S),
-        # Nothing is held for any time.
+        # No queue holds any time.
         (500, (0.0,), 0.0),
         (500, (-1.0,), 0.0),
     ],
@@ -104,7 +104,7 @@ def test_a_store_that_has_not_paged_out_yet_is_not_told_to_do_more() -> None:
     assert looked(*[1000] * 20, durations=(10.0,)).state.duration_s == pytest.approx(5.0)
 
 
-def test_what_only_idle_queues_hold_is_asked_for_again_and_again() -> None:
+def test_idle_queues_are_given_less_time_at_each_look() -> None:
     monitor = looked(*[1000] * 20, durations=(inf,))
     assert monitor.state.duration_s < 0.001
 
@@ -149,7 +149,7 @@ def test_growth_that_is_believed_is_bounded() -> None:
         ((4000,), 2.0),
         ((4500,), 1.0),
         ((4900,), LOOK_S_MIN),
-        # Growth that was seen, where it is more than what is reckoned with.
+        # The growth that was seen, if it is more than that of a busy node.
         ((0, 1000), 2.0),
         ((1000, 3000), 0.5),
         ((3000, 1000), 2.5),
@@ -215,7 +215,7 @@ def test_more_memory_in_use_never_means_a_longer_time(
         for number, (each, held, _) in enumerate(looks):
             monitor.step(each, held, now=number * 3.0)
         state = monitor.step(last, durations, now=len(looks) * 3.0)
-        return state.duration_s, state.alarm
+        return state.duration_s, state.alarmed
 
     less, more = after(min(used)), after(max(used))
     assert less[0] >= more[0]
@@ -225,7 +225,7 @@ def test_more_memory_in_use_never_means_a_longer_time(
 @given(st.lists(st.integers(901, 999), max_size=50), st.booleans())
 def test_between_its_marks_the_alarm_stays_as_it_was(used: list[int], alarm: bool) -> None:
     monitor = looked(1000 if alarm else 0, *used, durations=(1.0,))
-    assert monitor.state.alarm is alarm
+    assert monitor.state.alarmed is alarm
 
 
 @given(st.lists(st.integers(451, 499), max_size=50), st.booleans())
@@ -236,13 +236,13 @@ def test_between_its_marks_paging_stays_as_it_was(used: list[int], paging: bool)
 
 @dataclass
 class Backlog:
-    """A queue that keeps in memory what it may, of what it holds."""
+    """A queue that keeps as many of its messages in memory as the bound allows."""
 
     in_bytes_per_s: float
     out_bytes_per_s: float = 0.0
     held_bytes: float = 0.0
     memory_bytes: float = 0.0
-    # How fast it pages out.
+    # The speed at which it pages out.
     disk_bytes_per_s: float = inf
 
     def duration_s(self) -> float:
@@ -261,7 +261,7 @@ class Backlog:
 
 @dataclass
 class Simulation:
-    """A node with these queues: its memory over time, under the monitor's word."""
+    """A node with these queues: its memory over time, while they keep to the monitor's bound."""
 
     monitor: MemoryMonitor
     queues: list[Backlog]

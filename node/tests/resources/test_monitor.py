@@ -1,4 +1,4 @@
-"""The task: what it reads, whom it tells, and that one failed reading stops nothing."""
+"""The task: it reads its numbers when due, tells store and node, and survives failed reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGING = LIMIT // 2
 
 @dataclass
 class Machine:
-    """One whose numbers the test sets; its clock stands still unless it is moved."""
+    """A machine whose numbers the test sets. Its clock stands still unless it is moved."""
 
     root: Path
     free: int = 10**12
@@ -77,7 +77,7 @@ class Machine:
 
 
 class Queues:
-    """A store that is asked and told."""
+    """A store that counts the questions and records the bounds."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -96,14 +96,14 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_usage_is_what_the_last_look_found(machine: Machine) -> None:
+def test_usage_is_that_of_the_last_look(machine: Machine) -> None:
     monitor = machine.monitor()
     machine.use(100 << 20)
     monitor.look()
     usage = monitor.usage()
-    assert usage.memory_used == 100 << 20
-    assert (usage.memory_limit, usage.memory_total) == (LIMIT, KIB_TOTAL * 1024)
-    assert (usage.disk_free, usage.disk_limit) == (10**12, 50_000_000)
+    assert usage.memory_used_bytes == 100 << 20
+    assert (usage.memory_limit_bytes, usage.memory_total_bytes) == (LIMIT, KIB_TOTAL * 1024)
+    assert (usage.disk_free_bytes, usage.disk_limit_bytes) == (10**12, 50_000_000)
     assert (usage.memory_alarm, usage.disk_alarm, usage.duration_s) == (False, False, inf)
 
 
@@ -116,7 +116,7 @@ def test_each_is_looked_at_when_it_is_due(machine: Machine) -> None:
     assert due == pytest.approx(began + PAGING / 250e6 / 2)
     machine.now, machine.free = due, 100_000_000
     due = monitor.look()
-    assert monitor.usage().disk_free == 300_000_000
+    assert monitor.usage().disk_free_bytes == 300_000_000
     assert due == pytest.approx(began + 0.5)
 
 
@@ -147,7 +147,7 @@ def test_the_store_is_told_while_there_is_a_bound_and_when_it_goes(machine: Mach
         machine.use(used)
         machine.now += 20_000.0
         monitor.look()
-    # Paging, twice as much, and then it rises until it is twice what the queue holds.
+    # At the mark, at twice the mark, and then it rises until it is twice what the queue holds.
     rises = [5.0 * 1.25**each for each in range(1, 7)]
     assert store.told == pytest.approx([10.0, 10.0, 5.0, *rises, inf], rel=0.001)
     assert monitor.usage().duration_s == inf
@@ -170,13 +170,13 @@ def test_the_store_is_asked_each_few_seconds_and_more_often_while_it_matters(
     assert asked(100.0) > 200
 
 
-def test_what_the_allocator_gives_back_is_not_in_use(machine: Machine) -> None:
+def test_memory_that_the_allocator_gives_back_is_not_in_use(machine: Machine) -> None:
     store = Queues()
     monitor = machine.monitor(store)
     machine.use(LIMIT)
     machine.free_after_trim = 4096
     monitor.look()
-    assert (machine.trims, monitor.usage().memory_used) == (1, 4096)
+    assert (machine.trims, monitor.usage().memory_used_bytes) == (1, 4096)
     assert (store.told, machine.alarms) == ([], [])
     machine.now += 20.0
     monitor.look()
@@ -193,7 +193,7 @@ def test_the_allocator_is_called_for_a_fiftieth_of_the_time_at_most(machine: Mac
     assert 10 <= machine.trims <= 12
 
 
-def test_what_can_not_be_read_is_said_once_and_tried_again(
+def test_a_number_that_can_not_be_read_is_logged_once_and_tried_again(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     monitor = machine.monitor()
@@ -228,8 +228,8 @@ def test_a_watermark_above_the_memory_counts_as_all_of_it(
         on_alarm=machine.alarm,
         root=machine.root,
     )
-    assert monitor.usage().memory_limit == KIB_TOTAL * 1024
-    assert monitor.usage().disk_limit == KIB_TOTAL * 512
+    assert monitor.usage().memory_limit_bytes == KIB_TOTAL * 1024
+    assert monitor.usage().disk_limit_bytes == KIB_TOTAL * 512
     assert "more than" in caplog.text
 
 
@@ -251,7 +251,7 @@ def test_the_task_looks_until_it_is_cancelled(tmp_path: Path, machine: Machine) 
         await asyncio.wait_for(short.wait(), 10.0)
         assert monitor.usage().memory_alarm
         assert isfinite(monitor.usage().duration_s)
-        assert monitor.usage().disk_free > 0
+        assert monitor.usage().disk_free_bytes > 0
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -283,6 +283,6 @@ def test_a_real_process_stays_inside_its_budget_and_keeps_messages_in_memory() -
     # It came to rest near half of the limit, and not by throwing all out.
     assert busy < 0.65 * limit, ended.stdout
     assert kept > 0.15 * limit, ended.stdout
-    # And what was freed is no longer its own.
+    # And the memory that it freed is the system's again.
     assert idle < 0.3 * limit, ended.stdout
     assert bound_s == inf, ended.stdout

@@ -160,12 +160,12 @@ class Listing:
         usage = self._monitor.usage()
         failure = self._gate.failure
         return NodeResources(
-            memory_used_bytes=usage.memory_used,
-            memory_limit_bytes=usage.memory_limit,
-            memory_total_bytes=usage.memory_total,
+            memory_used_bytes=usage.memory_used_bytes,
+            memory_limit_bytes=usage.memory_limit_bytes,
+            memory_total_bytes=usage.memory_total_bytes,
             memory_alarm=usage.memory_alarm,
-            disk_free_bytes=usage.disk_free,
-            disk_limit_bytes=usage.disk_limit,
+            disk_free_bytes=usage.disk_free_bytes,
+            disk_limit_bytes=usage.disk_limit_bytes,
             disk_alarm=usage.disk_alarm,
             desired_duration_s=usage.duration_s if isfinite(usage.duration_s) else None,
             store_failure="" if failure is None else str(failure),

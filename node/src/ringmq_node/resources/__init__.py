@@ -1,9 +1,10 @@
-"""What a node uses of its machine, and what it does when that becomes short.
+"""A node's memory and disk: how much it uses, and its measures when either becomes short.
 
-`memory` and `disk` decide, without I/O or a clock; `limits` reads the settings;
-`cgroup` reads what the kernel says; `monitor` is the task that joins them.
+`memory` and `disk` decide, without I/O or a clock; `limits` reads the operator's settings;
+`cgroup` reads the kernel's files; `monitor` is the task that joins them. Nothing here imports
+another room of the node: the store is known as a `PagingStore`, the node as a callback.
 """
 
-from ringmq_node.resources.monitor import Alarm, Paged, ResourceMonitor, Usage
+from ringmq_node.resources.monitor import Alarm, PagingStore, ResourceMonitor, Usage
 
-__all__ = ["Alarm", "Paged", "ResourceMonitor", "Usage"]
+__all__ = ["Alarm", "PagingStore", "ResourceMonitor", "Usage"]

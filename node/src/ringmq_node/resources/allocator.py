@@ -1,10 +1,10 @@
-"""Gives back to the system what the C library keeps of memory that was freed.
+"""Gives freed memory that the C library has kept back to the system.
 
-glibc returns only the top of its heap by itself. Between the blocks that a queue pages
-out something always lives on, so nothing of them would come back: of 300 MiB in blocks
+glibc by itself returns only the top of its heap. Between the blocks that a queue pages
+out, other objects live on, so none of that memory would come back: of 300 MiB in blocks
 of 64 KiB with nine of ten freed, 324 MiB stayed resident, and 57 after `trim` (18 ms;
-once more right after it: 0.4 ms). A monitor that goes by resident memory would page
-everything out and still see no less.
+once more right after it: 0.4 ms). Without `trim`, a monitor that goes by resident memory
+would page everything out and still see no less.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 
 def _nothing_to_trim() -> None:
-    """Other C libraries have no such call; musl's and macOS's give back more by themselves."""
+    """For C libraries without such a call. Those of musl and macOS return more by themselves."""
 
 
 def _find() -> Callable[[], None]:

@@ -1,13 +1,13 @@
-"""How much memory this process may use and does use, as Linux says it.
+"""How much memory this process may use and does use, read from Linux's files.
 
-May: the least of the machine's memory and the limits of the process's control group and
-of all groups above it, in version 2 (`memory.max`) or 1 (`memory.limit_in_bytes`; "no
-limit" is a number there, far above any machine's memory). Where a container shows only
-its own part of the tree, the mount's root is that part's top, and the path in
-/proc/self/cgroup begins above it or outside. A group that can't be found or read limits
-nothing: what then counts is the machine's memory.
+It may use the least of three: the machine's memory, the limit of the process's control
+group, and the limits of all groups above that. Control groups exist in version 2
+(`memory.max`) and 1 (`memory.limit_in_bytes`; there "no limit" is a number far above any
+machine's memory). If a container shows only its own part of the tree, the mount's root is
+the top of that part, and the path in /proc/self/cgroup begins above it or outside. A group
+that can't be found or read limits nothing: then the machine's memory counts.
 
-`root` is where `proc` and `sys` are found; tests give a tree of their own.
+`root` is the folder with `proc` and `sys`; tests give a tree of their own.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ LIMIT_FILES = {"cgroup2": "memory.max", "cgroup": "memory.limit_in_bytes"}
 class Hierarchy:
     """A tree of groups, and this process's place in it."""
 
-    # Where it is mounted, below `root`; what of it is mounted there; the file with the limit.
+    # The folder that it is mounted on, `root` included.
     mount: Path
+    # The part of the tree that is mounted there, from the top of the whole tree.
     mounted: str
+    # The name of the file with a group's limit.
     limit_file: str
-    # As in /proc/self/cgroup, from the top of the whole tree.
+    # The process's group as in /proc/self/cgroup, from the top of the whole tree.
     group: str
 
     def folders(self) -> Iterator[Path]:
@@ -47,7 +49,8 @@ class Hierarchy:
 
 
 def memory_bytes(root: Path = ROOT) -> int:
-    """What this process may use, at most. Raises `OSError` if even the machine's isn't known."""
+    """The most memory that this process may use. Raises `OSError` if not even the machine's
+    memory is known."""
     machine = _machine_bytes(root)
     limits = [
         _limit(folder / each.limit_file) for each in _found(root) for folder in each.folders()
@@ -56,7 +59,7 @@ def memory_bytes(root: Path = ROOT) -> int:
 
 
 def resident_bytes(root: Path = ROOT) -> int:
-    """What this process has in memory now. Raises `OSError`."""
+    """The resident size of this process. Raises `OSError`."""
     try:
         pages = int((root / "proc/self/statm").read_text().split()[1])
     except (ValueError, IndexError) as error:
@@ -78,7 +81,7 @@ def _machine_bytes(root: Path) -> int:
 
 
 def _limit(file: Path) -> int | None:
-    """None: no limit, or none that can be read."""
+    """None: no limit, or a file that can't be read."""
     try:
         limit = int(file.read_text())
     except (OSError, ValueError):
@@ -87,7 +90,7 @@ def _limit(file: Path) -> int | None:
 
 
 def _found(root: Path) -> list[Hierarchy]:
-    """The mounted hierarchies that may limit memory; on some machines both versions are."""
+    """The mounted hierarchies that may limit memory. Some machines mount both versions."""
     try:
         groups = _groups((root / "proc/self/cgroup").read_text())
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
@@ -101,7 +104,8 @@ def _found(root: Path) -> list[Hierarchy]:
 
 
 def _groups(text: str) -> dict[str, str]:
-    """By file system type, from lines `number:controllers:path`; version 2 names no controller."""
+    """The process's groups by file system type, from lines `number:controllers:path`. Version
+    2 has number 0 and names no controller."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         number, _, rest = line.partition(":")
@@ -116,8 +120,9 @@ def _groups(text: str) -> dict[str, str]:
 
 
 def _cgroup_mount(line: str) -> tuple[str, str, str] | None:
-    """What is mounted, where, and its type, from a line of mountinfo; see proc(5):
-    `36 35 98:0 /mounted /where options [optional fields] - type source super-options`."""
+    """The mounted part, the folder and the type of a control group's mount, or None for any
+    other line of mountinfo. See proc(5):
+    `36 35 98:0 /mounted /folder options [optional fields] - type source super-options`."""
     front, _, back = line.partition(" - ")
     fields, kind = front.split(" "), back.split(" ")
     if len(fields) < 6 or len(kind) < 3 or kind[0] not in LIMIT_FILES:
@@ -128,5 +133,5 @@ def _cgroup_mount(line: str) -> tuple[str, str, str] | None:
 
 
 def _unescaped(text: str) -> str:
-    """Blanks and the like are written as three octal digits."""
+    """mountinfo writes blanks and the like as a backslash and three octal digits."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

@@ -4,16 +4,17 @@ The alarm is on below `limit` bytes free, and off again from a tenth more than t
 that a file which comes and goes doesn't make it flap.
 
 The next look is due after half the time in which the rest could be filled: at the speed
-that was seen since the last look, or at that of a middling disk if that is more, as
-nothing says that a quiet disk stays so. Between `LOOK_S_MIN` and `LOOK_S_MAX`. While the
-alarm is on publishers stand still, so the end of it is looked for each second.
+that was seen since the last look, or at the speed of a middling disk if that is more, as
+a quiet disk may become busy at any moment. Between `LOOK_S_MIN` and `LOOK_S_MAX`. While the
+alarm is on, publishers stand still, so the monitor looks each second whether it can end.
 
-Pure: the caller says what is free and when.
+Pure: the caller passes in the free bytes and the time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 LOOK_S_MIN = 0.1
 LOOK_S_MAX = 10.0
@@ -26,10 +27,10 @@ MARGIN_SHARE = 10
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """What a look has found and decided."""
+    """The finding of one look, and the decision that follows from it."""
 
     free_bytes: int = 0
-    alarm: bool = False
+    alarmed: bool = False
     # From this look to the next.
     look_s: float = LOOK_S_MAX
 
@@ -43,33 +44,35 @@ class DiskMonitor:
         self.limit_bytes = limit_bytes
         self.end_bytes = limit_bytes + limit_bytes // MARGIN_SHARE
         self.state = DiskState()
-        self._looked_at: float | None = None
+        # Before the first look nothing is known of the disk's speed: it counts as 0.
+        self._looked_at = -inf
 
     def step(self, free_bytes: int, *, now: float) -> DiskState:
         """One look: bytes free for this process."""
         before = self.state
-        alarm = free_bytes < (self.end_bytes if before.alarm else self.limit_bytes)
+        alarmed = free_bytes < (self.end_bytes if before.alarmed else self.limit_bytes)
         look_s = ALARMED_LOOK_S
-        if not alarm:
+        if not alarmed:
             speed = max(WRITE_BYTES_PER_S, self._fall(free_bytes, now))
             distance = free_bytes - self.limit_bytes
             look_s = min(LOOK_S_MAX, max(LOOK_S_MIN, distance / speed / 2))
         self._looked_at = now
-        self.state = DiskState(free_bytes, alarm, look_s)
+        self.state = DiskState(free_bytes, alarmed, look_s)
         self.check()
         return self.state
 
     def _fall(self, free_bytes: int, now: float) -> float:
         """Bytes per second that have been used since the last look."""
-        if self._looked_at is None or now <= self._looked_at:
+        if now <= self._looked_at:
             return 0.0
+        # Two looks in quick succession would make any change look fast.
         return (self.state.free_bytes - free_bytes) / max(now - self._looked_at, LOOK_S_MIN)
 
     def check(self) -> None:
         """Asserts the invariants."""
         state = self.state
         if state.free_bytes < self.limit_bytes:
-            assert state.alarm
+            assert state.alarmed
         if state.free_bytes >= self.end_bytes:
-            assert not state.alarm
+            assert not state.alarmed
         assert LOOK_S_MIN <= state.look_s <= LOOK_S_MAX

@@ -1,12 +1,12 @@
 """The two limits of a node as an operator writes them.
 
-    memory_watermark   0.4      that part of the memory that the node may use
-                       256MiB   that many bytes
-    disk_free_limit    50MB     that many bytes
+    memory_watermark   0.4      this fraction of the memory that the node may use
+                       256MiB   this many bytes
+    disk_free_limit    50MB     this many bytes
                        0.5mem   half as much as the memory that the node may use
 
-Units: kB, MB, GB, TB are powers of 1000, KiB, MiB, GiB, TiB of 1024, B or none is
-bytes. Pure: used where settings are checked and where they are applied.
+Units: kB, MB, GB, TB are powers of 1000, KiB, MiB, GiB, TiB of 1024; B, or no unit, is
+bytes. Pure: `config` checks the settings with it, the node applies them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNITS = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
 }
 MEMORY_UNIT = "mem"
-# Less is a slip of the pen: 40 for 0.4, or a unit forgotten.
+# A smaller size is a slip of the pen: 40 for 0.4, or a forgotten unit.
 WATERMARK_BYTES_MIN = 1 << 20
 BYTES_MAX = 1 << 60
 MEMORIES_MAX = 1000.0
@@ -31,7 +31,7 @@ _QUANTITY = re.compile(r"(\d{1,20}(?:\.\d{1,20})?) ?([A-Za-z]*)")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """So many bytes."""
+    """A number of bytes."""
 
     size_bytes: int
 
@@ -41,7 +41,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class MemoryFraction:
-    """So many times the memory that the node may use."""
+    """A multiple of the memory that the node may use."""
 
     fraction: float
 
@@ -54,7 +54,7 @@ Limit = Size | MemoryFraction
 
 
 def parse_memory_watermark(text: str) -> Limit:
-    """Raises `ValueError`, whose message says what is allowed."""
+    """Raises `ValueError`, whose message names the forms that are allowed."""
     number, unit = _quantity(text, "a fraction like 0.4 or a size like 256MiB")
     if not unit and number <= 1:
         if number == 0:
@@ -70,7 +70,7 @@ def parse_memory_watermark(text: str) -> Limit:
 
 
 def parse_disk_free_limit(text: str) -> Limit:
-    """0 is no limit. Raises `ValueError`, whose message says what is allowed."""
+    """0 is no limit. Raises `ValueError`, whose message names the forms that are allowed."""
     number, unit = _quantity(text, "a size like 50MB or a multiple of the memory like 0.5mem")
     if unit == MEMORY_UNIT:
         if number > MEMORIES_MAX:

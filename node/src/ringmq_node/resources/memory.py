@@ -1,44 +1,46 @@
 """How many seconds of messages the queues may keep in memory, and when memory is short.
 
-Marks, in bytes used: at `limit` (the watermark) the alarm goes on, at `paging` (half of
-it) queues begin to move messages to disk. Each ends a tenth below where it begins, at the
-earliest, so that neither flaps.
+Two marks, in bytes used: at `limit` (the watermark) the alarm goes on, at `paging` (half of
+it) queues begin to move messages to disk. Each state ends no earlier than a tenth below the
+mark where it begins, so that neither flaps.
 
-All queues get the same number of *seconds*, not of messages: what comes and goes quickly
-stays in memory, what nobody takes is paged out, an idle queue altogether. With `mean`
-and `longest` of the seconds which the queues hold now, and `expected` the bytes in use at
-the next look if they grow on as they have since the last one:
+The result is a *bound* in seconds, the same for all queues: each may keep in memory as many
+messages as come and go in that time at its own rates. So messages that are consumed quickly
+stay in memory, a backlog is paged out, and an idle queue is paged out altogether. Let `held`
+be the seconds that a queue's messages in memory last now, `mean` and `longest` those of all
+queues that aren't idle, and `expected` the bytes in use at the next look if they grow as
+they have since the last one. The next bound:
 
     a tenth above `paging`   min(before, mean * paging / expected)
     from there down to it    min(before, longest * paging / expected)
     below it                 before * paging / expected, at least before, at most 1.25 * before
-    a tenth below it         no bound, once the one above is twice what any queue holds
+    a tenth below it         none, once the line above gives twice the longest `held`
 
-RabbitMQ divides `mean` by used / limit. That is below one until the limit is reached, so
-its queues go on growing right into the alarm; and it drops the bound at once when memory
-falls below the mark, so that a fast publisher fills it up again and the paging flaps. Here
-it is measured by where paging begins: memory comes to rest there, and all from there to
-the limit is reserve for what one look to the next doesn't see. To keep that small, looks
-come closer the sooner a mark can be reached: at the growth that was seen, or that of a
-busy node if it is more, as nothing says that a quiet node stays so.
+Why not RabbitMQ's formula: it divides `mean` by used / limit. That quotient is below one
+until the limit is reached, so its queues grow right into the alarm. And it drops the bound
+at once when memory falls below the mark, so a fast publisher fills memory up again and the
+paging flaps. Here the measure is the mark where paging begins. Memory comes to rest there;
+the rest up to the limit is reserve for the growth between two looks. To keep that growth
+small, looks come closer the sooner a mark can be reached: at the growth that was seen, or
+at the growth of a busy node if that is more, as a quiet node may become busy at any moment.
 
-The mean finds a fast queue that holds much in few seconds among slow ones that hold little
-for long; but where most queues hold nearly nothing and one a backlog, it takes all of
-that. So it is for when the longest was not enough.
+Why two formulas above the mark: the longest cuts the largest backlog alone. The mean also
+cuts a fast queue that holds many bytes in few seconds among slow ones that hold few bytes
+for long; but if most queues hold nearly nothing and one has a backlog, the mean takes all of
+that backlog. So it comes second, if cutting the longest wasn't enough.
 
-A shorter time is reckoned from what the queues *hold*, not from what they were told
-before: a store that needs several looks to write the pages out isn't told to write more
-each time. A longer one is reckoned from what they were told, as most queues may hold
-nothing and one everything. If that has run far ahead of what they hold, the first look
-above the mark takes it back.
+Why a bound falls from `held`, not from the bound before: a store may need several looks to
+write its pages out, and must not be told to write more at each of them. Why it rises from
+the bound before: most queues may hold nothing and one everything. If the bound has risen far
+above every `held`, the first look above the mark takes it back.
 
-Idle queues don't count for the mean. If there are no others, the bound is a finite one
-still, as any finite bound pages idle queues out.
+If all queues are idle there is no mean: then the bound is a finite one, because any finite
+bound pages idle queues out.
 
-A full disk doesn't end paging, as RabbitMQ has it: most of what is paged out is on disk
-already, for its confirm.
+A full disk doesn't end paging, as it does in RabbitMQ: most messages that are paged out are
+on disk already, for their confirms.
 
-Pure: the caller says what is used and when; the same calls give the same answers.
+Pure: the caller passes in the bytes used, the durations and the time.
 """
 
 from __future__ import annotations
@@ -49,18 +51,18 @@ from math import inf, isfinite
 
 LOOK_S_MAX = 2.5
 LOOK_S_MIN = 0.25
-# While publishers are blocked, somebody waits for the end of it.
+# Publishers are blocked while the alarm is on: it must not last much longer than its cause.
 ALARMED_LOOK_S_MAX = 1.0
 PAGING_RATIO = 0.5
-# A tenth: what ends, ends so far below where it begins.
+# The alarm, and paging, end a tenth below the mark where they begin.
 MARGIN_SHARE = 10
-# What a busy node takes in.
+# Memory of a busy node grows this fast.
 GROWTH_BYTES_PER_S = 250_000_000
 RISE_RATIO_MAX = 1.25
 RISE_FROM_S = 0.01
-# The bound goes when it is so many times what any queue holds: then it binds none.
+# The bound is dropped when it is this many times the longest `held`: it binds no queue then.
 RELEASE_RATIO = 2.0
-# Growth since the last look that is believed: at most that everything doubles.
+# Growth up to the next look is believed up to this multiple of the memory in use.
 EXPECTED_RATIO_MAX = 2.0
 # The bound when all queues are idle and memory has to be freed.
 IDLE_DURATION_S = 60.0
@@ -68,12 +70,12 @@ IDLE_DURATION_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """What a look has found and decided."""
+    """The finding of one look, and the decisions that follow from it."""
 
     used_bytes: int = 0
-    # How long messages may stay in memory, of each queue; `inf`: not bounded.
+    # The bound; `inf`: none.
     duration_s: float = inf
-    alarm: bool = False
+    alarmed: bool = False
     # From this look to the next.
     look_s: float = LOOK_S_MAX
 
@@ -82,8 +84,8 @@ class MemoryMonitor:
     """Invariants, after each look:
 
     * the alarm is on at `limit` or more, off below 0.9 of it, else as it was;
-    * the duration is finite at `paging` or more, where it never rises; below it never falls,
-      and becomes `inf` only below 0.9 of it;
+    * at `paging` or more the bound is finite and doesn't rise; below `paging` it doesn't fall,
+      and it is dropped only below 0.9 of that;
     * the next look is within `LOOK_S_MIN` to `LOOK_S_MAX`.
     """
 
@@ -96,39 +98,40 @@ class MemoryMonitor:
         self.paging_hard_bytes = self.paging_bytes + self.paging_bytes // MARGIN_SHARE
         self.paging_end_bytes = self.paging_bytes - self.paging_bytes // MARGIN_SHARE
         self.state = MemoryState()
-        self._looked_at: float | None = None
+        # Before the first look no growth is known: it counts as 0.
+        self._looked_at = -inf
 
     def wants_durations(self, used_bytes: int) -> bool:
-        """Whether `step` will look at the queues; to ask 10 000 of them takes a while."""
+        """Whether `step` needs the queues' durations: to ask 10 000 queues takes a while."""
         return used_bytes >= self.paging_bytes or isfinite(self.state.duration_s)
 
     def step(self, used_bytes: int, durations: Iterable[float], *, now: float) -> MemoryState:
-        """One look: bytes in use, and the seconds that each queue's messages in memory last
-        (`inf`: idle; anything if `wants_durations` says no)."""
+        """One look: the bytes in use, and for each queue the seconds that its messages in memory
+        last (`inf`: an idle queue). Without `wants_durations` the durations aren't read."""
         before = self.state
-        alarm = used_bytes >= (self.limit_end_bytes if before.alarm else self.limit_bytes)
+        alarmed = used_bytes >= (self.limit_end_bytes if before.alarmed else self.limit_bytes)
         growth = self._growth(used_bytes, now)
-        look_s = self._until_next(used_bytes, growth, alarm)
+        look_s = self._until_next(used_bytes, growth, alarmed)
         duration_s = inf
         if self.wants_durations(used_bytes):
             expected = min(used_bytes + growth * look_s, used_bytes * EXPECTED_RATIO_MAX)
             duration_s = self._duration(used_bytes, expected, durations)
         self._looked_at = now
-        self.state = MemoryState(used_bytes, duration_s, alarm, look_s)
+        self.state = MemoryState(used_bytes, duration_s, alarmed, look_s)
         self.check()
         return self.state
 
     def _growth(self, used_bytes: int, now: float) -> float:
         """Bytes per second since the last look; not negative."""
-        if self._looked_at is None or now <= self._looked_at:
+        if now <= self._looked_at:
             return 0.0
         grown = used_bytes - self.state.used_bytes
-        # Looks that come late, one after the other, would make anything look fast.
+        # Two looks in quick succession (the loop was late) would make any change look fast.
         return max(0.0, grown / max(now - self._looked_at, LOOK_S_MIN))
 
-    def _until_next(self, used_bytes: int, growth: float, alarm: bool) -> float:
+    def _until_next(self, used_bytes: int, growth: float, alarmed: bool) -> float:
         """Half the time in which the next mark can be reached."""
-        longest = ALARMED_LOOK_S_MAX if alarm else LOOK_S_MAX
+        longest = ALARMED_LOOK_S_MAX if alarmed else LOOK_S_MAX
         mark = self.paging_bytes if used_bytes < self.paging_bytes else self.limit_bytes
         if used_bytes >= mark:
             return longest
@@ -145,7 +148,7 @@ class MemoryMonitor:
                 now_s = sum(held) / len(held) if hard else max(held)
             return min(before, now_s * self.paging_bytes / expected)
         fitting = self.paging_bytes / max(1.0, expected)
-        # From 0 no ratio leads up.
+        # A bound of 0 would stay 0 at any ratio.
         risen = max(before, RISE_FROM_S) * min(max(1.0, fitting), RISE_RATIO_MAX)
         binds = risen <= max(held, default=0.0) * RELEASE_RATIO
         return risen if binds or used_bytes >= self.paging_end_bytes else inf
@@ -154,9 +157,9 @@ class MemoryMonitor:
         """Asserts the invariants."""
         state = self.state
         if state.used_bytes >= self.limit_bytes:
-            assert state.alarm
+            assert state.alarmed
         if state.used_bytes < self.limit_end_bytes:
-            assert not state.alarm
+            assert not state.alarmed
         if state.used_bytes >= self.paging_bytes:
             assert isfinite(state.duration_s)
         assert state.duration_s >= 0.0

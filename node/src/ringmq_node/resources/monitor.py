@@ -1,9 +1,9 @@
 """The task that looks at memory and disk, tells the store, and raises alarms.
 
-It reads numbers, gives them to the cores (`memory`, `disk`), does what they say, and
-sleeps until the first of them wants to look again. Before it says that memory is short it
-has the allocator give back what is free: see `allocator`. A number that can't be read leaves
-the state as it was; it is said once, and tried again.
+It reads numbers, gives them to the cores (`memory`, `disk`), carries out their decisions, and
+sleeps until the first of them wants to look again. Before it calls memory short it has the
+allocator return freed memory to the system (`allocator`). A number that can't be read leaves
+the state as it was: the monitor logs that once, and tries again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from ringmq_node.resources.memory import LOOK_S_MAX, MemoryMonitor
 logger = logging.getLogger(__name__)
 
 RETRY_S = 10.0
-# Between two calls of the allocator, as many times what the first has taken: 2 % of the time.
+# After a call of the allocator it is left alone for this many times the call's duration: it
+# gets 2 % of the loop's time.
 TRIM_REST_RATIO = 50.0
 
 
 class Alarm(Enum):
-    """What is short, or broken. The value is what people read."""
+    """A reason to block publishers. The value is its name for people."""
 
     MEMORY = "memory"
     DISK = "disk"
@@ -40,37 +41,41 @@ class Alarm(Enum):
     STORE = "store"
 
 
-class Paged(Protocol):
-    """A store that keeps messages in memory for as many seconds as it is told."""
+class PagingStore(Protocol):
+    """A store that keeps messages in memory for as many seconds as it is told to."""
 
     def ram_durations(self, now: float, /) -> dict[str, float]:
-        """By queue: how many seconds its messages in memory last at its rates; `inf`: idle.
+        """By queue: the seconds that its messages in memory last at its rates; `inf`: idle.
 
-        Asked each `LOOK_S_MAX` or more often, so that rates can be reckoned from one to the next.
+        The monitor asks at least each `LOOK_S_MAX`: the store takes its queues' rates from one
+        call to the next.
         """
 
     def set_duration(self, seconds: float, /) -> None:
-        """For every queue; `inf`: no bound. Told at each look that finds a bound, as rates change
-        and queues come, and when there is none any more."""
+        """The bound for every queue; `inf`: none.
+
+        The monitor tells it at each look while there is a bound, even an unchanged one, as rates
+        change and new queues come; and once when the bound is dropped.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was found at the last look. Sizes in bytes; 0 what could not be read yet."""
+    """The findings of the last look; 0 for a number that has never been read."""
 
-    memory_used: int
-    memory_limit: int
-    memory_total: int
+    memory_used_bytes: int
+    memory_limit_bytes: int
+    memory_total_bytes: int
     memory_alarm: bool
-    disk_free: int
-    disk_limit: int
+    disk_free_bytes: int
+    disk_limit_bytes: int
     disk_alarm: bool
-    # How long messages may stay in memory; `inf`: not bounded.
+    # How many seconds of messages each queue may keep in memory; `inf`: no bound.
     duration_s: float
 
 
 def free_bytes(folder: Path) -> int:
-    """What the file system has left for this user. Raises `OSError`."""
+    """Bytes of the file system that this user may still fill. Raises `OSError`."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
 
@@ -85,14 +90,14 @@ class ResourceMonitor:
         memory_watermark: Limit,
         disk_free_limit: Limit,
         on_alarm: Callable[[Alarm, bool], None],
-        store: Paged | None = None,
+        store: PagingStore | None = None,
         root: Path = cgroup.ROOT,
         clock: Callable[[], float] = monotonic,
         disk_free: Callable[[Path], int] = free_bytes,
         trim: Callable[[], None] = allocator.trim,
     ) -> None:
-        """`root`: where `proc` and `sys` are. Raises `OSError` if this machine doesn't say how
-        much memory it has."""
+        """`root`: the folder with `proc` and `sys`. Raises `OSError` if this machine doesn't say
+        how much memory it has."""
         self._data = data
         self._root = root
         self._clock = clock
@@ -105,7 +110,7 @@ class ResourceMonitor:
         watermark = memory_watermark.of(self.memory_total_bytes)
         if watermark > self.memory_total_bytes:
             logger.warning(
-                "memory_watermark of %d bytes is more than the %d that there are: these count",
+                "memory_watermark of %d bytes is more than this process may use: %d bytes count",
                 watermark,
                 self.memory_total_bytes,
             )
@@ -114,7 +119,7 @@ class ResourceMonitor:
         self._memory_at = -inf
         self._disk_at = -inf
         self._ask_at = -inf
-        # What could not be read, as it was said last.
+        # By alarm, the last error of reading its number, as it was logged.
         self._unread: dict[Alarm, str] = {}
 
     async def run(self) -> None:
@@ -124,7 +129,7 @@ class ResourceMonitor:
             await asyncio.sleep(max(0.0, due - self._clock()))
 
     def look(self) -> float:
-        """Does what is due; returns when the next is."""
+        """Takes the looks that are due; returns the time of the next one."""
         now = self._clock()
         if now >= self._memory_at:
             self._memory_at = now + self._attempt(Alarm.MEMORY, self._look_at_memory, now)
@@ -135,13 +140,13 @@ class ResourceMonitor:
     def usage(self) -> Usage:
         memory, disk = self._memory.state, self._disk.state
         return Usage(
-            memory_used=memory.used_bytes,
-            memory_limit=self._memory.limit_bytes,
-            memory_total=self.memory_total_bytes,
-            memory_alarm=memory.alarm,
-            disk_free=disk.free_bytes,
-            disk_limit=self._disk.limit_bytes,
-            disk_alarm=disk.alarm,
+            memory_used_bytes=memory.used_bytes,
+            memory_limit_bytes=self._memory.limit_bytes,
+            memory_total_bytes=self.memory_total_bytes,
+            memory_alarm=memory.alarmed,
+            disk_free_bytes=disk.free_bytes,
+            disk_limit_bytes=self._disk.limit_bytes,
+            disk_alarm=disk.alarmed,
             duration_s=memory.duration_s,
         )
 
@@ -162,6 +167,8 @@ class ResourceMonitor:
         before = self._memory.state
         durations: list[float] = []
         wanted = self._memory.wants_durations(used) or now >= self._ask_at
+        # Also where no bound needs them: a store that is never asked would know no rates when
+        # the first bound comes.
         if self._store is not None and wanted:
             durations = [*self._store.ram_durations(now).values()]
             self._ask_at = now + LOOK_S_MAX
@@ -169,8 +176,8 @@ class ResourceMonitor:
         bounded = isfinite(state.duration_s) or isfinite(before.duration_s)
         if self._store is not None and bounded:
             self._store.set_duration(state.duration_s)
-        if state.alarm != before.alarm:
-            self._changed(Alarm.MEMORY, state.alarm, "used", used, self._memory.limit_bytes)
+        if state.alarmed != before.alarmed:
+            self._changed(Alarm.MEMORY, state.alarmed, "used", used, self._memory.limit_bytes)
         return state.look_s
 
     def _used_bytes(self, now: float) -> int:
@@ -186,18 +193,18 @@ class ResourceMonitor:
         free = self._disk_free(self._data)
         before = self._disk.state
         state = self._disk.step(free, now=now)
-        if state.alarm != before.alarm:
-            self._changed(Alarm.DISK, state.alarm, "free", free, self._disk.limit_bytes)
+        if state.alarmed != before.alarmed:
+            self._changed(Alarm.DISK, state.alarmed, "free", free, self._disk.limit_bytes)
         return state.look_s
 
-    def _changed(self, kind: Alarm, on: bool, what: str, size: int, limit: int) -> None:
+    def _changed(self, kind: Alarm, on: bool, adjective: str, size: int, limit: int) -> None:
         logger.log(
             logging.WARNING if on else logging.INFO,
             "%s alarm %s: %d bytes %s, the limit is %d",
             kind.value,
             "on" if on else "off",
             size,
-            what,
+            adjective,
             limit,
         )
         self._on_alarm(kind, on)
