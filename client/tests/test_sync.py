@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
+from children import child_environment
 
 SCRIPT = """
     import ringmq
@@ -60,7 +60,7 @@ SCRIPT = """
 def test_a_script_publishes_and_consumes() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", textwrap.dedent(SCRIPT)],
-        cwd=Path(__file__).parent,
+        env=child_environment(),
         capture_output=True,
         text=True,
         timeout=60,

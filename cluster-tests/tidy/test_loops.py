@@ -29,7 +29,14 @@ MAKES_A_LOOP = {
 }
 TESTS = [
     path
-    for place in ("base/tests", "gm/tests", "node/tests", "cluster-tests", "bench/tests")
+    for place in (
+        "base/tests",
+        "client/tests",
+        "gm/tests",
+        "node/tests",
+        "cluster-tests",
+        "bench/tests",
+    )
     for path in sorted((ROOT / place).rglob("*.py"))
     if path not in (HELPER, BY_HAND)
 ]

@@ -32,7 +32,12 @@ CORES = [
     *sorted((PACKAGES["ringmq_node"] / "queue").glob("*.py")),
     *(PACKAGES["ringmq_node"] / f"resources/{name}.py" for name in ("limits", "memory", "disk")),
     PACKAGES["ringmq_node"] / "replica/catchup.py",
-    PACKAGES["ringmq"] / "publishing/core.py",
+    PACKAGES["ringmq"] / "errors.py",
+    *(
+        PACKAGES["ringmq"] / f"publishing/{name}.py"
+        for name in ("tickets", "pending", "flights", "core")
+    ),
+    PACKAGES["ringmq"] / "consuming/settling.py",
     PACKAGES["ringmq_base"] / "ranges.py",
     PACKAGES["ringmq_base"] / "limits.py",
     PACKAGES["ringmq_base"] / "logs.py",

@@ -15,7 +15,8 @@ async with ringmq.connect(["127.0.0.1:7801"]) as client:
 `ringmq.connect_sync` is the same for scripts. What can go wrong is in `ringmq.errors`.
 """
 
-from ringmq.client import Client, connect
+from ringmq.client import Client
+from ringmq.connecting import connect
 from ringmq.consuming.consumer import Consumer
 from ringmq.errors import (
     AccessDeniedError,
@@ -44,22 +45,16 @@ from ringmq.errors import (
     UnknownDeliveryError,
     WindowFullError,
 )
-from ringmq.model import (
-    Batch,
-    ClusterStatus,
+from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
+from ringmq.model.messages import Batch, Message, Properties
+from ringmq.model.queues import (
     Location,
-    Message,
-    NodeInfo,
-    NodeState,
     Promotion,
-    Properties,
     QueueInfo,
     QueueMode,
     QueueState,
     QueueStorage,
-    Replica,
-    Resources,
-    StoreNumbers,
+    ReplicaInfo,
 )
 from ringmq.publishing.publisher import Publisher
 from ringmq.sync import connect_sync
@@ -96,7 +91,7 @@ __all__ = [
     "QueueNotFoundError",
     "QueueState",
     "QueueStorage",
-    "Replica",
+    "ReplicaInfo",
     "RequestError",
     "Resources",
     "RetryableError",

@@ -1,23 +1,24 @@
-"""The client: connections to a cluster, what one asks of it, and its streams.
+"""The client: questions and commands to a cluster, and streams to its queues.
 
     async with ringmq.connect("127.0.0.1:7801,127.0.0.1:7802") as client:
         await client.declare_queue("orders")
         async with client.publisher("orders") as publisher:
             await publisher.publish(b"hello")
 
-Every call has a deadline (`deadline_s`, by default that of `connect`) and is made
-again at another node, with jittered backoff, as long as that is safe and there is
-time. gRPC wants one event loop per process: use one client on it, or several, but
-not on several loops (`ringmq.sync` has a loop of its own).
+Every call has a deadline (`deadline_s`, by default that of `connect`) and is made again at
+another node, with jittered backoff, as long as that is safe and there is time. gRPC wants one
+event loop per process: use one client on it, or several, but not on several loops (`ringmq.sync`
+has a loop of its own).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
 from types import TracebackType
 
-from ringmq.calls.channels import Channels, Node, is_refused, parse_seeds
+from ringmq.calls.known_nodes import KnownNodes
+from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
+from ringmq.calls.retrying import is_refused
 from ringmq.consuming.consumer import Consumer
 from ringmq.errors import (
     BadRequestError,
@@ -26,76 +27,23 @@ from ringmq.errors import (
     QueueNotFoundError,
     UnavailableError,
 )
-from ringmq.model import Batch, ClusterStatus, Location, Promotion, QueueInfo, QueueMode
+from ringmq.model.cluster import ClusterStatus
+from ringmq.model.messages import Batch
+from ringmq.model.queues import Location, Promotion, QueueInfo, QueueMode
 from ringmq.publishing.publisher import Publisher
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 
-DEADLINE_S = 30.0
-#: A batch of the default largest message, with room for what surrounds it.
-RECEIVE_BYTES_MAX = 160 * 1024 * 1024
 WINDOW_BYTES = 16 * 1024 * 1024
 LIST_PAGE = 1000
-
-
-class connect:
-    """A connection to the cluster: `async with connect(seeds) as client`, or `await connect(...)`.
-
-    `seeds`: addresses of some nodes, as a list or separated by commas; the others are
-    learned from them. `deadline_s`: for every call that is given none, and for each
-    message from `publish` to its confirm. `receive_bytes_max`: the largest response
-    that is accepted; more than the cluster's largest message.
-    """
-
-    def __init__(
-        self,
-        seeds: str | Iterable[str],
-        *,
-        deadline_s: float = DEADLINE_S,
-        receive_bytes_max: int = RECEIVE_BYTES_MAX,
-    ) -> None:
-        if deadline_s <= 0:
-            raise BadRequestError("a deadline is more than 0 s", metadata={"field": "deadline_s"})
-        self._seeds = parse_seeds(seeds)
-        self._deadline_s = deadline_s
-        self._receive_bytes_max = receive_bytes_max
-        self._client: Client | None = None
-
-    async def _connect(self) -> Client:
-        channels = Channels(
-            self._seeds, deadline_s=self._deadline_s, receive_bytes_max=self._receive_bytes_max
-        )
-        client = Client(channels)
-        try:
-            await client.cluster_status()
-        except BaseException:
-            await client.close()
-            raise
-        return client
-
-    def __await__(self) -> Generator[object, None, Client]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> Client:
-        self._client = await self._connect()
-        return self._client
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._client is not None
-        await self._client.close()
 
 
 class Client:
     """Made by `connect`."""
 
-    def __init__(self, channels: Channels) -> None:
-        self._channels = channels
+    def __init__(self, nodes: KnownNodes) -> None:
+        self._nodes = nodes
         self._streams: set[Publisher | Consumer] = set()
         self._closed = False
 
@@ -118,11 +66,11 @@ class Client:
                 await stream.close(flush=False)
             else:
                 await stream.close()
-        await self._channels.close()
+        await self._nodes.close()
 
     @property
     def deadline_s(self) -> float:
-        return self._channels.deadline_s
+        return self._nodes.deadline_s
 
     # --- queues ---
 
@@ -140,10 +88,10 @@ class Client:
 
         `replicas`: the master included; 0: as many as there are nodes, at most 3.
         `min_insync`: how many must have a message on disk before it is confirmed; 0: the
-        majority of the replicas. `mode`: None: the default for a new queue, and whatever
-        one has that exists. `durable`: False: a transient queue, whose messages are all
-        transient, and which is gone once all nodes that hold it have been restarted; None:
-        durable if it is new, either if it exists.
+        majority of the replicas. `mode` None: the default for a new queue, and the mode that an
+        existing queue has. `durable` False: a transient queue, whose messages are all transient,
+        and which is gone once all nodes that hold it have been restarted; None: a new queue is
+        durable, and an existing one may be either.
         """
         if replicas < 0 or min_insync < 0:
             raise BadRequestError("replicas and min_insync are 0 or more")
@@ -156,11 +104,11 @@ class Client:
             durable=durable,
         )
 
-        async def attempt(node: Node, timeout_s: float) -> QueueInfo:
+        async def attempt(node: NodeChannel, timeout_s: float) -> QueueInfo:
             answer = await node.broker.DeclareQueue(request, timeout=timeout_s)
             return QueueInfo.from_wire(answer.queue)
 
-        return await self._open_channels().call(attempt, deadline_s=deadline_s, changes=True)
+        return await self._open_nodes().call(attempt, deadline_s=deadline_s, changes=True)
 
     async def delete_queue(
         self,
@@ -173,7 +121,7 @@ class Client:
     ) -> int:
         """Deletes the queue; returns how many messages were in it.
 
-        `force`: also if it has no master, and whatever is in it; nobody counts the messages
+        `force`: also if it has no master, and even if it holds messages; nobody counts them
         then. 0, too, if the answer of a first attempt was lost and the second found no queue.
         """
         request = request_of(
@@ -185,14 +133,14 @@ class Client:
         )
         attempts = 0
 
-        async def attempt(node: Node, timeout_s: float) -> int:
+        async def attempt(node: NodeChannel, timeout_s: float) -> int:
             nonlocal attempts
             attempts += 1
             answer = await node.broker.DeleteQueue(request, timeout=timeout_s)
             return answer.messages
 
         try:
-            return await self._open_channels().call(attempt, deadline_s=deadline_s, changes=True)
+            return await self._open_nodes().call(attempt, deadline_s=deadline_s, changes=True)
         except QueueNotFoundError:
             if attempts > 1:
                 return 0
@@ -201,49 +149,49 @@ class Client:
     async def set_queue_mode(
         self, name: str, mode: QueueMode, *, deadline_s: float | None = None
     ) -> QueueMode:
-        """Where the queue keeps its messages from now on; returns the mode that it had.
+        """Switches where the queue keeps its messages; returns the mode that it had.
 
-        Publishers and consumers go on meanwhile. The mode that it had is the new one, too, if
-        the answer of a first attempt was lost.
+        Publishers and consumers go on meanwhile. If the answer of a first attempt was lost, the
+        returned mode is the new one: the second attempt found it.
         """
         request = request_of(broker.SetQueueModeRequest, queue=name, mode=_mode_to_wire(mode))
 
-        async def attempt(node: Node, timeout_s: float) -> QueueMode:
+        async def attempt(node: NodeChannel, timeout_s: float) -> QueueMode:
             answer = await node.broker.SetQueueMode(request, timeout=timeout_s)
             return QueueMode(answer.before)
 
-        return await self._open_channels().call(attempt, deadline_s=deadline_s, changes=True)
+        return await self._open_nodes().call(attempt, deadline_s=deadline_s, changes=True)
 
     async def purge_queue(self, name: str, *, deadline_s: float | None = None) -> int:
         """Removes the ready messages; returns how many (those of the last attempt)."""
         request = request_of(broker.PurgeQueueRequest, queue=name)
 
-        async def attempt(node: Node, timeout_s: float) -> int:
+        async def attempt(node: NodeChannel, timeout_s: float) -> int:
             answer = await node.broker.PurgeQueue(request, timeout=timeout_s)
             return answer.messages
 
-        return await self._open_channels().call(attempt, deadline_s=deadline_s, changes=True)
+        return await self._open_nodes().call(attempt, deadline_s=deadline_s, changes=True)
 
     async def discard_damaged(self, name: str, *, deadline_s: float | None = None) -> int:
         """Removes the messages whose bodies every replica has lost; returns how many (those of
         the last attempt). They are gone for good, also if a replica that has them comes back."""
         request = request_of(admin.DiscardDamagedRequest, queue=name)
 
-        async def attempt(node: Node, timeout_s: float) -> int:
+        async def attempt(node: NodeChannel, timeout_s: float) -> int:
             answer = await node.admin.DiscardDamaged(request, timeout=timeout_s)
             return answer.messages
 
-        return await self._open_channels().call(attempt, deadline_s=deadline_s, changes=True)
+        return await self._open_nodes().call(attempt, deadline_s=deadline_s, changes=True)
 
     async def queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
-        """What the queue is like now."""
+        """The queue's state, counts and replicas now."""
         request = request_of(broker.GetQueueRequest, queue=name)
 
-        async def attempt(node: Node, timeout_s: float) -> QueueInfo:
+        async def attempt(node: NodeChannel, timeout_s: float) -> QueueInfo:
             answer = await node.broker.GetQueue(request, timeout=timeout_s)
             return QueueInfo.from_wire(answer.queue)
 
-        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+        return await self._open_nodes().call(attempt, deadline_s=deadline_s)
 
     async def queues(self, prefix: str = "", *, deadline_s: float | None = None) -> list[QueueInfo]:
         """All queues whose names begin with `prefix`, by name. The deadline is per page of 1000."""
@@ -255,11 +203,11 @@ class Client:
             )
 
             async def attempt(
-                node: Node, timeout_s: float, request: admin.ListQueuesRequest = request
+                node: NodeChannel, timeout_s: float, request: admin.ListQueuesRequest = request
             ) -> admin.ListQueuesResponse:
                 return await node.admin.ListQueues(request, timeout=timeout_s)
 
-            page = await self._open_channels().call(attempt, deadline_s=deadline_s)
+            page = await self._open_nodes().call(attempt, deadline_s=deadline_s)
             found += map(QueueInfo.from_wire, page.queues)
             if not page.next:
                 return found
@@ -269,11 +217,11 @@ class Client:
         """Where the queue's master is."""
         request = request_of(broker.LocateQueueRequest, queue=name)
 
-        async def attempt(node: Node, timeout_s: float) -> Location:
+        async def attempt(node: NodeChannel, timeout_s: float) -> Location:
             answer = await node.broker.LocateQueue(request, timeout=timeout_s)
             return Location(answer.node, answer.address, answer.epoch)
 
-        return await self._open_channels().call(attempt, deadline_s=deadline_s)
+        return await self._open_nodes().call(attempt, deadline_s=deadline_s)
 
     async def get_messages(
         self,
@@ -297,20 +245,20 @@ class Client:
             mode=mode,
         )
 
-        async def attempt(node: Node, timeout_s: float) -> Batch:
+        async def attempt(node: NodeChannel, timeout_s: float) -> Batch:
             if remove:
-                # What fails here has not been asked yet, so it may be asked elsewhere.
-                await self._channels.ready(node, timeout_s)
+                # A failure to connect comes before the question, so another node may be asked.
+                await self._nodes.ready(node, timeout_s)
             answer = await node.broker.GetMessages(request, timeout=timeout_s)
             return Batch.from_wire(answer.deliveries)
 
-        channels = self._open_channels()
+        nodes = self._open_nodes()
         if not remove:
-            return await channels.call(attempt, deadline_s=deadline_s)
+            return await nodes.call(attempt, deadline_s=deadline_s)
         try:
-            return await channels.call(attempt, deadline_s=deadline_s, again=is_refused)
+            return await nodes.call(attempt, deadline_s=deadline_s, again=is_refused)
         except UnavailableError as error:
-            # What was refused, or could not be asked, has had no effect.
+            # A refusal, or a node that could not be asked, has had no effect.
             if is_refused(error):
                 raise
             raise OutcomeUnknownError(
@@ -324,17 +272,18 @@ class Client:
     ) -> ClusterStatus:
         """The nodes, as one of them sees them.
 
-        `with_resources`: what each uses of its machine; half a second longer if one hangs.
+        `with_resources`: also the memory and disk that each uses; takes half a second longer if
+        one of them hangs.
         """
         request = request_of(admin.GetClusterStatusRequest, with_resources=with_resources)
 
-        async def attempt(node: Node, timeout_s: float) -> ClusterStatus:
+        async def attempt(node: NodeChannel, timeout_s: float) -> ClusterStatus:
             answer = await node.admin.GetClusterStatus(request, timeout=timeout_s)
             return ClusterStatus.from_wire(answer)
 
-        channels = self._open_channels()
-        status = await channels.call(attempt, deadline_s=deadline_s)
-        channels.learn(node.address for node in status.nodes)
+        nodes = self._open_nodes()
+        status = await nodes.call(attempt, deadline_s=deadline_s)
+        nodes.learn(node.address for node in status.nodes)
         return status
 
     async def promote_mirror(
@@ -344,12 +293,13 @@ class Client:
         request = request_of(admin.PromoteMirrorRequest, queue=queue, node=node)
         wanted_s = self.deadline_s if deadline_s is None else deadline_s
 
-        async def attempt(asked: Node, timeout_s: float) -> Promotion:
+        async def attempt(asked: NodeChannel, timeout_s: float) -> Promotion:
             answer = await asked.admin.PromoteMirror(request, timeout=timeout_s)
             return Promotion(answer.old_master, answer.new_master, answer.epoch, answer.took_ms)
 
-        # Promoting the master is nothing, so a repeat is safe; but a drain takes its time.
-        return await self._open_channels().call(
+        # A repeat is safe, since to promote the master does nothing. It has the whole deadline:
+        # the old master drains first, and an attempt cut short would begin that anew.
+        return await self._open_nodes().call(
             attempt, deadline_s=wanted_s, attempt_s=wanted_s, changes=True
         )
 
@@ -366,13 +316,13 @@ class Client:
     ) -> Publisher:
         """A publisher, to be entered with `async with`.
 
-        Not more than the window (messages, bytes of them) is on its way at a time.
-        `producer_id`: at most 64 bytes; who retries under the same one, even after a
-        restart, is recognised. Without it, a random one.
+        At most the window (messages, bytes of them) is on its way at a time. `producer_id`: at
+        most 64 bytes. A program that retries under the same id, even after a restart, enqueues
+        each sequence once. Without it the publisher takes a random one.
         """
-        self._open_channels()
+        self._open_nodes()
         publisher = Publisher(
-            self._channels,
+            self._nodes,
             queue,
             window_messages=window_messages,
             window_bytes=window_bytes,
@@ -394,13 +344,13 @@ class Client:
     ) -> Consumer:
         """A consumer, to be entered with `async with` and iterated.
 
-        `prefetch`, `prefetch_bytes`: how much may be unsettled at a time; 0: the node's
-        default. `deadline_s`: for the first opening; later the stream is opened again
-        for as long as it takes.
+        `prefetch`, `prefetch_bytes`: how much may be unsettled at a time; 0: the node's default.
+        `deadline_s`: for the first opening, and for waits for acks; after a break the stream is
+        opened again for as long as it takes.
         """
-        self._open_channels()
+        self._open_nodes()
         consumer = Consumer(
-            self._channels,
+            self._nodes,
             queue,
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
@@ -411,10 +361,10 @@ class Client:
         self._streams.add(consumer)
         return consumer
 
-    def _open_channels(self) -> Channels:
+    def _open_nodes(self) -> KnownNodes:
         if self._closed:
             raise ClosedError("the client has been closed")
-        return self._channels
+        return self._nodes
 
 
 def _mode_to_wire(mode: QueueMode) -> common.QueueMode.ValueType:

@@ -21,18 +21,12 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar
 
-from ringmq.client import DEADLINE_S, RECEIVE_BYTES_MAX, WINDOW_BYTES, Client, connect
+from ringmq.client import WINDOW_BYTES, Client
+from ringmq.connecting import DEADLINE_S, RECEIVE_BYTES_MAX, connect
 from ringmq.consuming.consumer import Consumer
-from ringmq.model import (
-    Batch,
-    ClusterStatus,
-    Location,
-    Message,
-    Promotion,
-    Properties,
-    QueueInfo,
-    QueueMode,
-)
+from ringmq.model.cluster import ClusterStatus
+from ringmq.model.messages import Batch, Message, Properties
+from ringmq.model.queues import Location, Promotion, QueueInfo, QueueMode
 from ringmq.publishing.publisher import Publisher
 
 R = TypeVar("R")

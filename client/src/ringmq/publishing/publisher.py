@@ -1,8 +1,7 @@
-"""Publishing to one queue: the shell around `publisher_core`.
+"""Publishing to one queue: the client's shell around the core.
 
-A call hands its bodies to the core and waits for one future; the writer task of
-the stream takes what has gathered. Nothing here is per message except where the
-user calls per message.
+A call hands its bodies to the core and waits for one future; the writer task of the stream takes
+whatever has gathered. Nothing here is per message except where the user calls per message.
 """
 
 from __future__ import annotations
@@ -10,46 +9,35 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from types import TracebackType
 
-import grpc.aio
-
-from ringmq.calls.channels import Channels, Node, Route
-from ringmq.calls.requests import request_of
-from ringmq.calls.status import from_reason
+from ringmq.calls.known_nodes import KnownNodes
+from ringmq.calls.route import Route
 from ringmq.errors import (
     BadRequestError,
-    ClosedError,
     MessageTooLargeError,
     OutcomeUnknownError,
-    ProtocolError,
     RingMQError,
     TimedOutError,
     UnavailableError,
     WindowFullError,
 )
-from ringmq.model import Properties
-from ringmq.publishing.core import NO_LIMITS, Flight, Limits, PublisherCore, Ticket
-from ringmq.streams.keeper import Keeper, Owner
-from ringmq.v1 import broker_pb2 as broker
+from ringmq.model.messages import Properties
+from ringmq.publishing.core import PublisherCore
+from ringmq.publishing.stream import Core, Future, PublisherSpeaker
+from ringmq.publishing.tickets import Ticket
+from ringmq.streams.keeper import Keeper
+from ringmq.streams.lifetime import Lifetime
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.timer import Timer
 
 PRODUCER_ID_BYTES = 16
-#: How long the stream may take to say goodbye when a publisher is closed.
-CLOSE_S = 5.0
-
-Future = asyncio.Future[None]
-WireProperties = Sequence[common.Properties]
 
 
-def _wire_properties(
-    properties: Properties | Sequence[Properties] | None, count: int
-) -> WireProperties:
-    if properties is None:
-        return ()
+def _to_wire(
+    properties: Properties | Sequence[Properties], count: int
+) -> Sequence[common.Properties]:
     if isinstance(properties, Properties):
         return (properties.to_wire(),)
     if len(properties) != count:
@@ -63,13 +51,13 @@ def _wire_properties(
 class Publisher:
     """Made by `Client.publisher`; an async context manager.
 
-    Leaving the context waits for all confirms (as `flush` does), unless it is left
-    with an exception: then what is unconfirmed fails with `OutcomeUnknownError`.
+    Leaving the context waits for all confirms (as `flush` does), unless it is left with an
+    exception: then the unconfirmed messages fail with `OutcomeUnknownError`.
     """
 
     def __init__(
         self,
-        channels: Channels,
+        nodes: KnownNodes,
         queue: str,
         *,
         window_messages: int,
@@ -87,26 +75,27 @@ class Publisher:
             )
         self.queue = queue
         self.deadline_s = deadline_s
-        self._core: PublisherCore[Future] = PublisherCore(
+        self._core: Core = PublisherCore(
             new_id=lambda: os.urandom(PRODUCER_ID_BYTES),
             window_messages=window_messages,
             window_bytes=window_bytes,
             producer_id=producer_id,
         )
-        self._channels = channels
-        self._limits = NO_LIMITS
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        stream = _Stream(self)
-        stream.open_request()  # What is wrong with it is said now.
-        self._keeper = Keeper(stream, Route(channels, queue), f"ringmq-publisher-{queue}")
-        self._runner: asyncio.Task[None] | None = None
-        self._ready: Future = self._loop.create_future()
-        self._closing = False
-        self._dead: RingMQError | None = None
-        self._refused: RingMQError | None = None
+        self._name = f"ringmq-publisher-{queue}"
+        self._lifetime = Lifetime("publisher", self._fail_everything)
+        speaker = PublisherSpeaker(
+            self._core,
+            self._lifetime,
+            queue,
+            on_answer=self._answered,
+            on_refusal=self._refused,
+        )
+        speaker.open_request()  # A fault in it is said now.
+        self._keeper = Keeper(speaker, Route(nodes, queue), self._name)
         self._timer = Timer(self._on_timer)
-        self._room: list[Future] = []
+        self._waiting_for_room: list[Future] = []
         # The first failure of a `submit` or `publish_nowait`, which `flush` reports.
         self._detached_failure: BaseException | None = None
 
@@ -126,11 +115,9 @@ class Publisher:
 
     async def open(self) -> None:
         """Opens the stream; raises why it can't be within the deadline."""
-        assert self._runner is None, "a publisher is opened once"
-        self._runner = self._loop.create_task(self._run(), name=f"ringmq-publisher-{self.queue}")
+        self._lifetime.start(self._keeper, self._name)
         try:
-            async with asyncio.timeout(self.deadline_s):
-                await asyncio.shield(self._ready)
+            await self._lifetime.wait_opened(self.deadline_s)
         except TimeoutError:
             trouble = self._core.trouble
             await self.close(flush=False)
@@ -142,35 +129,15 @@ class Publisher:
             raise
 
     async def close(self, *, flush: bool = True) -> None:
-        """Waits for what is on its way (with `flush`), then ends the stream. Idempotent."""
-        if self._runner is None or self._closing:
-            return
+        """Waits for the messages on their way (with `flush`), then ends the stream. Idempotent."""
         try:
-            if flush:
+            if flush and not self._lifetime.closing:
                 await self.flush()
         finally:
-            self._closing = True
-            self._fail_everything(ClosedError("the publisher has been closed"))
-            self._keeper.stop()
-            _, late = await asyncio.wait([self._runner], timeout=CLOSE_S)
-            if late:
-                self._runner.cancel()
-                await asyncio.wait([self._runner])
-            self._on_close(self)
-
-    async def _run(self) -> None:
-        try:
-            await self._keeper.run()
-        except asyncio.CancelledError:
-            self._dead = ClosedError("the publisher has been closed")
-            raise
-        except BaseException as bug:
-            # Every caller is told; the task's own exception has been taken by this.
-            self._dead = ProtocolError(f"the publisher failed: {bug!r}")
-            self._dead.__cause__ = bug
-        finally:
-            if self._dead is not None:
-                self._fail_everything(self._dead)
+            if self._lifetime.close():
+                self._fail_everything(self._lifetime.reason)
+                await self._lifetime.end(self._keeper)
+                self._on_close(self)
 
     # --- publishing ---
 
@@ -249,7 +216,7 @@ class Publisher:
         if failure is not None:
             raise failure
 
-    # --- what is going on ---
+    # --- its state ---
 
     @property
     def producer_id(self) -> bytes:
@@ -258,10 +225,10 @@ class Publisher:
 
     @property
     def last_sequence(self) -> int:
-        """What the queue had of this producer when the stream was last opened.
+        """The highest sequence of this producer in the queue when the stream was last opened.
 
-        With a `producer_id` of one's own, kept over a restart: how many of its messages
-        have been enqueued. New messages are numbered from there.
+        With a `producer_id` of one's own, kept over a restart, it is the number of its messages
+        that have been enqueued. New messages are numbered from there.
         """
         return self._core.last_sequence
 
@@ -284,8 +251,9 @@ class Publisher:
         transient: bool,
         deadline_s: float | None,
     ) -> Future:
-        if self._closing or self._dead is not None or self._runner is None:
-            raise self._dead or ClosedError("the publisher is not open")
+        if not self._lifetime.usable:
+            # A copy, or the tracebacks of all callers would grow together.
+            raise self._lifetime.reason.copy()
         if len(bodies) == 1:
             if type(bodies[0]) is not bytes:
                 raise TypeError(f"a body is bytes, not {type(bodies[0]).__name__}")
@@ -295,22 +263,23 @@ class Publisher:
             if strange:
                 raise TypeError(f"a body is bytes, not {strange.pop().__name__}")
             largest = max(map(len, bodies))
-        if largest > self._limits.message_bytes_max:
+        if largest > self._core.limits.message_bytes_max:
             raise self._too_large(bodies, largest)
         future = self._loop.create_future()
         deadline = self._loop.time() + (self.deadline_s if deadline_s is None else deadline_s)
-        wire = () if properties is None else _wire_properties(properties, len(bodies))
-        self._core.submit(bodies, wire, transient, deadline, future)
+        if properties is None:
+            self._core.submit(bodies, (), (), transient, deadline, future)
+        else:
+            wire = _to_wire(properties, len(bodies))
+            sizes = [each.ByteSize() for each in wire]
+            self._core.submit(bodies, wire, sizes, transient, deadline, future)
         self._timer.set_by(deadline)
-        if self._refused is not None:
-            self._refused = None
-            self._keeper.retry()
         self._keeper.wake()
         return future
 
     def _too_large(self, bodies: Sequence[bytes], largest: int) -> MessageTooLargeError:
         index = next(i for i, body in enumerate(bodies) if len(body) == largest)
-        limit = self._limits.message_bytes_max
+        limit = self._core.limits.message_bytes_max
         error = MessageTooLargeError(
             f"a body of {largest} bytes (index {index}); queue {self.queue!r} takes {limit}",
             metadata={"size_bytes": str(largest), "limit_bytes": str(limit), "index": str(index)},
@@ -329,19 +298,26 @@ class Publisher:
     async def _wait_room(self, deadline_s: float) -> None:
         try:
             async with asyncio.timeout(deadline_s):
-                while not self._core.room:
-                    if self._closing or self._dead is not None:
-                        return
+                while not self._core.room and not self._lifetime.over:
                     waiter = self._loop.create_future()
-                    self._room.append(waiter)
+                    self._waiting_for_room.append(waiter)
                     await waiter
         except TimeoutError:
             raise self._core.trouble or UnavailableError(
                 f"queue {self.queue!r}: the window was full for {deadline_s:g} s"
             ) from None
 
+    def _answered(self) -> None:
+        self._settle()
+        # The window may have room for the next batch.
+        self._keeper.wake()
+
+    def _refused(self, error: RingMQError) -> None:
+        """No node will have the stream. The next message is the reason to try again."""
+        self._fail_everything(error)
+
     def _settle(self) -> None:
-        """Tells those whose messages have ended, and those who wait for room."""
+        """Tells the callers whose messages have ended, and those who wait for room."""
         for ticket in self._core.take_finished():
             future = ticket.handle
             if future.done():
@@ -349,23 +325,22 @@ class Publisher:
             if ticket.error is None:
                 future.set_result(None)
             else:
-                future.set_exception(_error_of(ticket))
-        if self._room and self._core.room:
-            waiters, self._room = self._room, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+                future.set_exception(_error_of(ticket, ticket.error))
+        if self._waiting_for_room and self._core.room:
+            self._wake_room_waiters()
+
+    def _wake_room_waiters(self) -> None:
+        waiters, self._waiting_for_room = self._waiting_for_room, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _fail_everything(self, error: RingMQError) -> None:
         unknown = OutcomeUnknownError(f"not confirmed: {error}", reason=error.reason)
-        self._core.fail_all(error, maybe_error=unknown)
+        self._core.fail_all(error, unknown=unknown)
         self._settle()
-        for waiter in self._room:
-            if not waiter.done():
-                waiter.set_result(None)
-        if not self._ready.done():
-            self._ready.set_exception(error)
-            self._ready.exception()  # nobody need be waiting
+        self._wake_room_waiters()
+        self._lifetime.not_opened(error)
         self._timer.cancel()
 
     def _on_timer(self) -> None:
@@ -374,114 +349,8 @@ class Publisher:
         self._timer.set_at(self._core.next_deadline())
 
 
-class _Stream(Owner[broker.PublishRequest, broker.PublishResponse]):
-    """What goes over a publisher's stream: from responses to the core's events, and back."""
-
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
-        self._pause_s = 0.0
-
-    def start_call(
-        self, node: Node
-    ) -> grpc.aio.StreamStreamCall[broker.PublishRequest, broker.PublishResponse]:
-        return node.broker.Publish()
-
-    def open_request(self) -> broker.PublishRequest:
-        opening = request_of(
-            broker.PublishOpen,
-            queue=self._publisher.queue,
-            producer_id=self._publisher._core.identity(),
-        )
-        return broker.PublishRequest(open=opening)
-
-    def opened(self, response: broker.PublishResponse) -> int:
-        if response.WhichOneof("response") != "opened":
-            raise ProtocolError(f"expected PublishOpened, got {response.WhichOneof('response')}")
-        opened = response.opened
-        self._publisher._limits = Limits(
-            opened.message_bytes_max or NO_LIMITS.message_bytes_max,
-            opened.batch_bytes_max or NO_LIMITS.batch_bytes_max,
-            opened.batch_messages_max or NO_LIMITS.batch_messages_max,
-        )
-        self._publisher._core.opened(opened.last_sequence, self._publisher._limits)
-        if not self._publisher._ready.done():
-            self._publisher._ready.set_result(None)
-        return opened.heartbeat_ms
-
-    def received(self, response: broker.PublishResponse) -> bool:
-        if response.HasField("confirmed"):
-            for sequences in response.confirmed.sequences:
-                self._publisher._core.confirmed(sequences.first, sequences.last)
-            self._publisher._settle()
-            self._publisher._keeper.wake()
-            return True
-        if response.HasField("rejected"):
-            rejected = response.rejected
-            retry_s = rejected.retry_after_ms / 1000
-            error = from_reason(rejected.reason, rejected.message, retry_after_s=retry_s)
-            self._publisher._core.rejected(
-                rejected.sequences.first, rejected.sequences.last, rejected.retryable, error
-            )
-            if rejected.retryable:
-                self._pause_s = max(self._pause_s, retry_s)
-            self._publisher._settle()
-            self._publisher._keeper.wake()
-        return False
-
-    def next_request(self) -> broker.PublishRequest | None:
-        flight = self._publisher._core.next_flight()
-        return None if flight is None else _request_of(flight)
-
-    def heartbeat(self) -> broker.PublishRequest:
-        return broker.PublishRequest(heartbeat=broker.Heartbeat())
-
-    def moved(self) -> None:
-        self._publisher._core.moved()
-
-    @property
-    def finishing(self) -> bool:
-        return self._publisher._core.finishing or self._publisher._closing
-
-    def ended(self, trouble: RingMQError | None) -> float:
-        self._publisher._core.ended(trouble)
-        pause_s, self._pause_s = self._pause_s, 0.0
-        return pause_s
-
-    def refused(self, error: RingMQError) -> None:
-        self._publisher._refused = error
-        self._publisher._fail_everything(error)
-
-
-def _error_of(ticket: Ticket[Future]) -> RingMQError:
+def _error_of(ticket: Ticket[Future, common.Properties], error: RingMQError) -> RingMQError:
     """Each caller gets an exception of its own, or tracebacks would grow together."""
-    assert ticket.error is not None
-    error = ticket.error.copy()
-    error.failed = tuple(sorted(ticket.failed))
-    return error
-
-
-def _request_of(flight: Flight[Future]) -> broker.PublishRequest:
-    request = broker.PublishRequest()
-    batch = request.batch
-    batch.first_sequence = flight.first
-    batch.transient = flight.transient
-    runs = flight.runs
-    if len(runs) == 1:
-        run = runs[0]
-        batch.bodies.extend(run.bodies[run.start : run.stop])
-        if run.properties:
-            one_each = len(run.properties) > 1
-            batch.properties.extend(
-                run.properties[run.start : run.stop] if one_each else run.properties
-            )
-        return request
-    batch.bodies.extend(chain.from_iterable(run.bodies[run.start : run.stop] for run in runs))
-    if any(run.properties for run in runs):
-        empty = common.Properties()
-        for run in runs:
-            if len(run.properties) > 1:
-                batch.properties.extend(run.properties[run.start : run.stop])
-            else:
-                each = run.properties[0] if run.properties else empty
-                batch.properties.extend([each] * run.count)
-    return request
+    own = error.copy()
+    own.failed = tuple(sorted(ticket.failed))
+    return own

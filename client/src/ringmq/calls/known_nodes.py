@@ -1,0 +1,192 @@
+"""The nodes that this client knows, and calls to any of them.
+
+The addresses are the seeds and, once a node has answered, those that the cluster gives for its
+nodes. Any node takes any call, so a call goes to the node that answered last, and on to the next
+one when that fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+
+import grpc.aio
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
+
+from ringmq.calls.node_channel import NodeChannel
+from ringmq.calls.retrying import (
+    SUCCESSOR_S,
+    NotConnectedError,
+    is_nodes_own,
+    is_retryable,
+    retry_wait_s,
+)
+from ringmq.calls.status import from_call
+from ringmq.errors import (
+    BadRequestError,
+    OutcomeUnknownError,
+    RingMQError,
+    TimedOutError,
+    UnavailableError,
+)
+
+R = TypeVar("R")
+
+#: Of one attempt at one node, while others may still be asked.
+ATTEMPT_S = 5.0
+#: Another attempt isn't begun with less time left, nor in the last quarter of a shorter deadline.
+ATTEMPT_S_MIN = 0.2
+#: Of one connection to one node.
+CONNECT_S = 2.0
+#: More nodes than any cluster has: bounds the addresses that are remembered of nodes that moved.
+ADDRESSES_MAX = 64
+
+
+def parse_seeds(seeds: str | Iterable[str]) -> list[str]:
+    """`"a:7801, b:7801"` or a list of such addresses, without repeats."""
+    listed = seeds.split(",") if isinstance(seeds, str) else list(seeds)
+    addresses = list(dict.fromkeys(seed.strip() for seed in listed if seed.strip()))
+    if not addresses:
+        raise BadRequestError("no seeds: give the address of at least one node, as host:port")
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
+            raise BadRequestError(f"{address!r} is not host:port", metadata={"field": "seeds"})
+        if not address.isprintable():
+            raise BadRequestError(f"{address!r} is no address", metadata={"field": "seeds"})
+    return addresses
+
+
+class _Trouble:
+    """The failures of one call's attempts, and the one of them that its caller is told.
+
+    Above all others stands an unknown outcome of a call that changes something: no later refusal
+    means that nothing was changed. Next comes the newest error with a reason, for which a node
+    has answered. That another node is away is told only if there is nothing better.
+    """
+
+    def __init__(self, *, changes: bool) -> None:
+        self._changes = changes
+        self._rank = 0
+        self._told: RingMQError = UnavailableError("no node was asked")
+
+    def add(self, error: RingMQError) -> RingMQError:
+        """Returns the error to tell if this attempt was the last."""
+        rank = 1 if error.reason else 0
+        if self._changes and isinstance(error, OutcomeUnknownError):
+            rank = 2
+        if rank >= self._rank:
+            self._rank, self._told = rank, error
+        return self._told
+
+
+class KnownNodes:
+    """Channels by address, made when first needed, and the order in which to try them."""
+
+    def __init__(self, seeds: list[str], *, deadline_s: float, receive_bytes_max: int) -> None:
+        self.deadline_s = deadline_s
+        self._receive_bytes_max = receive_bytes_max
+        self._channels: dict[str, NodeChannel] = {}
+        # In the order in which they are tried: the node that answered last is first. Shuffled,
+        # so that clients with the same seeds spread over them.
+        self._order = random.sample(seeds, len(seeds))
+
+    def channel(self, address: str) -> NodeChannel:
+        found = self._channels.get(address)
+        if found is None:
+            found = self._channels[address] = NodeChannel(address, self._receive_bytes_max)
+        return found
+
+    def learn(self, addresses: Iterable[str]) -> None:
+        """More addresses to try, after those that are known."""
+        for address in addresses:
+            if address and address not in self._order and len(self._order) < ADDRESSES_MAX:
+                self._order.append(address)
+
+    async def call(
+        self,
+        attempt: Callable[[NodeChannel, float], Awaitable[R]],
+        *,
+        deadline_s: float | None = None,
+        attempt_s: float = ATTEMPT_S,
+        again: Callable[[BaseException], bool] = is_retryable,
+        successor_s: float = SUCCESSOR_S,
+        changes: bool = False,
+    ) -> R:
+        """Does `attempt(node, timeout_s)` at one node after the other until one answers.
+
+        Raises the error of `_Trouble` when `deadline_s` (default: the client's) has passed, or
+        the last error as soon as `again(error)` says that a repeat is of no use or not safe. A
+        node whose disk failed counts for `successor_s` like a node that is away, and never keeps
+        the others from being asked once. `changes`: the call changes something.
+        """
+        asked = 0
+        begin = time.monotonic()
+        deadline_s = self.deadline_s if deadline_s is None else deadline_s
+        end = begin + deadline_s
+        least_s = min(ATTEMPT_S_MIN, deadline_s / 4)
+
+        def may_repeat(error: BaseException) -> bool:
+            if is_nodes_own(error):
+                return asked < len(self._order) or time.monotonic() < begin + successor_s
+            return again(error)
+
+        def stop(state: RetryCallState) -> bool:
+            # An attempt that the deadline cuts short has an unknown outcome, which says less
+            # than the failure before it.
+            return time.monotonic() + state.upcoming_sleep + least_s >= end
+
+        def wait_s(state: RetryCallState) -> float:
+            # The other nodes may know better: ask each once before waiting.
+            untried = state.attempt_number < len(self._order)
+            return 0.0 if untried else retry_wait_s(state)
+
+        retrying = AsyncRetrying(
+            stop=stop, wait=wait_s, retry=retry_if_exception(may_repeat), reraise=True
+        )
+        trouble = _Trouble(changes=changes)
+        async for trial in retrying:
+            with trial:
+                address = self._order[0]
+                asked += 1
+                timeout_s = min(attempt_s, end - time.monotonic())
+                if timeout_s <= 0:
+                    raise TimedOutError(f"no answer within the deadline; last asked: {address}")
+                try:
+                    answer = await attempt(self.channel(address), timeout_s)
+                except grpc.aio.AioRpcError as failure:
+                    error = from_call(failure, address)
+                    if not may_repeat(error):
+                        raise error from failure
+                    self._failed(address)
+                    raise trouble.add(error) from failure
+                except NotConnectedError as error:
+                    self._failed(address)
+                    raise trouble.add(error) from None
+                self._answered(address)
+                return answer
+        raise AssertionError("tenacity reraises")
+
+    async def ready(self, node: NodeChannel, timeout_s: float) -> None:
+        """Returns when there is a connection to `node`; a failure here means nothing was asked."""
+        try:
+            async with asyncio.timeout(min(timeout_s, CONNECT_S)):
+                await node.channel.channel_ready()
+        except TimeoutError:
+            raise NotConnectedError(f"{node.address}: no connection") from None
+
+    async def close(self) -> None:
+        channels, self._channels = self._channels, {}
+        for node in channels.values():
+            await node.channel.close()
+
+    def _answered(self, address: str) -> None:
+        self._order.remove(address)
+        self._order.insert(0, address)
+
+    def _failed(self, address: str) -> None:
+        self._order.remove(address)
+        self._order.append(address)

@@ -1,0 +1,63 @@
+"""Where the next stream for one queue should go.
+
+A stream wants the queue's master. If the master's address can't be reached from here, any other
+node takes the stream as a relay.
+"""
+
+from __future__ import annotations
+
+from ringmq.calls.known_nodes import KnownNodes
+from ringmq.calls.node_channel import NodeChannel
+from ringmq.calls.requests import request_of
+from ringmq.model.queues import Location
+from ringmq.v1 import broker_pb2 as broker
+
+#: Of one node that is asked for the master.
+ATTEMPT_S = 1.0
+
+
+class Route:
+    """One per kept stream: it remembers where the streams before have failed."""
+
+    def __init__(self, nodes: KnownNodes, queue: str) -> None:
+        self._nodes = nodes
+        self._queue = queue
+        self._hint = ""
+        # Addresses at which a stream failed since one last worked.
+        self._failed: set[str] = set()
+
+    def moved(self, address: str) -> None:
+        """A node said where the master is; empty: it doesn't know."""
+        self._hint = address
+
+    def failed(self, address: str) -> None:
+        self._failed.add(address)
+
+    def worked(self) -> None:
+        self._failed.clear()
+
+    async def pick(self, deadline_s: float) -> NodeChannel:
+        """The master; else, if that has failed, the node that told us of it, as a relay."""
+        hint, self._hint = self._hint, ""
+        if hint and hint not in self._failed:
+            self._nodes.learn([hint])
+            return self._nodes.channel(hint)
+        location, relay = await self._locate(deadline_s)
+        self._nodes.learn([location.address])
+        if location.address and location.address not in self._failed:
+            return self._nodes.channel(location.address)
+        if relay.address in self._failed:
+            # Both have failed: begin again with the master.
+            self._failed.clear()
+        return relay
+
+    async def _locate(self, deadline_s: float) -> tuple[Location, NodeChannel]:
+        async def attempt(node: NodeChannel, timeout_s: float) -> tuple[Location, NodeChannel]:
+            request = request_of(broker.LocateQueueRequest, queue=self._queue)
+            answer = await node.broker.LocateQueue(request, timeout=timeout_s)
+            return Location(answer.node, answer.address, answer.epoch), node
+
+        # The keeper waits for a master's successor; meanwhile its user gets the reason.
+        return await self._nodes.call(
+            attempt, deadline_s=deadline_s, attempt_s=ATTEMPT_S, successor_s=0.0
+        )

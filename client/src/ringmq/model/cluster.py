@@ -1,0 +1,130 @@
+"""The cluster: its nodes, and the memory and disk that each of them uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ringmq.v1 import admin_pb2 as admin
+
+
+class NodeState(Enum):
+    UNKNOWN = admin.NODE_STATE_UNSPECIFIED
+    RUNNING = admin.NODE_STATE_RUNNING
+    DRAINING = admin.NODE_STATE_DRAINING
+    DOWN = admin.NODE_STATE_DOWN
+
+    @classmethod
+    def _missing_(cls, value: object) -> NodeState:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class StoreNumbers:
+    """What a node's store has, and did since its start. `docs/cli.md` says what each means."""
+
+    queue_memory_bytes: int
+    journals_sealed: int
+    sealed_bytes: int
+    rounds: int
+    journal_bytes_written: int
+    segment_bytes_written: int
+    body_bytes_elided: int
+    message_store_bytes: int
+    message_store_garbage_bytes: int
+
+    @classmethod
+    def from_wire(cls, wire: admin.StoreNumbers) -> StoreNumbers:
+        return cls(
+            queue_memory_bytes=wire.queue_memory_bytes,
+            journals_sealed=wire.journals_sealed,
+            sealed_bytes=wire.sealed_bytes,
+            rounds=wire.rounds,
+            journal_bytes_written=wire.journal_bytes_written,
+            segment_bytes_written=wire.segment_bytes_written,
+            body_bytes_elided=wire.body_bytes_elided,
+            message_store_bytes=wire.message_store_bytes,
+            message_store_garbage_bytes=wire.message_store_garbage_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a node uses of its machine, and the limits past which an alarm is on."""
+
+    # Resident; the watermark; what the process may use, at most.
+    memory_used_bytes: int
+    memory_limit_bytes: int
+    memory_total_bytes: int
+    memory_alarm: bool
+    # Of the data directory's file system.
+    disk_free_bytes: int
+    disk_limit_bytes: int
+    disk_alarm: bool
+    # How long a queue may keep a message in memory; None: as long as it likes.
+    desired_duration_s: float | None
+    # Why the node's store is closed for writes; None: it is open.
+    store_failure: str | None
+    store: StoreNumbers
+
+    @classmethod
+    def from_wire(cls, wire: admin.Resources) -> Resources:
+        bounded = wire.HasField("desired_duration_s")
+        return cls(
+            memory_used_bytes=wire.memory_used_bytes,
+            memory_limit_bytes=wire.memory_limit_bytes,
+            memory_total_bytes=wire.memory_total_bytes,
+            memory_alarm=wire.memory_alarm,
+            disk_free_bytes=wire.disk_free_bytes,
+            disk_limit_bytes=wire.disk_limit_bytes,
+            disk_alarm=wire.disk_alarm,
+            desired_duration_s=wire.desired_duration_s if bounded else None,
+            store_failure=wire.store_failure or None,
+            store=StoreNumbers.from_wire(wire.store),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    node: str
+    address: str
+    incarnation: int
+    state: NodeState
+    version: str
+    masters: int
+    mirrors: int
+    # None: not asked for, or it did not answer in time.
+    resources: Resources | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The cluster, as the node `node` sees it."""
+
+    cluster_id: str
+    node: str
+    nodes: tuple[NodeInfo, ...]
+    queues: int
+    registry_available: bool
+
+    @classmethod
+    def from_wire(cls, wire: admin.GetClusterStatusResponse) -> ClusterStatus:
+        return cls(
+            cluster_id=wire.cluster_id,
+            node=wire.node,
+            nodes=tuple(
+                NodeInfo(
+                    node=n.node,
+                    address=n.address,
+                    incarnation=n.incarnation,
+                    state=NodeState(n.state),
+                    version=n.version,
+                    masters=n.masters,
+                    mirrors=n.mirrors,
+                    resources=Resources.from_wire(n.resources) if n.HasField("resources") else None,
+                )
+                for n in wire.nodes
+            ),
+            queues=wire.queues,
+            registry_available=wire.registry_available,
+        )

@@ -1,0 +1,181 @@
+"""Messages as they are delivered: bodies in batches, and single messages made on demand.
+
+A `Batch` keeps the bodies as the wire gave them and makes a `Message` only when one is asked
+for, so that a consumer of whole batches pays nothing per message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """What a publisher may say about a message. The broker hands it on unread."""
+
+    message_id: str = ""
+    correlation_id: str = ""
+    reply_to: str = ""
+    content_type: str = ""
+    timestamp_ms: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def to_wire(self) -> common.Properties:
+        return common.Properties(
+            message_id=self.message_id,
+            correlation_id=self.correlation_id,
+            reply_to=self.reply_to,
+            content_type=self.content_type,
+            timestamp_ms=self.timestamp_ms,
+            headers=self.headers,
+        )
+
+    @classmethod
+    def from_wire(cls, wire: common.Properties) -> Properties:
+        return cls(
+            message_id=wire.message_id,
+            correlation_id=wire.correlation_id,
+            reply_to=wire.reply_to,
+            content_type=wire.content_type,
+            timestamp_ms=wire.timestamp_ms,
+            headers=dict(wire.headers),
+        )
+
+
+NO_PROPERTIES = Properties()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One delivered message. `generation` names the stream that it came on."""
+
+    position: int
+    body: bytes
+    redelivered: bool
+    properties: Properties
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages at consecutive positions, all redelivered or none."""
+
+    first: int
+    bodies: list[bytes]
+    #: None, one for all, or one for each body.
+    properties: Sequence[common.Properties]
+    redelivered: bool
+
+    def slice(self, start: int, stop: int) -> Part:
+        """The messages `start..stop - 1`, counted within this part."""
+        one_each = len(self.properties) == len(self.bodies)
+        return Part(
+            self.first + start,
+            self.bodies[start:stop],
+            self.properties[start:stop] if one_each else self.properties,
+            self.redelivered,
+        )
+
+    def message(self, index: int, generation: int) -> Message:
+        properties = NO_PROPERTIES
+        if self.properties:
+            wire = self.properties[index if len(self.properties) > 1 else 0]
+            properties = Properties.from_wire(wire)
+        return Message(
+            self.first + index, self.bodies[index], self.redelivered, properties, generation
+        )
+
+
+class Batch(Sequence[Message]):
+    """Messages that came together, in order: a sequence; slices are batches too.
+
+    `bodies` and `positions` cost nothing per message beyond the bodies; `Message`
+    objects are made when one indexes or iterates.
+    """
+
+    __slots__ = ("_count", "_parts", "generation")
+
+    def __init__(self, parts: Sequence[Part], generation: int = 0) -> None:
+        self._parts = tuple(part for part in parts if part.bodies)
+        self._count = sum(len(part.bodies) for part in self._parts)
+        #: The stream that it came on; 0 for what `get_messages` returns.
+        self.generation = generation
+
+    @classmethod
+    def from_wire(cls, deliveries: Sequence[broker.Delivery], generation: int = 0) -> Batch:
+        return cls(
+            [
+                Part(d.first_position, list(d.bodies), d.properties, d.redelivered)
+                for d in deliveries
+            ],
+            generation,
+        )
+
+    @property
+    def bodies(self) -> list[bytes]:
+        if len(self._parts) == 1:
+            return self._parts[0].bodies
+        return [body for part in self._parts for body in part.bodies]
+
+    @property
+    def positions(self) -> list[tuple[int, int]]:
+        """(first, last), both included; neighbours are not merged."""
+        return [(part.first, part.first + len(part.bodies) - 1) for part in self._parts]
+
+    @property
+    def redelivered(self) -> list[tuple[int, int]]:
+        """The positions that may have been delivered before, as `positions` gives them."""
+        return [
+            (part.first, part.first + len(part.bodies) - 1)
+            for part in self._parts
+            if part.redelivered
+        ]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self._parts
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Message]:
+        for part in self._parts:
+            for index in range(len(part.bodies)):
+                yield part.message(index, self.generation)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batch: ...
+    def __getitem__(self, index: int | slice) -> Message | Batch:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._count)
+            if step != 1:
+                raise ValueError("a batch can be sliced only with step 1")
+            return self._slice(start, stop)
+        wanted = index + self._count if index < 0 else index
+        for part in self._parts:
+            if 0 <= wanted < len(part.bodies):
+                return part.message(wanted, self.generation)
+            wanted -= len(part.bodies)
+        raise IndexError(f"batch of {self._count} messages has no index {index}")
+
+    def _slice(self, start: int, stop: int) -> Batch:
+        parts = []
+        for part in self._parts:
+            count = len(part.bodies)
+            low, high = max(start, 0), min(stop, count)
+            if low < high:
+                parts.append(part.slice(low, high))
+            start, stop = start - count, stop - count
+        return Batch(parts, self.generation)
+
+    def __repr__(self) -> str:
+        ranges = self.positions
+        where = f"{ranges[0][0]}..{ranges[-1][1]} in {len(ranges)} ranges" if ranges else "-"
+        return f"<Batch of {self._count} messages, positions {where}>"

@@ -1,0 +1,184 @@
+"""A queue: its state, its ring, its counts, and where its messages are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
+
+
+class QueueState(Enum):
+    UNKNOWN = broker.QUEUE_STATE_UNSPECIFIED
+    RUNNING = broker.QUEUE_STATE_RUNNING
+    FLOW = broker.QUEUE_STATE_FLOW
+    MINORITY = broker.QUEUE_STATE_MINORITY
+    DOWN = broker.QUEUE_STATE_DOWN
+
+    @classmethod
+    def _missing_(cls, value: object) -> QueueState:
+        # A state that a newer node knows and we do not.
+        return cls.UNKNOWN
+
+
+class QueueMode(Enum):
+    """Where a queue keeps its messages: while there is room in memory, or on disk only."""
+
+    UNKNOWN = common.QUEUE_MODE_UNSPECIFIED
+    DEFAULT = common.QUEUE_MODE_DEFAULT
+    LAZY = common.QUEUE_MODE_LAZY
+
+    @classmethod
+    def _missing_(cls, value: object) -> QueueMode:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """One member of a queue's ring. `received` and `persisted` are op numbers."""
+
+    node: str
+    incarnation: int
+    synchronised: bool
+    received: int
+    persisted: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStorage:
+    """Where one replica has a queue's messages. `docs/operations.md` says what each means."""
+
+    messages_pending: int
+    messages_q4: int
+    messages_q3: int
+    messages_delta: int
+    messages_q2: int
+    messages_q1: int
+    messages_in_memory: int
+    memory_bytes: int
+    # How many messages may be in memory; None: as many as there is room for.
+    messages_target: float | None
+    # Messages per second.
+    publish_rate: float
+    deliver_rate: float
+    acknowledge_rate: float
+    # Since the node was started.
+    blocks_read: int
+    journal_bytes_written: int
+    segment_bytes_written: int
+    body_bytes_stored: int
+    body_bytes_read: int
+    body_bytes_written: int
+    body_bytes_elided: int
+    segments_loaded: int
+
+    @classmethod
+    def from_wire(cls, wire: broker.QueueStorage) -> QueueStorage:
+        limited = wire.HasField("messages_target")
+        return cls(
+            messages_pending=wire.messages_pending,
+            messages_q4=wire.messages_q4,
+            messages_q3=wire.messages_q3,
+            messages_delta=wire.messages_delta,
+            messages_q2=wire.messages_q2,
+            messages_q1=wire.messages_q1,
+            messages_in_memory=wire.messages_in_memory,
+            memory_bytes=wire.memory_bytes,
+            messages_target=wire.messages_target if limited else None,
+            publish_rate=wire.publish_rate,
+            deliver_rate=wire.deliver_rate,
+            acknowledge_rate=wire.acknowledge_rate,
+            blocks_read=wire.blocks_read,
+            journal_bytes_written=wire.journal_bytes_written,
+            segment_bytes_written=wire.segment_bytes_written,
+            body_bytes_stored=wire.body_bytes_stored,
+            body_bytes_read=wire.body_bytes_read,
+            body_bytes_written=wire.body_bytes_written,
+            body_bytes_elided=wire.body_bytes_elided,
+            segments_loaded=wire.segments_loaded,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue, as its master (or the node that was asked, if there is none) sees it."""
+
+    queue: str
+    replicas_wanted: int
+    min_insync: int
+    state: QueueState
+    epoch: int
+    ring: tuple[ReplicaInfo, ...]
+    messages_ready: int
+    messages_unacknowledged: int
+    # Not delivered, because every replica's body of them is damaged.
+    messages_damaged: int
+    bytes_ready: int
+    bytes_unacknowledged: int
+    consumers: int
+    publishers: int
+    next_position: int
+    digest: str
+    stable: int
+    published_total: int
+    acknowledged_total: int
+    mode: QueueMode
+    # The master's; None in lists, and in what `declare_queue` returns.
+    storage: QueueStorage | None
+    # False: a transient queue.
+    durable: bool
+    # What nodes call it in their data directories; empty, from an older node.
+    id: str = ""
+
+    @property
+    def master(self) -> str:
+        """The node of the master; empty if the ring is."""
+        return self.ring[0].node if self.ring else ""
+
+    @classmethod
+    def from_wire(cls, wire: broker.QueueInfo) -> QueueInfo:
+        return cls(
+            queue=wire.queue,
+            replicas_wanted=wire.replicas_wanted,
+            min_insync=wire.min_insync,
+            state=QueueState(wire.state),
+            epoch=wire.epoch,
+            ring=tuple(
+                ReplicaInfo(r.node, r.incarnation, r.synchronised, r.received, r.persisted)
+                for r in wire.ring
+            ),
+            messages_ready=wire.messages_ready,
+            messages_unacknowledged=wire.messages_unacknowledged,
+            messages_damaged=wire.messages_damaged,
+            bytes_ready=wire.bytes_ready,
+            bytes_unacknowledged=wire.bytes_unacknowledged,
+            consumers=wire.consumers,
+            publishers=wire.publishers,
+            next_position=wire.next_position,
+            digest=wire.digest,
+            stable=wire.stable,
+            published_total=wire.published_total,
+            acknowledged_total=wire.acknowledged_total,
+            mode=QueueMode(wire.mode),
+            storage=QueueStorage.from_wire(wire.storage) if wire.HasField("storage") else None,
+            durable=wire.durable if wire.HasField("durable") else True,
+            id=wire.id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where the master of a queue is."""
+
+    node: str
+    address: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    old_master: str
+    new_master: str
+    epoch: int
+    took_ms: int

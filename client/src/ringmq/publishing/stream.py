@@ -1,0 +1,138 @@
+"""A publisher's stream: wire messages to events of the core, and flights to wire messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import chain
+
+import grpc.aio
+
+from ringmq.calls.node_channel import NodeChannel
+from ringmq.calls.requests import request_of
+from ringmq.calls.status import from_reason
+from ringmq.errors import ProtocolError, RingMQError
+from ringmq.publishing.core import NO_LIMITS, Limits, PublisherCore, Refusal
+from ringmq.publishing.flights import Flight
+from ringmq.streams.lifetime import Lifetime
+from ringmq.streams.speaker import Speaker
+from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
+
+Future = asyncio.Future[None]
+Core = PublisherCore[Future, common.Properties]
+
+# The reasons whose refusals mean more than try again or don't.
+REFUSALS: dict[common.Reason.ValueType, Refusal] = {
+    common.REASON_SEQUENCE_GAP: Refusal.GAP,
+    common.REASON_UNKNOWN_PRODUCER: Refusal.FORGOTTEN,
+}
+
+
+class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
+    """`on_answer` is called after each answer, `on_refusal` when no node will have the stream."""
+
+    def __init__(
+        self,
+        core: Core,
+        lifetime: Lifetime,
+        queue: str,
+        *,
+        on_answer: Callable[[], None],
+        on_refusal: Callable[[RingMQError], None],
+    ) -> None:
+        self._core = core
+        self._lifetime = lifetime
+        self._queue = queue
+        self._on_answer = on_answer
+        self._on_refusal = on_refusal
+        # The longest pause that the present stream's refusals have asked for.
+        self._pause_s = 0.0
+
+    def start_call(
+        self, node: NodeChannel
+    ) -> grpc.aio.StreamStreamCall[broker.PublishRequest, broker.PublishResponse]:
+        return node.broker.Publish()
+
+    def open_request(self) -> broker.PublishRequest:
+        opening = request_of(
+            broker.PublishOpen, queue=self._queue, producer_id=self._core.identity()
+        )
+        return broker.PublishRequest(open=opening)
+
+    def opened(self, response: broker.PublishResponse) -> int:
+        if response.WhichOneof("response") != "opened":
+            raise ProtocolError(f"expected PublishOpened, got {response.WhichOneof('response')}")
+        opened = response.opened
+        # On the wire zero means no limit.
+        limits = Limits(
+            opened.message_bytes_max or NO_LIMITS.message_bytes_max,
+            opened.batch_bytes_max or NO_LIMITS.batch_bytes_max,
+            opened.batch_messages_max or NO_LIMITS.batch_messages_max,
+        )
+        self._core.opened(opened.last_sequence, limits)
+        self._lifetime.opened()
+        return opened.heartbeat_ms
+
+    def received(self, response: broker.PublishResponse) -> bool:
+        if response.HasField("confirmed"):
+            for sequences in response.confirmed.sequences:
+                self._core.confirmed(sequences.first, sequences.last)
+            self._on_answer()
+            return True
+        if response.HasField("rejected"):
+            rejected = response.rejected
+            retry_s = rejected.retry_after_ms / 1000
+            error = from_reason(rejected.reason, rejected.message, retry_after_s=retry_s)
+            otherwise = Refusal.RETRY if rejected.retryable else Refusal.FOR_GOOD
+            refusal = REFUSALS.get(rejected.reason, otherwise)
+            self._core.rejected(rejected.sequences.first, rejected.sequences.last, refusal, error)
+            if rejected.retryable:
+                self._pause_s = max(self._pause_s, retry_s)
+            self._on_answer()
+        return False
+
+    def next_request(self) -> broker.PublishRequest | None:
+        flight = self._core.next_flight()
+        return None if flight is None else _request_of(flight)
+
+    def heartbeat(self) -> broker.PublishRequest:
+        return broker.PublishRequest(heartbeat=broker.Heartbeat())
+
+    def moved(self) -> None:
+        self._core.moved()
+
+    @property
+    def finishing(self) -> bool:
+        return self._core.finishing or self._lifetime.closing
+
+    def ended(self, trouble: RingMQError | None) -> float:
+        self._core.ended(trouble)
+        pause_s, self._pause_s = self._pause_s, 0.0
+        return pause_s
+
+    def refused(self, error: RingMQError) -> None:
+        self._on_refusal(error)
+
+
+def _request_of(flight: Flight[Future, common.Properties]) -> broker.PublishRequest:
+    request = broker.PublishRequest()
+    batch = request.batch
+    batch.first_sequence = flight.first
+    batch.transient = flight.transient
+    slices = flight.slices
+    if len(slices) == 1:
+        batch.bodies.extend(slices[0].bodies)
+        batch.properties.extend(slices[0].properties)
+        return request
+    batch.bodies.extend(chain.from_iterable(part.bodies for part in slices))
+    if any(part.ticket.properties for part in slices):
+        empty = common.Properties()
+        for part in slices:
+            properties = part.properties
+            # One for all of a slice isn't one for all of the request.
+            if len(properties) == part.count:
+                batch.properties.extend(properties)
+            else:
+                batch.properties.extend([properties[0] if properties else empty] * part.count)
+    return request

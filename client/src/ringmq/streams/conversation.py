@@ -1,0 +1,233 @@
+"""One stream, from its Open to its end.
+
+Three facts of grpc.aio shape it. It allows one write at a time per call, so one writer task
+writes whatever has gathered. Cancelling a `read` or a `write` cancels the whole call, so neither
+has a time-out of its own: one timer watches the silence and cancels the call. And cancelled
+streams leak in grpc (grpc#43360), so a stream is ended by `done_writing` and read to its end, and
+cancelled only when that takes too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from enum import Enum, auto
+from typing import Generic, cast
+
+import grpc.aio
+
+from ringmq.calls.status import from_call
+from ringmq.errors import RingMQError, UnavailableError
+from ringmq.streams.speaker import Request, Response, Speaker
+from ringmq_base.limits import HEARTBEATS_MISSED_MAX
+from ringmq_base.timer import Timer
+
+#: A node that takes longer to answer an Open is passed over for the moment.
+OPEN_S = 5.0
+#: How long the end of a half-closed stream is awaited before it is cancelled.
+FINISH_S = 2.0
+
+
+class Phase(Enum):
+    OPENING = auto()
+    LIVE = auto()
+    #: We have said our last word.
+    HALF_CLOSED = auto()
+    #: The node has said that the queue is elsewhere.
+    MOVED = auto()
+    #: We have cancelled the call ourselves. No phase follows.
+    GIVEN_UP = auto()
+
+
+# The phases that must not last, and the reason that is given when one has lasted too long. LIVE
+# is not among them: there the heartbeats count.
+TIME_LIMITS: dict[Phase, tuple[float, str]] = {
+    Phase.OPENING: (OPEN_S, "no answer to Open"),
+    Phase.HALF_CLOSED: (FINISH_S, "no end after our half-close"),
+    Phase.MOVED: (FINISH_S, "no end after Moved"),
+}
+
+
+class Conversation(Generic[Request, Response]):
+    """`run` once; then `progress`, `moved` and `moved_to` tell how it went.
+
+    `work` is set when the speaker may have a request to write.
+    """
+
+    def __init__(
+        self,
+        speaker: Speaker[Request, Response],
+        call: grpc.aio.StreamStreamCall[Request, Response],
+        work: asyncio.Event,
+        *,
+        peer: str,
+        name: str,
+    ) -> None:
+        self._speaker: Speaker[Request, Response] = speaker
+        self._call: grpc.aio.StreamStreamCall[Request, Response] = call
+        self._work = work
+        self._peer = peer
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._timer = Timer(self._on_timer)
+        self._why_given_up = ""
+        # Moments on the loop's clock; meaningful from LIVE on.
+        self._heard_at = self._wrote_at = self._due_at = 0.0
+        self._heartbeat_s = 0.0
+        self._heartbeat_due = False
+        #: Whether the node did anything that we wanted of it.
+        self.progress = False
+        #: Whether the node sent us away, and to which address; empty: it knows none.
+        self.moved = False
+        self.moved_to = ""
+        self._phase = Phase.OPENING
+        self._become(Phase.OPENING)
+
+    async def run(self) -> None:
+        """Raises a `RingMQError` if the stream doesn't come to a good end."""
+        try:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                # If the write fails, the read below has the reason.
+                await self._call.write(self._speaker.open_request())
+            first = await self._read()
+            if first is None:
+                raise UnavailableError(f"{self._peer}: ended the stream before it was open")
+            if first.WhichOneof("response") == "moved":
+                await self._call.done_writing()
+                await self._hear_out(first)
+                return
+            self._heartbeat_s = self._speaker.opened(first) / 1000
+            self._become(Phase.LIVE)
+            async with self._writing():
+                await self._listen()
+        finally:
+            self._timer.cancel()
+            # Does nothing to a call that has ended, which is the rule.
+            self._call.cancel()
+
+    async def _listen(self) -> None:
+        while (response := await self._read()) is not None:
+            self._heard_at = self._loop.time()
+            kind = response.WhichOneof("response")
+            if kind == "moved":
+                await self._hear_out(response)
+                return
+            if kind != "heartbeat" and self._speaker.received(response):
+                self.progress = True
+
+    async def _hear_out(self, response: Response) -> None:
+        """The queue is elsewhere. The answers that this node still has are heard to the end: they
+        are confirms of messages that would be sent again otherwise."""
+        self.moved = True
+        self.moved_to = response.moved.address
+        self._speaker.moved()
+        self._work.set()
+        self._become(Phase.MOVED)
+        with contextlib.suppress(RingMQError):
+            # However it ends, the next stream is opened elsewhere.
+            while (late := await self._read()) is not None:
+                if late.WhichOneof("response") not in ("moved", "heartbeat"):
+                    self.progress |= self._speaker.received(late)
+
+    async def _read(self) -> Response | None:
+        """The next response, None at a good end."""
+        try:
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as failure:
+            raise from_call(failure, self._peer) from failure
+        except asyncio.CancelledError:
+            # grpc.aio raises this also when it was we who cancelled the call, not our task.
+            task = asyncio.current_task()
+            if self._phase is not Phase.GIVEN_UP or (task is not None and task.cancelling()):
+                raise
+            raise UnavailableError(f"{self._peer}: {self._why_given_up}") from None
+        return None if response is grpc.aio.EOF else cast("Response", response)
+
+    # --- writing ---
+
+    @contextlib.asynccontextmanager
+    async def _writing(self) -> AsyncIterator[None]:
+        """Runs the writer meanwhile. At the end a bug of the writer is raised here."""
+        writer = self._loop.create_task(self._write_all(), name=f"{self._name}-writer")
+        writer.add_done_callback(self._writer_done)
+        try:
+            yield
+        finally:
+            writer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await writer
+
+    async def _write_all(self) -> None:
+        """Writes the speaker's requests, as long as the stream takes them."""
+        speaker = self._speaker
+        # If the call is over, the reader gets the reason.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                request = speaker.next_request()
+                if request is None:
+                    if speaker.finishing:
+                        break
+                    if self._heartbeat_due:
+                        request = speaker.heartbeat()
+                if request is None:
+                    # Nothing ran since `next_request`, so no request is missed by this.
+                    self._work.clear()
+                    await self._work.wait()
+                    continue
+                self._heartbeat_due = False
+                await self._call.write(request)
+                self._wrote_at = self._loop.time()
+            await self._call.done_writing()
+            self._become(Phase.HALF_CLOSED)
+
+    def _writer_done(self, task: asyncio.Task[None]) -> None:
+        """A bug in the writer must not leave the reader waiting: `_writing` raises it."""
+        if not task.cancelled() and task.exception() is not None:
+            self._give_up("the writer failed")
+
+    # --- time ---
+
+    def _become(self, phase: Phase) -> None:
+        if self._phase is Phase.GIVEN_UP:
+            # A cancelled call still lets us half-close it, which changes nothing.
+            return
+        self._phase = phase
+        if phase is Phase.LIVE:
+            self._timer.cancel()
+            self._heard_at = self._wrote_at = self._due_at = self._loop.time()
+            if self._heartbeat_s:
+                self._watch()
+        else:
+            limit_s, _ = TIME_LIMITS[phase]
+            self._timer.set_at(self._loop.time() + limit_s)
+
+    def _on_timer(self) -> None:
+        if self._phase is Phase.LIVE:
+            self._watch()
+        else:
+            self._give_up(TIME_LIMITS[self._phase][1])
+
+    def _give_up(self, why: str) -> None:
+        self._phase = Phase.GIVEN_UP
+        self._why_given_up = why
+        self._timer.cancel()
+        self._call.cancel()
+
+    def _watch(self) -> None:
+        """Has a heartbeat written when it is time, and gives up when the node's have stopped."""
+        now = self._loop.time()
+        if now > self._due_at + self._heartbeat_s:
+            # This loop was away, not the node. Its heartbeats since then are still unread, and
+            # to count the pause as its silence would tear down every stream after one.
+            self._heard_at = now
+        silence_s = HEARTBEATS_MISSED_MAX * self._heartbeat_s
+        if now >= self._heard_at + silence_s:
+            self._give_up(f"silent for {silence_s:g} s")
+            return
+        if now >= self._wrote_at + self._heartbeat_s:
+            self._heartbeat_due = True
+            self._wrote_at = now
+            self._work.set()
+        self._due_at = min(self._heard_at + silence_s, self._wrote_at + self._heartbeat_s)
+        self._timer.set_at(self._due_at)

@@ -1,0 +1,180 @@
+"""A consumer over real streams to a node with its queues in memory (`fake_broker`)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_broker import Cluster, FakeNode
+from on_loops import Run, bodies, seconds, until
+
+import ringmq
+
+
+def test_batches_come_in_order_and_acks_go_as_ranges(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish_batch(bodies(1000))
+            seen: list[bytes] = []
+            async with client.consumer("q", prefetch=100) as consumer:
+                async for batch in consumer:
+                    seen += batch.bodies
+                    half = len(batch) // 2
+                    await consumer.ack(batch[:half])
+                    for message in batch[half:]:
+                        await consumer.ack(message)
+                    if len(seen) == 1000:
+                        break
+            assert seen == bodies(1000)
+            assert node.queue("q").messages == {}
+            assert len(node.settles) < 30
+            assert sum(len(settle.ack) for settle in node.settles) == len(node.settles)
+
+    run(test)
+
+
+def test_ack_can_wait_and_nack_brings_back_or_discards(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish_batch(bodies(10))
+            async with client.consumer("q", prefetch=10) as consumer:
+                batch = await consumer.next_batch(5)
+                assert batch is not None
+                assert await consumer.ack(batch[0], wait=True)
+                assert 1 not in node.queue("q").messages
+                assert await consumer.nack(2, 3, requeue=False, wait=True)
+                assert 3 not in node.queue("q").messages
+                assert await consumer.nack(batch[3])
+                again = await consumer.next_batch(5)
+                assert again is not None
+                assert [(m.position, m.redelivered) for m in again] == [(4, True)]
+                assert again.redelivered == [(4, 4)]
+                for wrong in (batch[0], 2, 99):
+                    with pytest.raises(ringmq.UnknownDeliveryError):
+                        await consumer.ack(wrong)
+                with pytest.raises(ringmq.BadRequestError):
+                    await consumer.nack(batch[5], wait=True)
+                assert consumer.unsettled_messages == 7
+                assert await consumer.next_batch(0.01) is None
+            assert len(node.queue("q").ready) == 7
+
+    run(test)
+
+
+def test_a_wait_for_an_ack_has_a_deadline(run: Run) -> None:
+    """What a queue below `min_insync` doesn't report isn't waited for, for ever."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address, deadline_s=0.2) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q", deadline_s=5) as publisher:
+                await publisher.publish_batch(bodies(3))
+            async with client.consumer("q") as consumer:
+                batch = await anext(consumer)
+                node.faults.settle_silently = True
+                with pytest.raises(ringmq.TimedOutError, match=r"after 0\.2 s .* delivered again"):
+                    await consumer.ack(batch[0], wait=True)
+                with pytest.raises(ringmq.TimedOutError, match=r"after 0\.1 s"):
+                    await consumer.nack(batch[1], requeue=False, wait=True, deadline_s=0.1)
+                # They did go out, and the stream goes on.
+                node.faults.settle_silently = False
+                assert await consumer.ack(batch[2], wait=True, deadline_s=5)
+                assert node.queue("q").bodies == []
+
+    run(test)
+
+
+@pytest.mark.parametrize("ends", ["closed", "bug"])
+def test_a_wait_for_an_ack_ends_with_the_consumer(
+    run: Run, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(self: object, positions: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish_batch(bodies(2))
+            consumer = client.consumer("q")
+            await consumer.open()
+            batch = await anext(consumer)
+            if ends == "bug":
+                monkeypatch.setattr("ringmq.consuming.settling.Settling.settled", bug)
+                assert not await consumer.ack(batch[0], wait=True)
+                assert not await consumer.ack(batch[1], wait=True)
+                with pytest.raises(ringmq.ProtocolError, match="a bug"):
+                    await anext(consumer)
+                await consumer.close()
+                return
+            node.faults.settle_silently = True
+            waiting = asyncio.create_task(consumer.ack(batch, wait=True))
+            await until(lambda: bool(node.settles))
+            await consumer.close()
+            assert not await waiting
+
+    run(test)
+
+
+def test_an_ack_never_goes_on_another_stream_than_the_delivery_came_on(run: Run) -> None:
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect([one.address, two.address]) as client,
+        ):
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish_batch(bodies(20))
+            async with client.consumer("q", prefetch=10) as consumer:
+                batch = await anext(consumer)
+                waiting = asyncio.create_task(consumer.ack(batch[:2], wait=True))
+                assert await waiting
+                cluster.master = two.address
+                await one.die()
+                await until(lambda: consumer.generation == 2)
+                assert not await consumer.ack(batch[2:])
+                with pytest.raises(ringmq.UnknownDeliveryError):
+                    await consumer.ack(3)
+                again = await anext(consumer)
+                assert again.bodies[:8] == bodies(10)[2:]
+                assert again[0].redelivered
+                assert await consumer.ack(again, wait=True)
+
+    run(test)
+
+
+def test_a_consumer_of_a_deleted_queue_is_told(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.consumer("q") as consumer:
+                waiting = asyncio.create_task(anext(consumer))
+                await client.delete_queue("q")
+                with pytest.raises(ringmq.QueueNotFoundError):
+                    await waiting
+
+    run(test)
+
+
+def test_closing_ends_the_iteration(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            consumer = client.consumer("q")
+            await consumer.open()
+
+            async def consume() -> list[ringmq.Batch]:
+                return [batch async for batch in consumer]
+
+            task = asyncio.create_task(consume())
+            await asyncio.sleep(0)
+            assert await seconds(consumer.close()) < 1.5
+            assert await task == []
+
+    run(test)

@@ -1,0 +1,268 @@
+"""The publisher's core, event by event: no loop, no wire, no clock."""
+
+from __future__ import annotations
+
+import pytest
+from publisher_cores import FAR, LIMITS, bodies_of, core_of, drain, open_core, outcome, submit
+
+from ringmq.errors import (
+    BadRequestError,
+    MessageTooLargeError,
+    OutcomeUnknownError,
+    ProtocolError,
+    TooFewSynchronisedError,
+    UnavailableError,
+)
+from ringmq.publishing.core import (
+    NEXT_PHASE,
+    Happening,
+    Limits,
+    Phase,
+    PublisherCore,
+    Refusal,
+)
+from ringmq.publishing.tickets import MESSAGE_OVERHEAD_BYTES
+
+GAP = ProtocolError("a gap", reason="SEQUENCE_GAP")
+FORGOTTEN = ProtocolError("forgotten", reason="UNKNOWN_PRODUCER")
+
+
+def test_messages_gather_while_the_window_is_full_and_go_in_whole_batches() -> None:
+    core = core_of(window_messages=8)
+    open_core(core)
+    submit(core, b"first")
+    assert [(f.first, f.last) for f in drain(core)] == [(1, 1)]
+    for number in range(20):
+        submit(core, b"%d" % number)
+    # A quarter of the window each; the last message of room is not worth a batch.
+    assert [(f.first, f.last) for f in drain(core)] == [(2, 3), (4, 5), (6, 7)]
+    core.confirmed(1, 1)
+    assert [(f.first, f.last) for f in drain(core)] == [(8, 9)]
+    core.confirmed(2, 9)
+    core.check()
+    assert core.outstanding_messages == 12
+
+
+def test_a_message_larger_than_a_quarter_of_the_window_goes_alone() -> None:
+    core = core_of()
+    open_core(core)
+    submit(core, b"x" * 900)
+    submit(core, b"y" * 980, b"z")
+    assert [len(bodies_of(f)) for f in drain(core)] == [1, 1, 1]
+
+
+def test_after_a_break_the_same_messages_have_the_same_sequences() -> None:
+    core = core_of(window_messages=4)
+    identity = open_core(core)
+    for number in range(4):
+        submit(core, b"%d" % number, handle=number)
+    before = [(f.first, bodies_of(f)) for f in drain(core)]
+    core.confirmed(2, 2)  # a transient one may be confirmed before its elders
+    core.ended(UnavailableError("broken"))
+    core.check()
+    assert core.identity() == identity
+    core.opened(3, LIMITS)
+    again = [(f.first, bodies_of(f)) for f in drain(core)]
+    assert again == [each for each in before if each[0] != 2]
+    core.confirmed(1, 4)
+    assert outcome(core) == dict.fromkeys(range(4))
+
+
+def test_a_confirm_of_the_middle_of_a_batch_leaves_its_ends() -> None:
+    core = core_of(window_messages=40)
+    open_core(core)
+    submit(core, *(b"%d" % number for number in range(5)))
+    assert [(f.first, f.last) for f in drain(core)] == [(1, 5)]
+    core.confirmed(2, 3)
+    core.confirmed(0, 1)
+    core.check()
+    assert core.outstanding_messages == 2
+    assert outcome(core) == {}
+    core.confirmed(3, 9)
+    assert outcome(core) == {0: None}
+
+
+def test_a_retryable_refusal_ends_the_stream_and_all_that_follows_is_sent_again() -> None:
+    core = core_of(window_messages=4)
+    identity = open_core(core)
+    for number in range(4):
+        submit(core, b"%d" % number, handle=number)
+    drain(core)
+    core.confirmed(1, 1)
+    core.rejected(2, 2, Refusal.RETRY, TooFewSynchronisedError("later"))
+    assert core.finishing
+    assert core.next_flight() is None
+    core.rejected(3, 3, Refusal.GAP, GAP)
+    core.rejected(4, 4, Refusal.GAP, GAP)
+    core.ended()
+    assert core.identity() == identity
+    core.opened(1, LIMITS)
+    assert [(f.first, bodies_of(f)) for f in drain(core)] == [(2, [b"1"]), (3, [b"2"]), (4, [b"3"])]
+    core.confirmed(2, 4)
+    assert outcome(core) == dict.fromkeys(range(4))
+
+
+def test_after_a_refusal_for_good_the_others_go_on_under_a_new_id_once_the_old_is_confirmed() -> (
+    None
+):
+    core = core_of(window_messages=4)
+    old = open_core(core)
+    for number in range(4):
+        submit(core, b"%d" % number, handle=number)
+    drain(core)
+    core.rejected(2, 2, Refusal.FOR_GOOD, MessageTooLargeError("too large"))
+    core.rejected(3, 3, Refusal.GAP, GAP)
+    core.check()
+    assert outcome(core) == {1: MessageTooLargeError}
+    core.ended()
+    # The first is in the queue, but not confirmed: it needs the old id.
+    assert core.identity() == old
+    core.opened(1, LIMITS)
+    assert [f.first for f in drain(core)] == [1]
+    core.confirmed(1, 1)
+    assert core.finishing
+    core.ended()
+    assert open_core(core) != old
+    assert [(f.first, bodies_of(f)) for f in drain(core)] == [(1, [b"2"]), (2, [b"3"])]
+    core.confirmed(1, 2)
+    assert outcome(core) == {0: None, 2: None, 3: None}
+    assert core.outstanding_messages == 0
+
+
+def test_a_batch_call_says_which_of_its_bodies_were_refused() -> None:
+    core = core_of(window_messages=400)
+    open_core(core)
+    submit(core, *(b"%d" % number for number in range(10)))
+    assert len(drain(core)) == 1
+    core.rejected(1, 10, Refusal.RETRY, TooFewSynchronisedError("later"))
+    core.ended()
+    core.opened(0, Limits(1000, 1000, 4))  # a node with smaller batches
+    assert [f.count for f in drain(core)] == [2, 3, 2, 3]
+    core.confirmed(1, 2)
+    core.rejected(3, 5, Refusal.FOR_GOOD, BadRequestError("no"))
+    core.ended()
+    open_core(core)
+    drain(core)
+    core.confirmed(1, 5)
+    (ticket,) = core.take_finished()
+    assert isinstance(ticket.error, BadRequestError)
+    assert ticket.failed == [(2, 4)]
+
+
+def test_a_forgotten_producer_begins_anew() -> None:
+    core = core_of()
+    old = open_core(core)
+    submit(core, b"a", handle=1)
+    drain(core)
+    core.confirmed(1, 1)
+    submit(core, b"b", handle=2)
+    drain(core)
+    core.rejected(2, 2, Refusal.FORGOTTEN, FORGOTTEN)
+    core.ended()
+    assert open_core(core) != old
+    assert [(f.first, bodies_of(f)) for f in drain(core)] == [(1, [b"b"])]
+    core.confirmed(1, 1)
+    assert outcome(core) == {1: None, 2: None}
+
+
+def test_an_id_of_ones_own_goes_on_where_it_was() -> None:
+    core = core_of(producer_id=b"mine")
+    assert open_core(core, last_sequence=41) == b"mine"
+    submit(core, b"a")
+    assert [f.first for f in drain(core)] == [42]
+    core.ended()
+    assert core.identity() == b"mine"
+    core.opened(41, LIMITS)
+    assert [f.first for f in drain(core)] == [42]
+
+
+def test_a_deadline_says_unknown_only_of_what_may_be_in_the_queue() -> None:
+    core = core_of(window_messages=4)
+    open_core(core)
+    submit(core, b"sent", handle=1, deadline=10)
+    drain(core)
+    core.ended(UnavailableError("broken"))
+    submit(core, b"waiting", handle=2, deadline=11)
+    submit(core, b"patient", handle=3)
+    assert core.next_deadline() == 10
+    core.expire(9.9)
+    assert outcome(core) == {}
+    core.expire(11)
+    assert outcome(core) == {1: OutcomeUnknownError, 2: UnavailableError}
+    # The node never got the first one: its sequence is given up, with its id.
+    open_core(core, last_sequence=0)
+    core.ended()
+    open_core(core)
+    assert [(f.first, bodies_of(f)) for f in drain(core)] == [(1, [b"patient"])]
+
+
+def test_a_message_refused_until_its_deadline_fails_with_the_reason() -> None:
+    core = core_of()
+    open_core(core)
+    submit(core, b"a", handle=1, deadline=10)
+    drain(core)
+    core.rejected(1, 1, Refusal.RETRY, TooFewSynchronisedError("later"))
+    core.ended()
+    core.expire(10)
+    assert outcome(core) == {1: TooFewSynchronisedError}
+
+
+def test_fail_all_ends_every_ticket_and_the_id() -> None:
+    core = core_of(window_messages=2)
+    old = open_core(core)
+    for number in range(4):
+        submit(core, b"x", handle=number)
+    drain(core)
+    core.fail_all(UnavailableError("no"), unknown=OutcomeUnknownError("perhaps"))
+    core.check()
+    assert outcome(core) == {
+        0: OutcomeUnknownError,
+        1: OutcomeUnknownError,
+        2: UnavailableError,
+        3: UnavailableError,
+    }
+    assert core.next_deadline() is None
+    core.ended()
+    assert core.identity() != old
+
+
+def test_a_slice_of_a_call_takes_its_own_properties_along() -> None:
+    core = core_of(window_messages=8)
+    open_core(core)
+    core.submit([b"a", b"b", b"c"], ["p", "q", "r"], [1, 1, 1], False, FAR, 1)
+    core.submit([b"d", b"e"], ["same"], [4], False, FAR, 2)
+    slices = [part for flight in drain(core) for part in flight.slices]
+    assert [(list(part.bodies), list(part.properties)) for part in slices] == [
+        ([b"a", b"b"], ["p", "q"]),
+        ([b"c"], ["r"]),
+        ([b"d"], ["same"]),
+        ([b"e"], ["same"]),
+    ]
+
+
+def test_properties_count_in_the_window_and_in_requests() -> None:
+    core: PublisherCore[int, str] = PublisherCore(new_id=lambda: b"id", window_bytes=4000)
+    open_core(core)
+    each = 500 - MESSAGE_OVERHEAD_BYTES - 100
+    core.submit([bytes(each)] * 8, ["of 100 bytes"], [100], False, FAR, 1)
+    assert not core.room
+    # A quarter of the window in each request.
+    assert [flight.count for flight in drain(core)] == [2, 2, 2, 2]
+    assert {flight.size_bytes for flight in core._flights} == {1000}
+
+
+@pytest.mark.parametrize("happening", Happening)
+@pytest.mark.parametrize("phase", Phase)
+def test_every_pair_of_phase_and_happening_is_allowed_or_a_bug(
+    phase: Phase, happening: Happening
+) -> None:
+    core = core_of()
+    core.phase = phase
+    if (phase, happening) in NEXT_PHASE:
+        core._happen(happening)
+        assert core.phase is NEXT_PHASE[phase, happening]
+        assert core.phase is not Phase.OPEN or happening is Happening.OPENED
+    else:
+        with pytest.raises(AssertionError, match=rf"{phase.name} met {happening.name}"):
+            core._happen(happening)
+        assert core.phase is phase

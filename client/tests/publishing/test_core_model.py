@@ -1,0 +1,214 @@
+"""The publisher's core against a model of a node that is as nasty as the protocol allows."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from publisher_cores import FAR, Core, bodies_of, ids
+
+from ringmq.errors import (
+    BadRequestError,
+    OutcomeUnknownError,
+    ProtocolError,
+    RingMQError,
+    TooFewSynchronisedError,
+    UnavailableError,
+)
+from ringmq.publishing.core import Limits, Phase, PublisherCore, Refusal
+from ringmq.publishing.tickets import Ticket
+
+
+class NastyNode(RuleBasedStateMachine):
+    """Every message ends once; what is confirmed is in the queue once, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        source = ids()
+        self.core: Core = PublisherCore(
+            new_id=lambda: next(source), window_messages=7, window_bytes=600
+        )
+        self.now = 0.0
+        self.sizes: dict[int, int] = {}  # bodies of each ticket
+        self.ended: dict[int, Ticket[int, str]] = {}
+        # The node: what it has, by producer, and what it has said.
+        self.queue: list[bytes] = []
+        self.last: Counter[bytes] = Counter()
+        self.meaning: dict[tuple[bytes, int], bytes] = {}
+        # The stream: requests on their way there, answers on their way back.
+        self.identity = b""
+        self.requests: deque[tuple[int, list[bytes]]] = deque()
+        self.unconfirmed: list[int] = []
+        self.confirmed: set[bytes] = set()
+        # A confirm, or a refusal with its error.
+        self.answers: deque[tuple[int, int, tuple[Refusal, RingMQError] | None]] = deque()
+
+    @property
+    def is_open(self) -> bool:
+        return self.core.phase is not Phase.CLOSED
+
+    def settle(self) -> None:
+        for ticket in self.core.take_finished():
+            assert ticket.handle not in self.ended, "ended twice"
+            self.ended[ticket.handle] = ticket
+
+    def pump(self) -> None:
+        while (flight := self.core.next_flight()) is not None:
+            assert flight.count <= 5
+            bodies = bodies_of(flight)
+            for offset, body in enumerate(bodies):
+                # A sequence never means two messages.
+                key = (self.identity, flight.first + offset)
+                assert self.meaning.setdefault(key, body) == body
+            self.requests.append((flight.first, bodies))
+
+    @rule(count=st.integers(1, 12), life=st.sampled_from([3.0, 50.0, FAR]))
+    def submit(self, count: int, life: float) -> None:
+        ticket = len(self.sizes)
+        self.sizes[ticket] = count
+        bodies = [b"%06d.%03d" % (ticket, index) for index in range(count)]
+        self.core.submit(bodies, (), (), ticket % 3 == 0, self.now + life, ticket)
+        self.pump()
+
+    @precondition(lambda self: not self.is_open)
+    @rule()
+    def open(self) -> None:
+        self.identity = self.core.identity()
+        self.core.opened(self.last[self.identity], Limits(1000, 200, 5))
+        self.pump()
+
+    def take(self) -> None:
+        first, bodies = self.requests.popleft()
+        last = first + len(bodies) - 1
+        if first > self.last[self.identity] + 1:
+            self.answers.append((first, last, (Refusal.GAP, ProtocolError("a gap"))))
+            return
+        self.queue += bodies[max(0, self.last[self.identity] + 1 - first) :]
+        self.last[self.identity] = max(self.last[self.identity], last)
+        self.unconfirmed += range(first, last + 1)
+
+    @precondition(lambda self: self.requests)
+    @rule()
+    def node_takes(self) -> None:
+        self.take()
+
+    @precondition(lambda self: self.requests)
+    @rule(
+        refusal=st.sampled_from(
+            [
+                (Refusal.RETRY, TooFewSynchronisedError("later")),
+                (Refusal.FOR_GOOD, BadRequestError("never")),
+                (Refusal.RETRY, OutcomeUnknownError("perhaps")),
+            ]
+        )
+    )
+    def node_refuses(self, refusal: tuple[Refusal, RingMQError]) -> None:
+        first, bodies = self.requests[0]
+        if first == self.last[self.identity] + 1:
+            self.requests.popleft()
+            self.answers.append((first, first + len(bodies) - 1, refusal))
+        else:
+            self.take()
+
+    @precondition(lambda self: self.unconfirmed)
+    @rule(data=st.data())
+    def node_confirms(self, data: st.DataObject) -> None:
+        low = data.draw(st.integers(0, len(self.unconfirmed) - 1))
+        high = data.draw(st.integers(low, len(self.unconfirmed) - 1))
+        part = self.unconfirmed[low : high + 1]
+        del self.unconfirmed[low : high + 1]
+        for sequence in part:
+            self.confirmed.add(self.meaning[self.identity, sequence])
+            self.answers.append((sequence, sequence, None))
+
+    @precondition(lambda self: self.answers)
+    @rule()
+    def answer_arrives(self) -> None:
+        first, last, refusal = self.answers.popleft()
+        if refusal is None:
+            self.core.confirmed(first, last)
+        else:
+            self.core.rejected(first, last, *refusal)
+        self.settle()
+        self.pump()
+
+    @precondition(lambda self: self.is_open)
+    @rule(processed=st.integers(0, 3), lost=st.integers(0, 5))
+    def stream_breaks(self, processed: int, lost: int) -> None:
+        for _ in range(min(processed, len(self.requests))):
+            self.take()
+        self.requests.clear()
+        self.answers.clear()
+        self.unconfirmed = []
+        # A mirror takes over, and has not got all that was not confirmed.
+        while lost and self.queue and self.queue[-1] not in self.confirmed:
+            last = self.last[self.identity]
+            if self.meaning.get((self.identity, last)) != self.queue[-1]:
+                break
+            self.queue.pop()
+            self.last[self.identity] -= 1
+            lost -= 1
+        self.core.ended(UnavailableError("broken"))
+        self.settle()
+
+    @precondition(lambda self: self.core.finishing and not self.requests and not self.answers)
+    @rule()
+    def stream_ends(self) -> None:
+        # What it has and did not confirm, it confirms when that is sent again.
+        self.unconfirmed = []
+        self.core.ended()
+
+    @rule(seconds=st.sampled_from([1.0, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.core.expire(self.now)
+        self.settle()
+
+    @invariant()
+    def nothing_twice_nothing_out_of_order(self) -> None:
+        self.core.check()
+        assert all(a < b for a, b in zip(self.queue, self.queue[1:], strict=False))
+
+    def teardown(self) -> None:
+        for _ in range(1000):
+            if not self.core.outstanding():
+                break
+            if not self.is_open:
+                self.open()
+            elif self.requests:
+                self.take()
+            elif self.unconfirmed:
+                sequence = self.unconfirmed.pop(0)
+                self.answers.append((sequence, sequence, None))
+                self.answer_arrives()
+            elif self.answers:
+                self.answer_arrives()
+            else:
+                assert self.core.finishing, "nothing moves"
+                self.stream_ends()
+        assert set(self.ended) == set(self.sizes), "not every ticket has ended"
+        self.nothing_twice_nothing_out_of_order()
+        enqueued = set(self.queue)
+        for number, ticket in self.ended.items():
+            failed = {i for a, b in ticket.failed for i in range(a, b + 1)}
+            assert bool(failed) == (ticket.error is not None)
+            surely_not = failed if not isinstance(ticket.error, OutcomeUnknownError) else set()
+            for index in range(self.sizes[number]):
+                body = b"%06d.%03d" % (number, index)
+                if index not in failed:
+                    assert body in enqueued, "lost"
+                if index in surely_not:
+                    assert body not in enqueued, "said to have failed"
+
+
+TestNastyNode = NastyNode.TestCase
+TestNastyNode.settings = settings(
+    max_examples=150,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestNastyNode = pytest.mark.slow(TestNastyNode)

@@ -1,0 +1,184 @@
+"""A publisher over real streams to a node with its queues in memory (`fake_broker`)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_broker import FakeNode
+from on_loops import Run, bodies, until
+
+import ringmq
+from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
+
+
+def test_publishes_are_confirmed_in_order_with_their_properties(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"one", ringmq.Properties(headers={"k": "v"}))
+                await publisher.publish_batch(
+                    [b"two", b"three"], [ringmq.Properties(message_id=name) for name in "23"]
+                )
+                await publisher.publish_batch([])
+                futures = [await publisher.submit(b"%d" % number) for number in range(3000)]
+                await publisher.flush()
+                assert all(future.done() for future in futures)
+                await asyncio.gather(*(publisher.publish(b"x", transient=True) for _ in range(9)))
+            queue = node.queue("q")
+            assert queue.bodies[:4] == [b"one", b"two", b"three", b"0"]
+            assert queue.bodies[3:3003] == [b"%d" % number for number in range(3000)]
+            first, third = queue.messages[1].properties, queue.messages[3].properties
+            assert first is not None
+            assert third is not None
+            assert dict(first.headers) == {"k": "v"}
+            assert third.message_id == "3"
+            assert len(node.batches) < 100
+            assert node.batches[-1].transient
+
+    run(test)
+
+
+def test_wrong_bodies_fail_here_and_at_once(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                with pytest.raises(ringmq.MessageTooLargeError) as caught:
+                    await publisher.publish_batch([b"a", b"x" * (1024 * 1024 + 1)])
+                assert caught.value.limit_bytes == 1024 * 1024
+                assert caught.value.size_bytes == 1024 * 1024 + 1
+                assert caught.value.metadata["index"] == "1"
+                for wrong in ("text", bytearray(b"x"), None):
+                    with pytest.raises(TypeError):
+                        await publisher.publish(wrong)  # type: ignore[arg-type]
+                with pytest.raises(ringmq.BadRequestError):
+                    await publisher.publish_batch([b"1", b"2"], [ringmq.Properties()])
+                await publisher.publish(b"x" * 1024 * 1024)
+            assert len(node.queue("q").messages) == 1
+            with pytest.raises(ringmq.ClosedError):
+                await publisher.publish(b"late")
+
+    run(test)
+
+
+def test_refusals_are_retried_or_told_and_the_order_stays(run: Run) -> None:
+    later = broker.Rejected(
+        reason=common.REASON_TOO_FEW_SYNCHRONISED, retryable=True, retry_after_ms=20
+    )
+    never = broker.Rejected(reason=common.REASON_DISK_FULL, message="disk full")
+    forgotten = broker.Rejected(reason=common.REASON_UNKNOWN_PRODUCER)
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q", window_messages=8) as publisher:
+                node.faults.reject = [None, later, None, None, later]
+                await publisher.publish_batch(bodies(40))
+                assert node.queue("q").bodies == bodies(40)
+                before = publisher.producer_id
+                node.faults.reject = [None, never]
+                with pytest.raises(ringmq.DiskFullError, match="disk full") as caught:
+                    await publisher.publish_batch(bodies(20))
+                assert caught.value.failed == ((2, 3),)
+                assert publisher.producer_id != before
+                node.faults.reject = [forgotten]
+                await publisher.publish(b"last")
+            expected = bodies(40) + bodies(2) + bodies(20)[4:] + [b"last"]
+            assert node.queue("q").bodies == expected
+
+    run(test)
+
+
+def test_a_deadline_ends_the_wait(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q", window_messages=1) as publisher:
+                node.faults.confirm_delay_s = 0.5
+                first = asyncio.create_task(publisher.publish(b"sent", deadline_s=0.1))
+                await until(lambda: bool(node.batches))
+                with pytest.raises(ringmq.WindowFullError):
+                    publisher.publish_nowait(b"no room")
+                with pytest.raises(ringmq.UnavailableError):
+                    await publisher.publish(b"never sent", deadline_s=0.05)
+                with pytest.raises(ringmq.OutcomeUnknownError):
+                    await first
+                node.faults.confirm_delay_s = 0
+                future = await publisher.submit(b"after")
+                await publisher.flush()
+                assert future.done()
+            assert node.queue("q").bodies == [b"sent", b"after"]
+
+    run(test)
+
+
+def test_flush_reports_what_nobody_awaited(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                node.faults.reject = [broker.Rejected(reason=common.REASON_STORE_FAILED)]
+                publisher.publish_nowait(b"x")
+                with pytest.raises(ringmq.StoreFailedError):
+                    await publisher.flush()
+                await publisher.flush()
+
+    run(test)
+
+
+def test_submit_waits_for_room_in_bytes_too(run: Run) -> None:
+    """Also while nothing has been sent: many tasks don't gather more than the window."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q", window_bytes=10_000) as publisher:
+                futures = [publisher.publish_nowait(bytes(4000)) for _ in range(3)]
+                with pytest.raises(ringmq.WindowFullError):
+                    publisher.publish_nowait(b"")
+                waiting = asyncio.create_task(publisher.submit(b"later"))
+                await asyncio.sleep(0)
+                assert not waiting.done()
+                await asyncio.gather(*futures)
+                await (await waiting)
+                assert publisher.outstanding_messages == 0
+            assert len(node.queue("q").bodies) == 4
+
+    run(test)
+
+
+def test_a_deleted_queue_fails_what_waits_and_works_again_once_declared(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"x")
+                await client.delete_queue("q")
+                node.faults.die_after_batches = []
+                node.faults.reject = [broker.Rejected(reason=common.REASON_QUEUE_NOT_FOUND)]
+                with pytest.raises(ringmq.QueueNotFoundError):
+                    await publisher.publish(b"y")
+                await client.declare_queue("q")
+                await publisher.publish(b"z")
+            assert node.queue("q").bodies == [b"z"]
+
+    run(test)
+
+
+def test_cancelling_a_publish_leaves_the_stream_alone(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                node.faults.confirm_delay_s = 0.05
+                for _ in range(3):
+                    with pytest.raises(TimeoutError):
+                        await asyncio.wait_for(publisher.publish(b"x"), 0.01)
+                await publisher.publish(b"y")
+            assert node.opens == 1
+            assert node.queue("q").bodies == [b"x", b"x", b"x", b"y"]
+
+    run(test)

@@ -1,0 +1,35 @@
+"""Tests of the client on every loop that an application may use, in a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+
+import loops
+
+DEADLINE_S = 20.0
+# Runs a test's coroutine on the loop that the fixture `run` was made for.
+Run = Callable[[Callable[[], Coroutine[None, None, None]]], None]
+
+
+def run_on(factory: loops.LoopFactory, test: Callable[[], Coroutine[None, None, None]]) -> None:
+    loops.run(asyncio.wait_for(test(), DEADLINE_S), on=factory)
+    # A publisher or consumer that was closed leaves no task behind.
+    assert not [name for name in loops.left_tasks if name.startswith("ringmq-")]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - the fake node has no event for each of these
+            await asyncio.sleep(0.005)
+
+
+async def seconds(work: Awaitable[object]) -> float:
+    start = time.monotonic()
+    await work
+    return time.monotonic() - start
+
+
+def bodies(count: int) -> list[bytes]:
+    return [b"%06d" % number for number in range(count)]

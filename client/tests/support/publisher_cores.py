@@ -1,0 +1,57 @@
+"""Publisher cores for tests, without a loop. Handles are numbers, properties are text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ringmq.errors import RingMQError
+from ringmq.publishing.core import Limits, PublisherCore
+from ringmq.publishing.flights import Flight
+
+Core = PublisherCore[int, str]
+
+LIMITS = Limits(message_bytes_max=1000, batch_bytes_max=1000, batch_messages_max=100)
+FAR = 1e9
+
+
+def ids() -> Iterator[bytes]:
+    number = 0
+    while True:
+        number += 1
+        yield b"producer-%d" % number
+
+
+def core_of(window_messages: int = 8, producer_id: bytes | None = None) -> Core:
+    source = ids()
+    return PublisherCore(
+        new_id=lambda: next(source),
+        window_messages=window_messages,
+        window_bytes=10_000,
+        producer_id=producer_id,
+    )
+
+
+def bodies_of(flight: Flight[int, str]) -> list[bytes]:
+    return [body for part in flight.slices for body in part.bodies]
+
+
+def submit(core: Core, *bodies: bytes, handle: int = 0, deadline: float = FAR) -> None:
+    core.submit(bodies, (), (), False, deadline, handle)
+
+
+def drain(core: Core) -> list[Flight[int, str]]:
+    flights = []
+    while (flight := core.next_flight()) is not None:
+        flights.append(flight)
+        core.check()
+    return flights
+
+
+def outcome(core: Core) -> dict[int, type[RingMQError] | None]:
+    return {t.handle: type(t.error) if t.error else None for t in core.take_finished()}
+
+
+def open_core(core: Core, last_sequence: int = 0) -> bytes:
+    identity = core.identity()
+    core.opened(last_sequence, LIMITS)
+    return identity

@@ -1,0 +1,105 @@
+"""Which node is asked, which failures are tried again, and the error that is told at last."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import grpc.aio
+import pytest
+from fake_broker import Cluster, FakeNode
+from on_loops import Run, seconds
+
+import ringmq
+from ringmq.calls.known_nodes import parse_seeds
+from ringmq.v1 import common_pb2 as common
+
+
+def test_seeds_are_a_list_or_text() -> None:
+    assert parse_seeds("a:1, b:2,a:1") == ["a:1", "b:2"]
+    assert parse_seeds(["[::1]:7801"]) == ["[::1]:7801"]
+    for wrong in ("", " , ", "nohost", "a:", ":1", "a:99999"):
+        with pytest.raises(ringmq.BadRequestError):
+            parse_seeds(wrong)
+
+
+def test_a_call_goes_on_to_another_node_and_through_a_passing_trouble(run: Run) -> None:
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect([one.address]) as client,
+        ):
+            await one.die()
+            # Known from the cluster's status, not from the seeds.
+            assert (await client.cluster_status()).node == two.address
+            two.faults.fail = [common.REASON_NO_MASTER, common.REASON_REGISTRY_UNAVAILABLE]
+            await client.declare_queue("q")
+            two.faults.fail = [common.REASON_NO_MASTER] * 1000
+            with pytest.raises(ringmq.UnavailableError) as caught:
+                await client.declare_queue("q", deadline_s=1.0)
+            assert caught.value.reason == "NO_MASTER"
+            assert caught.value.retry_after_s == pytest.approx(0.01)
+
+    run(test)
+
+
+def test_a_refusal_after_a_timeout_leaves_the_outcome_unknown(run: Run) -> None:
+    """A purge that was not answered may have been done, whatever the next node says."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            refusals = [common.REASON_TIMEOUT, *[common.REASON_TOO_FEW_SYNCHRONISED] * 100]
+            node.faults.fail = [*refusals]
+            with pytest.raises(ringmq.TimedOutError):
+                await client.purge_queue("q", deadline_s=0.2)
+            # Of what changes nothing, the last word counts.
+            node.faults.fail = [*refusals]
+            with pytest.raises(ringmq.TooFewSynchronisedError):
+                await client.queue("q", deadline_s=0.2)
+            # And a repeat that is answered is an answer.
+            node.faults.fail = [common.REASON_TIMEOUT, common.REASON_QUEUE_NOT_FOUND]
+            with pytest.raises(ringmq.QueueNotFoundError):
+                await client.purge_queue("q")
+            node.faults.fail = [common.REASON_TIMEOUT]
+            assert await client.purge_queue("q") == 0
+
+    run(test)
+
+
+def test_nobody_there_is_unavailable_within_the_deadline(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node:
+            address = node.address
+        with pytest.raises(ringmq.UnavailableError):
+            assert await seconds(ringmq.connect(address, deadline_s=0.5)._connect()) < 2
+
+    run(test)
+
+
+def test_a_port_that_is_not_ours_is_told_from_one_that_is_closed(run: Run) -> None:
+    async def garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    async def test() -> None:
+        # Another gRPC service ...
+        other = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        port = other.add_insecure_port("127.0.0.1:0")
+        await other.start()
+        with pytest.raises(ringmq.NotRingMQError):
+            await ringmq.connect(f"127.0.0.1:{port}", deadline_s=0.3)
+        await other.stop(0)
+        # ... and none at all.
+        server = await asyncio.start_server(garbage, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises((ringmq.UnavailableError, ringmq.TimedOutError)):
+            await ringmq.connect(f"127.0.0.1:{port}", deadline_s=0.5)
+        server.close()
+        await server.wait_closed()
+
+    run(test)

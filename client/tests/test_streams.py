@@ -1,0 +1,110 @@
+"""Streams that break, move, fall silent or are refused: the part that all users share."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_broker import Cluster, FakeNode
+from on_loops import Run, bodies, seconds, until
+
+import ringmq
+
+
+def test_no_queue_is_said_at_once(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            with pytest.raises(ringmq.QueueNotFoundError):
+                await client.publisher("none").open()
+            with pytest.raises(ringmq.QueueNotFoundError):
+                await client.consumer("none").open()
+
+    run(test)
+
+
+@pytest.mark.parametrize("enqueue_the_last", [True, False])
+def test_a_stream_that_breaks_costs_neither_a_loss_nor_a_duplicate(
+    run: Run, enqueue_the_last: bool
+) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            node.faults.die_after_batches = [1, 3, 2, 5]
+            node.faults.enqueue_the_last = enqueue_the_last
+            async with client.publisher("q", window_messages=40) as publisher:
+                await publisher.publish_batch(bodies(1000))
+            assert node.opens == 5
+            assert node.queue("q").bodies == bodies(1000)
+
+    run(test)
+
+
+def test_a_node_that_dies_is_left_for_the_new_master(run: Run) -> None:
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect([one.address, two.address]) as client,
+        ):
+            await client.declare_queue("q")
+            async with client.publisher("q", window_messages=100) as publisher:
+                assert publisher.node_address == one.address
+                work = asyncio.create_task(publisher.publish_batch(bodies(20_000)))
+                await until(lambda: len(cluster.queues["q"].messages) > 2000)
+                cluster.master = two.address
+                await one.die()
+                assert await seconds(work) < 3
+                assert publisher.node_address == two.address
+        assert cluster.queues["q"].bodies == bodies(20_000)
+
+    run(test)
+
+
+def test_a_master_that_cannot_be_reached_is_reached_through_another_node(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as gone:
+            nowhere = gone.address
+        cluster = Cluster(master=nowhere)
+        async with FakeNode(cluster) as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"x")
+                assert publisher.node_address == node.address
+
+    run(test)
+
+
+def test_moved_is_followed(run: Run) -> None:
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect(one.address) as client,
+        ):
+            await client.declare_queue("q")
+            one.faults.moved = [two.address, ""]
+            async with client.publisher("q") as publisher:
+                assert publisher.node_address == two.address
+                await publisher.publish(b"x")
+            # Nobody known: asked for again.
+            async with client.consumer("q") as consumer:
+                assert consumer.node_address == one.address
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_silence_is_noticed_and_ours_is_filled(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            node.heartbeat_ms = 100
+            await client.declare_queue("q")
+            async with client.publisher("q"), client.consumer("q"):
+                await until(lambda: node.heartbeats_seen >= 6)
+                assert node.opens == 2
+                node.faults.heartbeats = False
+                await until(lambda: node.opens >= 4)
+
+    run(test)
