@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 
 import pytest
-from ringsim.explorer.search import Case, Outcomes, explored
+from ringsim.explorer.search import Exploration, explored
+from ringsim.explorer.states import Case
 from ringsim.processes import over_all
 
 QUICK = Case(ops=1, crashes=1)
-# What is required: 3 members, 3 ops, 2 crashes, each between any two effects.
+# The case that the design asks for: 3 members, 3 ops, 2 crashes, each between any two effects.
 LARGEST = Case(ops=3, crashes=2)
 CASES = [
     Case(ops=1, crashes=1, min_insync=2, leases=True),
@@ -30,7 +31,7 @@ MORE = [
 ]
 
 
-def show(case: Case, outcomes: Outcomes) -> None:
+def show(case: Case, outcomes: Exploration) -> None:
     print(f"{case}: {outcomes.states} states, {outcomes.transitions} events", end=", ")
     how_far = "all of them" if outcomes.is_complete else "stopped there"
     print(f"{outcomes.ends} ends; {how_far}")
@@ -45,7 +46,8 @@ def test_all_interleavings_of_one_op_and_one_crash() -> None:
 
 @pytest.mark.slow
 def test_all_interleavings_of_small_cases() -> None:
-    """3 members, 3 ops and 2 crashes (1 115 760 states), and what else there is in rings."""
+    """3 members, 3 ops and 2 crashes (1 115 760 states), then joins, restarts, leases, lost links
+    and lost answers of the registry."""
     cases = [LARGEST, *CASES]
     if os.environ.get("RINGMQ_EXHAUSTIVE"):
         cases += MORE

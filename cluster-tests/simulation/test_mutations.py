@@ -1,4 +1,4 @@
-"""Planted bugs have to be caught: evidence that the evidence is worth something."""
+"""The simulator and the explorer catch planted bugs: else their silence would be no evidence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from itertools import chain
 
 import pytest
 from ringsim import mutations
-from ringsim.explorer.search import Case, ExploredError, Explorer
+from ringsim.explorer.search import Explorer
+from ringsim.explorer.states import Case, ExploredError
 from ringsim.simulator.faults import (
     BreakLink,
     Promote,
@@ -19,7 +20,7 @@ from ringsim.simulator.runs import failures_of, run_scenario
 
 from ringmq_gm.core.member import RingMember
 
-# The master doesn't learn that it has been put out, and is still linked to the others.
+# The master doesn't learn that it has been put out of the ring, and keeps its links.
 STALE_MASTER = Scenario(
     nodes=("a", "b", "c"),
     first_count=3,
@@ -40,7 +41,7 @@ BY_SEEDS: dict[type[RingMember], range] = {
     mutations.ForwardsOnlyNewOps: range(50),
     mutations.ConfirmsAtReceived: range(50),
     mutations.DropsBeforeStable: range(50),
-    # About one seed in 400 sees it, and these are where three do; the explorer always does.
+    # About one seed in 400 shows it; three of these do. The explorer always does.
     mutations.CountsAJoinerTooSoon: range(1100, 1500),
 }
 BY_EXPLORER: dict[type[RingMember], Case] = {
@@ -52,7 +53,7 @@ BY_EXPLORER: dict[type[RingMember], Case] = {
     mutations.CountsAJoinerLate: Case(members=2, joiners=1, ops=2, crashes=1),
     mutations.CountsAJoinerTooSoon: Case(members=2, joiners=1, ops=2, crashes=1),
 }
-# What looks like a bug and is none: all of the case is explored, with a crash between the two.
+# These look like bugs and are none: the whole case is explored, with a crash in between.
 HARMLESS: dict[type[RingMember], Case] = {
     mutations.AppliesBeforeForwarding: Case(ops=2, crashes=1),
 }
@@ -81,7 +82,7 @@ def test_the_explorer_catches(mutation: type[RingMember], case: Case) -> None:
 
 @pytest.mark.parametrize(("mutation", "scenario"), BY_SCENARIO.items(), ids=name_of)
 def test_a_scenario_catches(mutation: type[RingMember], scenario: Scenario) -> None:
-    """With some of the delays that seeds draw; and it shows nothing in the real core."""
+    """With the delays of some seed; and with the same seed the real core shows nothing."""
     for seed in DELAYS:
         if run_scenario(scenario, seed, mutation) is not None:
             assert run_scenario(scenario, seed) is None

@@ -20,8 +20,8 @@ def stories_of(failures: list[Failure]) -> str:
 
 @pytest.mark.slow
 def test_nothing_is_lost_in_ten_thousand_rings() -> None:
-    """Whatever is confirmed is in every later master's log, and on every synchronised disk;
-    and once the faults stop, the ring is whole again, and quiet."""
+    """Every confirmed op is in every later master's log, and on every synchronised disk; and once
+    the faults stop, the ring is whole again, and quiet."""
     failures = run_many(ALL)
     assert not failures, stories_of(failures)
 

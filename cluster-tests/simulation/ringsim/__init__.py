@@ -1,1 +1,1 @@
-"""A whole ring in one thread: virtual time, network, disks, registry, and what must hold."""
+"""A whole ring in one thread: virtual time, network, disks, registry, and the rules that hold."""

@@ -1,4 +1,4 @@
-"""Runs by seed: one, many over all processors, and one again with its story."""
+"""Runs by seed: one run, many over all processors, and one again with its story."""
 
 from __future__ import annotations
 
