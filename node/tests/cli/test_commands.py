@@ -1,4 +1,8 @@
-"""The commands, one after the other, against a node that they start and end themselves."""
+"""The commands against one node: what they print as JSON, and that it is true.
+
+Most tests share one node, and use queues of their own names; its log must have no error in the
+end. The tests of `cluster up` and of the demo start nodes of their own.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,55 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from ringmq_node.cli.app import invoke
+from ringmq_node.cli.cluster.local import LocalCluster
+from ringmq_node.cli.options import run as run_on_loop
 
 Run = Callable[..., Any]
 CLI_DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
+BROKEN = ("lost", "duplicated", "reordered", "unexpected")
+NOT_UTF8 = os.fsdecode(b"\xff\xfe")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    local = LocalCluster.create(tmp_path_factory.mktemp("cluster"), nodes=1, base_port=0)
+    local.start("node1")
+    try:
+        run_on_loop(local.wait_ready())
+        yield local
+        assert local.stop() == (["node1"], [])
+    finally:
+        local.stop()
+    assert local.log_faults() == []
+
+
+def run_json(capsysbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Runs a command with --json; returns what it printed, by lines if there are several."""
+
+    def run(*words: object, code: int = 0) -> Any:
+        got = invoke([*map(str, words), "--json"])
+        out, err = capsysbinary.readouterr()
+        assert got == code, err
+        lines = [json.loads(line) for line in out.splitlines()]
+        return lines[0] if len(lines) == 1 else lines
+
+    return run
+
+
+@pytest.fixture
+def run(
+    cluster: LocalCluster,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Run:
+    monkeypatch.setenv("RINGMQ_SEEDS", cluster.seeds)
+    return run_json(capsysbinary)
+
+
+def names_of(queues: list[dict[str, Any]]) -> list[str]:
+    return [each["queue"] for each in queues]
 
 
 def assert_documented(report: dict[str, Any]) -> None:
@@ -26,9 +76,9 @@ def assert_documented(report: dict[str, Any]) -> None:
     assert [name for name in report if f"`{name}`" not in documented] == []
 
 
-def assert_reflects(address: str) -> None:
-    """The node tells tools like grpcurl what it serves, and in which words."""
-    with grpc.insecure_channel(address) as channel:
+def test_a_node_reflects_its_services(cluster: LocalCluster) -> None:
+    """Tools like grpcurl work without the .proto files."""
+    with grpc.insecure_channel(cluster.seeds) as channel:
         found = ProtoReflectionDescriptorDatabase(channel)
         services = set(found.get_services())
         assert {"ringmq.v1.Broker", "ringmq.v1.Admin", "grpc.health.v1.Health"} <= services
@@ -38,57 +88,37 @@ def assert_reflects(address: str) -> None:
         assert methods["Publish"].input_type.name == "PublishRequest"
 
 
-@pytest.fixture
-def run(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Run]:
-    """Runs a command with --json; returns what it printed, by lines if there are several."""
-
-    def run_json(*words: object, code: int = 0) -> Any:
-        got = invoke([*map(str, words), "--json"])
-        out, err = capsysbinary.readouterr()
-        assert got == code, err
-        lines = [json.loads(line) for line in out.splitlines()]
-        return lines[0] if len(lines) == 1 else lines
-
-    data = tmp_path / "cluster"
-    up = run_json("cluster", "up", "--nodes", 1, "--base-port", 0, "--data", data)
-    try:
-        monkeypatch.setenv("RINGMQ_SEEDS", up["nodes"][0]["address"])
-        yield run_json
-    finally:
-        assert run_json("cluster", "down", "--data", data)["killed"] == []
-
-
-@pytest.mark.slow
-def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
-    """One test, as a node takes a second to start."""
+def test_queues_are_declared_listed_shown_and_deleted(run: Run) -> None:
     status = run("cluster", "status")
     assert [(each["node"], each["state"]) for each in status["nodes"]] == [("node1", "running")]
-
-    assert_reflects(status["nodes"][0]["address"])
-
-    # Queues.
-    assert run("queue", "declare", "q")["replicas_wanted"] == 1
-    run("queue", "declare", "q2")
-    assert [each["queue"] for each in run("queue", "list")] == ["q", "q2"]
+    assert run("queue", "declare", "made.1")["replicas_wanted"] == 1
+    run("queue", "declare", "made.2")
+    assert names_of(run("queue", "list", "made")) == ["made.1", "made.2"]
     assert run("queue", "list", "nothing") == []
-    shown = run("queue", "show", "q")
+    shown = run("queue", "show", "made.1")
     assert [(each["node"], each["synchronised"]) for each in shown["ring"]] == [("node1", True)]
-    run("queue", "show", "none", code=1)
-
-    # Transient queues.
     assert shown["durable"]
+    run("queue", "show", "none", code=1)
+    run("promote", "made.1", "nobody", code=1)
+    assert run("queue", "delete", "made.2")["messages"] == 0
+    assert names_of(run("queue", "list", "made")) == ["made.1"]
+
+
+def test_a_transient_queue_writes_no_journal(run: Run) -> None:
     assert not run("queue", "declare", "t", "--transient")["durable"]
     assert not run("queue", "declare", "t")["durable"]
     run("queue", "declare", "t", "--durable", code=1)
-    run("queue", "declare", "q", "--transient", code=1)
+    run("queue", "declare", "durable")
+    run("queue", "declare", "durable", "--transient", code=1)
     assert run("publish", "t", "--count", 100)["confirmed"] == 100
     assert run("queue", "show", "t")["storage"]["journal_bytes_written"] == 0
     assert [each["durable"] for each in run("queue", "list", "t")] == [False]
     run("queue", "delete", "t")
 
-    # Modes, and where messages are.
+
+def test_a_lazy_queue_says_where_its_messages_are(
+    run: Run, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
     assert run("queue", "declare", "lazy", "--mode", "lazy")["mode"] == "lazy"
     run("queue", "declare", "lazy", "--mode", "default", code=1)
     assert run("publish", "lazy", "--count", 1000, "--size", 5000)["confirmed"] == 1000
@@ -108,6 +138,7 @@ def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[
     assert numbers["journal_bytes_written"] >= storage["journal_bytes_written"]
     assert numbers["rounds"] > 0
     assert numbers["journals_sealed"] == numbers["sealed_bytes"] == 0
+
     changed = run("queue", "mode", "lazy", "default")
     assert changed == {"queue": "lazy", "before": "lazy", "mode": "default"}
     assert run("queue", "show", "lazy")["mode"] == "default"
@@ -118,80 +149,118 @@ def test_commands(run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[
     assert "bytes 0  blocks 0  segments 0" in text
     assert "bodies 5000000  elided 0  journals " in text
     assert run("queue", "delete", "lazy")["messages"] == 1000
-    run("promote", "q", "nobody", code=1)
 
-    # Lines in, lines out.
+
+def test_lines_go_in_and_come_out(run: Run, tmp_path: Path) -> None:
+    run("queue", "declare", "lines")
     lines = tmp_path / "lines"
     lines.write_bytes(b"one\n\nthree \xff\nfour")
-    sent = run("publish", "q", "--file", lines)
+    sent = run("publish", "lines", "--file", lines)
     assert (sent["published"], sent["confirmed"]) == (4, 4)
-    looked = run("consume", "q", "--requeue", "--count", 2)
+    looked = run("consume", "lines", "--requeue", "--count", 2)
     assert [each["body"] for each in looked] == ["one", ""]
-    taken = run("consume", "q", "--count", 3)
+    taken = run("consume", "lines", "--count", 3)
     assert taken[0] == {"position": 0, "redelivered": True, "body": "one"}
     assert taken[2]["body_base64"] == "dGhyZWUg/w=="
-    last = run("consume", "q")
+    last = run("consume", "lines")
     assert (last["position"], last["body"]) == (3, "four")
-    assert run("consume", "q") == []
-    assert run("publish", "q", "--count", 2500, "--size", 10)["confirmed"] == 2500
-    assert run("queue", "purge", "q")["messages"] == 2500
-    assert run("queue", "discard-damaged", "q") == {"queue": "q", "messages": 0}
-    assert run("queue", "show", "q")["messages_damaged"] == 0
+    assert run("consume", "lines") == []
 
-    # The bench, on queues of its own and on one that is there.
+
+def test_removals_count_their_messages(run: Run) -> None:
+    run("queue", "declare", "removals")
+    assert run("publish", "removals", "--count", 2500, "--size", 10)["confirmed"] == 2500
+    assert run("queue", "purge", "removals")["messages"] == 2500
+    discarded = run("queue", "discard-damaged", "removals")
+    assert discarded == {"queue": "removals", "messages": 0}
+    assert run("queue", "show", "removals")["messages_damaged"] == 0
+
+
+def test_the_bench_judges_queues_of_its_own(run: Run) -> None:
+    before = names_of(run("queue", "list"))
     both = run("bench", "both", "--count", 2001, "--queues", 2, "--size", 64, "--window", 100)
     assert (both["count"], both["confirmed"], both["consumed"]) == (2001, 2001, 2001)
-    assert [both[name] for name in ("lost", "duplicated", "reordered", "unexpected")] == [0] * 4
+    assert {name: both[name] for name in BROKEN} == dict.fromkeys(BROKEN, 0)
     assert_documented(both)
     assert both["confirm_ms"]["p50"] > 0 < both["end_to_end_ms"]["max"]
+    # Bodies without room for a stamp are only counted.
     small = run("bench", "both", "--count", 500, "--size", 3)
     assert (small["consumed"], small["lost"], small["end_to_end_ms"]) == (500, None, None)
-    published = run("bench", "publish", "--queue", "q", "--count", 300, "--window", 1)
-    assert (published["confirmed"], published["nacked"]) == (300, 0)
-    run("bench", "both", "--queue", "q", code=1)  # it isn't empty
-    consumed = run("bench", "consume", "--queue", "q")
-    assert (consumed["consumed"], consumed["lost"]) == (300, None)
     assert run("bench", "consume", "--count", 1000)["lost"] == 0
     assert run("bench", "publish", "--seconds", 0.2)["count"] > 0
-    assert [each["queue"] for each in run("queue", "list")] == ["q", "q2"]
+    assert names_of(run("queue", "list")) == before
 
-    # What can't be sent.
-    for option in ("--replicas", "--min-insync"):
-        run("queue", "declare", "new", option, 5_000_000_000, code=2)
-    run("bench", "both", "--count", 10, "--prefetch", 5_000_000_000, code=2)
-    run("queue", "declare", os.fsdecode(b"\xff\xfe"), code=2)
-    run("publish", os.fsdecode(b"\xff\xfe"), "--count", 1, code=2)
-    run("consume", os.fsdecode(b"\xff\xfe"), code=2)
 
-    # Again, with any ports.
-    again = run("cluster", "up", "--nodes", 1, "--base-port", 0, "--data", tmp_path / "cluster")
-    assert again["nodes"][0]["address"] == status["nodes"][0]["address"]
+def test_the_bench_does_not_judge_an_existing_queue(run: Run) -> None:
+    run("queue", "declare", "benched")
+    published = run("bench", "publish", "--queue", "benched", "--count", 300, "--window", 1)
+    assert (published["confirmed"], published["nacked"]) == (300, 0)
+    # `both` would count the 300 messages that are in the queue.
+    run("bench", "both", "--queue", "benched", code=1)
+    consumed = run("bench", "consume", "--queue", "benched")
+    assert (consumed["consumed"], consumed["lost"]) == (300, None)
 
-    # On disk by its name.
-    ids = {each["queue"]: each["id"] for each in run("queue", "list")}
-    assert run("queue", "show", "q")["id"] == ids["q"] != "q"
-    run("cluster", "down", "--data", tmp_path / "cluster")
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["queue", "declare", "new", "--replicas", 5_000_000_000],
+        ["queue", "declare", "new", "--min-insync", 5_000_000_000],
+        ["bench", "both", "--count", 10, "--prefetch", 5_000_000_000],
+        ["queue", "declare", NOT_UTF8],
+        ["publish", NOT_UTF8, "--count", 1],
+        ["consume", NOT_UTF8],
+    ],
+    ids=lambda words: " ".join(map(ascii, words)),
+)
+def test_arguments_that_the_wire_can_not_carry_are_wrong_usage(run: Run, words: list[Any]) -> None:
+    run(*words, code=2)
+
+
+def test_store_finds_a_queue_by_its_name(
+    tmp_path: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From `cluster up` to `cluster down`, and a look at the stopped node's disk."""
+    run = run_json(capsysbinary)
+    local = ("--data", tmp_path / "cluster")
+    up = ("cluster", "up", "--nodes", 1, "--base-port", 0, *local)
+    address = run(*up)["nodes"][0]["address"]
+    try:
+        # The ports of a running cluster stay, even if any free ones would do.
+        assert run(*up)["nodes"][0]["address"] == address
+        monkeypatch.setenv("RINGMQ_SEEDS", address)
+        for name in ("q", "q2"):
+            run("queue", "declare", name)
+        ids = {each["queue"]: each["id"] for each in run("queue", "list")}
+        assert run("queue", "show", "q")["id"] == ids["q"] != "q"
+    finally:
+        assert run("cluster", "down", *local)["killed"] == []
     data = tmp_path / "cluster" / "node1"
     for word in ("q", ids["q"]):
         shown = run("store", "inspect", data, "--queue", word)
         assert (shown["queue"], shown["name"]) == (ids["q"], "q")
     statistics = run("store", "stats", data)
     assert {each["name"]: each["queue"] for each in statistics["queues"]} == ids
-    run("cluster", "up", "--nodes", 1, "--data", tmp_path / "cluster")
 
-    assert run("queue", "delete", "q2")["messages"] == 0
+    again = run("cluster", "up", "--nodes", 1, *local)
+    try:
+        monkeypatch.setenv("RINGMQ_SEEDS", again["nodes"][0]["address"])
+        assert run("queue", "delete", "q2")["messages"] == 0
+    finally:
+        run("cluster", "down", *local)
 
 
-@pytest.mark.slow
 def test_consume_beyond_its_windows(run: Run, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     def refused(*words: object) -> tuple[int, str]:
-        assert invoke(["consume", "q", "--requeue", *map(str, words)]) == 1
+        assert invoke(["consume", "beyond", "--requeue", *map(str, words)]) == 1
         out, err = capsysbinary.readouterr()
         return out.count(b"\n"), err.decode()
 
-    run("queue", "declare", "q")
-    assert run("publish", "q", "--count", 2500, "--size", 10)["confirmed"] == 2500
-    # More than fit into a look.
+    run("queue", "declare", "beyond")
+    assert run("publish", "beyond", "--count", 2500, "--size", 10)["confirmed"] == 2500
+    # A look ends when it can hold no more bytes, or no more messages.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ringmq_node.cli.messages.look.HELD_BYTES_MAX", 10_000)
         assert refused()[0] == 1000
@@ -200,26 +269,24 @@ def test_consume_beyond_its_windows(run: Run, capsysbinary: pytest.CaptureFixtur
         printed, said = refused("--count", 2000)
         assert printed == 100
         assert "stopped after 100 messages, 1000 bytes" in said
-        assert len(run("consume", "q", "--requeue", "--count", 100)) == 100
-    assert run("queue", "show", "q")["messages_ready"] == 2500
-    # More than the window has messages, or bytes.
-    taken = run("consume", "q", "--count", 2100)
+        assert len(run("consume", "beyond", "--requeue", "--count", 100)) == 100
+    assert run("queue", "show", "beyond")["messages_ready"] == 2500
+    # Consuming goes on beyond the prefetch window, in messages and in bytes.
+    taken = run("consume", "beyond", "--count", 2100)
     assert [each["position"] for each in taken] == list(range(2100))
-    assert run("queue", "purge", "q")["messages"] == 400
-    assert run("publish", "q", "--count", 30, "--size", 1_000_000)["confirmed"] == 30
-    assert len(run("consume", "q", "--count", 20)) == 20
-    assert len(run("consume", "q")) == 10
+    assert run("queue", "purge", "beyond")["messages"] == 400
+    assert run("publish", "beyond", "--count", 30, "--size", 1_000_000)["confirmed"] == 30
+    assert len(run("consume", "beyond", "--count", 20)) == 20
+    assert len(run("consume", "beyond")) == 10
 
 
-@pytest.mark.slow
 def test_the_demo_loses_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code = invoke(["demo", "--count", "20000", "--data", str(tmp_path / "demo"), "--json"])
     out, err = capsys.readouterr()
     assert code == 0, err
     report = json.loads(out)
     assert (report["published"], report["confirmed"], report["consumed"]) == (20000,) * 3
-    broken = ("lost", "duplicated", "reordered", "unexpected")
-    assert {name: report[name] for name in broken} == dict.fromkeys(broken, 0)
+    assert {name: report[name] for name in BROKEN} == dict.fromkeys(BROKEN, 0)
     assert report["killed"] is not None
     assert 0 < report["failover_ms"] < 3000
     assert_documented(report)
