@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite
-
 from ringmq_gm import Ring
-from ringmq_node.model.info import MemberInfo, QueueInfo, QueueStorage, ReplicaInfo
+from ringmq_node.model.info import MemberInfo, QueueInfo, ReplicaInfo
 from ringmq_node.model.records import QueueMode
 from ringmq_node.replica.replica import Replica
-from ringmq_node.storage import QueueStore
 
 
 def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
@@ -43,7 +40,7 @@ def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
         next_position=state.next_position,
         digest=state.digest(),
         stable=min((mark.received for mark in marks.values()), default=0),
-        storage=queue_storage(replica.store) if with_storage else None,
+        storage=replica.store.statistics() if with_storage else None,
         **counts,
     )
 
@@ -79,33 +76,6 @@ def replica_info(replica: Replica, *, synchronised: bool, master: bool, epoch: i
         messages=len(state.live),
         messages_missing=len(store.missing),
         digest=state.digest(),
-        mode=QueueMode.LAZY if store.bodies.pager.lazy else QueueMode.DEFAULT,
-        storage=queue_storage(store),
-    )
-
-
-def queue_storage(store: QueueStore) -> QueueStorage:
-    """Looks at every index entry that is in memory."""
-    chain, bodies, written = store.chain(), store.bodies, store.written
-    return QueueStorage(
-        messages_pending=chain.pending,
-        messages_q4=chain.q4,
-        messages_q3=chain.q3,
-        messages_delta=chain.delta,
-        messages_q2=chain.q2,
-        messages_q1=chain.q1,
-        messages_in_memory=bodies.index.messages_in_memory,
-        memory_bytes=bodies.index.memory_bytes,
-        messages_target=bodies.pager.target if isfinite(bodies.pager.target) else None,
-        publish_rate=bodies.pager.rates.publish,
-        deliver_rate=bodies.pager.rates.deliver,
-        acknowledge_rate=bodies.pager.rates.ack,
-        blocks_read=bodies.blocks_read,
-        journal_bytes_written=written.journal_bytes,
-        segment_bytes_written=written.segment_bytes,
-        body_bytes_stored=written.stored_bytes,
-        body_bytes_read=bodies.body_bytes_read,
-        body_bytes_written=written.body_bytes - written.elided_bytes + bodies.body_bytes_paged,
-        body_bytes_elided=written.elided_bytes,
-        segments_loaded=bodies.segments_loaded,
+        mode=QueueMode.LAZY if store.is_lazy else QueueMode.DEFAULT,
+        storage=store.statistics(),
     )

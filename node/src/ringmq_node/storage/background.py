@@ -1,11 +1,12 @@
-"""What threads do for a store beside the group commit.
+"""The work that threads do for a store beside the group commit.
 
-Sealed journals are emptied into segments by one thread, a bounded piece at a time, each
-piece planned on the loop when the one before is done, so that what is acked meanwhile
-isn't written. Another compacts the message stores, at a limited rate. A third reads what
-will be fetched soon.
+One thread empties sealed journals into segments, a bounded piece at a time. Each piece is planned
+on the loop when the one before is done, so that messages acknowledged meanwhile aren't written. A
+second thread compacts the message stores, at a limited rate. A third reads blocks that will be
+fetched soon, and a fourth removes the folders of deleted queues.
 
-Thread rule: threads touch only the job that they are given.
+Thread rule: threads touch only the job that they are given. Everything else is called on the event
+loop's thread.
 """
 
 from __future__ import annotations
@@ -25,56 +26,55 @@ from ringmq_node.storage.disk.threads import Task, Worker
 from ringmq_node.storage.errors import StoreFailedError
 from ringmq_node.storage.lost import look_for_lost
 from ringmq_node.storage.messages import CompactionJob, MessageStore
-from ringmq_node.storage.queue import bodies as bodies_module
-from ringmq_node.storage.queue.bodies import Bodies
 from ringmq_node.storage.queue.condemned import Condemned
 from ringmq_node.storage.queue.entries import IndexEntry
 from ringmq_node.storage.queue.flush import FlushJob, flush
+from ringmq_node.storage.queue.parts import SharedParts
 from ringmq_node.storage.queue.queue_store import QueueStore
-from ringmq_node.storage.queue.read_ahead import AheadJob, read_ahead
+from ringmq_node.storage.queue.read_ahead import AheadJob, ReadAhead, read_ahead
 
 logger = logging.getLogger(__name__)
 
 
-class Host(bodies_module.Host, Protocol):
-    """Who is told."""
+class BackgroundHost(SharedParts, Protocol):
+    """The store, as its background work sees it."""
 
     failure: StoreFailedError | None
 
     def fail(self, error: Exception) -> StoreFailedError:
-        """A write or a sync has failed."""
+        """A write or a sync has failed. Returns the failure that the store raises from now on."""
 
     def has(self, queue: QueueStore) -> bool:
-        """Whether the queue is still there."""
+        """Whether the queue is open, and not deleted."""
 
     def queues(self) -> Sequence[QueueStore]:
-        """Those that are open."""
+        """The queues that are open."""
 
     def threads_done(self) -> None:
-        """Threads have ended work on queues, of which nothing has been told yet."""
+        """Threads have finished work on queues. Called before the outcome is reported."""
 
     def flush_stepped(self) -> None:
-        """A step of the flush has ended, and the next one, if there is any, has begun."""
+        """A step of the flush has ended. If there is a next one, it has begun."""
 
 
 class Background:
     """Of one store. On the event loop's thread."""
 
-    def __init__(self, host: Host, disk: Disk, stores: Sequence[MessageStore]) -> None:
+    def __init__(self, host: BackgroundHost, disk: Disk, stores: Sequence[MessageStore]) -> None:
         self._host = host
         self._disk = disk
         self._stores = stores
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: dict[str, Worker] = {}
         self._flushable: dict[QueueStore, None] = {}
-        self._flushing: tuple[Task, FlushJob] | None = None
-        self._readable: dict[Bodies, None] = {}
+        self._flushing: tuple[Task, QueueStore, FlushJob] | None = None
+        self._readable: dict[ReadAhead, None] = {}
         self._reading: tuple[Task, AheadJob] | None = None
         self._compacting: tuple[Task, MessageStore, CompactionJob] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # The compaction that is under way has met damage.
+        # Whether the compaction that is under way has met damage.
         self._met_damage = False
-        # Looking for the bodies that are lost by it.
+        # The search for the messages whose bodies are lost by such damage.
         self._looking: Iterator[None] | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -107,7 +107,7 @@ class Background:
 
     @property
     def is_flushing(self) -> bool:
-        """Whether a step of it is in a thread."""
+        """Whether a step of the flush is in a thread."""
         return self._flushing is not None
 
     def _begin_flush(self) -> None:
@@ -117,10 +117,10 @@ class Background:
             job = queue.plan_flush() if self._host.has(queue) else None
             if job is None:
                 continue
-            # Behind the others, for its next piece.
+            # Its next piece comes after one piece of each other queue.
             self._flushable[queue] = None
             task = Task(partial(flush, self._disk, job, queue.directory))
-            self._flushing = (task, job)
+            self._flushing = (task, queue, job)
             self._submit("flush", task, partial(self._flush_done, task))
 
     def _flush_done(self, task: Task) -> None:
@@ -130,31 +130,32 @@ class Background:
         self._finish_flush()
         self._begin_flush()
         self._host.flush_stepped()
-        # What it has emptied may be worth it now.
+        # The flush may have released the last references to a file of the message store.
         self._begin_compaction()
 
     def _finish_flush(self) -> None:
         assert self._flushing is not None
-        (task, job), self._flushing = self._flushing, None
+        (task, queue, job), self._flushing = self._flushing, None
         if task.error is not None:
             self._host.fail(task.error)
-        elif self._host.has(job.queue):
-            job.queue.flushed(job)
+        elif self._host.has(queue):
+            queue.flushed(job)
         elif job.condemned is not None:
-            job.queue.bodies.give_back(job.condemned, job.given_back)
+            # The queue was deleted meanwhile, but the message store still counts its references.
+            queue.bodies.give_back(job.condemned, job.given_back)
 
     # -- reading ahead
 
-    def mark_reading(self, bodies: Bodies) -> None:
-        self._readable[bodies] = None
+    def mark_reading(self, ahead: ReadAhead) -> None:
+        self._readable[ahead] = None
         if self._reading is None and self._loop is not None:
             self._loop.call_soon(self._begin_reading)
 
     def _begin_reading(self) -> None:
         while self._readable and self._reading is None and self._runs:
-            bodies = next(iter(self._readable))
-            del self._readable[bodies]
-            job = bodies.ahead.plan()
+            ahead = next(iter(self._readable))
+            del self._readable[ahead]
+            job = ahead.plan()
             if job is None:
                 continue
             task = Task(partial(read_ahead, self._host, job))
@@ -167,10 +168,10 @@ class Background:
         self._host.threads_done()
         (_, job), self._reading = self._reading, None
         if task.error is None:
-            job.bodies.ahead.done(job)
+            job.ahead.done(job)
         else:
-            # What couldn't be read ahead is read when it is wanted, and says then what is wrong.
-            job.bodies.ahead.failed(job)
+            # The blocks are read again when they are wanted, and whoever wants them gets the error.
+            job.ahead.failed(job)
         self._begin_reading()
 
     # -- compaction
@@ -196,7 +197,7 @@ class Background:
             self._timer = self._loop.call_later(delay, self._begin_compaction)
 
     def look_for_garbage(self) -> None:
-        """References have gone since the last look."""
+        """Begins a compaction, if references have gone that make one worth its work."""
         if self._compacting is None and self._timer is None:
             self._begin_compaction()
 
@@ -222,7 +223,7 @@ class Background:
                 self._look_on(self._looking)
 
     def _look_on(self, looking: Iterator[None]) -> None:
-        """One step in each turn of the loop."""
+        """One step of the search in each turn of the loop."""
         if self._loop is None or looking is not self._looking:
             return
         if next(looking, self) is self:
@@ -233,14 +234,15 @@ class Background:
     # -- deleted queues
 
     def remove_folder(self, folder: Path, condemned: Sequence[Condemned]) -> None:
-        """Large files take a while to remove. What a crash leaves is removed at the next start."""
+        """Removes the folder of a deleted queue, in a thread while the loop runs: large files take
+        long. The next start removes a folder that a crash has left."""
         removal = _Removal(self._disk, folder, condemned)
         if self._loop is None:
             removal.run()
             self._give_back(removal.entries)
             return
         task = Task(removal.run)
-        # Not in the thread of the flushes: a large folder takes long, and these must go on.
+        # In a thread of its own: rounds may wait for a flush, so none may wait for a large folder.
         self._submit("remove", task, partial(self._removed, task, removal))
 
     def _removed(self, task: Task, removal: _Removal) -> None:
@@ -259,19 +261,19 @@ class Background:
     def forget(self, queue: QueueStore) -> None:
         """A queue is being deleted: nothing more is begun on it."""
         self._flushable.pop(queue, None)
-        self._readable.pop(queue.bodies, None)
+        self._readable.pop(queue.ahead, None)
 
     def tasks_of(self, queue: QueueStore) -> list[Task]:
-        """What threads do in the queue's folder just now."""
+        """The tasks of threads that work in the queue's folder, as far as they aren't done."""
         tasks: list[Task] = []
-        if self._flushing is not None and self._flushing[1].queue is queue:
+        if self._flushing is not None and self._flushing[1] is queue:
             tasks.append(self._flushing[0])
-        if self._reading is not None and self._reading[1].bodies is queue.bodies:
+        if self._reading is not None and self._reading[1].ahead is queue.ahead:
             tasks.append(self._reading[0])
         return [task for task in tasks if not task.is_done]
 
     def drain(self) -> None:
-        """Waits for the threads, and notes what they did."""
+        """Waits for the threads, and takes over their outcome."""
         self.stop()
         if self._flushing is not None:
             self._flushing[0].wait()
@@ -291,7 +293,7 @@ class Background:
 
 
 class _Removal:
-    """Removes a folder, after reading the references that are in it."""
+    """Removes a folder, after reading the references in its dead segments."""
 
     def __init__(self, disk: Disk, folder: Path, condemned: Sequence[Condemned]) -> None:
         self._disk = disk

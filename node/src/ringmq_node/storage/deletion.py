@@ -1,12 +1,11 @@
-"""How queues are removed from a store, without waiting for the threads that work on them.
+"""Deleting queues, without waiting for the threads that work on them.
 
-A folder can't be renamed under a thread: it writes by path, and would make the folder again. So
-a queue that is deleted takes nothing more and is gone for those who ask, and what it has, in
-memory and on the disk, goes when no thread works on it any more: at once, as a rule, or when the
-round that it is in has ended.
+A thread writes by path. If a folder were renamed under it, the write would make the folder again.
+So a queue that is deleted takes nothing more and can't be found any more, and its memory and its
+files go when no thread works on it: as a rule at once, else when its round or flush has ended.
 
-A power cut before that brings the queue back, as one that nobody has opened. The node knows from
-the registry that it was deleted, and deletes it at its start.
+A power cut before that brings the queue back, as one that nobody has opened. The node's registry
+says that it was deleted, and the node deletes it at its start.
 
 Everything is called on the event loop's thread.
 """
@@ -32,8 +31,9 @@ class Deletions:
         tasks_of: Callable[[QueueStore], list[Task]],
         remove_folder: Callable[[Path, Sequence[Condemned]], None],
     ) -> None:
-        """`tasks_of` says what threads do with a queue just now; `remove_folder` is
-        given folders that nobody finds any more, and the dead segments in them."""
+        """`tasks_of(queue)` returns the tasks of threads that work on it just now.
+        `remove_folder(folder, condemned)` is given a renamed folder, which no start takes for a
+        queue, and the dead segments in it."""
         self._disk = disk
         self._tasks_of = tasks_of
         self._remove_folder = remove_folder
@@ -41,7 +41,8 @@ class Deletions:
         self._gone = 0
 
     def delete(self, queue: QueueStore, folder: Path) -> None:
-        """Nothing more is begun on `queue`. Raises `OSError`."""
+        """Deletes `queue`, now or when its threads are done. The caller begins no further work on
+        it. Raises `OSError`."""
         queue.close()
         self._leaving[queue] = folder
         self.remove_left()
@@ -54,14 +55,16 @@ class Deletions:
             self.remove(folder, queue.bodies.condemned, durable=queue.durable)
 
     def wait(self, name: str) -> None:
-        """Blocks until what had this name is removed. Raises `OSError`, and `DiskHangsError`."""
+        """Blocks until a deleted queue of this name is removed: a new one needs its folder. Raises
+        `OSError`, and `DiskHangsError`."""
         for queue in [queue for queue in self._leaving if queue.queue == name]:
             for task in self._tasks_of(queue):
                 task.wait()
             self.remove_left()
 
     def remove(self, folder: Path, condemned: Sequence[Condemned], *, durable: bool) -> None:
-        """Removes the folder of a queue; it doesn't come back. Raises `OSError`."""
+        """Removes the folder of a queue. When this returns, no power cut brings the queue back, if
+        it was `durable`. Raises `OSError`."""
         self._gone += 1
         gone = folder.with_name(f"{folder.name}.{self._gone}{folders.GONE_SUFFIX}")
         self._disk.rename(folder, gone)

@@ -1,27 +1,27 @@
 """The group commit: one sync round at a time for the whole node.
 
-A round takes what all dirty queues have gathered, writes and syncs their journals in
-threads (one small write on a fast disk in place: see `sync_duration`), and reports on the event
-loop what has become durable. While it is on its way the next one gathers; it begins as
-soon as this one is done. Nothing waits on a timer: on an idle node an append is durable
-after one sync, on a busy one many share it.
+A round takes everything that the dirty queues have gathered, writes and syncs their journals in
+threads (one small write on a fast disk in place: see `disk.sync_duration`), and reports on the
+event loop which ops have become durable. Meanwhile the next round gathers; it begins as soon as
+this one is done. Nothing waits on a timer: on an idle node an append is durable after one sync, on
+a busy node many appends share one.
 
-While journals are sealed faster than they are flushed, rounds wait: so what is appended is
-confirmed later, and whoever waits for that appends less. A round only waits for a step of the
-flush that is in a thread, and that waits for nothing; where the flush itself has to wait for a
-round, none is under way, and the round begins. So neither can wait for the other; and while no
-round ends nothing new comes to the flush, so that its steps come to an end.
+**Bodies before records.** The message stores are written and synced first, so that no journal
+record on the disk ever refers to a body that isn't there.
 
-What gathers while rounds are slow is in memory. Nothing here refuses it, as it is in the ring
-already: `Host.crowded` is told when it is above its bound, and when not any more, and sees to
-it that no more comes. Only while a round is on its way, or waits for the flush, so that an end
-always comes.
+**Waiting for the flush.** If journals are sealed faster than they are flushed, rounds wait: appends
+are confirmed later, and the publishers who wait for that append less. Can the two wait for each
+other? A round waits only for a step of the flush that is in a thread, and such a step waits for
+nothing. Where the flush itself needs a round (for its gates), no step is under way, so the round
+begins. And while no round ends, the flush gets nothing new, so its steps come to an end.
 
-What the message stores have gathered is written and synced first: a journal record never
-refers to a body that isn't there.
+**Crowding.** Ops that gather while rounds are slow are in memory. Nothing here refuses them, as
+the ring has them already. Instead `CommitHost.crowded` is told when they cross their limit, in
+either direction, and keeps more from coming. It is told so only while a round is on its way or
+waits for the flush: only then is an end sure to come.
 
-Thread rule: all but `_write_messages` and `_write_journals`, which touch only what they are
-given, is called on the event loop's thread.
+Thread rule: `_write_messages` and `_write_journals` run in threads and touch only their arguments.
+Everything else is called on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -44,44 +44,46 @@ from ringmq_node.storage.queue.journal import write_pieces
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
 
 
-class Host(Protocol):
-    """Who is told."""
+class CommitHost(Protocol):
+    """The store, as its group commit sees it."""
 
     failure: StoreFailedError | None
     counters: Counters
 
     @property
     def is_behind(self) -> bool:
-        """Whether rounds wait; `resume` is called when that may have changed."""
+        """Whether rounds wait for a step of the flush. The host calls `resume` at its end."""
 
     def fail(self, error: Exception) -> StoreFailedError:
-        """A write or a sync has failed."""
+        """A write or a sync has failed. Returns the failure that the store raises from now on."""
 
     def round_ended(self, jobs: list[CommitJob]) -> None:
-        """All of `jobs` is durable."""
+        """Everything in `jobs` is durable."""
 
     def threads_done(self) -> None:
-        """Threads have ended work on queues, of which nothing has been told yet."""
+        """Threads have finished work on queues. Called before the outcome is reported."""
 
     def crowded(self, on: bool) -> None:
-        """Whether what isn't durable has more bytes than it may."""
+        """Unsynced bytes have crossed their limit, upwards if `on`."""
 
 
 @dataclass(slots=True)
 class Round:
+    """A round that is on its way."""
+
     number: int
     began: float
     stored: list[tuple[MessageStore, MessagesJob]]
     jobs: list[CommitJob]
-    # What it was given; less is written if some of that was removed meanwhile.
+    # Appended since the round before. Fewer are written if publishes among them were elided.
     size_bytes: int
-    # Of the bodies; of the journals, once those are written.
+    # The task that writes the message stores; then the tasks that write the journals.
     first: Task | None = None
     parts: list[Task] = field(default_factory=list)
     parts_left: int = 0
 
     def wait(self) -> None:
-        """Blocks until what has been given to threads is done."""
+        """Blocks until the threads have done all that they were given."""
         for task in ([self.first] if self.first else []) + self.parts:
             task.wait()
 
@@ -95,7 +97,7 @@ class GroupCommit:
     """Of one store."""
 
     def __init__(
-        self, host: Host, disk: Disk, limits: StoreLimits, stores: Sequence[MessageStore]
+        self, host: CommitHost, disk: Disk, limits: StoreLimits, stores: Sequence[MessageStore]
     ) -> None:
         self._host = host
         self._disk = disk
@@ -103,7 +105,8 @@ class GroupCommit:
         self._stores = stores
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: list[Worker] = []
-        # A dict, not a set: what is done first doesn't depend on addresses.
+        # A dict, not a set: the order of the queues in a round must not depend on addresses, or no
+        # simulation could be repeated.
         self._dirty: dict[QueueStore, None] = {}
         self._stores_dirty = False
         self._round: Round | None = None
@@ -134,13 +137,13 @@ class GroupCommit:
             self._schedule()
 
     def resume(self) -> None:
-        """What rounds wait for may be over."""
+        """A step of the flush has ended: a round that has waited for it may begin."""
         if not self._scheduled and self._round is None:
             self._schedule()
         self._look()
 
     def waits_above(self, size_bytes: int) -> bool:
-        """Whether more than this isn't durable, and a round is on its way, or will be."""
+        """Whether more than `size_bytes` are unsynced, and a round is on its way or will begin."""
         under_way = 0 if self._round is None else self._round.size_bytes
         if self._host.counters.gathered_bytes + under_way <= size_bytes:
             return False
@@ -153,7 +156,7 @@ class GroupCommit:
             self._host.crowded(crowded)
 
     async def sync(self) -> None:
-        """Waits until all that has been appended so far is durable. Raises `StoreFailedError`."""
+        """Waits until everything appended so far is durable. Raises `StoreFailedError`."""
         gathered = bool(self._dirty or self._stores_dirty)
         if not gathered and self._round is None:
             return
@@ -162,17 +165,18 @@ class GroupCommit:
         await waiter
 
     def forget(self, queue: QueueStore) -> None:
-        """A queue is being deleted: no more of its journal is written than a thread writes now."""
+        """A queue is being deleted: nothing more of it is given to threads."""
         self._dirty.pop(queue, None)
         current = self._round
         if current is not None and not current.parts:
             for job in current.jobs:
                 if job.queue is queue:
-                    # It would go to a folder that is not its own any more.
+                    # The folder is about to be renamed. A write by the old path would make it
+                    # again, and the next start would find the deleted queue.
                     job.pieces.clear()
 
     def tasks_of(self, queue: QueueStore) -> list[Task]:
-        """What threads do just now with what the queue has given them."""
+        """The tasks of threads that write the queue's journal, as far as they aren't done."""
         current = self._round
         if current is None or not any(job.queue is queue for job in current.jobs):
             return []
@@ -180,8 +184,8 @@ class GroupCommit:
         return [task for task in tasks if not task.is_done]
 
     def drain(self, queues: Iterable[QueueStore]) -> None:
-        """Waits for the threads, commits what is left in this one, and ends the journals of
-        `queues`. Raises `OSError`."""
+        """Waits for the threads, commits the rest in this one, and ends the journals of `queues`.
+        Raises `OSError`."""
         self._loop = None
         current, self._round = self._round, None
         if current is not None:
@@ -202,13 +206,14 @@ class GroupCommit:
         self._commit_here([queue for queue in queues if queue.end()])
 
     def commit_new(self, queue: QueueStore) -> None:
-        """Makes a new queue durable, beside the round that may be on its way. Raises `OSError`."""
+        """Makes a new queue durable in this thread, beside the round that may be on its way. Raises
+        `OSError`."""
         job = queue.take()
         _write_journals(self._disk, [job])
         queue.committed(job)
 
     def _commit_here(self, queues: Sequence[QueueStore]) -> None:
-        """A round in the place where it is called. Raises `OSError`."""
+        """A whole round in this thread. Raises `OSError`."""
         jobs = [queue.take() for queue in queues]
         stored = self._take_stored()
         _write_messages(self._disk, [job for _, job in stored])
@@ -226,7 +231,7 @@ class GroupCommit:
     # -- one round
 
     def _schedule(self) -> None:
-        # At the end of this turn of the loop: all that it appends shares the round.
+        # At the end of this turn of the loop: all its appends share the round.
         if self._loop is not None and (self._dirty or self._stores_dirty):
             self._scheduled = True
             self._loop.call_soon(self._begin)
@@ -248,7 +253,8 @@ class GroupCommit:
             return
         if self._host.is_behind:
             return
-        # What a queue takes back of what it has given to a message store is not written.
+        # Queues first: taking a queue elides publishes, and bodies that it takes back from a
+        # message store by that are then not written.
         jobs = [queue.take() for queue in self._dirty]
         stored = self._take_stored()
         self._dirty.clear()
@@ -271,7 +277,7 @@ class GroupCommit:
             self._write_journals(current)
 
     def _in_place(self, current: Round) -> None:
-        """A round without threads: `sync_duration` says when that is right."""
+        """A round on the event loop's own thread."""
         error: Exception | None = None
         try:
             _write_journals(self._disk, current.jobs)
@@ -318,7 +324,7 @@ class GroupCommit:
         for store, stored in current.stored:
             store.committed(stored)
         self._host.round_ended(current.jobs)
-        # The next one is on its way before the news of this one spreads.
+        # The next round is on its way before the callers of `sync` hear of this one.
         self._begin()
         self.release_waiters()
 
@@ -328,7 +334,7 @@ class GroupCommit:
         return self._workers[index]
 
     def release_waiters(self) -> None:
-        """Tells those who wait in `sync` what is known now."""
+        """Wakes the callers of `sync` whose round is done, and all of them after a failure."""
         waiting: list[tuple[int, asyncio.Future[None]]] = []
         for number, waiter in self._waiters:
             if waiter.done():

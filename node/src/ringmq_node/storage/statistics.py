@@ -1,4 +1,4 @@
-"""What a store counts, for whoever watches it."""
+"""The numbers of a store, for the people who watch it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ringmq_node.storage.messages import MessageStoreStatistics
 
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
-    """Counts since `Store.open`, except where it says now."""
+    """Counts since `Store.open`; a name that ends in `now` is of this moment."""
 
     queues_now: int
     queue_memory_bytes_now: int
@@ -17,7 +17,7 @@ class StoreStatistics:
     rounds: int
     files_synced: int
     journal_bytes_written: int
-    # Journals sealed; those not yet flushed; bytes that went to segments.
+    # Journals that were sealed; sealed ones that are not flushed yet, and their bytes.
     journals_sealed: int
     journals_sealed_now: int
     sealed_bytes_now: int
@@ -30,6 +30,6 @@ class StoreStatistics:
     # Blocks read back from disk.
     blocks_read: int
     failed_now: bool
-    # Of the message stores.
+    # The two message stores.
     messages: MessageStoreStatistics
     messages_transient: MessageStoreStatistics

@@ -1,12 +1,13 @@
 """The store of one node: one data directory, its queues, and its message stores.
 
-What is appended becomes durable by the group commit (`rounds`); what threads do beside it
-(flushing, compaction, reading ahead) is in `background`. Here it is put together.
+Here the parts are put together. Appended ops become durable by the group commit (`rounds`). Other
+work of threads (flushing, compaction, reading ahead) is in `background`, and `memory` keeps the
+queues within their budget.
 
-A write or sync that fails closes the store for writes, at once and for good: after a
-failed fsync nobody knows what is on the disk, and trying again would say "durable" of
-what isn't. `on_failed` is called once, `append` and `sync` raise, reads go on. So does a call
-of the disk that doesn't come back (`watch`): whatever waits for it would wait for ever.
+A write or sync that fails closes the store for writes, at once and for good. After a failed fsync
+nobody knows which bytes are on the disk, and a second try would report bytes as durable that
+aren't. `on_failed` is called once, `append` and `sync` raise, reads go on. The same happens if a
+call of the disk doesn't come back (`disk.watch`), as whoever waits for it would wait for ever.
 
 Thread rule: everything is called on the event loop's thread.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -34,27 +34,29 @@ from ringmq_node.storage.errors import (
     failure_of,
 )
 from ringmq_node.storage.limits import Counters, StoreLimits
+from ringmq_node.storage.memory import QueueMemory
 from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.queue.bodies import Bodies
+from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
+from ringmq_node.storage.queue.read_ahead import ReadAhead
 from ringmq_node.storage.queue.recovery import recover
 from ringmq_node.storage.rounds import GroupCommit
 from ringmq_node.storage.statistics import StoreStatistics
 
 logger = logging.getLogger(__name__)
 
-# How often queues are looked at that have nothing to do.
+# How often idle queues, the memory budget and the disk's calls are looked at.
 TICK_S = 1.0
-# Of the damage that is found in a queue at a start. A file that is gone is one for each record.
+# Damage that is logged of a queue at a start. A lost file is one report for each of its records.
 REPORTS_LOGGED_MAX = 20
 
 
-def _nobody(queue: QueueStore) -> None:
-    """Until the node sets `on_durable`."""
+def _tell_nobody(queue: QueueStore) -> None:
+    """`on_durable`, until the node sets it."""
 
 
-def _stop_nobody(crowded: bool) -> None:
-    """Until the node sets `on_crowded`."""
+def _stop_tell_nobody(crowded: bool) -> None:
+    """`on_crowded`, until the node sets it."""
 
 
 def _log_failure(error: StoreError) -> None:
@@ -73,22 +75,24 @@ class Store:
         disk = self.disk
         self.limits = limits
         self.counters = Counters()
-        # Called on the loop after each round, for each queue of which more is durable; for a
-        # transient one soon after each append.
-        self.on_durable: Callable[[QueueStore], None] = _nobody
+        # Called on the loop after each round, for each queue with ops or fills that it has made
+        # durable; for a transient queue soon after each append.
+        self.on_durable: Callable[[QueueStore], None] = _tell_nobody
         # Called on the loop, once.
         self.on_failed: Callable[[StoreError], None] = _log_failure
-        # Called on the loop when what isn't durable comes to be above `unsynced_bytes_max`, and
-        # when it isn't any more. What it stops for that long must not be what is waited for.
-        self.on_crowded: Callable[[bool], None] = _stop_nobody
+        # Called on the loop when unsynced bytes cross `unsynced_bytes_max`, in either direction.
+        # Whatever it stops for that time must not be needed for a round to end.
+        self.on_crowded: Callable[[bool], None] = _stop_tell_nobody
         self.failure: StoreFailedError | None = None
         self._owned = owned
         self._folders, self.corruptions = folders.find_queues(disk, directory)
         self._queues: dict[str, QueueStore] = {}
-        # Until each of these has been opened or deleted, nobody knows what is garbage.
+        # Folders of queues that are neither opened nor deleted yet. Until all are, nobody knows
+        # which bodies in the message store are referred to, so none is collected.
         self._unopened = {folder.name for folder in self._folders.values()}
         for report in self.corruptions:
-            # A folder whose queue's name is lost; opened as what it was, it has it again.
+            # This folder's queue name is lost. If a queue of the right name is opened, it gets the
+            # folder, with all that is in it.
             logger.error("%s", report)
             self._unopened.add(Path(report.file).parent.name)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,13 +113,10 @@ class Store:
         self._commit = GroupCommit(self, disk, limits, stores)
         self._background = Background(self, disk, stores)
         self._deletions = Deletions(disk, self._tasks_of, self._background.remove_folder)
-        self._duration_s = math.inf
-        self._paging: dict[Bodies, None] = {}
-        # Queues that have more to let go of than fits one turn of the loop.
-        self._reducing: dict[Bodies, None] = {}
-        # Queues that something was appended to, and in which tick that was last.
+        self._memory = QueueMemory(self)
+        # Queues with an append lately, and the tick in which the last one was.
         self._active: dict[QueueStore, int] = {}
-        # Transient queues that have more than `on_durable` was told of.
+        # Transient queues with appends that `on_durable` was not told of yet.
         self._transient_appended: dict[QueueStore, None] = {}
         self._ticks = 0
         self._closed = False
@@ -134,7 +135,7 @@ class Store:
         """Opens a data directory, or makes it.
 
         Raises `DirectoryInUseError`, `ForeignDirectoryError`, `UnsupportedFormatError`,
-        `CorruptError` if what says whose it is can't be read, and `OSError`.
+        `CorruptError` if `store.meta`, which names the owner, is damaged, and `OSError`.
         """
         limits = limits or StoreLimits()
         if disk is not None:
@@ -153,16 +154,17 @@ class Store:
     # -- queues
 
     def queue_names(self) -> list[str]:
-        """All queues that are in the directory, opened or not."""
+        """All queues of the directory, opened or not."""
         return sorted(self._folders)
 
     def open_queue(self, queue: str, *, durable: bool = True, label: str = "") -> QueueStore:
-        """The queue, new or as it was; the same object if it is open already.
+        """The queue, new or recovered; the same object if it is open already.
 
-        A new one is synced: blocks for about a millisecond. Of an old one the files' headers are
-        read. One that isn't `durable` is always new and empty, whatever there was under its
-        name, and nothing is synced. `label`: see `directory`. Raises `StoreFailedError`,
-        `UnsupportedFormatError`, or `ValueError` for a name that isn't legal.
+        Blocks: a new queue is synced, which takes about a millisecond; of an old one the journals
+        and the headers of segments are read. A queue that isn't `durable` is always new and empty,
+        whatever was under its name before, and nothing of it is synced. `label` is the name that
+        people use. Raises `StoreFailedError`, `UnsupportedFormatError`, or `ValueError` for a name
+        that isn't legal.
         """
         opened = self._queues.get(queue)
         if opened is not None:
@@ -188,7 +190,7 @@ class Store:
             raise failure from error
         self._folders[queue] = folder
         self._queues[queue] = opened
-        opened.set_duration(self._duration_s)
+        self._memory.opened(opened)
         self._unopened.discard(folder.name)
         self._collect_if_known()
         if opened.flushable:
@@ -200,9 +202,9 @@ class Store:
     def delete_queue(self, queue: str) -> None:
         """Removes a queue and all its messages. Blocks for a sync.
 
-        When this returns it doesn't come back; but if a thread is writing to it just now, it is
-        only gone for those who ask, and removed when the thread has done: until then a power cut
-        may bring it back. Raises `KeyError` for a queue that isn't there, and `StoreFailedError`.
+        As a rule the queue is gone for good when this returns. If a thread is working on its files
+        just now, they are removed when that thread is done, and until then a power cut brings the
+        queue back. Raises `KeyError` for an unknown queue, and `StoreFailedError`.
         """
         self.check_writable()
         folder = self._folders.pop(queue)
@@ -215,8 +217,7 @@ class Store:
                 self._commit.forget(opened)
                 self._background.forget(opened)
                 self._active.pop(opened, None)
-                self._paging.pop(opened.bodies, None)
-                self._reducing.pop(opened.bodies, None)
+                self._memory.forget(opened)
                 self._deletions.delete(opened, folder)
         except OSError as error:
             raise self.fail(error) from error
@@ -242,30 +243,32 @@ class Store:
             self._loop.call_soon(self._report_transient)
         timer = self._loop.call_later(TICK_S, self._tick)
         try:
+            self._memory.start(self._loop)
             self._commit.start(self._loop)
             self._background.start(self._loop)
             await self._stopped
         finally:
             timer.cancel()
             self._loop = self._stopped = None
+            self._memory.stop()
             self._commit.stop()
             self._background.stop()
 
     async def sync(self) -> None:
-        """Waits until all that has been appended so far is durable. Wants `run` to run.
+        """Waits until everything appended so far is durable. Needs `run` to be running.
 
-        Raises `StoreFailedError` if it can't become so.
+        Raises `StoreFailedError` if the store fails before that.
         """
         self.check_writable()
         await self._commit.sync()
 
     def close(self) -> None:
-        """Makes everything durable and closes the files; transient queues are removed.
-        Blocks; may be called twice.
+        """Makes everything durable, removes transient queues and closes the files. Blocks; may be
+        called twice.
 
-        `on_durable` is not called any more: `sync` first, if someone wants to be told.
-        After a failure it only closes the files. If the disk hangs, not even that: a thread has
-        them, and may write yet; so the directory stays locked until the process has ended.
+        `on_durable` is not called any more: call `sync` first if somebody waits for it. After a
+        failure, `close` only closes the files. If the disk hangs, it leaves them open: a thread
+        has them and may still write, so the directory stays locked until the process ends.
         """
         if self._closed:
             return
@@ -296,6 +299,7 @@ class Store:
     def _drain(self) -> None:
         """Waits for the threads, then commits the rest in this one."""
         loop, self._loop = self._loop, None
+        self._memory.stop()
         try:
             self._background.drain()
             self._commit.drain(self._queues.values())
@@ -307,6 +311,8 @@ class Store:
             raise self.fail(error) from error
         finally:
             self._loop = loop
+            if loop is not None:
+                self._memory.start(loop)
 
     def statistics(self) -> StoreStatistics:
         counters = self.counters
@@ -334,22 +340,18 @@ class Store:
     # -- memory
 
     def ram_durations(self, now: float) -> dict[str, float]:
-        """For how many seconds the messages in memory of each queue last; infinite if idle.
+        """For how many seconds each queue's messages in memory last; infinite if it is idle.
 
         `now` in seconds, of any clock that doesn't go back.
         """
-        return {name: queue.tick(now) for name, queue in self._queues.items()}
+        return self._memory.durations(self._queues, now)
 
     def set_duration(self, duration_s: float) -> None:
-        """For how many seconds each queue may have messages in memory."""
-        self._duration_s = duration_s
-        for queue in self._queues.values():
-            queue.set_duration(duration_s)
-            if not math.isinf(duration_s):
-                queue.seal_for_memory()
+        """For how many seconds each queue may hold messages in memory."""
+        self._memory.set_duration(duration_s, self._queues.values())
 
     def _tick(self) -> None:
-        """What has been idle for a while is put in order; memory above the budget is freed."""
+        """Looks for a hanging disk, has idle queues flushed, and memory above the budget freed."""
         if self._loop is None or self.failure is not None:
             return
         late = self._watched.look(TICK_S, self.limits.disk_timeout_s)
@@ -365,20 +367,13 @@ class Store:
         ]
         for queue in idle:
             del self._active[queue]
-            queue.seal()
-        over = self.counters.queue_memory_bytes > self.limits.queue_memory_bytes_max
-        for queue in self._queues.values():
-            if over:
-                queue.seal_for_memory()
-                queue.bodies.forget_recent()
-            if over or queue.bodies.pager.wants_reducing:
-                queue.bodies.pager.reduce()
+            queue.seal_if_large()
+        self._memory.keep_budget(self._queues.values())
         self._background.look_for_garbage()
 
-    # -- what the queues ask for (`queue_store.Host`)
+    # -- for the queues (`QueueHost`)
 
     def messages(self, *, transient: bool) -> MessageStore:
-        """The message store for such messages."""
         return self._transient if transient else self._persistent
 
     def check_writable(self) -> None:
@@ -387,7 +382,7 @@ class Store:
 
     def mark_dirty(self, queue: QueueStore) -> None:
         if not queue.durable:
-            # Once for all that is appended in this turn of the loop.
+            # One report for all appends of this turn of the loop.
             if not self._transient_appended and self._loop is not None:
                 self._loop.call_soon(self._report_transient)
             self._transient_appended[queue] = None
@@ -400,62 +395,39 @@ class Store:
             self._background.mark_flushable(queue)
 
     async def wait_room(self) -> None:
-        # Once, not until there is room: the ring may take all of that.
+        # For one round, not until there is room: ops of the ring may fill all of it again and
+        # again, and the caller would never get its turn.
         if self._commit.waits_above(self.limits.unsynced_bytes_max // 2):
             await self._commit.sync()
 
-    def mark_paging(self, bodies: Bodies) -> None:
-        self._paging[bodies] = None
+    def mark_paging(self, pager: Pager) -> None:
+        self._memory.mark_paging(pager)
         self._commit.mark_stores()
 
-    def mark_reading(self, bodies: Bodies) -> None:
-        self._background.mark_reading(bodies)
+    def mark_reading(self, ahead: ReadAhead) -> None:
+        self._background.mark_reading(ahead)
 
-    def mark_reducing(self, bodies: Bodies) -> None:
-        if self._loop is None:
-            # There are no others.
-            while bodies.pager.reduce_some():
-                pass
-            return
-        if not self._reducing:
-            self._loop.call_soon(self._reduce)
-        self._reducing[bodies] = None
+    def mark_reducing(self, pager: Pager) -> None:
+        self._memory.mark_reducing(pager)
 
-    def _reduce(self) -> None:
-        """One step of one queue in each turn of the loop."""
-        if self._loop is None or self.failure is not None or not self._reducing:
-            return
-        bodies = next(iter(self._reducing))
-        del self._reducing[bodies]
-        if bodies.pager.reduce_some():
-            self._reducing[bodies] = None
-        if self._reducing:
-            self._loop.call_soon(self._reduce)
-
-    # -- what the threads report (`rounds.Host`, `background.Host`)
+    # -- for the work of threads (`CommitHost`, `BackgroundHost`)
 
     def queues(self) -> list[QueueStore]:
-        """Those that are open."""
         return [*self._queues.values()]
 
     def has(self, queue: QueueStore) -> bool:
-        """Whether the queue is still there."""
         return self._queues.get(queue.queue) is queue
 
     def round_ended(self, jobs: list[CommitJob]) -> None:
-        """All of `jobs` is durable."""
         self.counters.rounds += 1
         for job in jobs:
             if not self.has(job.queue):
-                # Deleted meanwhile: nobody else will say that its bodies are not wanted.
+                # Deleted meanwhile. The deletion has released what the queue still referred to,
+                # not the bodies that it had given to this round to release.
                 job.queue.bodies.released(job.releases)
             elif job.queue.committed(job) and self._loop is not None:
                 self._loop.call_soon(self._report_durable, job.queue)
-        if self._paging:
-            paging, self._paging = self._paging, {}
-            for bodies in paging:
-                if bodies.pager.page_out_done():
-                    self._paging[bodies] = None
+        self._memory.round_ended()
 
     def _report_transient(self) -> None:
         queues, self._transient_appended = self._transient_appended, {}
@@ -473,12 +445,10 @@ class Store:
 
     @property
     def is_behind(self) -> bool:
-        """Whether rounds wait for a step of the flush that is under way."""
         over = self.counters.sealed_bytes > self.limits.sealed_bytes_max
         return over and self._background.is_flushing
 
     def flush_stepped(self) -> None:
-        """A step of the flush has ended, and the next one, if there is any, has begun."""
         self._commit.resume()
 
     def crowded(self, on: bool) -> None:

@@ -19,7 +19,6 @@ from node.tests.storage.engine.hand import by_hand
 from node.tests.storage.engine.machine import Engine
 from node.tests.storage.engine.model import Queue
 
-from ringmq_node.replica.description import queue_storage
 from ringmq_node.storage import StoreLimits
 from ringmq_node.storage.queue.paging import Chain
 
@@ -185,7 +184,7 @@ def test_reads_and_writes_are_told_in_bytes_of_bodies(engine: Engine) -> None:
     flushed(engine)
     engine.remember(0.0)
     engine.settle()
-    said = queue_storage(engine.queues["a"].store)
+    said = engine.queues["a"].store.statistics()
     assert said.body_bytes_written == 4 * SEGMENT * 30 + 2 * 50
     assert said.body_bytes_elided == 100
     assert said.body_bytes_read == said.segments_loaded == said.blocks_read == 0
@@ -193,7 +192,7 @@ def test_reads_and_writes_are_told_in_bytes_of_bodies(engine: Engine) -> None:
     # The first positions of the first segment have been purged.
     assert engine.queues["a"].store.chain().delta == 2 * SEGMENT
     engine.browse("a", 0, 5 * SEGMENT)
-    said = queue_storage(engine.queues["a"].store)
+    said = engine.queues["a"].store.statistics()
     assert said.body_bytes_read == 2 * SEGMENT * 30
     assert said.segments_loaded == 3
     assert said.body_bytes_written == said.body_bytes_elided == 0

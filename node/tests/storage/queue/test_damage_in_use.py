@@ -206,7 +206,7 @@ def test_bodies_that_compaction_finds_damaged_are_missing(folded: bool) -> None:
         disk.write(spoilt[0][0], spoilt[0][1], [b"?"], sync=True)
         append(queue, Remove(tuple((at, at + 3999) for at in range(1000, batches * 1000, 5000))))
         await store.sync()
-        queue.bodies.pager.fold()
+        queue.pager.fold()
         assert bool(queue.bodies.index.deltas) is folded
         store._background.look_for_garbage()
         await until(lambda: lost)

@@ -222,7 +222,7 @@ def test_what_was_sealed_or_replaced_before_its_remove_is_written_whole() -> Non
 
     def seal(queue: QueueStore) -> None:
         publish(queue, "sealed")
-        queue.seal()
+        queue.seal_if_large()
         append(queue, Remove(((2, 7),)))
 
     def install(queue: QueueStore) -> None:

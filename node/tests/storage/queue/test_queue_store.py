@@ -250,7 +250,7 @@ def test_memory_of_what_was_consumed_is_given_back_before_the_journal_is_sealed(
             await store.sync()
 
     run_store(store, work)
-    journal = queue._journal.file
+    journal = queue._log.file
     assert store.statistics().journals_sealed == 0
     assert len(journal.entries) <= 1_001
     assert len(queue.bodies.index._entries) <= 100
@@ -412,7 +412,7 @@ def test_idle_journal_of_a_large_state_is_sealed_once() -> None:
         append(queue, Remove(tuple((at, at) for at in range(0, 2000, 2))))
         await store.sync()
         for _ in range(3):
-            queue.seal()
+            queue.seal_if_large()
             await store.sync()
         assert store.statistics().journals_sealed == 1
 

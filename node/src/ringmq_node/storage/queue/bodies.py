@@ -1,16 +1,15 @@
 """Where the bodies of one queue's live messages are, and which of them are in memory.
 
-Keeps the index, reads blocks and unfolds deltas, and holds the references to the message
-stores. What is let go of and folded is the business of `pager`, what is read before it is
-wanted that of `read_ahead`.
+Keeps the index, reads blocks, unfolds deltas, and holds the queue's references to the message
+stores. The queue's `Pager` decides which blocks leave memory, its `ReadAhead` which come back.
 
-A body that is needed and not in memory is read at once, on the event loop: one block, or the
+A body that is wanted and not in memory is read at once, on the event loop: one block, or the
 headers of one segment. Reading ahead, in a thread, makes that rare.
 
 Invariants (`check`):
 * each live position has its body in the index, or is in `missing`, never both;
-* `live_bytes` is the size of all bodies in the index that are live;
-* what can't be read from disk is in memory;
+* `live_bytes` is the size of all live bodies in the index;
+* a block that can't be read from disk is in memory;
 * each living entry with a location holds one reference to it, a delta one for each such entry.
 """
 
@@ -19,68 +18,47 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.state import ReplicatedState
-from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format.checkpoint import Cut
 from ringmq_node.storage.format.references import RecordLocation
-from ringmq_node.storage.limits import Counters, StoreLimits
-from ringmq_node.storage.messages import MessageStore
 from ringmq_node.storage.queue import paging
 from ringmq_node.storage.queue.condemned import Condemned
 from ringmq_node.storage.queue.entries import Delta, IndexEntry, QueueFile
 from ringmq_node.storage.queue.index import RunIndex
 from ringmq_node.storage.queue.loading import load_segment
-from ringmq_node.storage.queue.pager import Pager
-from ringmq_node.storage.queue.read_ahead import ReadAhead
+from ringmq_node.storage.queue.parts import SharedParts
 from ringmq_node.storage.queue.recovery import Recovered
 from ringmq_node.storage.queue.segments import read_block
 
 logger = logging.getLogger(__name__)
 
 
-class Host(Protocol):
-    """What the bodies of a queue want of the store that they are in."""
-
-    disk: Disk
-    limits: StoreLimits
-    counters: Counters
-
-    def messages(self, *, transient: bool) -> MessageStore:
-        """The message store for such messages."""
-
-    def mark_paging(self, bodies: Bodies) -> None:
-        """Something was put into a message store that no journal says anything of."""
-
-    def mark_reading(self, bodies: Bodies) -> None:
-        """There is something to be read ahead."""
-
-    def mark_reducing(self, bodies: Bodies) -> None:
-        """`reduce_some` is to be called, when others have had their turn."""
-
-
 class Bodies:
-    """Of one queue. All on the event loop's thread."""
+    """Of one queue. Everything is called on the event loop's thread."""
 
     def __init__(
         self,
-        host: Host,
+        shared: SharedParts,
         found: Recovered,
         *,
         gate: Callable[[], int],
         on_emptied: Callable[[QueueFile], None],
         on_lost: Callable[[IndexEntry | None], None],
     ) -> None:
-        """`gate()`: the round that has to be over for what has happened so far to be durable.
-        `on_emptied(file)`: an entry has left that file. `on_lost(entry)`: more is
-        missing, and what of: nothing for a segment whose headers are damaged."""
+        """Takes over what recovery has found.
+
+        `gate()` returns the number of the sync round that makes all that has happened so far
+        durable. `on_emptied(file)` is called when an entry has left that file, and
+        `on_lost(entry)` when live bodies turn out to be lost: those of `entry`, or, with None,
+        those of a segment whose headers are damaged.
+        """
         self.live: RangeSet = found.state.live
         self.missing: RangeSet = found.missing
-        # Body bytes of all live messages that are not missing.
+        # Of all live messages that are not missing.
         self.live_bytes = found.body_bytes
         self.index: RunIndex = found.index
         self.segments: dict[int, QueueFile] = found.segments
@@ -89,61 +67,56 @@ class Bodies:
         self.next_position = found.state.next_position
         self.condemned: deque[Condemned] = deque()
         self._releasing: list[RecordLocation] = []
-        # Since the queue was opened; of bodies only, without properties and tables.
+        # Read back from disk since the queue was opened. Bytes of bodies, without properties.
         self.blocks_read = 0
         self.body_bytes_read = 0
         self.segments_loaded = 0
-        # Of transient messages, given to the transient message store.
-        self.body_bytes_paged = 0
-        self._host = host
+        # The position behind the last one that a consumer was given; 0 if none was.
+        self.next_fetch = 0
+        self._shared = shared
         self._gate = gate
         self._on_emptied = on_emptied
         self._on_lost = on_lost
-        self._recent: IndexEntry | None = None
-        self._recent_block: Block | None = None
-        self.pager = Pager(host, self)
-        self.ahead = ReadAhead(host, self)
+        # The block that was read last, kept beside the memory budget: a consumer with a small
+        # prefetch takes several times from one block.
+        self._recent: tuple[IndexEntry, Block] | None = None
         self._accounted = 0
         self.account()
 
     @property
     def head(self) -> int:
         """The position that is fetched next."""
-        first = self.live.first if self.live else self.next_position
-        return first if self.ahead.next is None else max(self.ahead.next, first)
+        return max(self.next_fetch, self.live.first if self.live else self.next_position)
 
     # -- what comes and goes
 
     def add(self, entry: IndexEntry) -> None:
-        """A living entry of a new message, with its block."""
+        """Takes in a living entry of new messages, with its block."""
         self.index.add(entry)
         self.live_bytes += entry.body_bytes
         self.account()
-        if entry.transient and self.pager.wants_less:
-            # No round will make it durable, as it does others.
-            self.pager.let_go(entry)
 
     def before_removal(self, ranges: tuple[Range, ...]) -> None:
-        """These positions will cease to be live: what is folded of them has to be known."""
+        """`ranges` are about to die: unfolds the deltas of which only a part dies."""
         if not self.index.deltas or not ranges:
             return
         going = RangeSet(ranges)
         for delta in self.index.folded(going.first, going.last):
             rest = RangeSet(self.live.intersection(delta.first, delta.last))
-            # A delta that dies of it as a whole stays folded; so does one that it leaves alone.
+            # Stays folded: a delta that dies as a whole, or that loses no live position.
             if rest.subtract(going.intersection(delta.first, delta.last)) and rest:
                 self.unfold(delta)
 
     def before_adding(self, first: int, last: int) -> None:
-        """Entries will be added there: of the segment that is begun, or of what is missing."""
+        """Unfolds deltas in whose segments entries are about to be added: the segment that the
+        queue is filling, or one with missing positions."""
         for delta in self.index.folded(first, last):
             self.unfold(delta)
 
     def forget(self, gone: list[Range]) -> None:
-        """These positions were live until now."""
-        self.pager.rates.acknowledged(sum(last - first + 1 for first, last in gone))
+        """The positions of `gone` were live until now."""
         if self.index.deltas and gone:
-            # One delta may die of several ranges.
+            # As one set: a delta may die of several ranges together.
             positions = RangeSet(gone)
             for delta in self.index.folded(positions.first, positions.last):
                 if positions.intersection(delta.first, delta.last):
@@ -157,64 +130,66 @@ class Bodies:
         self.account()
 
     def _covers(self, delta: Delta, first: int, last: int) -> bool:
-        """Whether all that is live in a delta is in `first..last`."""
+        """Whether `first..last` has all live positions of a delta."""
         before = delta.first < first and self.live.intersection(delta.first, first - 1)
         behind = delta.last > last and self.live.intersection(last + 1, delta.last)
         return not before and not behind
 
     def _condemn(self, delta: Delta, positions: RangeSet) -> None:
-        """All of a delta has died."""
+        """All messages of a delta have died. `positions` are all that have died just now."""
         self.live_bytes -= delta.live_bytes
         self.index.unfold(delta, [])
         if delta.stored:
             delta.segment.holders += 1
             inside = RangeSet(positions.intersection(delta.first, delta.last))
-            # What was lost has given its reference back.
+            # Entries whose bodies were lost have given their references back before.
             inside.subtract(self.missing.intersection(delta.first, delta.last))
             segment = delta.segment
             self.condemned.append(Condemned(segment, inside, self.cuts, self._gate(), segment.end))
         self._on_emptied(delta.segment)
 
     def give_back(self, condemned: Condemned, entries: list[IndexEntry]) -> None:
-        """The references of a dead segment have been read."""
+        """Releases the references that were read from a condemned segment."""
         condemned.segment.holders -= 1
         for entry in entries:
             if entry.location is not None:
-                self._host.messages(transient=entry.transient).release(entry.location)
+                self._shared.messages(transient=entry.transient).release(entry.location)
         self._on_emptied(condemned.segment)
 
     def _release(self, entry: IndexEntry) -> None:
         """An entry has died."""
         place = entry.location
         if place is not None and entry.transient:
-            # Not written yet, it never will be.
-            self._host.messages(transient=True).release(place)
+            # At once: the next start empties the transient store anyway. And if the block is not
+            # written yet, it never will be.
+            self._shared.messages(transient=True).release(place)
         elif place is not None:
-            # Not before it is durable that the message is gone: it may come back, and
-            # would find its body deleted.
+            # Not before the remove is durable: a power cut may take it back, and the message
+            # would come back to find its body deleted.
             self._releasing.append(place)
         self._left(entry)
 
     def _left(self, entry: IndexEntry) -> None:
-        """An entry is in the index no more."""
-        if entry is self._recent:
-            self._recent = self._recent_block = None
+        """An entry has left the index."""
+        if self._recent is not None and self._recent[0] is entry:
+            self._recent = None
         if entry.file is not None:
             self._on_emptied(entry.file)
 
     def take_releases(self) -> list[RecordLocation]:
-        """Persistent bodies that may be released when what was appended so far is durable."""
+        """The persistent bodies to release once all that was appended so far is durable."""
         taken, self._releasing = self._releasing, []
         return taken
 
     def released(self, places: list[RecordLocation]) -> None:
-        """What made these superfluous is durable."""
-        store = self._host.messages(transient=False)
+        """Releases persistent bodies: the removes that made them superfluous are durable."""
+        store = self._shared.messages(transient=False)
         for place in places:
             store.release(place)
 
     def release_elided(self, places: list[RecordLocation]) -> None:
-        """No record that is on the disk, or will be, refers to these persistent bodies."""
+        """Releases persistent bodies at once: their publishes were elided, so no record on the
+        disk refers to them, nor will one."""
         at_once = Counter(places)
         later: list[RecordLocation] = []
         for place in self._releasing:
@@ -226,40 +201,40 @@ class Bodies:
         self.released(places)
 
     def replace(self, entries: list[IndexEntry], parts: list[IndexEntry]) -> None:
-        """The index records of `entries`, which follow one another, are those of `parts` now.
+        """The bodies of `entries`, which follow one another, have new index records: `parts`.
 
-        Those in the message store come one by one, so that the parts have the same location.
+        An entry in the message store is replaced alone. Its parts all have its location, and each
+        holds a reference of its own.
         """
         for part in parts[1:]:
             if part.location is not None:
-                self._host.messages(transient=part.transient).share(part.location)
+                self._shared.messages(transient=part.transient).share(part.location)
         self.index.replace(entries, parts)
         for entry in entries:
             entry.block = None
             self._left(entry)
-        self.pager.replaced(parts)
         self.account()
 
     def clear(self) -> None:
-        """The queue is deleted: gives back its memory and references."""
+        """Gives back the memory and the references of a deleted queue."""
         for delta in [*self.index.deltas.values()]:
             inside = RangeSet(self.live.intersection(delta.first, delta.last))
             self._condemn(delta, inside)
         for entry in self.index.clear():
-            # A thread may still be reading it.
+            # A job of the reading thread may still have the entry: this tells it to drop it.
             entry.live = 0
             if entry.location is not None:
-                self._host.messages(transient=entry.transient).release(entry.location)
+                self._shared.messages(transient=entry.transient).release(entry.location)
         self.released(self.take_releases())
-        self.pager.clear()
         self.account()
 
     # -- another state in the place of this one
 
     def install(self, state: ReplicatedState, keep_below: int, transient: RangeSet) -> None:
-        """Keeps the bodies below `keep_below` that are live in `state`; the rest is missing.
+        """Keeps the bodies below `keep_below` that are live in `state`; other live positions are
+        missing from now on.
 
-        Of `transient` positions also those that are on no disk.
+        A body that is on no disk is kept only for a position of `transient`.
         """
         live = state.live
         for delta in [*self.index.deltas.values()]:
@@ -269,8 +244,8 @@ class Bodies:
                 self.unfold(delta)
         self.live = live
         self.next_position = state.next_position
-        self.ahead.forget()
-        self.pager.forget()
+        # Positions may mean other messages from here on.
+        self.next_fetch = 0
         self.missing = live.copy()
         deltas = [*self.index.deltas.values()]
         for delta in deltas:
@@ -290,7 +265,8 @@ class Bodies:
             entry.trim(min(entry.last, keep_below - 1))
             parts = self.live.intersection(entry.first, entry.last)
         if entry.transient and not all(transient.contains_all(*part) for part in parts):
-            # Of what the ring takes for persistent a body in memory only is no body.
+            # The ring counts a persistent message as safe on this replica's disk. A body that is
+            # only in memory doesn't make it so: it has to be fetched and written.
             parts = []
         entry.live = sum(last - first + 1 for first, last in parts)
         if not parts:
@@ -305,9 +281,10 @@ class Bodies:
     # -- reading
 
     def parts(self, first: int, last: int) -> Iterator[tuple[IndexEntry, int, int]]:
-        """Live positions of `first..last` that are not missing, with their entries, in order.
+        """The live positions of `first..last` that are not missing: an entry and a range of
+        positions in it at a time, in order.
 
-        Unfolds what it comes to.
+        Unfolds the deltas that it comes to.
         """
         while first <= last:
             deltas = self.index.folded(first, last) if self.index.deltas else []
@@ -341,16 +318,16 @@ class Bodies:
         return total
 
     def block_of(self, entry: IndexEntry, *, keep: bool) -> Block:
-        """The block of an entry, from memory or disk. `keep`: it is wanted again soon.
+        """The block of an entry, from memory or disk. `keep` it if it will soon be wanted again.
 
-        Raises `CorruptError`; the positions are missing from then on.
+        Raises `CorruptError` if it is damaged; its positions are missing from then on.
         """
         if entry.block is not None:
             return entry.block
-        if entry is self._recent and self._recent_block is not None:
-            return self._recent_block
+        if self._recent is not None and self._recent[0] is entry:
+            return self._recent[1]
         try:
-            block = read_block(self._host.disk, entry, self._host.messages)
+            block = read_block(self._shared.disk, entry, self._shared.messages)
         except CorruptError as error:
             self.lose(entry, error.report)
             raise
@@ -359,34 +336,24 @@ class Bodies:
             self.index.attach(entry, block)
             self.account()
         else:
-            self._recent, self._recent_block = entry, block
+            self._recent = entry, block
         return block
 
-    def fetched(self, next_position: int, count: int) -> None:
-        """A consumer was given `count` messages before `next_position`."""
-        self.pager.rates.delivered(count)
-        self.ahead.fetched(next_position)
-
-    def requeued(self, first: int) -> None:
-        """Messages from `first` on may be fetched again."""
-        self.pager.requeued()
-        self.ahead.requeued(first)
-
     def has_at_hand(self, entry: IndexEntry) -> bool:
-        """Whether the block of an entry was read last."""
-        return entry is self._recent
+        """Whether the block of an entry is the one that was read last."""
+        return self._recent is not None and self._recent[0] is entry
 
     def count_read(self, block: Block) -> None:
-        """A block has been read from disk."""
-        self._host.counters.blocks_read += 1
+        """Counts a block that was read from disk."""
+        self._shared.counters.blocks_read += 1
         self.blocks_read += 1
         self.body_bytes_read += block.body_bytes()
 
     def lose(self, entry: IndexEntry, report: CorruptionReport) -> None:
-        """The bodies of an entry are damaged: they are missing now.
+        """The bodies of an entry are damaged: their live positions are missing from now on.
 
-        What is there of them stays, for whoever wants to look: the record in the message
-        store is referred to until the next start, and so is a segment.
+        The damaged bytes stay on the disk for a later look at them. So the segment keeps a holder,
+        and the record in the message store keeps its reference, until the next start.
         """
         self._report(report)
         self.give_up(entry, self.live.intersection(entry.first, entry.last))
@@ -400,7 +367,7 @@ class Bodies:
         self.account()
 
     def give_up(self, entry: IndexEntry, parts: list[Range]) -> None:
-        """These live positions of an entry have no body here any more."""
+        """The live positions `parts` of an entry have no body here any more."""
         for low, high in parts:
             self.live_bytes -= entry.bytes_of(low, high)
             self.missing.add(low, high)
@@ -412,16 +379,17 @@ class Bodies:
         self.corruptions.append(report)
 
     def forget_recent(self) -> None:
-        """Lets go of the block that was read last and is kept beside the budget."""
-        self._recent = self._recent_block = None
+        """Lets go of the block that was read last."""
+        self._recent = None
 
     # -- folding
 
     def unfold(self, delta: Delta) -> None:
-        """Reads the entries of a delta. What can't be read is missing from then on."""
+        """Reads the entries of a delta. Positions whose records are damaged are missing from then
+        on. Raises `ReadError` if the file can't be read just now: the delta stays."""
         try:
             found, reports = load_segment(
-                self._host.disk, delta.segment, self.live, self.missing, self.cuts
+                self._shared.disk, delta.segment, self.live, self.missing, self.cuts
             )
         except OSError as error:
             raise ReadError(f"{delta.segment.path}: can't be read: {error}") from error
@@ -430,6 +398,7 @@ class Bodies:
     def unfold_with(
         self, delta: Delta, found: list[IndexEntry], reports: list[CorruptionReport]
     ) -> None:
+        """Puts the entries `found` in the place of a delta, as far as they are still live."""
         self.segments_loaded += 1
         for report in reports:
             self._report(report)
@@ -455,13 +424,13 @@ class Bodies:
 
     @property
     def is_over(self) -> bool:
-        """Whether the node holds more in memory than it should."""
-        return self._host.counters.queue_memory_bytes > self._host.limits.queue_memory_bytes_max
+        """Whether the queues of the node together hold more in memory than they may."""
+        return self._shared.counters.queue_memory_bytes > self._shared.limits.queue_memory_bytes_max
 
     def account(self) -> None:
-        """Tells the node what is in memory now."""
+        """Adds the change of this queue's memory to the node's sum."""
         now = self.index.memory_bytes
-        self._host.counters.queue_memory_bytes += now - self._accounted
+        self._shared.counters.queue_memory_bytes += now - self._accounted
         self._accounted = now
 
     def check(self) -> None:

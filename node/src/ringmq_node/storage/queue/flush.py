@@ -1,11 +1,11 @@
 """Emptying the sealed journals of one queue into its segments, and deleting files.
 
-A bounded piece is planned on the event loop, written by a thread, and noted on the loop
-again. What is acked meanwhile isn't written.
+A bounded piece is planned on the event loop, written by a thread, and noted on the loop again.
+Messages that are acknowledged before their piece is planned are not written.
 
-Invariant: a file is deleted only when nothing living is in it, and what made it so is
-durable: else a power cut takes back the remove, and the body is gone. That is what the
-*gates* say: how many rounds the queue has to have been part of.
+Invariant: a file is deleted only when no living entry is in it, and the remove that made it so is
+durable. Otherwise a power cut takes back the remove, and the body is gone. *Gates* keep this: a
+gate is the number of sync rounds that the queue has to have been part of.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.format.queue_folder import JOURNAL_SUFFIX, SEGMENT_POSITIONS, segment_name
 from ringmq_node.storage.format.records import new_marker
-from ringmq_node.storage.limits import Counters, StoreLimits
+from ringmq_node.storage.limits import Written
 from ringmq_node.storage.queue.bodies import Bodies
 from ringmq_node.storage.queue.condemned import Condemned
 from ringmq_node.storage.queue.entries import IndexEntry, QueueFile, alike, live_count
+from ringmq_node.storage.queue.pager import Pager
+from ringmq_node.storage.queue.parts import SharedParts
 from ringmq_node.storage.queue.segments import FlushItem, Placed, parts_of, write_items
 
-if TYPE_CHECKING:
-    from ringmq_node.storage.queue.queue_store import QueueStore
-
-# Bodies in one step of a flush: what is planned for them on the loop takes about a millisecond.
+# Entries in one piece: planning them takes about a millisecond of the event loop.
 _ITEMS_MAX = 200
 
 
@@ -38,10 +36,11 @@ _ITEMS_MAX = 200
 class FlushJob:
     """Bodies to copy into segments, then files to remove."""
 
-    queue: QueueStore
+    # Whether to sync: nobody needs a transient queue's files after a crash.
+    durable: bool
     items: list[FlushItem] = field(default_factory=list)
     removals: list[QueueFile] = field(default_factory=list)
-    # A segment to read the references of.
+    # A dead segment whose references are to be read.
     condemned: Condemned | None = None
     # The answers.
     placed: list[Placed] = field(default_factory=list)
@@ -50,15 +49,15 @@ class FlushJob:
 
 def flush(disk: Disk, job: FlushJob, directory: Path) -> None:
     """Does `job`. Runs in the flush thread; raises `OSError`."""
-    durable = job.queue.durable
-    job.placed = write_items(disk, job.items, sync=durable)
+    job.placed = write_items(disk, job.items, sync=job.durable)
     if job.condemned is not None:
-        # What can't be read now stays referred to until the next start.
+        # If the segment can't be read, its bodies stay in the message store until the next start
+        # counts the references anew.
         with suppress(OSError):
             job.given_back = job.condemned.read(disk)
     for file in job.removals:
         disk.remove(file.path)
-    if job.removals and durable:
+    if job.removals and job.durable:
         disk.sync(directory)
 
 
@@ -68,27 +67,34 @@ class Flusher:
     def __init__(
         self,
         directory: Path,
-        limits: StoreLimits,
-        counters: Counters,
+        shared: SharedParts,
         bodies: Bodies,
+        pager: Pager,
         sealed: Iterable[QueueFile],
         gate: Callable[[], int],
+        written: Written,
+        *,
+        durable: bool,
     ) -> None:
-        """`gate()`: the round that has to be over for what has happened so far to be durable."""
+        """`gate()` returns the number of the round that makes all that has happened so far
+        durable. `sealed` are the journals that a start has found."""
         self._directory = directory
-        self._limits = limits
-        self._counters = counters
+        self._limits = shared.limits
+        self._counters = shared.counters
         self._bodies = bodies
+        self._pager = pager
         self._gate = gate
-        # Journals on their way into segments, oldest first; how far the first one is.
+        self._durable = durable
+        self._written = written
+        # Journals to empty, oldest first, and the index of the next entry of the first one.
         self._sealed: deque[QueueFile] = deque(sealed)
         self._cursor = 0
         self._sealed_bytes = 0
         self._count_sealed(sum(file.end for file in self._sealed))
-        # Files that are being removed.
+        # Files that a thread is removing.
         self._leaving: list[QueueFile] = []
-        # Journals of which all that lives is elsewhere, with their gates; the gates of segments
-        # in which nothing lives.
+        # Journals whose living entries are all in segments, with their gates; and the gates of
+        # segments without a living entry.
         self._spent: deque[tuple[int, QueueFile]] = deque()
         self._emptied = {n: 0 for n, file in bodies.segments.items() if not file.holders}
 
@@ -98,11 +104,11 @@ class Flusher:
 
     @property
     def waits_for_a_round(self) -> bool:
-        """Whether there are files to be deleted once more is durable."""
+        """Whether there are files to delete that wait for a round to end."""
         return bool(self._emptied or self._bodies.condemned or self._spent)
 
     def files(self) -> Iterable[QueueFile]:
-        """All but the current journal and those that are being sealed."""
+        """All files but the current journal and those that are being sealed."""
         spent = (file for _, file in self._spent)
         return [*spent, *self._sealed, *self._bodies.segments.values(), *self._leaving]
 
@@ -126,13 +132,12 @@ class Flusher:
         self._emptied[file.number] = self._gate()
         return True
 
-    def plan(self, queue: QueueStore, commits: int) -> FlushJob | None:
-        """The next bounded step, or None if there is nothing to do.
+    def plan(self, commits: int) -> FlushJob | None:
+        """The next bounded step, or None if there is nothing to do. `commits` rounds are over.
 
-        It has to be done, and `flushed` called, before the next one is planned. `commits`:
-        rounds that are over.
+        The step has to be done, and `flushed` called, before the next one is planned.
         """
-        job = FlushJob(queue)
+        job = FlushJob(self._durable)
         budget = self._limits.flush_piece_bytes_max
         while self._sealed:
             file = self._sealed[0]
@@ -148,14 +153,14 @@ class Flusher:
             self._sealed.popleft()
             self._cursor = 0
             self._spent.append((self._gate(), file))
-            # Not first when it is deleted: that needs a round, and rounds wait while there is
-            # too much. So they come in between, one for each journal that is done with.
+            # From here on, not when it is deleted: rounds wait while there are too many bytes in
+            # sealed journals, and deleting this one waits for a round.
             self._count_sealed(-file.end)
         while self._spent and self._spent[0][0] <= commits:
             job.removals.append(self._spent.popleft()[1])
-        paged = self._bodies.pager.paged
-        while paged and len(job.items) < _ITEMS_MAX:
-            entry = paged.popleft()
+        paged_out = self._pager.awaiting_segment
+        while paged_out and len(job.items) < _ITEMS_MAX:
+            entry = paged_out.popleft()
             if entry.live and entry.file is None:
                 self._plan_entry(entry, job)
         if self._bodies.condemned and self._bodies.condemned[0].gate <= commits:
@@ -181,7 +186,7 @@ class Flusher:
             )
 
     def _plan_removals(self, job: FlushJob, commits: int) -> None:
-        """Adds the segments that nobody wants any more, not even after a power cut."""
+        """Adds the segments without a living entry, unless a power cut could bring one back."""
         segments = self._bodies.segments
         wanted = {item.segment.number for item in job.items}
         for number, gate in [*self._emptied.items()]:
@@ -194,7 +199,7 @@ class Flusher:
     # -- what was done
 
     def flushed(self, job: FlushJob) -> None:
-        """`job` is done: what it was about is where `job.placed` says."""
+        """`job` is done: gives the entries that it has copied their new places."""
         by_entry: dict[IndexEntry, list[Placed]] = {}
         for place in job.placed:
             by_entry.setdefault(place.item.entry, []).append(place)
@@ -207,7 +212,7 @@ class Flusher:
                 self._bodies.lose(entry, bad)
                 continue
             item = places[0].item
-            # Trimmed since, or in several pieces.
+            # Not if the entry was trimmed meanwhile, or is cut into several pieces.
             whole = len(places) == 1 and (item.first, item.last) == (entry.first, entry.last)
             if not whole:
                 self._relocate(entry, places)
@@ -226,43 +231,46 @@ class Flusher:
         counters = self._counters
         records = {(place.item.segment, place.offset): place.length for place in job.placed}
         counters.segment_bytes += sum(records.values())
-        job.queue.written.segment_bytes += sum(records.values())
+        self._written.segment_bytes += sum(records.values())
         counters.segments_deleted += sum(
             file.path.suffix != JOURNAL_SUFFIX for file in self._leaving
         )
         self._leaving = []
-        self._bodies.pager.fold()
+        self._pager.fold()
 
     def _relocate_span(self, span: list[Placed]) -> None:
-        """Whole entries one after another, which are one record now, become one entry."""
+        """Whole entries that follow one another, and are in one record now, become one entry."""
         first, last = span[0], span[-1]
         entries = [place.item.entry for place in span]
         cached = all(entry.block is not None for entry in entries)
-        self._bodies.replace(
-            entries, [self._entry(first, first.item.first, last.item.last, cached=cached)]
-        )
+        whole = self._entry(first, first.item.first, last.item.last, cached=cached)
+        self._replace(entries, [whole])
 
     def _relocate(self, entry: IndexEntry, places: list[Placed]) -> None:
-        """The living parts of an entry are in segments now, as entries of their own."""
+        """The living parts of an entry, which are in segments now, become entries of their own."""
         cached = entry.block is not None
         parts: list[IndexEntry] = []
-        # Segments are not written in the order of positions.
+        # In the order of positions: the thread writes one segment after the other.
         for place in sorted(places, key=lambda place: place.item.first):
             first, last = place.item.first, min(place.item.last, entry.last)
             if first <= last and live_count(self._bodies.live, first, last):
                 parts.append(self._entry(place, first, last, cached=cached))
         if sum(part.live for part in parts) < entry.live:
-            # Positions that were dead when the pieces were cut, and that an installed state
-            # has brought back.
+            # An installed state has brought back positions that were dead when the pieces were cut.
+            # Their bodies were not copied, and the journal that has them is about to go.
             revived = RangeSet(self._bodies.live.intersection(entry.first, entry.last))
             revived.subtract((part.first, part.last) for part in parts)
             self._bodies.give_up(entry, revived.ranges())
-        self._bodies.replace([entry], parts)
+        self._replace([entry], parts)
+
+    def _replace(self, entries: list[IndexEntry], parts: list[IndexEntry]) -> None:
+        self._bodies.replace(entries, parts)
+        self._pager.replaced(parts)
 
     def _entry(self, place: Placed, first: int, last: int, *, cached: bool) -> IndexEntry:
-        """`first..last`, whose first is that of `place`, as an entry of their own."""
+        """An entry for `first..last`, whose record is at `place`."""
         old, count = place.item.entry, last - first + 1
-        # In the message store the block is the one that it was.
+        # A block in the message store stays as it was; only the reference was written.
         block = place.block if place.block is not None else old.block
         if place.block is not None:
             sizes = place.block.body_sizes()[place.start : place.start + count]
@@ -287,7 +295,7 @@ class Flusher:
 
 
 def _joins(before: Placed, place: Placed) -> bool:
-    """Whether two items are in the same record, one right behind the other."""
+    """Whether an item is in the same record as the one before, right behind it."""
     return (
         place.block is not None
         and place.block is before.block

@@ -1,0 +1,58 @@
+"""Runs of live messages, cut out of the blocks of a queue's entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ringmq_base.ranges import RangeSet
+from ringmq_node.queue.run import Run
+from ringmq_node.storage.queue.bodies import Bodies
+from ringmq_node.storage.queue.entries import IndexEntry
+
+
+def read_runs(
+    bodies: Bodies,
+    redelivered: RangeSet,
+    first: int,
+    last: int,
+    bytes_max: int,
+    messages_max: int,
+    *,
+    keep: bool,
+) -> list[Run]:
+    """The live messages of `first..last` that are not missing; see `QueueStore.read`.
+
+    With `keep`, blocks that are read from disk stay in memory. Raises `CorruptError`.
+    """
+    runs: list[Run] = []
+    enough = bytes_max // 2
+    for entry, low, high, is_redelivered in _parts(bodies, redelivered, first, last):
+        if runs and entry.bytes_of(low, low) > bytes_max:
+            break
+        if runs and bytes_max <= enough and entry.bytes_of(low, high) > bytes_max:
+            # Cutting a block costs a copy of it. Left out here, it comes whole the next time.
+            break
+        block = bodies.block_of(entry, keep=keep)
+        start = low - entry.first + entry.start
+        stop = min(start + high - low + 1, start + messages_max, block.fit(start, bytes_max))
+        part = block.slice(start, stop)
+        runs.append(Run(low, part, entry.transient, is_redelivered))
+        bytes_max -= part.body_bytes()
+        messages_max -= part.count
+        if low + part.count <= high or messages_max <= 0:
+            break
+    return runs
+
+
+def _parts(
+    bodies: Bodies, redelivered: RangeSet, first: int, last: int
+) -> Iterator[tuple[IndexEntry, int, int, bool]]:
+    """Live positions of `first..last`, cut where the entry changes or redelivered ones begin."""
+    for entry, low, high in bodies.parts(first, last):
+        for a, b in redelivered.intersection(low, high):
+            if low < a:
+                yield entry, low, a - 1, False
+            yield entry, a, b, True
+            low = b + 1
+        if low <= high:
+            yield entry, low, high, False
