@@ -35,18 +35,18 @@ from ringmq_gm import Group, GroupOptions, MemberId, next_incarnation
 from ringmq_gm.registry.base import AddressError, Registry, RegistryError
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.broker import Broker
-from ringmq_node.broker.catalogue import Catalogue
+from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.declaring import Declaring
 from ringmq_node.broker.deleting import Deleting
-from ringmq_node.broker.gate import Gate
+from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing
 from ringmq_node.broker.locating import Locator
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.config import ConfigError, NodeConfig
 from ringmq_node.doors.grpc.admin import AdminService
 from ringmq_node.doors.grpc.broker import BrokerService
-from ringmq_node.doors.grpc.channels import Channels
+from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcPeers, GrpcSources
 from ringmq_node.doors.grpc.ring import FetchService
 from ringmq_node.identity import StartError, check_own_name, cluster_id_of
@@ -91,7 +91,7 @@ class Node:
         self.me = MemberId(config.node, incarnation)
         # What is short or broken here now; shown in the cluster status.
         self.alarms: set[Alarm] = set()
-        self.gate = Gate(config.node)
+        self.gate = NodeGate(config.node)
         self.supervisor = Supervisor()
         limit = config.message_bytes_max + REQUEST_OVERHEAD_BYTES
         self._server = grpc.aio.server(options=_server_options(limit))
@@ -107,7 +107,7 @@ class Node:
         )
         self._group_task: asyncio.Task[None] | None = None
         self.cluster = Cluster(self.group, registry, cluster_id=cluster_id, address=self.address)
-        self.channels = Channels(limit)
+        self.channels = PeerChannels(limit)
         self.hosting = Hosting(
             store,
             self.group,
@@ -115,7 +115,7 @@ class Node:
             spawn=self.supervisor.spawn,
             store_failed=self._store_failed,
         )
-        self.catalogue = Catalogue(registry)
+        self.catalogue = QueueCatalogue(registry)
         self.transient = TransientQueues(registry, self.group)
         self.broker = self._make_broker()
         self._health = health.aio.HealthServicer()

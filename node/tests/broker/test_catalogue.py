@@ -18,7 +18,7 @@ from ringmq_gm.registry.base import (
     Registry,
 )
 from ringmq_gm.registry.url import open_registry
-from ringmq_node.broker.catalogue import Catalogue
+from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.model.records import QueueMode, QueueRecord
 
@@ -27,7 +27,7 @@ NAMESAKE = QueueRecord("q", "another", ("other",), 1)
 
 
 def with_catalogue(
-    folder: Path, work: Callable[[Catalogue, Deleting, Registry], Awaitable[None]]
+    folder: Path, work: Callable[[QueueCatalogue, Deleting, Registry], Awaitable[None]]
 ) -> None:
     """The catalogue follows a registry that has `RECORD`."""
 
@@ -37,7 +37,7 @@ def with_catalogue(
     async def main() -> None:
         registry = open_registry(f"sqlite:///{folder / 'registry.db'}")
         await put(registry, RECORD)
-        catalogue = Catalogue(registry)
+        catalogue = QueueCatalogue(registry)
         following = asyncio.create_task(catalogue.follow(reconcile))
         try:
             async with asyncio.timeout(5):
@@ -62,7 +62,7 @@ async def put(registry: Registry, record: QueueRecord) -> None:
 def test_deleted_though_its_record_changes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(catalogue: Catalogue, deleting: Deleting, registry: Registry) -> None:
+    async def work(catalogue: QueueCatalogue, deleting: Deleting, registry: Registry) -> None:
         commit = registry.commit
 
         async def overtaken(guards: Any, operations: Any) -> int | None:
@@ -87,7 +87,7 @@ def test_deleted_though_it_is_declared_again_at_once(
 ) -> None:
     """The watch need never show that there was none of that name."""
 
-    async def work(catalogue: Catalogue, deleting: Deleting, registry: Registry) -> None:
+    async def work(catalogue: QueueCatalogue, deleting: Deleting, registry: Registry) -> None:
         commit = registry.commit
 
         async def followed(guards: Any, operations: Any) -> int | None:

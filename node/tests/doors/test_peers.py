@@ -14,7 +14,7 @@ from node.tests.broker.test_deleting import with_node
 
 import ringmq
 from ringmq_node.broker.peers import DeleteConditions
-from ringmq_node.doors.grpc.channels import Channels
+from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.peers import GrpcPeers
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode
@@ -83,7 +83,7 @@ def test_a_call_that_can_not_be_sent_was_not_carried_out() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
 
         async def main() -> None:
-            channels = Channels(1024)
+            channels = PeerChannels(1024)
             work = GrpcPeers(channels).purge(address, "q", deadline_s=5.0)
             assert await reason_of(work) is Reason.NO_MASTER
             await channels.close()

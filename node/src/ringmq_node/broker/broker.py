@@ -17,12 +17,12 @@ from typing import TypeVar
 
 from ringmq_gm import PromotionError, PromotionOutcome
 from ringmq_node.broker.arguments import QueueArguments
-from ringmq_node.broker.catalogue import Catalogue, registry_away
+from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.consuming import Consuming
 from ringmq_node.broker.declaring import Declaring
 from ringmq_node.broker.deleting import Deleting
-from ringmq_node.broker.gate import Gate
+from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing, Page
 from ringmq_node.broker.locating import Location, Locator
 from ringmq_node.broker.peers import DeleteConditions, Got, Peers, Promoted
@@ -82,8 +82,8 @@ class Broker:
         self,
         *,
         settings: BrokerSettings,
-        gate: Gate,
-        catalogue: Catalogue,
+        gate: NodeGate,
+        catalogue: QueueCatalogue,
         cluster: Cluster,
         locator: Locator,
         declaring: Declaring,

@@ -33,7 +33,7 @@ WATCH_LAG_S_MAX = 5.0
 Reconcile = Callable[[Mapping[str, QueueRecord]], Awaitable[None]]
 
 
-class Catalogue:
+class QueueCatalogue:
     """`records`, by queue name, as far as the watch has come."""
 
     def __init__(self, registry: Registry) -> None:

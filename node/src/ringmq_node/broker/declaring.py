@@ -13,7 +13,7 @@ from ringmq_gm.registry.base import (
     RegistryUnavailableError,
 )
 from ringmq_node.broker.arguments import QueueArguments, check_equivalent
-from ringmq_node.broker.catalogue import Catalogue, registry_away
+from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.placement import place
 from ringmq_node.broker.transient import TransientQueues
@@ -30,7 +30,7 @@ class Declaring:
     def __init__(
         self,
         registry: Registry,
-        catalogue: Catalogue,
+        catalogue: QueueCatalogue,
         cluster: Cluster,
         transient: TransientQueues,
     ) -> None:

@@ -26,7 +26,7 @@ from ringmq_gm.registry.base import (
     Registry,
     RegistryUnavailableError,
 )
-from ringmq_node.broker.catalogue import Catalogue, registry_away
+from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.declaring import COMMIT_TRIES
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueRecord
@@ -50,7 +50,7 @@ def check_not_deleting(mastership: Mastership) -> None:
 class Deleting:
     """Deletes queues. Each method raises `BrokerError`; the caller has the deadline."""
 
-    def __init__(self, registry: Registry, catalogue: Catalogue, spawn: Spawn) -> None:
+    def __init__(self, registry: Registry, catalogue: QueueCatalogue, spawn: Spawn) -> None:
         self._registry = registry
         self._catalogue = catalogue
         self._spawn = spawn

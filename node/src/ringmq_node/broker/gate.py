@@ -7,7 +7,7 @@ from ringmq_node.storage import StoreError
 from ringmq_node.storage.errors import DiskFullError
 
 
-class Gate:
+class NodeGate:
     """Open from the start. It closes for good: a failed store stays closed until a restart."""
 
     def __init__(self, node: str) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from ringmq_gm import Group
-from ringmq_node.broker.catalogue import Catalogue
+from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
-from ringmq_node.broker.gate import Gate
+from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.peers import Peers
 from ringmq_node.model.info import (
     ClusterStatus,
@@ -45,13 +45,13 @@ class Listing:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: QueueCatalogue,
         cluster: Cluster,
         group: Group,
         hosting: Hosting,
         peers: Peers,
         *,
-        gate: Gate,
+        gate: NodeGate,
         store: Store,
         monitor: ResourceMonitor,
     ) -> None:

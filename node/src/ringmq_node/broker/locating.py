@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass
 
 from ringmq_gm import Group, MemberId, View
-from ringmq_node.broker.catalogue import Catalogue
+from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
-from ringmq_node.broker.gate import Gate
+from ringmq_node.broker.gate import NodeGate
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import check_queue_name
 from ringmq_node.replica.hosting import Hosting
@@ -33,11 +33,11 @@ class Locator:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: QueueCatalogue,
         cluster: Cluster,
         group: Group,
         hosting: Hosting,
-        gate: Gate,
+        gate: NodeGate,
     ) -> None:
         self._catalogue = catalogue
         self._cluster = cluster

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ringmq_gm import MemberId
+from ringmq_gm.core.views import MemberId
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import REPLICAS_MAX
 

@@ -1,4 +1,4 @@
-"""How a replica that has joined its ring gets what was before: state, then bodies.
+"""How a replica that has joined its ring gets the earlier state and bodies. Pure.
 
 The queue stays open all the time. From the op at which it joined the replica
 receives every op around the ring; beside that, it

@@ -46,6 +46,7 @@ from ringmq_node.queue.effects import (
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
+from ringmq_node.replica.publishers import Publishers, check_sequence
 from ringmq_node.replica.reading import MasterBodies
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
 from ringmq_node.storage import QueueStore, StoreError
@@ -104,9 +105,7 @@ class Mastership:
         # Notified when the core's state changes in a way that somebody may wait for.
         self._changed = Notifier()
         self._ids = count(1)
-        self._publishers: dict[int, PublisherSession] = {}
-        # By producer id, the only session that may publish for it.
-        self._producers: dict[bytes, int] = {}
+        self._publishers = Publishers(replica.record.name)
         self._consumers: dict[int, ConsumerSession] = {}
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Ops that the core asked for and the ring hasn't taken yet.
@@ -124,12 +123,9 @@ class Mastership:
         self.ended = True
         self._held_ops.clear()
         # A session that is told may close itself at once: it must not find itself registered.
-        publishers, self._publishers = self._publishers, {}
         consumers, self._consumers = self._consumers, {}
         waiting, self._waiting = self._waiting, {}
-        self._producers.clear()
-        for publisher in publishers.values():
-            publisher.moved(reason)
+        self._publishers.end(reason)
         for consumer in consumers.values():
             consumer.moved(reason)
         for future in waiting.values():
@@ -188,19 +184,11 @@ class Mastership:
         """
         self.check_serving()
         number = next(self._ids)
-        self._publishers[number] = session
-        if producer_id:
-            earlier = self._producers.get(producer_id)
-            self._producers[producer_id] = number
-            fenced = self._publishers.pop(earlier, None) if earlier is not None else None
-            if fenced is not None:
-                fenced.moved(Reason.PRODUCER_FENCED)
+        self._publishers.open(number, session, producer_id)
         return number, self._store.state.producers.get(producer_id, 0)
 
     def close_publisher(self, number: int, producer_id: bytes) -> None:
-        self._publishers.pop(number, None)
-        if self._producers.get(producer_id) == number:
-            del self._producers[producer_id]
+        self._publishers.close(number, producer_id)
 
     def publish(
         self,
@@ -218,15 +206,11 @@ class Mastership:
         """
         self.check_serving()
         self.check_writable()
-        if publisher not in self._publishers:
-            raise BrokerError(
-                Reason.PRODUCER_FENCED,
-                f"queue {self.name!r}: a newer stream has this producer id",
-                queue=self.name,
-            )
+        self._publishers.check_current(publisher)
         transient = transient or not self._replica.record.durable
         last_sequence = first_sequence + len(bodies) - 1
-        known = self._last_sequence(producer_id, first_sequence)
+        producers = self._store.state.producers
+        known = check_sequence(self.name, producers, producer_id, first_sequence)
         if known >= first_sequence:
             repeated = min(known, last_sequence)
             self._carry_out(
@@ -247,27 +231,6 @@ class Mastership:
         )
         number = self._replica.multicast(op)
         self._carry_out(self.queue.published(number, op, publisher))
-
-    def _last_sequence(self, producer_id: bytes, first_sequence: int) -> int:
-        """The producer's last enqueued sequence; raises unless the batch follows or repeats it."""
-        if not producer_id:
-            return 0
-        known = self._store.state.producers.get(producer_id)
-        if known is None and first_sequence != 1:
-            raise BrokerError(
-                Reason.UNKNOWN_PRODUCER,
-                f"queue {self.name!r} knows nothing of this producer, "
-                f"whose batch begins with {first_sequence}",
-                queue=self.name,
-            )
-        if first_sequence > (known or 0) + 1:
-            raise BrokerError(
-                Reason.SEQUENCE_GAP,
-                f"the batch begins with {first_sequence}, {(known or 0) + 1} is next",
-                queue=self.name,
-                expected=(known or 0) + 1,
-            )
-        return known or 0
 
     def check_writable(self) -> None:
         """Raises while no op could be confirmed, or the ring takes none."""

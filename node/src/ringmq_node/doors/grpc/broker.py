@@ -14,7 +14,7 @@ from ringmq_base.limits import HEARTBEATS_MISSED_MAX
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import DeleteConditions
-from ringmq_node.doors.grpc.channels import Channels
+from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.peers import BROKER
 from ringmq_node.doors.grpc.relay import relay_stream
 from ringmq_node.doors.grpc.service import Context, Service, caller_of, parse
@@ -28,7 +28,7 @@ Request = TypeVar("Request", bound=Message)
 class BrokerService:
     """Translates between `ringmq.v1.Broker` and `broker.Broker`."""
 
-    def __init__(self, door: Broker, channels: Channels) -> None:
+    def __init__(self, door: Broker, channels: PeerChannels) -> None:
         self._broker = door
         self._channels = channels
 

@@ -17,7 +17,7 @@ _UNREACHABLE = (
 )
 
 
-class Channels:
+class PeerChannels:
     """Opened at the first use, and kept until `close`."""
 
     def __init__(self, message_bytes_max: int) -> None:

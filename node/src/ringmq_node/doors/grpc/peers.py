@@ -16,7 +16,7 @@ from ringmq_gm import MemberId
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.peers import DeleteConditions, Got, Promoted
 from ringmq_node.doors.grpc import wire
-from ringmq_node.doors.grpc.channels import Channels, wait_connected
+from ringmq_node.doors.grpc.channels import PeerChannels, wait_connected
 from ringmq_node.doors.grpc.service import RELAYED_METADATA, parse
 from ringmq_node.doors.grpc.status import from_call
 from ringmq_node.model.info import NodeResources, QueueInfo
@@ -41,7 +41,7 @@ Response = TypeVar("Response", bound=Message)
 class GrpcPeers:
     """Implements `broker.peers.Peers`; the errors are described there."""
 
-    def __init__(self, channels: Channels) -> None:
+    def __init__(self, channels: PeerChannels) -> None:
         self._channels = channels
 
     async def _ask(
@@ -196,7 +196,7 @@ class GrpcPeers:
 class GrpcSources:
     """Implements `replica.fetching.Sources`: state and bodies of other nodes' replicas."""
 
-    def __init__(self, channels: Channels, cluster: Cluster) -> None:
+    def __init__(self, channels: PeerChannels, cluster: Cluster) -> None:
         self._channels = channels
         self._cluster = cluster
 

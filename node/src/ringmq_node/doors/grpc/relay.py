@@ -11,13 +11,13 @@ from typing import Any
 
 import grpc
 
-from ringmq_node.doors.grpc.channels import Channels
+from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.service import RELAYED_METADATA, Context
 from ringmq_node.doors.grpc.status import from_call
 
 
 async def relay_stream(
-    channels: Channels, address: str, method: str, first: bytes, context: Context
+    channels: PeerChannels, address: str, method: str, first: bytes, context: Context
 ) -> None:
     """Pumps a stream in both directions until either side ends it.
 

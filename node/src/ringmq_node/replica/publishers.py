@@ -1,0 +1,92 @@
+"""The publish sessions of one mastership: at most one for each producer id.
+
+A producer's sequences decide what of a batch is new (guarantee G4). That works only if no batch of
+the producer can come in behind a sequence that it was told: so a newer session of a producer ends
+the earlier one, and batches that wait on the earlier stream are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.replica.sessions import PublisherSession
+
+
+class Publishers:
+    """Sessions by the number that the mastership gave them."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._sessions: dict[int, PublisherSession] = {}
+        # By producer id, the only session that may publish for it.
+        self._current: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, number: int, session: PublisherSession, producer_id: bytes) -> None:
+        """Registers the session; an earlier one of the same producer hears that it has moved."""
+        self._sessions[number] = session
+        if not producer_id:
+            return
+        earlier = self._current.get(producer_id)
+        self._current[producer_id] = number
+        fenced = None if earlier is None else self._sessions.pop(earlier, None)
+        if fenced is not None:
+            fenced.moved(Reason.PRODUCER_FENCED)
+
+    def close(self, number: int, producer_id: bytes) -> None:
+        self._sessions.pop(number, None)
+        # The end of a fenced session's stream must not end its successor's right to publish.
+        if self._current.get(producer_id) == number:
+            del self._current[producer_id]
+
+    def get(self, number: int) -> PublisherSession | None:
+        return self._sessions.get(number)
+
+    def check_current(self, number: int) -> None:
+        """Raises `BrokerError` if a newer session of its producer has ended this one."""
+        if number not in self._sessions:
+            raise BrokerError(
+                Reason.PRODUCER_FENCED,
+                f"queue {self._queue!r}: a newer stream has this producer id",
+                queue=self._queue,
+            )
+
+    def end(self, reason: Reason) -> None:
+        """Every session hears that the queue has moved."""
+        # A session that is told may close itself at once: it must not find itself registered.
+        sessions, self._sessions = self._sessions, {}
+        self._current.clear()
+        for session in sessions.values():
+            session.moved(reason)
+
+
+def check_sequence(
+    queue: str, producers: Mapping[bytes, int], producer_id: bytes, first_sequence: int
+) -> int:
+    """The last sequence that `queue` has of a producer, whose next batch begins so.
+
+    0 without a producer id: then nothing is compared. Raises `BrokerError` unless the batch repeats
+    enqueued sequences or follows them without a gap.
+    """
+    if not producer_id:
+        return 0
+    known = producers.get(producer_id)
+    if known is None and first_sequence != 1:
+        raise BrokerError(
+            Reason.UNKNOWN_PRODUCER,
+            f"queue {queue!r} knows nothing of this producer, "
+            f"whose batch begins with {first_sequence}",
+            queue=queue,
+        )
+    following = (known or 0) + 1
+    if first_sequence > following:
+        raise BrokerError(
+            Reason.SEQUENCE_GAP,
+            f"the batch begins with {first_sequence}, {following} is next",
+            queue=queue,
+            expected=following,
+        )
+    return known or 0
