@@ -137,10 +137,10 @@ def test_take_and_peek_stop_at_the_damage(first: int) -> None:
     scene.all_safe()
     scene.lose(first)
     peeked = scene.master.peek(10, 100)
-    taken = scene.master.take(9, 10, 100)
+    taken, effects = scene.master.take(9, 10, 100)
     assert [run.first_position for run in peeked] == [*range(first)]
     assert [run.first_position for run in taken] == [*range(first)]
-    scene.do(scene.master.flush())
+    scene.do(effects)
     assert scene.master.is_held
     scene.give_up(first)
     assert not scene.master.is_held

@@ -392,7 +392,7 @@ class MasterMachine(RuleBasedStateMachine):
     def take(self, messages_max: int, bytes_max: int) -> None:
         taker = self.next_id()
         expected = self.prefix(messages_max, bytes_max)
-        runs = self.master.take(taker, messages_max, bytes_max)
+        runs, effects = self.master.take(taker, messages_max, bytes_max)
         for position, body, redelivered in spread(runs):
             self.look(position, body, redelivered)
         assert [position for position, _, _ in spread(runs)] == expected
@@ -400,7 +400,7 @@ class MasterMachine(RuleBasedStateMachine):
         self.want_removed(taker, expected)
         if expected:
             self.takers[taker] = set(expected)
-        self.do(self.master.flush())
+        self.do(effects)
 
     @rule(messages_max=LIMIT_MESSAGES, bytes_max=LIMIT_BYTES)
     def peek(self, messages_max: int, bytes_max: int) -> None:

@@ -53,6 +53,7 @@ class Block:
                 f"block begins with magic {magic:#x}, version {version}; "
                 f"expected {MAGIC:#x}, version {VERSION}"
             )
+        # Before anything is read by it: a damaged count would ask for gigabytes of tables.
         if not 1 <= count <= COUNT_MAX or kind > PROPERTIES_EACH:
             raise BlockError(
                 f"block with {count} messages (1 to {COUNT_MAX}), properties kind {kind} "

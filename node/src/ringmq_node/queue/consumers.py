@@ -98,6 +98,7 @@ class Subscriptions:
 
     def next_turn(self) -> Subscription:
         """The consumer that is served next; it goes to the end of the line."""
+        # Even if it turns out to have no room: else those behind it would never be asked.
         consumer = self._turn[0]
         self._turn.rotate(-1)
         return self._by_id[consumer]
@@ -113,6 +114,7 @@ class Subscriptions:
     def settle(self, consumer: int, ranges: Sequence[Range]) -> None:
         """It has these no more. Raises `NotOutstandingError`, and then nothing has changed,
         unless it has all of them, each once."""
+        # All is looked at before anything is changed: half of a refused ack must not count.
         subscription = self._by_id.get(consumer)
         seen = RangeSet()
         several = len(ranges) > 1

@@ -60,6 +60,8 @@ class QueueMaster:
         """A publish of this master has been applied here; `publisher` waits for its confirm."""
         confirms, transient = self._confirms, op.transient
         self.published_total += op.count
+        # Ready at once, though hidden: a purge removes it too. Its publisher is confirmed all
+        # the same, when every disk has the publish.
         self._ready.add(op.first_position, op.last_position, op.block.body_bytes())
         confirms.hide(number, op.last_position + 1, transient=transient)
         confirms.wait(number, publisher, (op.first_sequence, op.last_sequence), transient=transient)
@@ -107,6 +109,10 @@ class QueueMaster:
         return effects if requeued else effects + self._dispatch()
 
     def _requeue(self, ranges: Sequence[Range]) -> list[Effect]:
+        # By an op, and back in place only when it is applied. If they were back at once:
+        # 1. The consumer processes a message, and closes before its ack is here.
+        # 2. The message goes to another consumer. Its `redelivered` flag is read from the
+        #    replicated state, which only an op changes: the repeat would come without it.
         self._requeuing.update(ranges)
         return [
             MulticastOp(Requeue(tuple(ranges[at : at + ops.RANGES_SENT_MAX])))
@@ -115,12 +121,12 @@ class QueueMaster:
 
     # --- without a subscription ---
 
-    def take(self, taker: int, messages_max: int, bytes_max: int) -> list[Run]:
+    def take(self, taker: int, messages_max: int, bytes_max: int) -> tuple[list[Run], list[Effect]]:
         """Takes messages off the front for `taker`, a number of its own. At least one if any is
-        visible, of any size; if none is, nothing follows.
+        visible, of any size.
 
-        Their `Remove` follows with `flush`, and `ReportSettled` says when they may be handed
-        out (see `removals`).
+        They are handed out when `ReportSettled` says so, not before (see `removals`). If there
+        are none, nobody is told.
         """
         runs = self._ready.take(
             self._confirms.visible_below,
@@ -128,14 +134,12 @@ class QueueMaster:
             bytes_max=bytes_max,
             first_bytes_max=None,
         )
-        if runs:
-            self._removals.gather_whole(taker, [run.positions for run in runs])
-        return runs
-
-    def flush(self) -> list[Effect]:
-        """Call after `take`, also one that gave nothing. If it took a message that was too
-        large for any consumer's room, the messages behind it may fit."""
-        return [*self._removals.next_op(self._confirms.received), *self._dispatch()]
+        if not runs:
+            return [], []
+        self._removals.gather_whole(taker, [run.positions for run in runs])
+        # The message in front may have been too large for any consumer's room, and those
+        # behind it, which have come to the front, may fit.
+        return runs, [*self._removals.next_op(self._confirms.received), *self._dispatch()]
 
     def peek(self, messages_max: int, bytes_max: int) -> list[Run]:
         """The messages that `take` would give. They stay ready."""

@@ -48,6 +48,7 @@ class Ready:
         """Messages that a consumer had are back in their places."""
         for first, last in ranges:
             self.positions.add(first, last)
+            # Not the size at delivery: since then, bodies may have gone missing or come back.
             self.body_bytes += self._messages.bytes_in(first, last)
             self._put_aside(self._given_up.intersection(first, last))
 
@@ -101,6 +102,8 @@ class Ready:
                 self._messages.bytes_in(first, first) > next_bytes_max
             ):
                 break
+            # Up to the next gap only: behind it are messages that consumers have, and those
+            # are live, so the reader would give them too.
             last = min(next(iter(positions))[1], visible_below - 1)
             runs = self._messages.fetch(
                 first, last, bytes_max=max(bytes_max, 0), messages_max=messages_max
@@ -148,6 +151,7 @@ class Ready:
 
     def recount(self) -> None:
         """More bodies are missing, and don't count any more."""
+        # All anew: the loss is told once for many positions, and without saying which.
         self.body_bytes = self._bytes_of(self.positions)
 
     def filled(self, first: int, last: int) -> None:
@@ -155,6 +159,7 @@ class Ready:
         self._given_up.remove(first, last)
         parts = self.damaged.intersection(first, last)
         self.damaged.remove(first, last)
+        # Behind them, messages may have been delivered meanwhile. Giving up accepted that.
         self.positions.update(parts)
         for part in self.positions.intersection(first, last):
             self.body_bytes += self._messages.bytes_in(*part)

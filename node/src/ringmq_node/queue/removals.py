@@ -89,6 +89,7 @@ class Removals:
             return []
         if self._in_flight and self._in_flight[-1].number > received:
             return []
+        # Ranges beyond the limit stay gathered, for the op after this one.
         room = ops.RANGES_SENT_MAX
         for owner, ranges in [*self._gathered.items()]:
             if room <= 0:

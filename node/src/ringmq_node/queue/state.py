@@ -63,6 +63,8 @@ class ReplicatedState:
 
     def apply(self, number: int, op: Op | Outline) -> list[Range]:
         """Applies the next op; returns the positions that have ceased to be live."""
+        # A replica that skips an op, or applies it twice, differs from the others from then
+        # on. Nothing would show it before digests are compared or a message is gone.
         assert number == self.last_number + 1, (number, self.last_number)
         gone: list[Range] = []
         match op:
@@ -79,6 +81,7 @@ class ReplicatedState:
         return gone
 
     def _publish(self, op: Publish | Outline) -> None:
+        # Otherwise its master had another state than this replica.
         assert op.first_position == self.next_position, (op.first_position, self.next_position)
         self.next_position = op.last_position + 1
         self.live.add(op.first_position, op.last_position)

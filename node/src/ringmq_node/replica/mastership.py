@@ -309,9 +309,9 @@ class Mastership:
             self.check_serving()
             self.check_writable()
             number = next(self._ids)
-            runs = self.queue.take(number, messages_max, bytes_max)
+            runs, effects = self.queue.take(number, messages_max, bytes_max)
             if runs:
-                await self._wait_settled(number, self.queue.flush())
+                await self._wait_settled(number, effects)
             elif self.queue.is_held:
                 await self._wait_repaired()
                 continue

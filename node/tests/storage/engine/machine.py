@@ -273,11 +273,12 @@ class Engine:
         queue = self.queues[name]
         queue.consumers += 1
         visible = sorted(at for at in queue.ready if at < queue.master.visible_below)
-        taken = queue.seen(queue.master.take(queue.consumers, messages, size))
+        runs, effects = queue.master.take(queue.consumers, messages, size)
+        taken = queue.seen(runs)
         assert taken == visible[: len(taken)]
         assert bool(taken) == bool(visible and messages)
         queue.ready -= {*taken}
-        queue.do(queue.master.flush())
+        queue.do(effects)
         return taken
 
     def purge(self, name: str) -> None:
