@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import click
 
@@ -21,49 +21,51 @@ if TYPE_CHECKING:
 _HELP = {
     "node": "This node's name, unique in the cluster.",
     "registry": "sqlite:///path/to/file or etcd://host:port,host:port/prefix.",
-    "data": "The directory for queues; of this node alone.",
+    "data": "The data directory; it belongs to this node alone.",
     "listen": "HOST:PORT to serve on; port 0 takes a free one.",
-    "advertise": "HOST:PORT under which others find it; default: as listened to.",
+    "advertise": "HOST:PORT under which others find this node; default: as listened to.",
     "cluster": "The cluster's name.",
     "message_bytes_max": "The largest message.",
     "properties_bytes_max": "The largest properties of a message, encoded.",
-    "ring_timeout_s": "Silence after which a neighbour in the ring is dead.",
-    "slow_timeout_s": "In this time a mirror takes a window, or it is put out.",
-    "disk_timeout_s": "How long the disk may take for one call; then the store fails.",
-    "lease_s": "The lease in the registry.",
-    "heartbeat_s": "On clients' streams.",
-    "queue_memory_bytes_max": "Bodies and index entries in memory, of all queues.",
-    "embed_below": "Smaller messages are kept in a queue's index; 0: none.",
-    "ring_bytes_max": "Unstable bytes of one ring, past which publishers wait.",
+    "ring_timeout_s": "Silence after which a neighbour in the ring counts as dead.",
+    "slow_timeout_s": "A mirror that takes less than a window in this time is put out.",
+    "disk_timeout_s": "A disk call that takes longer fails the node's store.",
+    "lease_s": "How long the registry keeps this node without a sign of life.",
+    "heartbeat_s": "The pause between heartbeats on clients' streams.",
+    "queue_memory_bytes_max": "The memory for bodies and index entries of all queues.",
+    "embed_below": "Smaller messages are kept in their queue's index; 0: none.",
+    "ring_bytes_max": "Unstable bytes of one ring above which publishers wait.",
     "memory_watermark": "Memory alarm: a fraction of the memory, or a size like 256MiB.",
     "disk_free_limit": "Disk alarm: free space like 50MB, or 0.5mem: half the memory.",
-    "drain_s": "How long a stopping node hands its masters over.",
+    "drain_s": "How long a stopping node tries to hand its masters over.",
     "reflection": "Serve gRPC reflection.",
     "log_level": "debug, info, warning or error.",
 }
-_TYPES: dict[str, click.ParamType[Any]] = {
-    "int": click.INT,
-    "float": click.FLOAT,
-    "str": click.STRING,
-}
+_TYPES: dict[type, click.ParamType[Any]] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds an option for each field of `NodeConfig`; None unless it is given."""
+    kinds = get_type_hints(NodeConfig)
     for field in reversed(fields(NodeConfig)):
         flag = field.name.replace("_", "-")
         help_text = _HELP[field.name]
         if field.default is not MISSING and field.default != "":
-            help_text += f"  [default: {str(field.default).lower()}]"
-        if field.type == "bool":
+            help_text += f"  [default: {_as_typed(field.default)}]"
+        if kinds[field.name] is bool:
             option = click.option(f"--{flag}/--no-{flag}", field.name, default=None, help=help_text)
         else:
             option = click.option(
-                f"--{flag}", field.name, type=_TYPES[str(field.type)], help=help_text
+                f"--{flag}", field.name, type=_TYPES[kinds[field.name]], help=help_text
             )
         command = option(command)
     return command
+
+
+def _as_typed(value: object) -> str:
+    """A default as a user would write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @click.group()

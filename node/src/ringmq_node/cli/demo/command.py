@@ -15,7 +15,7 @@ import click
 from ringmq_base.logs import LogFault
 from ringmq_node.cli.demo.course import Demo, DemoError, DemoSettings
 from ringmq_node.cli.demo.lines import COUNT_MAX, InputError, Lines
-from ringmq_node.cli.demo.screen import make_screen
+from ringmq_node.cli.demo.screen import screen_on_stderr
 from ringmq_node.cli.errors import EXIT_BROKEN, EXIT_FAILED
 from ringmq_node.cli.options import json_option, run
 from ringmq_node.cli.output import emit_report, fail
@@ -81,7 +81,7 @@ def demo(
     directory = data or Path(tempfile.mkdtemp(prefix="ringmq-demo-"))
     wanted = keep
     try:
-        with make_screen() as screen:
+        with screen_on_stderr() as screen:
             course = Demo(DemoSettings(directory, nodes, count, lines, deadline), screen)
             failure = _carry_through(course)
         state = course.state

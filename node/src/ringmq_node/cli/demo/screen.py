@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ringmq_node.cli.demo.course import Screen
 from ringmq_node.cli.demo.state import DemoState, NodePhase
 
 PLAIN_EVERY_S = 1.0
@@ -28,17 +30,6 @@ class PlainScreen:
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._shown_at = self._started
-
-    def __enter__(self) -> PlainScreen:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        pass
 
     def event(self, text: str) -> None:
         self._print(text)
@@ -60,21 +51,9 @@ class PlainScreen:
 class LiveScreen:
     """Bars and the nodes' phases, with the events above them."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, live: Live) -> None:
         self._started = time.perf_counter()
-        self._live = Live(console=console, refresh_per_second=10)
-
-    def __enter__(self) -> LiveScreen:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._live.stop()
+        self._live = live
 
     def event(self, text: str) -> None:
         seconds = time.perf_counter() - self._started
@@ -104,6 +83,11 @@ class LiveScreen:
         return text
 
 
-def make_screen() -> PlainScreen | LiveScreen:
+@contextmanager
+def screen_on_stderr() -> Iterator[Screen]:
     console = Console(stderr=True)
-    return LiveScreen(console) if console.is_terminal else PlainScreen()
+    if not console.is_terminal:
+        yield PlainScreen()
+        return
+    with Live(console=console, refresh_per_second=10) as live:
+        yield LiveScreen(live)
