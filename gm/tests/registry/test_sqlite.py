@@ -23,7 +23,7 @@ from ringmq_gm.registry.base import (
     Reset,
 )
 from ringmq_gm.registry.sqlite import SqliteRegistry
-from ringmq_gm.registry.sqlite_store import Gate
+from ringmq_gm.registry.sqlite.connection import Gate
 
 DEADLINE_S = 0.5
 
@@ -128,7 +128,7 @@ def test_another_registry_in_its_place_is_refused(path: Path) -> None:
         # First the connection finds its file gone, then the next one finds the other.
         with pytest.raises(RegistryUnavailableError):
             await registry.get("k")
-        with pytest.raises(RegistryUnavailableError, match="another one has taken its place"):
+        with pytest.raises(RegistryUnavailableError, match="another file has taken its place"):
             await registry.get("k")
         await impostor.close()
         await registry.close()
