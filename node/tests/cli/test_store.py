@@ -1,4 +1,4 @@
-"""`ringmq store`: what it prints, as JSON and as text, and its exit codes."""
+"""`ringmq store`: its output, as JSON and as text, and its exit codes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_verify_of_a_damaged_directory(root: Path, capsys: pytest.CaptureFixture
 
     out, err = run(capsys, "verify", root, code=3)
     rows = [line.split("\t") for line in out.splitlines()]
-    # The first of each file, and how many more there are.
+    # The table has the first fault of each file, and the number of its other faults.
     (row,) = (row for row in rows if row[0] == name)
     assert (int(row[1]), int(row[-1])) == (hit.offset, 1)
     (row,) = (row for row in rows if row[0] == str(PERSISTENT / "1.rdq"))
@@ -152,7 +152,7 @@ def test_inspect(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["stats", "verify", "inspect"])
-def test_what_is_wrong_usage(
+def test_a_missing_or_foreign_directory_is_wrong_usage(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, err = run(capsys, command, tmp_path / "none", code=2)
@@ -174,7 +174,7 @@ def test_what_is_wrong_usage(
         (["--limit", "0"], "--limit"),
     ],
 )
-def test_what_can_not_be_inspected(
+def test_a_missing_queue_or_file_can_not_be_inspected(
     options: list[str], said: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, err = run(capsys, "inspect", root, *options, code=2)
@@ -215,5 +215,5 @@ def test_as_a_process(root: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 3, done.stderr
     assert json.loads(done.stdout)["sound"] is False
-    # Progress is for terminals.
+    # One line: progress is shown on terminals only.
     assert len(done.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""The oracle: every way in which a broker can break its word is seen, and nothing else."""
+"""The oracle sees every way to break a guarantee, and calls nothing else broken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def tally_of(published: int, confirmed: int | None = None) -> Tally:
     return tally
 
 
-def test_what_comes_once_and_in_order_is_fine() -> None:
+def test_messages_that_come_once_and_in_order_are_fine() -> None:
     tally = tally_of(10)
     tally.deliver(range(0, 6), 100, redelivered=False)
     assert not tally.complete
@@ -29,7 +29,7 @@ def test_confirmed_and_never_delivered_is_lost() -> None:
     tally = tally_of(10, confirmed=8)
     tally.deliver(range(0, 3), 0, redelivered=False)
     tally.deliver(range(4, 7), 3, redelivered=False)
-    assert tally.lost == 2  # 3 and 7; 8 and 9 were never promised
+    assert tally.lost == 2  # 3 and 7. Messages 8 and 9 had no confirm.
     assert tally.broken
 
 
@@ -79,7 +79,7 @@ batches = st.lists(
 
 @given(batches)
 def test_batches_count_as_their_messages_do(deliveries: list[tuple[int, int, int, bool]]) -> None:
-    """The short cut for whole batches against a model that knows single messages only."""
+    """The fast path for whole batches gives the same counts as a model of single messages."""
     tally = tally_of(COUNT)
     positions: dict[int, int] = {}
     counts = {"duplicated": 0, "redelivered": 0, "reordered": 0}
@@ -99,6 +99,6 @@ def test_batches_count_as_their_messages_do(deliveries: list[tuple[int, int, int
     assert tally.lost == COUNT - len(positions)
 
 
-def test_a_confirm_of_what_was_not_published_is_our_own_bug() -> None:
+def test_confirming_an_unpublished_message_is_our_own_bug() -> None:
     with pytest.raises(AssertionError):
         tally_of(2).confirm(0, 2)

@@ -76,7 +76,7 @@ def test_nobody_there_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def redirected(redirections: str, *words: str) -> tuple[int, str]:
-    """Exit code and stderr of a command that a shell starts so."""
+    """Runs a command from a shell with these redirections; returns its exit code and stderr."""
     command = [sys.executable, "-m", "ringmq_node.cli", *words]
     done = subprocess.run(
         ["sh", "-c", f'exec "$@" {redirections}', "sh", *command],
@@ -90,7 +90,7 @@ def redirected(redirections: str, *words: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_closed_descriptors_are_no_abort() -> None:
-    """It says that nobody listens there, where it can."""
+    """With stdin and stderr closed the command fails as usual, and can't say why."""
     asked = ("queue", "list", "--seeds", "127.0.0.1:1", "--timeout", "0.2")
     assert redirected("0<&- 2>&-", *asked) == (1, "")
     for target in (">&-", ">/dev/full"):
