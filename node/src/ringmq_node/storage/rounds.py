@@ -286,7 +286,9 @@ class GroupCommit:
         self._ended(current, error)
 
     def _bodies_written(self, current: Round) -> None:
-        if self._round is not current:
+        # A disk that hangs may give the thread back only after the store has stopped. The round
+        # then waits for `drain`, which writes its journals, or for nobody if the store has failed.
+        if self._round is not current or self._loop is None:
             return
         if current.jobs and current.error is None:
             self._write_journals(current)

@@ -6,6 +6,7 @@ being parsed and built again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -77,6 +78,15 @@ class Service(grpc.GenericRpcHandler):
         return self._handlers.get(handler_call_details.method)
 
 
+def _caller_is_gone() -> asyncio.CancelledError:
+    """A write has failed, because the caller is gone and gRPC hasn't heard of its end yet.
+
+    A moment later gRPC would have cancelled the handler. Its own error, raised on, would be logged
+    with a traceback, as if this node were at fault whenever a peer is killed in mid-answer.
+    """
+    return asyncio.CancelledError("the caller is gone")
+
+
 def _guard_unary(handler: Callable[[bytes, Context], Awaitable[Any]]) -> Any:
     async def guarded(request: bytes, context: Context) -> Any:
         try:
@@ -85,6 +95,8 @@ def _guard_unary(handler: Callable[[bytes, Context], Awaitable[Any]]) -> Any:
             await fail(context, error)
         except grpc.RpcError:
             raise
+        except grpc.aio.InternalError as error:
+            raise _caller_is_gone() from error
         except TimeoutError:
             await fail(
                 context,
@@ -100,5 +112,7 @@ def _guard_stream(handler: StreamHandler) -> Any:
             await handler(context)
         except BrokerError as error:
             await fail(context, error)
+        except grpc.aio.InternalError as error:
+            raise _caller_is_gone() from error
 
     return guarded
