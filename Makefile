@@ -5,7 +5,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test quick check format bench bench-storage cluster proto clean
+# Tests side by side; `base/tests/support/lanes.py` says which. Without `-n auto`, one by one.
+PYTEST := $(BIN)/pytest -n auto --durations=20 --durations-min=2
+# How long each fuzzer of `make evidence` goes on.
+MINUTES ?= 10
+
+.PHONY: help demo test quick evidence check format bench bench-storage cluster proto clean
 .DEFAULT_GOAL := help
 
 help:      ## this list
@@ -20,10 +25,16 @@ demo: $(STAMP) ## three nodes, 100 000 messages, the master killed half way: wha
 	@$(BIN)/ringmq demo $(ARGS)
 
 test: $(STAMP) check ## every check and every test
-	@$(BIN)/pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
-quick: $(STAMP) ## the tests that take no time
-	@$(BIN)/pytest -m 'not slow and not docker' $(ARGS)
+quick: $(STAMP) ## the tests that take no time, in less than a minute
+	@$(PYTEST) -m 'not slow and not docker' $(ARGS)
+
+evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them: some hours
+	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) cluster-tests/simulation/test_explorer.py $(ARGS)
+	@$(BIN)/python cluster-tests/simulation/run.py --seeds 0:1000000
+	@$(BIN)/python -m node.tests.storage.engine.fuzz_engine --seconds $$(($(MINUTES) * 60))
+	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
 
 check: $(STAMP) ## format, lint, types, imports, generated code, links in the docs
 	@$(BIN)/ruff format --check --quiet .

@@ -8,6 +8,7 @@ from bench.peers.bare_ring import NODES, BareRing
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.parametrize("window", [1, 400])
 def test_all_is_in_each_file_once_it_is_confirmed(
     window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ import ringmq
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 MESSAGE_BYTES_MAX = 64 * 1024
 MIB = 1024 * 1024

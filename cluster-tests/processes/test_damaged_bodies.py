@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expected_logs import DAMAGE
 from loops import run
 from nemesis import Cluster, scenario, until
 from nemesis.oracle import body_of
@@ -47,6 +48,7 @@ async def no_alarms(cluster: Cluster) -> None:
 async def test_damage_is_repaired_from_the_ring(cluster: Cluster) -> None:
     """In use, at the master and at the mirror that it asks first: consumers see nothing of it,
     and nobody leaves the ring. Found at a start of all, too."""
+    cluster.expect_log(DAMAGE)
     await cluster.declare("q", mode=ringmq.QueueMode.LAZY)
     before = await cluster.wait_synchronised("q")
     master, mirror = before.ring[0].node, before.ring[1].node
@@ -75,6 +77,7 @@ async def test_damage_is_repaired_from_the_ring(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_single_replica_serves_all_but_the_damaged_message(tmp_path: Path) -> None:
     """It is put aside, also after a restart, until an operator discards it."""
 
@@ -83,6 +86,7 @@ def test_single_replica_serves_all_but_the_damaged_message(tmp_path: Path) -> No
             Cluster(tmp_path, nodes=("a",)) as cluster,
             asyncio.timeout(40),
         ):
+            cluster.expect_log(DAMAGE)
             await cluster.declare("q", mode=ringmq.QueueMode.LAZY)
             # One body for each record, or a damaged one takes its neighbours with it.
             async with cluster.publishing(

@@ -18,10 +18,11 @@ from nemesis import Cluster, until
 
 import ringmq
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 DISK_MIB = 12
 BODY_BYTES = 8000
+FULL = "the store has failed, this node leaves its rings: .*No space left on device"
 
 
 @contextmanager
@@ -50,6 +51,7 @@ def test_one_full_disk(tmp_path: Path, place: int) -> None:
 
     async def story(name: str) -> None:
         async with Cluster(tmp_path) as cluster, asyncio.timeout(60):
+            cluster.expect_log(FULL)
             await cluster.declare("q")
             info = await cluster.wait_synchronised("q")
             assert info.ring[place].node == name
@@ -93,6 +95,7 @@ def test_every_disk_full(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with Cluster(tmp_path, nodes=("a",)) as cluster, asyncio.timeout(60):
+            cluster.expect_log(FULL)
             await cluster.declare("q")
             filler = tmp_path / "a" / "filler"
             filler.write_bytes(b"x" * (DISK_MIB - 4) * 1024 * 1024)

@@ -24,7 +24,7 @@ from loops import run
 from nemesis import Cluster, until
 from nemesis.network import Network
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 MESSAGES_PER_SIDE = 50_000
 # Long enough for a failover; left gives up after it.

@@ -176,6 +176,7 @@ async def test_numbers(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_numbers_of_a_node_without_memory(tmp_path: Path) -> None:
     """The memory monitor gives the queue a target; what is on disk is read back."""
 

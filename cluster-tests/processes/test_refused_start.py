@@ -11,7 +11,7 @@ from etcd_server import free_ports
 from loops import run
 from nemesis import Cluster
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 
 def refused(of: Cluster, node: str, **settings: object) -> str:

@@ -13,7 +13,7 @@ from nemesis import Cluster, until
 
 import ringmq
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 # Three times the lease of a node, which is 3 s here. (The defaults are 6 s and, in
 # what was asked for, 30 s.)

@@ -15,7 +15,7 @@ from nemesis import Cluster, until
 
 import ringmq
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 BODY_BYTES = 32 << 10
 BACKLOG_BYTES = 512 << 20

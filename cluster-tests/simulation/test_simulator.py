@@ -19,6 +19,7 @@ def stories_of(failures: list[Failure]) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 def test_nothing_is_lost_in_ten_thousand_rings() -> None:
     """Every confirmed op is in every later master's log, and on every synchronised disk; and once
     the faults stop, the ring is whole again, and quiet."""

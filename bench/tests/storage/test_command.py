@@ -70,6 +70,7 @@ def test_directories_of_killed_runs_are_removed_and_no_others(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.parametrize("name", ["append-alone", "queues", "recovery"])
 def test_a_case_runs_for_real(tmp_path: Path, name: str) -> None:
     (case,) = (case for case in CASES if case.name == name)

@@ -92,6 +92,7 @@ def test_who_is_not_meant_or_is_from_an_earlier_life_is_refused(tmp_path: Path) 
     run(tmp_path, story)
 
 
+@pytest.mark.logs(r"link from z#3: 8 bytes left, a frame has at least 16")
 def test_garbage_is_refused_and_harms_nobody(tmp_path: Path) -> None:
     async def story(caller: Caller) -> None:
         for garbage in (b"", b"\x0a", b"\x0a\x05hello", b"GET / HTTP/1.1\r\n\r\n", bytes(5000)):
@@ -109,6 +110,7 @@ def test_garbage_is_refused_and_harms_nobody(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+@pytest.mark.logs(r"link from z#3: frame of more than \d+ bytes")
 def test_a_frame_over_the_limit_is_refused_before_it_is_gathered(tmp_path: Path) -> None:
     async def story(caller: Caller) -> None:
         call = await caller.open(1)

@@ -343,6 +343,7 @@ class FailingApplication(ListApplication):
         raise RuntimeError("the disk is gone")
 
 
+@pytest.mark.logs("ring 'r' at b#1 has failed")
 def test_an_exception_in_the_application_ends_the_ring_and_the_group(tmp_path: Path) -> None:
     async def main() -> None:
         async with local_cluster(tmp_path, "abc") as cluster:

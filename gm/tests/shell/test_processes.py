@@ -80,6 +80,7 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_after_sigkill_of_the_master_the_next_one_confirms_within_a_second(tmp_path: Path) -> None:
     with talk(tmp_path) as talking:
         confirmed = talking.confirmed("anna")
@@ -94,6 +95,7 @@ def test_after_sigkill_of_the_master_the_next_one_confirms_within_a_second(tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_a_stopped_master_is_found_out_and_steps_down_when_it_goes_on(tmp_path: Path) -> None:
     with talk(tmp_path) as talking:
         talking.processes["anna"].send_signal(signal.SIGSTOP)
@@ -112,6 +114,7 @@ def test_a_stopped_master_is_found_out_and_steps_down_when_it_goes_on(tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_a_short_stop_suspects_nobody(tmp_path: Path) -> None:
     with talk(tmp_path) as talking:
         talking.processes["ben"].send_signal(signal.SIGSTOP)
@@ -124,6 +127,7 @@ def test_a_short_stop_suspects_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_the_example_runs() -> None:
     done = subprocess.run(
         [sys.executable, EXAMPLES / "three_processes.py"],

@@ -64,6 +64,7 @@ def ring_of(shell: PlayedShell) -> Ring:
     return ring
 
 
+@pytest.mark.logs("ring 'r' at a#1 has failed")
 def test_a_step_whose_timer_fails_ends_the_ring_and_does_not_raise() -> None:
     """It raised into the link that had brought the frame, which tore the link down: the ring
     went on with a member that had no timer."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from expected_logs import DAMAGE
 from loops import run
 from node.tests.nodes import lone_node, replica_of
 
@@ -171,6 +172,7 @@ def test_an_unknown_outcome_is_found_out(tmp_path: Path) -> None:
     with_node(tmp_path, work)
 
 
+@pytest.mark.logs(DAMAGE)
 def test_a_queue_whose_messages_are_all_damaged_is_not_empty(tmp_path: Path) -> None:
     """A replica that is away may have them yet."""
 

@@ -46,6 +46,7 @@ class Hang:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 1], ids=["the master's", "a mirror's"])
+@pytest.mark.logs(r"the store has failed, this node leaves its rings: .* has not come back for 1 s")
 def test_a_ring_goes_on_without_the_node_whose_disk_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:

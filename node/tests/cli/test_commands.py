@@ -28,7 +28,7 @@ CLI_DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
 BROKEN = ("lost", "duplicated", "reordered", "unexpected")
 NOT_UTF8 = os.fsdecode(b"\xff\xfe")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from expected_logs import DAMAGE
 from node.tests.replica.test_replica import LAST, ME, NEXT, PlayedHost, Scene, refused
 from node.tests.storage.workload import bodies, run_store
 
@@ -29,6 +30,8 @@ from ringmq_node.replica.fetching import Fetched, Lacking, SourceError
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.storage import Store, StoreLimits
 from ringmq_node.storage.errors import CorruptionReport, ReadError
+
+pytestmark = pytest.mark.may_log(DAMAGE)
 
 
 @pytest.fixture(autouse=True)

@@ -326,6 +326,7 @@ def nodes(draw: st.DrawFn) -> Simulation:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 @settings(max_examples=100, deadline=None)
 @given(nodes())
 def test_no_node_reaches_its_limit_or_swings(node: Simulation) -> None:

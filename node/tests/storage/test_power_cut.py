@@ -141,6 +141,7 @@ def test_power_cut_after_a_start_takes_back_nothing_of_what_was_found(
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 def test_power_cut_after_every_write(act: Callable[[Workload], None], seed: int) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from children import child_environment
+from expected_logs import DAMAGE
 from node.tests.storage.queue.test_queue_store import append, publish
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import LIMITS, QUEUE, ROOT, bodies, open_store, run_store
@@ -200,6 +201,7 @@ def test_power_cut_within_a_delete_leaves_all_of_the_queue_or_nothing(kept: str)
     assert open_store(replayed.power_cut("nothing", random.Random(1))).queue_names() == []
 
 
+@pytest.mark.logs(DAMAGE)
 def test_queue_whose_name_is_lost_is_reported_and_left_alone() -> None:
     disk = SimulatedDisk()
     store = open_store(disk)

@@ -31,6 +31,7 @@ from typing import Self
 
 from docker.errors import APIError
 from docker.models.containers import Container
+from expected_logs import ExpectedLogs
 from testcontainers.core.docker_client import DockerClient
 
 from containers.client import Client
@@ -90,6 +91,7 @@ class Cluster:
         self._members: dict[str, Member] = {}
         self._client_numbers = count()
         self._folder = Path(tempfile.mkdtemp(prefix="ringmq-cluster-"))
+        self._expected = ExpectedLogs()
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -119,7 +121,23 @@ class Cluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            if error is None:
+                self._judge_logs()
+        finally:
+            self.close()
+
+    def expect_log(self, pattern: str) -> None:
+        """A node has to log an error that matches this regular expression."""
+        self._expected.demanded.append(pattern)
+
+    def _judge_logs(self) -> None:
+        """`AssertionError` for an error that a node logged, in any of its runs, unannounced."""
+        members = (member for name, member in self._members.items() if name in self.nodes)
+        self._expected.judge(
+            (member.name, member.raw.logs().decode(errors="replace").splitlines())
+            for member in members
+        )
 
     def close(self) -> None:
         """Remove everything that this cluster made. Twice does no harm."""

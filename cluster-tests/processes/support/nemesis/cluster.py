@@ -1,7 +1,8 @@
 """Three nodes as processes on loopback, and what one does to them.
 
-Every process is ended by its own pid when the block is left, whatever state it is in;
-if it is left with an error, the ends of the nodes' logs are printed.
+When the block is left, every process is ended by its own pid, whatever state it is in. Then the
+nodes' logs are judged: an error or a traceback in one of them fails the test, unless the test has
+announced it by `expect_log`. If the test has failed already, the ends of the logs are printed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from etcd_server import free_ports
+from expected_logs import ExpectedLogs
 from tcp_proxy import TcpProxy
 
 import ringmq
@@ -64,6 +66,7 @@ class Cluster:
         self.proxies: dict[str, TcpProxy] = {name: TcpProxy() for name in nodes if proxied}
         self.settings = {**SETTINGS, **settings}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._expected = ExpectedLogs()
 
     # --- life ---
 
@@ -91,6 +94,12 @@ class Cluster:
         self.close(failed=failed)
         for proxy in self.proxies.values():
             await proxy.close()
+        if not failed:
+            self._expected.judge(
+                (f"{name}.log", self._log_path(name).read_text(errors="replace").splitlines())
+                for name in self.addresses
+                if self._log_path(name).exists()
+            )
 
     def close(self, *, failed: bool) -> None:
         """Ends every process, and shows the logs if the test has `failed`."""
@@ -176,6 +185,14 @@ class Cluster:
         if not path.exists():
             return ""
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+
+    def expect_log(self, pattern: str) -> None:
+        """A node has to log an error that matches this regular expression."""
+        self._expected.demanded.append(pattern)
+
+    def allow_log(self, pattern: str) -> None:
+        """A node may log an error that matches: it depends on what the fault meets."""
+        self._expected.allowed.append(pattern)
 
     # --- the nemesis ---
 

@@ -29,6 +29,7 @@ def scenario(
                 await story(cluster)
 
         @pytest.mark.slow
+        @pytest.mark.cluster
         def test(tmp_path: Path) -> None:
             run(told(tmp_path))
 

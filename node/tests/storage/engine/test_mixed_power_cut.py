@@ -372,6 +372,7 @@ def test_power_cut_after_some_changes() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 def test_power_cut_after_every_change() -> None:
     """Each prefix of the writes; what wasn't synced is kept in another way from one to the next."""
     made = recording(1, STEPS)
@@ -383,6 +384,7 @@ def test_power_cut_after_every_change() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 @pytest.mark.parametrize("seed", SEEDS[1:])
 def test_power_cut_after_many_changes(seed: int) -> None:
     assert recording(seed, STEPS).cut(kinds=ALL, seed=seed, stride=11) > 300

@@ -176,10 +176,11 @@ EngineMachine.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-TestEngine = pytest.mark.slow(EngineMachine.TestCase)
+TestEngine = pytest.mark.slow(pytest.mark.compute(EngineMachine.TestCase))
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 def test_plans_of_the_fuzzer() -> None:
     """Always the same ones, longer than hypothesis makes them; and everything is in them."""
     events: Counter[str] = Counter()

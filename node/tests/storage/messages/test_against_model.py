@@ -152,6 +152,7 @@ def test_store_agrees_with_the_model(seed: int, limits: StoreLimits) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 @pytest.mark.parametrize("seed", range(100, 108))
 def test_store_agrees_with_the_model_for_long(seed: int) -> None:
     model = Model(seed, SMALL if seed % 2 else CACHED)

@@ -102,6 +102,7 @@ def test_damage_is_never_taken_for_a_message(part: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 @pytest.mark.parametrize("part", range(4))
 def test_much_damage_is_never_taken_for_a_message(part: int) -> None:
     for seed in range(1000 + 400 * part, 1400 + 400 * part):

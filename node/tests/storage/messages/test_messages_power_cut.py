@@ -181,6 +181,7 @@ def test_power_cut_after_some_calls() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 @pytest.mark.parametrize("seed", range(10, 13))
 def test_power_cut_after_every_call(seed: int) -> None:
     kept: list[Kept] = ["nothing", "everything", "anything", "anything"]

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from expected_logs import DAMAGE
 from node.tests.storage.offline.directory import (
     LIMITS,
     SUFFIXES,
@@ -62,7 +63,9 @@ def read_all(root: Path) -> tuple[int, int, bool]:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 @pytest.mark.parametrize("seed", range(15))
+@pytest.mark.may_log(DAMAGE)
 def test_a_node_finds_what_was_foretold(made: tuple[Path, Path], tmp_path: Path, seed: int) -> None:
     """As many messages, as many unreadable, and a node reports nothing that `verify` didn't."""
     rng = random.Random(seed)
@@ -108,6 +111,7 @@ def forge(rng: random.Random, path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_forged_stops_it(made: tuple[Path, Path], tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

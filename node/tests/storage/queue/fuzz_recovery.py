@@ -1,6 +1,7 @@
 """A fuzzer of recovery: damaged files, and what a start makes of them.
 
-    python node/tests/storage/queue/fuzz_recovery.py --minutes 10 --seed 1
+    export PYTHONPATH=base/tests/support
+    python -m node.tests.storage.queue.fuzz_recovery --minutes 10 --seed 1
 
 Random workloads on two queues write directories, which are taken as they are, after a crash
 at any moment, or after a power cut. Their files are then damaged in any way, and opened.
@@ -609,7 +610,7 @@ def fuzz(minutes: float, seed: int, keep: Path) -> int:
                 store_directory(failed.case.disk, target)
                 traceback.print_exception(failed.__cause__, limit=-6)
                 print(f"FOUND: {failed}")
-                print(f"replay: python {Path(__file__).name} --replay {target}", flush=True)
+                print(f"replay: --replay {target}", flush=True)
                 if failures >= 20:
                     return failures
             if time.monotonic() - said > 10:

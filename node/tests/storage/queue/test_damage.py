@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from expected_logs import DAMAGE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from node.tests.storage.queue.test_queue_store import publish
@@ -32,6 +33,8 @@ from ringmq_node.storage import CorruptError, QueueStore, Store, StoreLimits
 from ringmq_node.storage.format.formats import JOURNAL, SEGMENT
 from ringmq_node.storage.format.record_file import RecordFile
 from ringmq_node.storage.format.records import FILE_HEADER, RECORD_HEADER_BYTES, Header, RecordKind
+
+pytestmark = pytest.mark.may_log(DAMAGE)
 
 
 def readable(queue: QueueStore) -> dict[int, bytes]:
@@ -160,6 +163,7 @@ def test_journal_torn_anywhere_keeps_all_ops_before(tail: bytes) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 @pytest.mark.parametrize("tail", [b"", bytes(100)], ids=["cut", "zeros"])
 def test_segment_torn_anywhere_is_missed_where_it_was_live(tail: bytes) -> None:
     made = aftermath(clean=False)
@@ -202,6 +206,7 @@ def places(header: Header) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 def test_flipped_bit_after_a_clean_stop_is_reported_and_costs_one_record() -> None:
     made = aftermath(clean=True)
     for path in made.files:

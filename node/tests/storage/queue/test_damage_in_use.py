@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from expected_logs import DAMAGE
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import QUEUE, ROOT, bodies, open_store, run_store
 
@@ -20,6 +21,8 @@ from ringmq_node.storage import CorruptError, QueueStore, StoreLimits
 from ringmq_node.storage.disk.data_directory import NAME_NAME
 from ringmq_node.storage.errors import ReadError
 from ringmq_node.storage.queue.flush import flush
+
+pytestmark = pytest.mark.may_log(DAMAGE)
 
 STORED = StoreLimits(queue_memory_bytes_max=0, embed_below=0)
 EMBEDDED = StoreLimits(queue_memory_bytes_max=0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from expected_logs import DAMAGE
 from node.tests.storage.simulated_disk import Call, SimulatedDisk
 from node.tests.storage.workload import QUEUE, bodies, open_store, run_store
 
@@ -187,6 +188,7 @@ def test_positions_of_a_round_that_did_not_count_are_given_out_again(limits: Sto
 
 
 @BOTH
+@pytest.mark.logs(DAMAGE)
 def test_durable_round_that_is_damaged_is_damage_and_not_a_torn_tail(limits: StoreLimits) -> None:
     def act(queue: QueueStore) -> None:
         publish(queue, "gone")

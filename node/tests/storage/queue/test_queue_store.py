@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pytest
+from expected_logs import DAMAGE
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -289,6 +290,7 @@ def test_message_removed_before_the_flush_never_reaches_a_segment() -> None:
     assert not any(call.path.suffix == ".idx" for call in disk.log)
 
 
+@pytest.mark.logs(DAMAGE)
 def test_body_damaged_on_disk_is_reported_once_and_missing_from_then_on() -> None:
     disk = SimulatedDisk()
     store = open_store(disk, StoreLimits(queue_memory_bytes_max=0))
@@ -314,6 +316,7 @@ def test_body_damaged_on_disk_is_reported_once_and_missing_from_then_on() -> Non
     run_store(store, work)
 
 
+@pytest.mark.logs(DAMAGE)
 def test_body_damaged_before_its_flush_is_missing_and_the_rest_is_flushed() -> None:
     disk = SimulatedDisk()
     limits = StoreLimits(queue_memory_bytes_max=0, journal_entries_max=3)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from expected_logs import DAMAGE
 from node.tests.storage.queue import fuzz_recovery
 from node.tests.storage.simulated_disk import SimulatedDisk
 
@@ -40,6 +41,8 @@ from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 from ringmq_node.storage.queue.loading import load_segment
 from ringmq_node.storage.queue.recovery import Recovered, recover
 from ringmq_node.storage.queue.segments import MessagesOf, read_block
+
+pytestmark = pytest.mark.may_log(DAMAGE)
 
 HERE = Path("/data/queues/1c168adb00d208e42f93314529f1fa9c")
 

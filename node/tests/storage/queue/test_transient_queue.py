@@ -166,6 +166,7 @@ def test_what_was_there_under_its_name_is_dropped() -> None:
     assert open_store(disk).queue_names() == []
 
 
+@pytest.mark.logs(r"store closed for writes: \[Errno 28\]")
 def test_a_full_disk_is_told_when_there_is_something_to_be_written() -> None:
     disk = SimulatedDisk()
     store, queue = opened(disk, TIGHT)

@@ -1,0 +1,94 @@
+"""How the tests share a machine when several workers run them at once (`pytest -n auto`).
+
+Most of the suite's time is waiting: for a lease to lapse, for a frozen node to be given up. So
+there are more workers than processors, and only two kinds of tests have to be kept apart:
+
+- Tests that start processes and rely on their time-outs. Too many clusters at once, and a node
+  misses a heartbeat because it had no processor, not because the test took it away. A test marked
+  `cluster` goes to one of `CLUSTER_LANES`, one marked `docker` to the only lane of the engine; a
+  lane runs its tests one after the other.
+- Tests that keep a processor busy for seconds. Marked `compute`, a test runs at low priority, so
+  that the nodes of a cluster get a processor whenever they ask for one.
+
+Without workers (`pytest FILE`) nothing of this has an effect.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Two clusters, one in containers and the tests that compute keep two processors busy. With three
+# lanes the nodes alone use up both: 1.1 s of processor time a second, in the mean of all tests.
+CLUSTER_LANES = 2
+WORKERS_PER_PROCESSOR = 2
+COMPUTE_NICENESS = 10
+
+# An example takes as long as the machine lets it: on a busy one, hypothesis' own limit of 0.2 s
+# would fail the test for its neighbours.
+settings.register_profile(
+    "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("busy machine")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    return WORKERS_PER_PROCESSOR * (os.cpu_count() or 1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ and _may_raise_its_priority():
+        config.pluginmanager.register(_Priorities())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives each test its lane, and begins with the tests that take longest."""
+    modules = Counter(item.path for item in items if item.get_closest_marker("cluster"))
+    lanes = dict.fromkeys(range(CLUSTER_LANES), 0)
+    lane_of: dict[Path, int] = {}
+    # A module stays in one lane, because its tests may share a cluster.
+    for path, count in modules.most_common():
+        lane_of[path] = min(lanes, key=lanes.__getitem__)
+        lanes[lane_of[path]] += count
+    for item in items:
+        if item.get_closest_marker("docker"):
+            item.add_marker(pytest.mark.xdist_group("docker"))
+        elif item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.xdist_group(f"cluster-{lane_of[item.path]}"))
+    # A lane that begins late ends late, when all other workers have nothing left to do.
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    for turn, mark in enumerate(("docker", "cluster", "compute", "slow")):
+        if item.get_closest_marker(mark):
+            return turn
+    return 4
+
+
+def _may_raise_its_priority() -> bool:
+    """Whether a process here can get its priority back after it has lowered it."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NICE)
+    return os.geteuid() == 0 or limit >= 20 - os.getpriority(os.PRIO_PROCESS, 0)
+
+
+class _Priorities:
+    def __init__(self) -> None:
+        self._usual = os.getpriority(os.PRIO_PROCESS, 0)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if item.get_closest_marker("compute") is None:
+            return (yield)
+        os.setpriority(os.PRIO_PROCESS, 0, min(19, self._usual + COMPUTE_NICENESS))
+        try:
+            return (yield)
+        finally:
+            os.setpriority(os.PRIO_PROCESS, 0, self._usual)
