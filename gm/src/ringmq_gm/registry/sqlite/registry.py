@@ -38,7 +38,7 @@ from ringmq_gm.registry.limits import check_commit, check_ttl, key_bytes, prefix
 from ringmq_gm.registry.sessions import LeasedSession, clock
 from ringmq_gm.registry.sqlite.connection import FileIdentity, Gate
 from ringmq_gm.registry.sqlite.file import REVISIONS_KEPT, RegistryFile
-from ringmq_gm.registry.sqlite.threads import Looker, Worker
+from ringmq_gm.registry.sqlite.threads import FileThread, Looker
 
 T = TypeVar("T")
 
@@ -66,8 +66,8 @@ class SqliteRegistry:
         self._deadline_s = deadline_s
         self._poll_interval_s = poll_interval_s
         identity = FileIdentity(path)
-        self._reader = Worker(RegistryFile(identity, revisions_kept=revisions_kept), "read")
-        self._writer = Worker(RegistryFile(identity, revisions_kept=revisions_kept), "write")
+        self._reader = FileThread(RegistryFile(identity, revisions_kept=revisions_kept), "read")
+        self._writer = FileThread(RegistryFile(identity, revisions_kept=revisions_kept), "write")
         self._sessions: weakref.WeakSet[LeasedSession] = weakref.WeakSet()
         self._poller: asyncio.Task[None] | None = None
         self._looker = Looker(RegistryFile(identity), deadline_s, poll_interval_s)

@@ -78,7 +78,7 @@ class Looker:
             self._file.close()
 
 
-class Worker:
+class FileThread:
     """A connection and the one thread that uses it."""
 
     def __init__(self, file: RegistryFile, name: str) -> None:

@@ -1,0 +1,102 @@
+"""Links break, members die: ops are sent again, and the next view is proposed."""
+
+from __future__ import annotations
+
+from played_ring import LATER, A, B, C, PlayedRing, ring_of_three, view
+
+from ringmq_gm.core.events import (
+    LeasesLearned,
+    LinkDown,
+    LinkUp,
+    PeerStalled,
+    Propose,
+    Received,
+    RefreshView,
+    Send,
+    Tick,
+)
+from ringmq_gm.core.frames import (
+    Envelope,
+    Stale,
+)
+
+
+def test_a_new_link_brings_what_the_old_one_lost() -> None:
+    ring = ring_of_three()
+    ring.multicast("a", b"1", b"2")
+    ring.links["a", "b"].clear()
+    ring.step("a", LinkUp("b"))
+    ring.step("b", LinkUp("a"))
+    ring.run()
+    assert ring.delivered("c") == [b"1", b"2"]
+
+
+def test_a_dead_mirrors_upstream_sends_again_what_it_had_not_passed_on() -> None:
+    ring = ring_of_three()
+    ring.multicast("a", b"1")
+    ring.crash("b")
+    ring.learn(view(2, A, C))
+    ring.run()
+    assert ring.delivered("c") == [b"1"]
+
+
+def test_the_first_mirror_takes_over_with_what_it_had() -> None:
+    ring = ring_of_three()
+    ring.multicast("a", b"1")
+    ring.deliver("a", "b")
+    ring.crash("a")
+    ring.links["b", "c"].clear()
+    ring.learn(view(2, B, C))
+    ring.run()
+    ring.persist(1, "b", "c")
+    ring.run()
+    assert ring.delivered("c") == [b"1"]
+    assert ring.confirmed("b") == 1
+
+
+def test_a_death_is_proposed_after_the_others_have_answered() -> None:
+    ring = ring_of_three()
+    ring.crash("b")
+    ring.step("a", LinkDown("b"))
+    assert ring.proposals("a") == []
+    ring.run()
+    assert ring.proposals("a") == [view(2, A, C)]
+
+
+def test_who_sees_nobody_does_not_vote_the_others_out() -> None:
+    ring = ring_of_three()
+    ring.step("a", LinkDown("b"))
+    ring.step("a", LinkDown("c"))
+    ring.step("a", Tick(), now=LATER)
+    assert ring.proposals("a") == []
+
+
+def test_who_sees_nobody_goes_on_alone_when_their_leases_have_run_out() -> None:
+    ring = ring_of_three()
+    ring.step("a", LinkDown("b"))
+    ring.step("a", LinkDown("c"))
+    ring.step("a", LeasesLearned(frozenset({A})))
+    ring.step("a", Tick(), now=LATER)
+    assert ring.proposals("a") == [view(2, A)]
+
+
+def test_a_frame_of_an_old_epoch_is_refused() -> None:
+    ring = ring_of_three()
+    ring.learn(view(2, B, C), "b", "c")
+    ring.multicast("a", b"late")
+    assert ring.deliver("a", "b") == [Send("a", Stale("q", 2))]
+    assert ring.deliver("b", "c") is not None
+    assert ring.delivered("b") == []
+
+
+def test_a_master_that_is_told_of_a_newer_epoch_looks_at_the_registry() -> None:
+    ring = ring_of_three()
+    assert ring.step("a", Received(Envelope(B, Stale("q", 2)))) == [RefreshView()]
+
+
+def test_a_stalled_mirror_is_put_out_but_never_below_min_insync() -> None:
+    ring = ring_of_three()
+    assert ring.step("a", PeerStalled("b")) == [Propose(1, view(2, A, C))]
+    pair = PlayedRing(A, B)
+    pair.learn(view(1, A, B))
+    assert pair.step("a", PeerStalled("b")) == []
