@@ -88,7 +88,7 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
 
 
 def _terminated(_signal_number: int, _frame: object) -> NoReturn:
-    # As an exception, so that what was started is ended.
+    # As an exception, so that the stacks end the clusters that they have started.
     sys.exit(143)
 
 

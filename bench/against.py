@@ -67,7 +67,7 @@ def start_trees(other: Path, directory: Path, stack: ExitStack) -> list[Peer]:
 
 
 def in_turns(peers: Sequence[Peer], round_number: int) -> Sequence[Peer]:
-    """Who goes first alternates from round to round."""
+    """The peers of this round. The first one alternates from round to round."""
     return peers if round_number % 2 else peers[::-1]
 
 

@@ -1,7 +1,7 @@
 """A run of several clusters side by side, from their start to the result files.
 
-Which clusters, and how their figures are set beside each other, is a `Comparison`: `rivals` has
-the one with RabbitMQ, `against` the one with another tree of ours.
+A `Comparison` names the clusters and sets their figures beside each other: `rivals` makes the one
+with RabbitMQ, `against` the one with another tree of ours.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WARM_UP_SHARE = 10
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Which peers answer which questions, in which order, and what is said about it.
+    """The peers, the questions that they answer, their order, and the report about them.
 
     `start` starts the peers in a directory and leaves their end to the stack. `order` gives the
     peers of a round, counted from 1, in the order in which they run. `to_json` makes the result

@@ -1,4 +1,4 @@
-"""What a run of a benchmark is judged by: bounds on our figures, and whether they were kept."""
+"""Goals of a benchmark: bounds on our figures, and whether a run has kept them."""
 
 from __future__ import annotations
 

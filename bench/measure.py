@@ -1,9 +1,9 @@
 """The words of the benchmark: a point, a measurement, a peer.
 
-A *point* is what is asked (how many messages of what size, how many unconfirmed
-at a time). A *peer* is a broker cluster, or the bare disk, that answers. A
-*measurement* is one answer. `measure` puts around a peer's run what no peer can
-know of itself: the CPU that its brokers took, and that of everybody else.
+A *point* is a question: so many messages of this size, so many unconfirmed at a time. A *peer* is
+a broker cluster, or the bare disk, that answers. A *measurement* is one answer. A peer knows its
+publisher's figures only; `measure` adds the CPU that its brokers took, and that of all other
+processes on the machine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any, Protocol
 
 from bench import procs
 
-# Brokers put work off until they are idle (index flushes, acks around the ring).
-# It belongs to the messages, so the count of CPU goes on for this long.
+# Brokers put work off until they are idle (index flushes, acks around the ring). That work
+# belongs to the messages, so the count of CPU goes on for this long.
 SETTLE_S = 1.0
 
 
 class BenchError(Exception):
-    """The run can't go on; the text says why and what to do."""
+    """The run can't go on. The text has the reason and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """What a publisher saw. Latencies are from hand-over to confirm, nearest rank.
+    """A publisher's figures. Latencies run from hand-over to confirm; percentiles: nearest rank.
 
     `client_cpu_s` is user and system time of the publisher over the timed part.
     """
@@ -69,10 +69,9 @@ class ClientReport:
 class Measurement:
     """One run of one peer at one point.
 
-    `broker_cpu_s` is user and system time of all broker processes from just
-    before the publisher starts to `SETTLE_S` after it ends. `others_cores` is how
-    much CPU everybody else on the machine took at that time, in cores: noise, and
-    the other peer's idling.
+    `broker_cpu_s` is user and system time of all broker processes from just before the publisher
+    starts to `SETTLE_S` after it ends. `others_cores` is the CPU that all other processes of the
+    machine took at that time, in cores: noise, and the other peer's idling.
     """
 
     peer: str
@@ -112,7 +111,7 @@ class Peer(Protocol):
         ...
 
     def prepare(self, queue: str) -> None:
-        """Makes the new queue. What it costs isn't counted."""
+        """Makes the new queue. Its cost isn't counted."""
         ...
 
     def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
@@ -123,7 +122,7 @@ class Peer(Protocol):
         ...
 
     def remove(self, queue: str) -> None:
-        """Checks that the queue's replicas are what was claimed, and deletes it.
+        """Checks that the queue has the replicas that the peer claims, and deletes it.
 
         Raises `BenchError` if they aren't: the measurement would be worth nothing.
         """
@@ -143,7 +142,7 @@ def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
         time.sleep(SETTLE_S)
     brokers = procs.tree_cpu_s(pids) - brokers_before
     machine = procs.machine_cpu().since(machine_before)
-    # What the run itself took: the publisher, which is a child that has ended by now.
+    # The run's own CPU is not noise: the publisher's, a child that has ended by now.
     ours = brokers + procs.own_cpu_s() - own_before
     for queue in queues:
         peer.remove(queue)
@@ -162,7 +161,7 @@ def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
 
 
 def machine_facts(directory: Path) -> dict[str, str]:
-    """What a reader needs to know of the machine. No names of hosts or paths."""
+    """The machine, as far as it explains the figures. No names of hosts or paths."""
     model = next(
         (
             line.split(":", 1)[1].strip()

@@ -1,4 +1,4 @@
-"""Processes: what they cost, and how to end them.
+"""Processes: their CPU, memory and disk, their ports, and their end.
 
 CPU comes from `/proc/PID/stat` (proc(5)): user and system time of a process,
 of its children that have ended and been waited for, and of the tree of its
@@ -90,11 +90,11 @@ def _status_kib(pid: int, field: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TreeUse:
-    """What a tree of processes has used so far, and what it has in memory now.
+    """The CPU that a tree of processes has used so far, and its memory.
 
-    `rss_bytes` is resident memory. `rss_peak_bytes` is the sum of the peaks that the kernel
-    keeps for each process, which nobody's sampling can miss; with more than one process
-    the peaks may have been at different times.
+    `rss_bytes` is resident memory now. `rss_peak_bytes` is the sum of the peaks that the kernel
+    keeps for each process: sampling would miss short ones. With more than one process the peaks
+    may have been at different times.
     """
 
     cpu_s: float
@@ -126,7 +126,7 @@ def own_written_bytes() -> int:
 
 
 def disk_use_bytes(directory: Path) -> int:
-    """Disk space of all that is below `directory`. Files may come and go meanwhile."""
+    """Disk space of all files below `directory`. Files may come and go meanwhile."""
     total = 0
     waiting = [directory]
     while waiting:
@@ -136,7 +136,7 @@ def disk_use_bytes(directory: Path) -> int:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(Path(entry.path))
                     else:
-                        # stat(2): in units of 512 bytes, whatever the file system's block is.
+                        # stat(2): in units of 512 bytes, on file systems with larger blocks too.
                         total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
 

@@ -1,4 +1,4 @@
-"""What a run says: a table, the goals, and the JSON that holds every single run."""
+"""The report of a run: a table, the goals, and the JSON with every single measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.stats import Spread, Value, paired_ratio, select, spread
 
 OURS = "ringmq"
 THEIRS = "rabbitmq"
-# Where nobody says how wide a line may be: what five peers and two ratios need.
+# A pipe has no width of its own: five peers and two ratios fit into this one.
 WIDTH_PIPED = 140
 
 

@@ -50,7 +50,7 @@ def require_rabbitmq() -> None:
 
 
 def start_peers(names: Sequence[str], directory: Path, stack: ExitStack) -> list[Peer]:
-    """Starts what is asked for; `stack` ends it. Peers come back in the order of `PEERS`."""
+    """Starts the peers `names`; `stack` ends them. They come back in the order of `PEERS`."""
     peers: list[Peer] = []
     if "ringmq" in names:
         ours = RingPeer(directory / "ringmq")

@@ -54,8 +54,8 @@ def pairs(ours: Sequence[R], theirs: Sequence[R]) -> list[tuple[R, R]]:
 def paired_ratio(ours: Sequence[R], theirs: Sequence[R], value: Callable[[R], float]) -> Spread:
     """The ratio ours / theirs, taken in each round first.
 
-    The two runs of a round stand next to each other in time, so what slows the
-    machine slows both: the median of ratios is steadier than the ratio of medians.
+    The two runs of a round stand next to each other in time, so that a slow machine slows both:
+    the median of ratios is steadier than the ratio of medians.
     """
     return spread([value(one) / value(other) for one, other in pairs(ours, theirs)])
 

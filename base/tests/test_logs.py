@@ -21,7 +21,7 @@ TRACEBACK = [
 
 
 def written(log: Callable[[logging.Logger], object]) -> list[str]:
-    """What a node's `logging` writes while `log` runs."""
+    """The lines that a node's `logging` writes while `log` runs."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
@@ -106,7 +106,7 @@ def test_an_expected_fault_is_passed_over(expected: str) -> None:
 
 
 def test_an_expected_fault_excuses_no_second_traceback_after_it() -> None:
-    """A dying thread's traceback stands right below whatever record came before."""
+    """A dying thread's traceback stands right below an unrelated record."""
     stray = ["Exception in thread flush:", *TRACEBACK[:-1], "OSError: gone"]
     (fault,) = log_faults("n1.log", [ERROR, *TRACEBACK, *stray], expected=["link from n2"])
     assert fault.line == 7

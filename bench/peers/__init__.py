@@ -1,1 +1,1 @@
-"""What the benchmark can run: ours, and what it is measured against."""
+"""The clusters that the benchmark can run: ours, its rivals, and two footings."""

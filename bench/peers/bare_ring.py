@@ -1,10 +1,10 @@
-"""The footing of a ring: three processes of grpc.aio that do what a trip can't do without.
+"""The footing of a ring: three processes of grpc.aio that do the least a trip needs.
 
-No broker can confirm faster than its wire and its disk. A frame goes from the publisher to
-the first node, from there to the second and the third; each forwards it, then writes and
-syncs it (at once if it is small, in a thread if not); what is on the disk of all before it
-rides back to the first, who tells the publisher. There is no queue, no index, no
-state, and nobody may fail.
+No broker can confirm faster than its wire and its disk. A frame goes from the publisher to the
+first process, from there to the second and the third; each forwards it, then writes and syncs it
+(at once if it is small, in a thread if not). The second process tells the third the last message
+on its disk, the third tells the first the last one on both, and the first tells the publisher
+the last one on all three. There is no queue, no index and no state, and no process may fail.
 
     python -m bench.peers.bare_ring node NUMBER FILE PORT PORT PORT
     python -m bench.peers.bare_ring publish PORT COUNT SIZE_BYTES WINDOW     (JSON on stdout)
@@ -40,7 +40,7 @@ from bench.stats import client_report
 NODES = 3
 # Of one frame, as our client sends it: a quarter of the window.
 _FRAMES_IN_WINDOW = 4
-# What a node syncs on its event loop, as ours does.
+# Up to this size a process syncs on its event loop, as our nodes do.
 _IN_PLACE_BYTES_MAX = 16 * 1024
 _START_TIMEOUT_S = 20.0
 _PUBLISH_TIMEOUT_S = 600.0
@@ -51,8 +51,8 @@ _OPS = "/bench.BareRing/Ops"
 _Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
-class _Stream:
-    """What waits to be written to one stream, one message at a time."""
+class _Outgoing:
+    """The messages that wait to be written to one stream, one at a time."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
@@ -63,20 +63,20 @@ class _Stream:
             await write(await self._waiting.get())
 
 
-class _Node:
-    """Node `number` of the ring: 0 has the publisher, and hears when all have written."""
+class _RingProcess:
+    """Process `number` of the ring: 0 has the publisher, and hears when all have written."""
 
     def __init__(self, number: int, path: Path, ports: Sequence[int]) -> None:
         self._number = number
         self._next_port = ports[(number + 1) % NODES]
         self._port = ports[number]
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        self._downstream = _Stream()
-        self._publisher: _Stream | None = None
+        self._downstream = _Outgoing()
+        self._publisher: _Outgoing | None = None
         self._unwritten: list[bytes] = []
         self._last = 0
         self._writing = False
-        # The last message on this disk, on all disks before, and the last that was told.
+        # The last message on this disk, the last on all disks before, and the last one reported.
         self._persisted = 0
         self._before = 0
         self._told = 0
@@ -93,7 +93,7 @@ class _Node:
         await self._downstream.run(channel.stream_stream(_OPS)().write)
 
     async def _publish(self, _: object, context: _Context) -> None:
-        self._publisher = _Stream()
+        self._publisher = _Outgoing()
         writer = asyncio.create_task(self._publisher.run(context.write))
         try:
             while isinstance(data := await context.read(), bytes):
@@ -116,7 +116,8 @@ class _Node:
         self._unwritten.append(data)
         if not self._writing:
             self._writing = True
-            # After the forwarding, which is the next thing that the loop does.
+            # Two turns later: the loop forwards the frame in the next one, and a sync before
+            # it would keep the next process waiting for this one's disk.
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._write)
 
@@ -147,7 +148,7 @@ class _Node:
         self._tell()
 
     def _tell(self) -> None:
-        """What is on the disks up to here, if that is news."""
+        """Reports the last message that is on all disks up to this one, if that is news."""
         reached = min(self._persisted, self._before) if self._number != 1 else self._persisted
         if reached <= self._told:
             return
@@ -200,7 +201,7 @@ async def _publish(port: int, point: Point) -> ClientReport:
 
 
 class BareRing:
-    """The peer: each queue has three processes of its own. `stop` ends what is left."""
+    """The peer: each queue has three processes of its own. `stop` ends those that still run."""
 
     name = "bare-ring"
 
@@ -266,7 +267,7 @@ def main(words: Sequence[str]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         if what == "node":
             number, path, *ports = rest
-            runner.run(_Node(int(number), Path(path), [int(port) for port in ports]).run())
+            runner.run(_RingProcess(int(number), Path(path), [int(port) for port in ports]).run())
         else:
             port, count, size_bytes, window = map(int, rest)
             point = Point(count, size_bytes, window)

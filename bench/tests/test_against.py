@@ -21,7 +21,7 @@ ERROR = "2026-11-22 02:59:49,004 ERROR   ringmq_gm.incoming: link from n2: bad f
 
 
 class InstantPeer:
-    """Answers with a fixed rate, and writes down who was asked for how many queues."""
+    """Answers with a fixed rate, and writes down its name and the number of queues."""
 
     def __init__(self, name: str, rate_per_s: float, asked: list[tuple[str, int]]) -> None:
         self.name = name
@@ -58,7 +58,7 @@ def test_pairs_alternate_and_their_ratios_are_printed_one_by_one() -> None:
     measurements = run_all([this, other], comparison, 3, lambda _: None)
 
     open_window, ten_queues = against.POINTS[2], against.POINTS[3]
-    timed = asked[2 * len(against.POINTS) :]  # what comes before has warmed the peers up
+    timed = asked[2 * len(against.POINTS) :]  # after the warm-up of both peers
     assert [name for name, _ in timed[:6]] == ["this", "other", "other", "this", "this", "other"]
     assert timed[-1] == ("other", ten_queues.queues)
     ratios = against.ratios(measurements, open_window, lambda each: each.client.rate_per_s)

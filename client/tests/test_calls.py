@@ -46,7 +46,7 @@ def test_a_call_goes_on_to_another_node_and_through_a_passing_trouble(run: Run) 
 
 
 def test_a_refusal_after_a_timeout_leaves_the_outcome_unknown(run: Run) -> None:
-    """A purge that was not answered may have been done, whatever the next node says."""
+    """A purge that was not answered may have been done, and no later refusal takes that back."""
 
     async def test() -> None:
         async with FakeNode() as node, ringmq.connect(node.address) as client:
@@ -55,11 +55,11 @@ def test_a_refusal_after_a_timeout_leaves_the_outcome_unknown(run: Run) -> None:
             node.faults.fail = [*refusals]
             with pytest.raises(ringmq.TimedOutError):
                 await client.purge_queue("q", deadline_s=0.2)
-            # Of what changes nothing, the last word counts.
+            # A question changes nothing, so the last answer counts.
             node.faults.fail = [*refusals]
             with pytest.raises(ringmq.TooFewSynchronisedError):
                 await client.queue("q", deadline_s=0.2)
-            # And a repeat that is answered is an answer.
+            # A repeat that gets an answer has an outcome.
             node.faults.fail = [common.REASON_TIMEOUT, common.REASON_QUEUE_NOT_FOUND]
             with pytest.raises(ringmq.QueueNotFoundError):
                 await client.purge_queue("q")

@@ -56,10 +56,18 @@ SCRIPT = """
 """
 
 
+# The client makes its loop by the program's policy. Here the program has set one.
+UVLOOP = """
+    import asyncio, uvloop
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+"""
+
+
 @pytest.mark.slow
-def test_a_script_publishes_and_consumes() -> None:
+@pytest.mark.parametrize("prelude", ["", UVLOOP], ids=["asyncio", "uvloop"])
+def test_a_script_publishes_and_consumes(prelude: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", textwrap.dedent(SCRIPT)],
+        [sys.executable, "-X", "dev", "-c", textwrap.dedent(prelude + SCRIPT)],
         env=child_environment(),
         capture_output=True,
         text=True,

@@ -4,8 +4,8 @@ A node that logs an error or a traceback is faulty even if every message arrived
 example, is repaired before any client notices it. So each run of a cluster reads its nodes' logs
 at the end and fails on every fault that it did not provoke itself.
 
-What counts as a fault: a record at level ERROR or CRITICAL; a traceback, under whatever level and
-also outside of any record; a fatal error of the interpreter; an error line of grpc's C core.
+Faults are: a record at level ERROR or CRITICAL; a traceback, at every level and also outside of
+any record; a fatal error of the interpreter; an error line of grpc's C core.
 A warning is not a fault: nodes warn of a dead neighbour, and a dead neighbour is the test.
 
 `log_faults` is a pure function over lines, so that a file, a container's output and a list in a

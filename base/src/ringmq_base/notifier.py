@@ -1,4 +1,4 @@
-"""Waking everybody who waits for a state to change, each time that it does.
+"""Wakes the tasks that wait for a state to change, each time that it changes.
 
 An `asyncio.Event` stays set: a waiter that loops until its condition holds would spin. A
 `Notifier` has no state of its own, so the waiter's loop decides:
@@ -26,7 +26,7 @@ class Notifier:
 
     def notify(self) -> None:
         """Wakes every task that waits now."""
-        # A new event for the next waiters: clearing the old one before its waiters have run
-        # would be right today, but only because asyncio wakes them through futures.
+        # The next waiters get a new event. To set and clear one event would be right today, but
+        # only because asyncio wakes waiters through futures and not by looking at the flag again.
         event, self._event = self._event, asyncio.Event()
         event.set()

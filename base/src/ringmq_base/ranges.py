@@ -1,10 +1,10 @@
 """Sets of 64-bit numbers as sorted, disjoint, non-adjacent ranges.
 
-Everything about positions is said in ranges, so that an ack of a million
-messages costs as much as an ack of one. A `RangeSet` keeps two parallel lists
-(firsts and lasts, both ends included) and finds its place by bisection: every
-operation is O(log n) in the number of *ranges*, plus those that it touches. A
-queue that is consumed in order has one range.
+Sets of positions are kept as ranges, so that an ack of a million messages costs as much as an ack
+of one. A `RangeSet` keeps two parallel lists (firsts and lasts, both ends included) and finds its
+place by bisection: every operation is O(log n) in the number of *ranges*, plus the ranges that it
+touches. A queue that is consumed in order has one range. The worst case is every other position:
+then a range costs two list entries, twice as much as a plain list of positions would.
 
 Invariant (`check`): `firsts[i] <= lasts[i]` and `lasts[i] + 1 < firsts[i + 1]`.
 """
@@ -51,10 +51,14 @@ class RangeSet:
         return index >= 0 and number <= self._lasts[index]
 
     def __repr__(self) -> str:
-        return f"RangeSet({list(self)!r})"
+        return f"RangeSet({self.ranges()!r})"
 
     def ranges(self) -> list[Range]:
-        """Its ranges, in order. `list` and `tuple` make room for each of its numbers."""
+        """Its ranges, in order.
+
+        Use this and not `list(ranges)`: `list` asks `len` how much memory to reserve, and `len`
+        counts numbers. A set of one range with a billion numbers would reserve 8 GB.
+        """
         return [*zip(self._firsts, self._lasts, strict=True)]
 
     @property
@@ -84,9 +88,10 @@ class RangeSet:
         self._count = 0
 
     def add(self, first: int, last: int) -> None:
-        """Adds `first..last`; what is there already stays."""
+        """Adds `first..last`, of which some or all may be in already."""
         assert 0 <= first <= last, (first, last)
-        # Those that overlap the new range or touch it melt into one.
+        # All ranges that overlap the new one or touch it become one with it: two ranges that
+        # touch would break the invariant, on which `contains_all` relies.
         low = bisect_left(self._lasts, first - 1)
         high = bisect_right(self._firsts, last + 1)
         removed = 0
@@ -122,7 +127,7 @@ class RangeSet:
         return before - after
 
     def take_first(self, ranges_max: int) -> list[Range]:
-        """Takes out the first ranges, no more than that many, and returns them."""
+        """Takes out the first ranges, at most `ranges_max` of them, and returns them."""
         taken = [*zip(self._firsts[:ranges_max], self._lasts[:ranges_max], strict=True)]
         del self._firsts[:ranges_max], self._lasts[:ranges_max]
         self._count -= sum(last - first + 1 for first, last in taken)

@@ -1,14 +1,13 @@
 """RabbitMQ from Debian: nodes on loopback, three unless asked otherwise, owned by the run.
 
-Nothing of an installed RabbitMQ service is used or touched but its programs.
-Each node has its directories under the run's own; HOME is there too, so the
-Erlang cookie is the run's; epmd (Erlang's port mapper) is the run's own, on
-its own port. AMQP, distribution and epmd listen on 127.0.0.1 only.
+Of an installed RabbitMQ service the run uses the programs and touches nothing. Each node has its
+directories under the run's own; HOME is there too, so the Erlang cookie is the run's; epmd
+(Erlang's port mapper) is the run's own, on its own port. AMQP, distribution and epmd listen on
+127.0.0.1 only.
 
-Settings are RabbitMQ's defaults, but for where things are, no plugins (the
-management plugin's statistics would cost), and the log's level (warning).
-The mirrored queue is what the issue asks: durable, classic, policy
-`ha-mode=all, ha-sync-mode=automatic`. The queue's master is the node that the
+Settings are RabbitMQ's defaults except for paths, plugins (none: the management plugin's
+statistics would cost CPU), and the log's level (warning). The mirrored queue is durable and
+classic, under the policy `ha-mode=all, ha-sync-mode=automatic`. Its master is the node that the
 publisher is connected to.
 """
 
@@ -118,17 +117,17 @@ class RabbitCluster:
             self._epmd = None
 
     def kill_node(self, index: int) -> None:
-        """SIGKILL. What it had on its disk stays there for `start_node`."""
+        """SIGKILL. Its files stay for `start_node`."""
         procs.kill_group(self._nodes.pop(index))
 
     def start_node(self, index: int) -> None:
-        """Returns at once: who connects has to wait."""
+        """Returns at once: its clients have to wait until it listens."""
         self._nodes[index] = self._spawn(
             _node_name(index), [PROGRAMS / "rabbitmq-server"], self._environment(index)
         )
 
     def control(self, *arguments: str) -> str:
-        """Runs `rabbitmqctl` against the first node and returns what it prints."""
+        """Runs `rabbitmqctl` against the first node and returns its output."""
         done = subprocess.run(
             [PROGRAMS / "rabbitmqctl", "--quiet", *arguments],
             env=self._environment(0),

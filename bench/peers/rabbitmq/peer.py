@@ -24,7 +24,7 @@ _NOTHING = Point(count=0, size_bytes=0, window=1)
 
 
 def missing() -> list[str]:
-    """What isn't installed, in words; empty if the peer can run."""
+    """The programs and files that aren't installed, in words; empty if the peer can run."""
     wanted = {
         "rabbitmq-server": (PROGRAMS / "rabbitmq-server").exists(),
         "librabbitmq-dev": Path("/usr/include/amqp.h").exists(),

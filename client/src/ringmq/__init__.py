@@ -12,7 +12,7 @@ async with ringmq.connect(["127.0.0.1:7801"]) as client:
             print(batch.bodies)
             await consumer.ack(batch)
 
-`ringmq.connect_sync` is the same for scripts. What can go wrong is in `ringmq.errors`.
+`ringmq.connect_sync` is the same for scripts. `ringmq.errors` prints the tree of exceptions.
 """
 
 from ringmq.client import Client

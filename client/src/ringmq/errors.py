@@ -1,4 +1,4 @@
-"""What goes wrong, by what the caller can do about it.
+"""The client's exceptions, sorted by the caller's way out.
 
     RingMQError
     ├── RetryableError               try again later; nothing was changed
@@ -12,23 +12,23 @@
     │   ├── QueueNotEmptyError       delete with if_empty
     │   ├── QueueInUseError          delete with if_unused
     │   ├── MessageTooLargeError     (ValueError) `size_bytes`, `limit_bytes`
-    │   ├── UnknownDeliveryError     an ack of what this consumer does not hold
+    │   ├── UnknownDeliveryError     an ack of a message this consumer does not hold
     │   ├── NotSynchronisedError     promotion of a mirror that is behind
     │   ├── NotAMemberError          promotion of a node that holds no replica
     │   ├── AccessDeniedError        this client may not do that
     │   └── ClosedError              this client, publisher or consumer is closed
-    ├── OperatorError                somebody has to act at the nodes
+    ├── OperatorError                an operator has to act at the nodes
     │   ├── DiskFullError
     │   ├── StoreFailedError         a node's disk failed
     │   ├── LimitExceededError       `limit`
-    │   └── NotRingMQError           what listens there is not a RingMQ node of this version
-    ├── OutcomeUnknownError          it may have been done, or not: look before you repeat
+    │   └── NotRingMQError           the server there is not a RingMQ node of this version
+    ├── OutcomeUnknownError          the call may have had effect, or not: look, then repeat
     │   └── TimedOutError            (TimeoutError) no answer within the deadline
     └── ProtocolError                a bug, ours or the node's: please report
 
-Every one carries `reason` (the name of the wire's `Reason` without its prefix,
-empty if the failure was noticed here), `metadata` (facts as text: queue, master,
-limits) and `retry_after_s` (the node's hint, 0 without one).
+Every one carries `reason` (the name of the wire's `Reason` without its prefix, empty if the
+client noticed the failure itself), `metadata` (facts as text: queue, master, limits) and
+`retry_after_s` (the node's hint, 0 without one).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from collections.abc import Mapping
 
 
 class RingMQError(Exception):
-    """The root. `failed`, on an error of a publish, says which bodies (index ranges)."""
+    """The root. On the error of a publish, `failed` has the index ranges of the failed bodies."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class RingMQError(Exception):
         self.reason = reason
         self.metadata: dict[str, str] = dict(metadata or {})
         self.retry_after_s = retry_after_s
-        #: Of the bodies given to one publish call, those not confirmed: (first, last)
-        #: indexes, both included. Empty for every other call.
+        #: The unconfirmed bodies of one publish call: (first, last) indexes, both included.
+        #: Empty for every other call.
         self.failed: tuple[tuple[int, int], ...] = ()
 
     def copy(self) -> RingMQError:
@@ -78,8 +78,8 @@ class RetryableError(RingMQError):
 
 
 class UnavailableError(RetryableError):
-    """Nobody answers, the queue is between two masters, the node is shutting down, or the
-    message that comes next was found damaged and is being fetched from another replica."""
+    """No node answers, the queue is between two masters, the node is shutting down, or the
+    queue's next message was found damaged and is being fetched from another replica."""
 
 
 class TooFewSynchronisedError(RetryableError):
@@ -143,7 +143,7 @@ class NotAMemberError(RequestError):
 
 
 class AccessDeniedError(RequestError):
-    """The node does not let this client do that."""
+    """The node does not allow this client to make the call."""
 
 
 class ClosedError(RequestError):
@@ -159,7 +159,7 @@ class DiskFullError(OperatorError):
 
 
 class StoreFailedError(OperatorError):
-    """A node could not write to its disk, and has stopped to use it."""
+    """A node's disk failed a write. The node uses it no more: a failed fsync is never retried."""
 
 
 class LimitExceededError(OperatorError):
@@ -175,12 +175,12 @@ class NotRingMQError(OperatorError):
 
 
 class OutcomeUnknownError(RingMQError):
-    """It may have been done, or not. Publishes retried under one producer id stay single."""
+    """The call may have had effect, or not. Publishes retried under one producer id stay single."""
 
 
 class TimedOutError(OutcomeUnknownError, TimeoutError):
-    """No answer within the deadline; what was asked may still happen."""
+    """No answer within the deadline; the call may still have effect."""
 
 
 class ProtocolError(RingMQError):
-    """One side broke the protocol, or failed inside. A bug: please report it."""
+    """The node or this client broke the protocol, or failed inside. A bug: please report it."""

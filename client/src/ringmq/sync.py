@@ -7,15 +7,17 @@
             for batch in consumer:
                 consumer.ack(batch)
 
-The same names, arguments, results and errors as in `ringmq.client`; each call waits.
-All clients of a process share one event loop in one daemon thread, which gRPC asks
-for; so don't use this beside an asyncio client in the same process.
+The same names, arguments, results and errors as in `ringmq.client`; each call waits. All clients
+of a process share one event loop in one daemon thread, because gRPC wants one loop per process;
+so don't use this beside an asyncio client in the same process. The loop is of the kind that the
+program's event loop policy makes: asyncio's own, or uvloop's where uvloop is installed as policy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
@@ -31,22 +33,22 @@ from ringmq.publishing.publisher import Publisher
 
 R = TypeVar("R")
 
-_lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
+# Without it two threads that connect at once would start two loops.
+_starting = threading.Lock()
 
 
-def _the_loop() -> asyncio.AbstractEventLoop:
-    global _loop
-    with _lock:
-        if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="ringmq-sync", daemon=True).start()
-        return _loop
+@functools.cache
+def _start_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="ringmq-sync", daemon=True).start()
+    return loop
 
 
 def _run(work: Coroutine[object, object, R]) -> R:
     """Runs `work` on the loop and waits for it; an interrupt here cancels it there."""
-    future = asyncio.run_coroutine_threadsafe(work, _the_loop())
+    with _starting:
+        loop = _start_loop()
+    future = asyncio.run_coroutine_threadsafe(work, loop)
     try:
         return future.result()
     except BaseException:

@@ -66,7 +66,7 @@ def test_ack_can_wait_and_nack_brings_back_or_discards(run: Run) -> None:
 
 
 def test_a_wait_for_an_ack_has_a_deadline(run: Run) -> None:
-    """What a queue below `min_insync` doesn't report isn't waited for, for ever."""
+    """A queue below `min_insync` reports no ack, and nobody may wait for that for ever."""
 
     async def test() -> None:
         async with FakeNode() as node, ringmq.connect(node.address, deadline_s=0.2) as client:
@@ -80,7 +80,7 @@ def test_a_wait_for_an_ack_has_a_deadline(run: Run) -> None:
                     await consumer.ack(batch[0], wait=True)
                 with pytest.raises(ringmq.TimedOutError, match=r"after 0\.1 s"):
                     await consumer.nack(batch[1], requeue=False, wait=True, deadline_s=0.1)
-                # They did go out, and the stream goes on.
+                # Both acks have gone out, and the stream goes on.
                 node.faults.settle_silently = False
                 assert await consumer.ack(batch[2], wait=True, deadline_s=5)
                 assert node.queue("q").bodies == []

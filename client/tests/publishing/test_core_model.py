@@ -23,7 +23,7 @@ from ringmq.publishing.tickets import Ticket
 
 
 class NastyNode(RuleBasedStateMachine):
-    """Every message ends once; what is confirmed is in the queue once, in order."""
+    """Every message ends once; a confirmed message is in the queue once, in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class NastyNode(RuleBasedStateMachine):
         self.now = 0.0
         self.sizes: dict[int, int] = {}  # bodies of each ticket
         self.ended: dict[int, Ticket[int, str]] = {}
-        # The node: what it has, by producer, and what it has said.
+        # The node: its queue, the last sequence by producer, and the meaning of each sequence.
         self.queue: list[bytes] = []
         self.last: Counter[bytes] = Counter()
         self.meaning: dict[tuple[bytes, int], bytes] = {}
@@ -143,7 +143,7 @@ class NastyNode(RuleBasedStateMachine):
         self.requests.clear()
         self.answers.clear()
         self.unconfirmed = []
-        # A mirror takes over, and has not got all that was not confirmed.
+        # A mirror takes over. It lacks some of the messages that were not confirmed.
         while lost and self.queue and self.queue[-1] not in self.confirmed:
             last = self.last[self.identity]
             if self.meaning.get((self.identity, last)) != self.queue[-1]:
@@ -157,7 +157,7 @@ class NastyNode(RuleBasedStateMachine):
     @precondition(lambda self: self.core.finishing and not self.requests and not self.answers)
     @rule()
     def stream_ends(self) -> None:
-        # What it has and did not confirm, it confirms when that is sent again.
+        # Messages that it enqueued and didn't confirm are confirmed when they are sent again.
         self.unconfirmed = []
         self.core.ended()
 

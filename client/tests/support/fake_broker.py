@@ -1,9 +1,9 @@
 """A broker for the client's tests: the real gRPC server, the queues in memory.
 
-It keeps the proto's promises as far as a client can see them (sequences without a
-gap, duplicates trimmed and confirmed, prefetch, redelivery, settles checked against
-what the stream holds), and breaks them where a test says so: `Faults`. There is no
-ring here, and no disk: a message is confirmed when it is in the list.
+It keeps the protocol's promises as far as a client can see them (sequences without a gap,
+duplicates trimmed and confirmed, prefetch, redelivery, settles checked against the stream's own
+deliveries), and breaks them where a test asks for it: `Faults`. There is no ring and no disk: a
+message is confirmed when it is in the list.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Message:
 
 @dataclass
 class Queue:
-    """Positions begin with 1. `ready` and what streams hold are disjoint."""
+    """Positions begin with 1. A position is in `ready` or held by one stream, never both."""
 
     name: str
     messages: dict[int, Message] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Queue:
     producers: dict[bytes, int] = field(default_factory=dict)
     next_position: int = 1
     mode: common.QueueMode.ValueType = common.QUEUE_MODE_DEFAULT
-    # None: it is an old node, which says nothing of it.
+    # None: as an old node, which doesn't send this field.
     durable: bool | None = True
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -62,7 +62,7 @@ class Queue:
 
 @dataclass
 class Faults:
-    """What goes wrong next. Each list is used up from the front, one entry per event."""
+    """The faults to come. Each list is used up from the front, one entry per event."""
 
     #: Per publish stream: how many batches are taken in before the stream breaks ...
     die_after_batches: list[int] = field(default_factory=list)
@@ -70,19 +70,19 @@ class Faults:
     enqueue_the_last: bool = True
     #: Per batch: None takes it, a Rejected (reason, retryable, ...) refuses it.
     reject: list[broker.Rejected | None] = field(default_factory=list)
-    #: Per publish or consume Open: an address to send it to ("" - none is known).
+    #: Per publish or consume Open: the address of a Moved; "" if the node knows none.
     moved: list[str | None] = field(default_factory=list)
     #: Per call of any kind: a reason to fail with.
     fail: list[common.Reason.ValueType] = field(default_factory=list)
     confirm_delay_s: float = 0.0
     heartbeats: bool = True
-    #: Acks are taken, and never reported: what a node below `min_insync` does.
+    #: Acks are taken and never reported, as by a node below `min_insync`.
     settle_silently: bool = False
 
 
 @dataclass
 class Cluster:
-    """What the nodes share: the queues, and who is master."""
+    """The state that the nodes share: the queues, and the address of the master."""
 
     queues: dict[str, Queue] = field(default_factory=dict)
     master: str = ""
@@ -428,7 +428,7 @@ class FakeNode(BrokerServicer, AdminServicer):
                     )
                 )
                 return
-            # Before looking: what changes during the write below is seen.
+            # Cleared before looking, so that a change during the write below is seen.
             queue.changed.clear()
             deliveries = []
             while queue.ready and len(held) < prefetch:

@@ -1,1 +1,1 @@
-"""Calls to nodes: requests, connections, which node to ask, and what a failure means."""
+"""Calls to nodes: requests, connections, the choice of a node, and failures as exceptions."""

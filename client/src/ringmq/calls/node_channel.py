@@ -4,7 +4,7 @@ One HTTP/2 channel per address. Its options, and why:
 * no HTTP/2 keepalive: streams have heartbeats of their own and calls have deadlines, so there is
   nothing that a server could answer with `too_many_pings`;
 * short reconnect backoff: gRPC's own (1 s to 2 min) would outlast a failover;
-* no proxy: nodes are addressed directly, whatever the environment says;
+* no proxy: nodes are addressed directly, even if the environment names one;
 * no limit on requests: batches are cut to the limits that the node gives.
 """
 

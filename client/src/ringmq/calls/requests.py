@@ -1,4 +1,4 @@
-"""Requests out of what callers give: what the wire can't hold is a `BadRequestError` of theirs."""
+"""Requests made from callers' arguments. A value that the wire can't hold is the caller's error."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ M = TypeVar("M", bound=Message)
 
 
 def request_of(kind: type[M], **fields: Any) -> M:
-    """`kind(**fields)`. Raises `BadRequestError`, which names the field, for a number that is
-    out of its range, and for text that isn't UTF-8 (as Python has it of such an argument)."""
+    """`kind(**fields)`. Raises `BadRequestError`, which names the field, for a number out of its
+    range and for text that isn't UTF-8 (Python makes such text of stray bytes in `sys.argv`)."""
     try:
         return kind(**fields)
     except ValueError as error:

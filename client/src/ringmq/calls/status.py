@@ -1,9 +1,9 @@
-"""From what gRPC and the wire say to the exceptions of `ringmq.errors`.
+"""From failures of gRPC and reasons on the wire to the exceptions of `ringmq.errors`.
 
-A failed call of a node carries `google.rpc.Status` in its trailing metadata, with
-an `ErrorInfo` (domain "ringmq", reason = a name of `Reason`) and perhaps a
-`RetryInfo`. `BY_REASON` is the one table for these. A failure without details
-comes from gRPC itself, or from something that is not a node: `BY_CODE`.
+A failed call of a node carries `google.rpc.Status` in its trailing metadata, with an `ErrorInfo`
+(domain "ringmq", reason = a name of `Reason`) and perhaps a `RetryInfo`. `BY_REASON` is the one
+table for these. A failure without details comes from gRPC itself, or from a server that is not a
+node: `BY_CODE`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
     common.REASON_BAD_REQUEST: errors.BadRequestError,
     common.REASON_MESSAGE_TOO_LARGE: errors.MessageTooLargeError,
     common.REASON_UNKNOWN_DELIVERY: errors.UnknownDeliveryError,
-    # The publisher handles these two itself; one that escapes is a bug.
+    # The publisher's core handles these two; one that escapes is a bug.
     common.REASON_SEQUENCE_GAP: errors.ProtocolError,
     common.REASON_UNKNOWN_PRODUCER: errors.ProtocolError,
     common.REASON_NOT_SYNCHRONISED: errors.NotSynchronisedError,
     common.REASON_QUEUE_NOT_EMPTY: errors.QueueNotEmptyError,
     common.REASON_QUEUE_IN_USE: errors.QueueInUseError,
     common.REASON_NOT_A_MEMBER: errors.NotAMemberError,
-    # Said to a stream that its client has left behind.
+    # A newer stream of the same producer id has ended this one. One publisher has one stream at
+    # a time, so two publishers share an id, which they must not.
     common.REASON_PRODUCER_FENCED: errors.ProtocolError,
     common.REASON_NO_MASTER: errors.UnavailableError,
     common.REASON_NOT_MASTER: errors.UnavailableError,
@@ -87,7 +88,7 @@ def _details(call_error: AioRpcError) -> status_pb2.Status | None:
                     value if isinstance(value, bytes) else value.encode()
                 )
             except DecodeError:
-                # Not what a node writes: the code has to do.
+                # Some other server's bytes under the same key: the status code has to do.
                 return None
     return None
 
@@ -117,7 +118,7 @@ def from_call(call_error: AioRpcError, peer: str) -> errors.RingMQError:
             retry_after_s=retry_after_s,
         )
     if kind is errors.TimedOutError:
-        message = "no answer in time; what was asked may have been done, or still be"
+        message = "no answer in time; the call may have been carried out, or still be"
     return kind(
         f"{peer}: {call_error.code().name}: {message}",
         metadata={"peer": peer, "code": call_error.code().name},

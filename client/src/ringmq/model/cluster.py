@@ -21,7 +21,7 @@ class NodeState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoreNumbers:
-    """What a node's store has, and did since its start. `docs/cli.md` says what each means."""
+    """Counts of a node's store, and its writes since its start. `docs/cli.md` explains each."""
 
     queue_memory_bytes: int
     journals_sealed: int
@@ -50,9 +50,9 @@ class StoreNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a node uses of its machine, and the limits past which an alarm is on."""
+    """A node's use of memory and disk, and the limits past which an alarm is on."""
 
-    # Resident; the watermark; what the process may use, at most.
+    # Resident; the watermark; the most that the process may use.
     memory_used_bytes: int
     memory_limit_bytes: int
     memory_total_bytes: int
@@ -61,9 +61,9 @@ class Resources:
     disk_free_bytes: int
     disk_limit_bytes: int
     disk_alarm: bool
-    # How long a queue may keep a message in memory; None: as long as it likes.
+    # How long a queue may keep a message in memory; None: without a limit.
     desired_duration_s: float | None
-    # Why the node's store is closed for writes; None: it is open.
+    # Why the node's store is closed for writes; None: the store is open.
     store_failure: str | None
     store: StoreNumbers
 
@@ -93,7 +93,7 @@ class NodeInfo:
     version: str
     masters: int
     mirrors: int
-    # None: not asked for, or it did not answer in time.
+    # None: not asked for, or the node did not answer in time.
     resources: Resources | None
 
 

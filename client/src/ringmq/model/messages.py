@@ -16,7 +16,7 @@ from ringmq.v1 import common_pb2 as common
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What a publisher may say about a message. The broker hands it on unread."""
+    """A publisher's notes on a message. The broker hands them on unread."""
 
     message_id: str = ""
     correlation_id: str = ""
@@ -92,10 +92,9 @@ class Part:
 
 
 class Batch(Sequence[Message]):
-    """Messages that came together, in order: a sequence; slices are batches too.
+    """Messages that came together, in order: a sequence, whose slices are batches too.
 
-    `bodies` and `positions` cost nothing per message beyond the bodies; `Message`
-    objects are made when one indexes or iterates.
+    `bodies` and `positions` make no object per message; indexing and iterating make `Message`s.
     """
 
     __slots__ = ("_count", "_parts", "generation")
@@ -103,7 +102,7 @@ class Batch(Sequence[Message]):
     def __init__(self, parts: Sequence[Part], generation: int = 0) -> None:
         self._parts = tuple(part for part in parts if part.bodies)
         self._count = sum(len(part.bodies) for part in self._parts)
-        #: The stream that it came on; 0 for what `get_messages` returns.
+        #: The stream that it came on; 0 if `get_messages` returned it.
         self.generation = generation
 
     @classmethod

@@ -18,7 +18,7 @@ class QueueState(Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> QueueState:
-        # A state that a newer node knows and we do not.
+        # A newer node may send a state that this client doesn't know.
         return cls.UNKNOWN
 
 
@@ -47,7 +47,8 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueStorage:
-    """Where one replica has a queue's messages. `docs/operations.md` says what each means."""
+    """The places in which one replica keeps a queue's messages, with its rates, reads and writes.
+    `docs/operations.md` explains each field."""
 
     messages_pending: int
     messages_q4: int
@@ -102,7 +103,7 @@ class QueueStorage:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue, as its master (or the node that was asked, if there is none) sees it."""
+    """A queue as its master sees it, or, without a master, the node that was asked."""
 
     queue: str
     replicas_wanted: int
@@ -112,7 +113,7 @@ class QueueInfo:
     ring: tuple[ReplicaInfo, ...]
     messages_ready: int
     messages_unacknowledged: int
-    # Not delivered, because every replica's body of them is damaged.
+    # Not delivered, because their bodies are damaged on every replica.
     messages_damaged: int
     bytes_ready: int
     bytes_unacknowledged: int
@@ -124,11 +125,11 @@ class QueueInfo:
     published_total: int
     acknowledged_total: int
     mode: QueueMode
-    # The master's; None in lists, and in what `declare_queue` returns.
+    # The master's; None in lists, and from `declare_queue`.
     storage: QueueStorage | None
     # False: a transient queue.
     durable: bool
-    # What nodes call it in their data directories; empty, from an older node.
+    # The queue's name in nodes' data directories; an older node leaves it empty.
     id: str = ""
 
     @property

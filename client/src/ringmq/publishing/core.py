@@ -42,7 +42,7 @@ Invariants, asserted by `check`, beside those of `Flights` and `Pending`:
 * a ticket is finished exactly when its `remaining` is 0, and reported once.
 
 Contract. Every method that says something happened is an event; afterwards the caller takes
-`take_finished()`, sends what `next_flight()` gives until it gives None, half-closes if
+`take_finished()`, sends the flights of `next_flight()` until it returns None, half-closes if
 `finishing`, and calls `expire` at `next_deadline`.
 """
 
@@ -84,7 +84,7 @@ class Phase(Enum):
 
 
 class Happening(Enum):
-    """Whatever changes the phase."""
+    """The events that may change the phase."""
 
     OPENED = auto()
     REFUSED = auto()

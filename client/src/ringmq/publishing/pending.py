@@ -45,8 +45,8 @@ class Pending(Generic[H, P]):
     def take(self, messages_max: int, bytes_max: int) -> tuple[list[Slice[H, P]], int]:
         """The first slices of equal attributes within the bounds, and their cost in bytes.
 
-        The first message passes whatever its size: or a message above the bound, but below the
-        node's limit, would never be sent.
+        The first message passes even if it is above `bytes_max`, which is only a quarter of the
+        window: it would never be sent otherwise.
         """
         slices = self._slices
         transient = slices[0].ticket.transient

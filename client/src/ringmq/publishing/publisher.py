@@ -1,7 +1,8 @@
 """Publishing to one queue: the client's shell around the core.
 
-A call hands its bodies to the core and waits for one future; the writer task of the stream takes
-whatever has gathered. Nothing here is per message except where the user calls per message.
+A call hands its bodies to the core and waits for one future. The stream's writer task takes all
+bodies that have gathered since its last write. So the work is per call and per write, and per
+message only if the user makes a call per message.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from ringmq.streams.keeper import Keeper
 from ringmq.streams.lifetime import Lifetime
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
+from ringmq_base.notifier import Notifier
 from ringmq_base.timer import Timer
 
 PRODUCER_ID_BYTES = 16
@@ -95,7 +97,7 @@ class Publisher:
         speaker.open_request()  # A fault in it is said now.
         self._keeper = Keeper(speaker, Route(nodes, queue), self._name)
         self._timer = Timer(self._on_timer)
-        self._waiting_for_room: list[Future] = []
+        self._room = Notifier()
         # The first failure of a `submit` or `publish_nowait`, which `flush` reports.
         self._detached_failure: BaseException | None = None
 
@@ -299,9 +301,7 @@ class Publisher:
         try:
             async with asyncio.timeout(deadline_s):
                 while not self._core.room and not self._lifetime.over:
-                    waiter = self._loop.create_future()
-                    self._waiting_for_room.append(waiter)
-                    await waiter
+                    await self._room.wait()
         except TimeoutError:
             raise self._core.trouble or UnavailableError(
                 f"queue {self.queue!r}: the window was full for {deadline_s:g} s"
@@ -317,7 +317,7 @@ class Publisher:
         self._fail_everything(error)
 
     def _settle(self) -> None:
-        """Tells the callers whose messages have ended, and those who wait for room."""
+        """Tells the callers of ended tickets, and those that wait for room."""
         for ticket in self._core.take_finished():
             future = ticket.handle
             if future.done():
@@ -326,20 +326,13 @@ class Publisher:
                 future.set_result(None)
             else:
                 future.set_exception(_error_of(ticket, ticket.error))
-        if self._waiting_for_room and self._core.room:
-            self._wake_room_waiters()
-
-    def _wake_room_waiters(self) -> None:
-        waiters, self._waiting_for_room = self._waiting_for_room, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        if self._core.room:
+            self._room.notify()
 
     def _fail_everything(self, error: RingMQError) -> None:
         unknown = OutcomeUnknownError(f"not confirmed: {error}", reason=error.reason)
         self._core.fail_all(error, unknown=unknown)
         self._settle()
-        self._wake_room_waiters()
         self._lifetime.not_opened(error)
         self._timer.cancel()
 

@@ -73,8 +73,8 @@ class Ticket(Generic[H, P]):
         """The bodies `first..last` have failed; returns whether this ended the ticket."""
         if self.remaining <= 0:
             return False
-        # A caller who thinks of repeating must know that a part may have been done, even if
-        # another part surely was not: that news replaces any other.
+        # "Unknown" replaces any other error: a caller that repeats a call because one part of it
+        # surely failed would publish the part with the unknown outcome twice.
         if self.error is None or isinstance(error, OutcomeUnknownError):
             self.error = error
         self.failed.append((first, last))

@@ -1,10 +1,10 @@
 """One stream, from its Open to its end.
 
 Three facts of grpc.aio shape it. It allows one write at a time per call, so one writer task
-writes whatever has gathered. Cancelling a `read` or a `write` cancels the whole call, so neither
-has a time-out of its own: one timer watches the silence and cancels the call. And cancelled
-streams leak in grpc (grpc#43360), so a stream is ended by `done_writing` and read to its end, and
-cancelled only when that takes too long.
+writes everything that has gathered. Cancelling a `read` or a `write` cancels the whole call, so
+neither has a time-out of its own: one timer watches the silence and cancels the call. And
+cancelled streams leak in grpc (grpc#43360), so a stream is ended by `done_writing` and read to
+its end, and cancelled only when that takes too long.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Conversation(Generic[Request, Response]):
         except grpc.aio.AioRpcError as failure:
             raise from_call(failure, self._peer) from failure
         except asyncio.CancelledError:
-            # grpc.aio raises this also when it was we who cancelled the call, not our task.
+            # grpc.aio raises this for a cancelled call too, not only for a cancelled task.
             task = asyncio.current_task()
             if self._phase is not Phase.GIVEN_UP or (task is not None and task.cancelling()):
                 raise

@@ -31,7 +31,8 @@ def may_reopen(error: BaseException) -> bool:
     """Whether the stream may be opened again after `error`.
 
     More than `is_retryable`: grpc.aio turns the status of a call into a bare INTERNAL when a
-    write is the first to notice the break. The next Open tells what the node meant.
+    write is the first to notice the break. If the node refused, it will refuse the next Open too,
+    and that answer has the reason.
     """
     return is_retryable(error) or (isinstance(error, ProtocolError) and not error.reason)
 
@@ -154,6 +155,7 @@ class Keeper(Generic[Request, Response]):
             finally:
                 progress, moved = conversation.progress, conversation.moved
                 if moved:
+                    # Also if the stream broke after it had said so.
                     self._route.moved(conversation.moved_to)
         except RingMQError as error:
             trouble = error
@@ -168,12 +170,15 @@ class Keeper(Generic[Request, Response]):
         if trouble is not None and not self._may_go_on(ending, trouble):
             raise trouble
         if ending.progress:
+            # The route was right, however the stream ended: earlier failures count no more.
             self._redirects = 0
             self._route.worked()
         elif ending.moved:
             self._redirects += 1
         elif trouble is not None:
             self._route.failed(self._peer)
+        # A redirect is followed at once. But two nodes that each take the other for the master
+        # would have this client go to and fro as fast as it can, so that has a limit.
         followed = ending.moved and self._redirects <= REDIRECTS_MAX
         if pause_s > 0 or not (ending.progress or followed):
             why = trouble.message if trouble is not None else f"{self._peer}: the stream ended"
