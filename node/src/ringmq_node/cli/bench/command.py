@@ -116,7 +116,7 @@ def _bench(
     prefetch: int = PREFETCH,
 ) -> None:
     if len(set(queues)) < len(queues):
-        raise click.UsageError("the same --queue twice")
+        raise click.UsageError("the same --queue twice: each queue is measured once")
     # New queues are filled before they are consumed: that takes a number of messages even
     # if consuming ends by the clock.
     fills_first = kind is BenchKind.CONSUME and not queues

@@ -71,7 +71,9 @@ class BenchRun:
         ready = (await self._client.queue(queue)).messages_ready
         both = settings.kind is BenchKind.BOTH
         if both and ready:
-            raise UnfitQueueError(f"queue {queue!r} holds {ready} messages, which would be counted")
+            raise UnfitQueueError(
+                f"queue {queue!r} holds {ready} messages, which would be counted: purge it first"
+            )
         count = ENDLESS if share is None else share
         bodies = StampedBodies(settings.size_bytes)
         load = WindowedLoad(Tally(), bodies.make, count, stop=self._is_over)

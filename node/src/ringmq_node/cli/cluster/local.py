@@ -116,7 +116,8 @@ class LocalCluster:
                 if base_port == 0:
                     return found  # Any ports were asked for, and its own were free once.
                 raise LocalClusterError(
-                    f"{directory}: its nodes run on ports {found._ports}; end them first"
+                    f"{directory}: its nodes run on ports {found._ports}: "
+                    "`ringmq cluster down` ends them"
                 )
         for name in ("logs", "run"):
             (directory / name).mkdir(parents=True, exist_ok=True)
@@ -143,11 +144,16 @@ class LocalCluster:
         try:
             content = json.loads(path.read_text())
             if content["format"] != FORMAT:
-                raise LocalClusterError(f"{path}: format {content['format']}, expected {FORMAT}")
+                raise LocalClusterError(
+                    f"{path}: format {content['format']}; this version reads format {FORMAT} only"
+                )
             nodes = tuple(LocalNode(each["node"], each["address"]) for each in content["nodes"])
             return cls(directory, content["registry"], nodes)
         except FileNotFoundError:
-            raise LocalClusterError(f"{directory} holds no cluster: no cluster.json") from None
+            raise LocalClusterError(
+                f"{directory} holds no cluster, as there is no cluster.json: "
+                "`ringmq cluster up --data` makes one"
+            ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise LocalClusterError(f"{path} is damaged: {error!r}") from error
 

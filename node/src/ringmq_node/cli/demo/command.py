@@ -77,7 +77,7 @@ def demo(
     except InputError as error:
         raise click.UsageError(str(error)) from error
     if data is not None and data.exists():
-        raise click.UsageError(f"{data} is there already")
+        raise click.UsageError(f"--data {data} exists: give a new directory")
     directory = data or Path(tempfile.mkdtemp(prefix="ringmq-demo-"))
     wanted = keep
     try:

@@ -106,7 +106,8 @@ class Demo:
                 await self._run()
         except TimeoutError:
             raise DemoError(
-                f"not finished after {self._settings.deadline_s:g} s, while {self._doing}"
+                f"not finished after {self._settings.deadline_s:g} s (--deadline), "
+                f"while {self._doing}"
             ) from None
         except BaseExceptionGroup as group:
             error = first_error(group)

@@ -33,11 +33,11 @@ class Lines:
         else:
             size_bytes = path.stat().st_size
             if size_bytes > INPUT_BYTES_MAX:
-                raise InputError(f"{path}: {size_bytes} bytes, more than {INPUT_BYTES_MAX}")
+                raise InputError(f"{path} has {size_bytes} bytes; at most {INPUT_BYTES_MAX} fit")
             content = path.read_bytes()
         self._lines = content.splitlines()
         if not self._lines:
-            raise InputError(f"{path} has no line")
+            raise InputError(f"{path} is empty: the demo publishes its lines")
 
     def __len__(self) -> int:
         return len(self._lines)
