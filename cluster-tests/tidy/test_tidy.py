@@ -81,9 +81,9 @@ SAME_NOTION = {
     "StoreFailedError",
 }
 # Being mended; each of these lists only shrinks.
-NAMES_TO_MEND = {"Node", "Replica", "Run", "Host", "Phase", "Pending", "Refusal"}
+NAMES_TO_MEND = {"Node", "Replica", "Run", "Host"}
 PURITY_TO_MEND = {"paging.py"}
-MODULES_TO_SPLIT = {"core.py", "sqlite_store.py", "queue_store.py"}
+MODULES_TO_SPLIT = {"sqlite_store.py", "queue_store.py"}
 CIRCLES_TO_BREAK = [
     {f"ringmq_node.storage.queue.{name}" for name in ("bodies", "pager", "read_ahead")},
     {f"ringmq_node.storage.queue.{name}" for name in ("flush", "queue_store")},

@@ -17,9 +17,9 @@ from ringmq.publishing.core import (
     NEXT_PHASE,
     Happening,
     Limits,
-    Phase,
     PublisherCore,
-    Refusal,
+    PublisherPhase,
+    PublishRefusal,
 )
 from ringmq.publishing.tickets import MESSAGE_OVERHEAD_BYTES
 
@@ -89,11 +89,11 @@ def test_a_retryable_refusal_ends_the_stream_and_all_that_follows_is_sent_again(
         submit(core, b"%d" % number, handle=number)
     drain(core)
     core.confirmed(1, 1)
-    core.rejected(2, 2, Refusal.RETRY, TooFewSynchronisedError("later"))
+    core.rejected(2, 2, PublishRefusal.RETRY, TooFewSynchronisedError("later"))
     assert core.finishing
     assert core.next_flight() is None
-    core.rejected(3, 3, Refusal.GAP, GAP)
-    core.rejected(4, 4, Refusal.GAP, GAP)
+    core.rejected(3, 3, PublishRefusal.GAP, GAP)
+    core.rejected(4, 4, PublishRefusal.GAP, GAP)
     core.ended()
     assert core.identity() == identity
     core.opened(1, LIMITS)
@@ -110,8 +110,8 @@ def test_after_a_refusal_for_good_the_others_go_on_under_a_new_id_once_the_old_i
     for number in range(4):
         submit(core, b"%d" % number, handle=number)
     drain(core)
-    core.rejected(2, 2, Refusal.FOR_GOOD, MessageTooLargeError("too large"))
-    core.rejected(3, 3, Refusal.GAP, GAP)
+    core.rejected(2, 2, PublishRefusal.FOR_GOOD, MessageTooLargeError("too large"))
+    core.rejected(3, 3, PublishRefusal.GAP, GAP)
     core.check()
     assert outcome(core) == {1: MessageTooLargeError}
     core.ended()
@@ -134,12 +134,12 @@ def test_a_batch_call_says_which_of_its_bodies_were_refused() -> None:
     open_core(core)
     submit(core, *(b"%d" % number for number in range(10)))
     assert len(drain(core)) == 1
-    core.rejected(1, 10, Refusal.RETRY, TooFewSynchronisedError("later"))
+    core.rejected(1, 10, PublishRefusal.RETRY, TooFewSynchronisedError("later"))
     core.ended()
     core.opened(0, Limits(1000, 1000, 4))  # a node with smaller batches
     assert [f.count for f in drain(core)] == [2, 3, 2, 3]
     core.confirmed(1, 2)
-    core.rejected(3, 5, Refusal.FOR_GOOD, BadRequestError("no"))
+    core.rejected(3, 5, PublishRefusal.FOR_GOOD, BadRequestError("no"))
     core.ended()
     open_core(core)
     drain(core)
@@ -157,7 +157,7 @@ def test_a_forgotten_producer_begins_anew() -> None:
     core.confirmed(1, 1)
     submit(core, b"b", handle=2)
     drain(core)
-    core.rejected(2, 2, Refusal.FORGOTTEN, FORGOTTEN)
+    core.rejected(2, 2, PublishRefusal.FORGOTTEN, FORGOTTEN)
     core.ended()
     assert open_core(core) != old
     assert [(f.first, bodies_of(f)) for f in drain(core)] == [(1, [b"b"])]
@@ -201,7 +201,7 @@ def test_a_message_refused_until_its_deadline_fails_with_the_reason() -> None:
     open_core(core)
     submit(core, b"a", handle=1, deadline=10)
     drain(core)
-    core.rejected(1, 1, Refusal.RETRY, TooFewSynchronisedError("later"))
+    core.rejected(1, 1, PublishRefusal.RETRY, TooFewSynchronisedError("later"))
     core.ended()
     core.expire(10)
     assert outcome(core) == {1: TooFewSynchronisedError}
@@ -252,16 +252,16 @@ def test_properties_count_in_the_window_and_in_requests() -> None:
 
 
 @pytest.mark.parametrize("happening", Happening)
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("phase", PublisherPhase)
 def test_every_pair_of_phase_and_happening_is_allowed_or_a_bug(
-    phase: Phase, happening: Happening
+    phase: PublisherPhase, happening: Happening
 ) -> None:
     core = core_of()
     core.phase = phase
     if (phase, happening) in NEXT_PHASE:
         core._happen(happening)
         assert core.phase is NEXT_PHASE[phase, happening]
-        assert core.phase is not Phase.OPEN or happening is Happening.OPENED
+        assert core.phase is not PublisherPhase.OPEN or happening is Happening.OPENED
     else:
         with pytest.raises(AssertionError, match=rf"{phase.name} met {happening.name}"):
             core._happen(happening)

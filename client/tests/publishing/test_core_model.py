@@ -18,7 +18,7 @@ from ringmq.errors import (
     TooFewSynchronisedError,
     UnavailableError,
 )
-from ringmq.publishing.core import Limits, Phase, PublisherCore, Refusal
+from ringmq.publishing.core import Limits, PublisherCore, PublisherPhase, PublishRefusal
 from ringmq.publishing.tickets import Ticket
 
 
@@ -44,11 +44,11 @@ class NastyNode(RuleBasedStateMachine):
         self.unconfirmed: list[int] = []
         self.confirmed: set[bytes] = set()
         # A confirm, or a refusal with its error.
-        self.answers: deque[tuple[int, int, tuple[Refusal, RingMQError] | None]] = deque()
+        self.answers: deque[tuple[int, int, tuple[PublishRefusal, RingMQError] | None]] = deque()
 
     @property
     def is_open(self) -> bool:
-        return self.core.phase is not Phase.CLOSED
+        return self.core.phase is not PublisherPhase.CLOSED
 
     def settle(self) -> None:
         for ticket in self.core.take_finished():
@@ -84,7 +84,7 @@ class NastyNode(RuleBasedStateMachine):
         first, bodies = self.requests.popleft()
         last = first + len(bodies) - 1
         if first > self.last[self.identity] + 1:
-            self.answers.append((first, last, (Refusal.GAP, ProtocolError("a gap"))))
+            self.answers.append((first, last, (PublishRefusal.GAP, ProtocolError("a gap"))))
             return
         self.queue += bodies[max(0, self.last[self.identity] + 1 - first) :]
         self.last[self.identity] = max(self.last[self.identity], last)
@@ -99,13 +99,13 @@ class NastyNode(RuleBasedStateMachine):
     @rule(
         refusal=st.sampled_from(
             [
-                (Refusal.RETRY, TooFewSynchronisedError("later")),
-                (Refusal.FOR_GOOD, BadRequestError("never")),
-                (Refusal.RETRY, OutcomeUnknownError("perhaps")),
+                (PublishRefusal.RETRY, TooFewSynchronisedError("later")),
+                (PublishRefusal.FOR_GOOD, BadRequestError("never")),
+                (PublishRefusal.RETRY, OutcomeUnknownError("perhaps")),
             ]
         )
     )
-    def node_refuses(self, refusal: tuple[Refusal, RingMQError]) -> None:
+    def node_refuses(self, refusal: tuple[PublishRefusal, RingMQError]) -> None:
         first, bodies = self.requests[0]
         if first == self.last[self.identity] + 1:
             self.requests.popleft()

@@ -6,9 +6,9 @@ message is absent from the queue. If it may be there, its error is an `OutcomeUn
 
 The core knows no client. It reads no clock, draws no random number, and knows neither asyncio,
 gRPC nor any wire message: properties pass through it with their encoded sizes, and a refusal
-comes as a `Refusal`. So the client's `Publisher` is one shell of it, and a node that publishes to
-queues with their master elsewhere can be another: it needs an equivalent of `stream.py`, which
-maps a stream's messages to these events.
+comes as a `PublishRefusal`. So the client's `Publisher` is one shell of it, and a node that
+publishes to queues with their master elsewhere can be another: that one needs its own equivalent
+of `stream.py`, which maps a stream's messages to these events.
 
 Words. A *ticket* is one call of the user, a *slice* a consecutive part of a ticket
 (`tickets.py`). A *flight* is a batch with sequences: slices that go, or went, in one request
@@ -19,13 +19,13 @@ The life of a stream is the table `NEXT_PHASE`: `opened` -> `next_flight` ... `c
 `rejected` ... -> `ended`. After `ended` all sent flights are unsent again. Four things make it
 less simple:
 
-1. *Refused, try again* (`Refusal.RETRY`). The node takes sequences without a gap, so it refuses
-   every later message too. A refusal on its way back doesn't say which attempt it answers, so
-   this stream can't be used for another one: it is `FINISHING`, half-closed and read to its end,
-   and the next stream starts from the sequence that its `opened` gives.
-2. *Refused for good* (`Refusal.FOR_GOOD`). The sequences of these messages stay unused, so no
-   later sequence can be taken under this producer id: the id is *sealed*. Messages before the
-   hole stay under the old id until they are confirmed; then a new id takes over and numbering
+1. *Refused, try again* (`PublishRefusal.RETRY`). The node takes sequences without a gap, so it
+   refuses every later message too. A refusal on its way back doesn't say which attempt it
+   answers, so this stream can't be used for another one: it is `FINISHING`, half-closed and read
+   to its end, and the next stream starts from the sequence that its `opened` gives.
+2. *Refused for good* (`PublishRefusal.FOR_GOOD`). The sequences of these messages stay unused,
+   so no later sequence can be taken under this producer id: the id is *sealed*. Messages before
+   the hole stay under the old id until they are confirmed; then a new id takes over and numbering
    begins with 1. (To give the unused sequences to other messages would lose those: a copy of the
    refused batch that a relay still holds could arrive under the same sequences, and the queue
    would take the second of the two for a repeat.)
@@ -36,7 +36,7 @@ less simple:
    in the queue: its caller is told so, and the sequence stays occupied until the node answers or
    the next `opened` shows that it never arrived.
 
-Invariants, asserted by `check`, beside those of `Flights` and `Pending`:
+Invariants, asserted by `check`, beside those of `Flights` and `PendingMessages`:
 * every sequence in use is below the next one to be given;
 * a closed publisher has no sent flights;
 * a ticket is finished exactly when its `remaining` is 0, and reported once.
@@ -56,7 +56,7 @@ from typing import Generic, assert_never
 
 from ringmq.errors import OutcomeUnknownError, RingMQError, UnavailableError
 from ringmq.publishing.flights import Flight, Flights
-from ringmq.publishing.pending import Pending
+from ringmq.publishing.pending import PendingMessages
 from ringmq.publishing.tickets import H, P, Slice, Ticket
 
 #: A full window is at least this many batches, so that the node is busy with one while another
@@ -76,7 +76,7 @@ class Limits:
 NO_LIMITS = Limits(2**63, 2**63, 2**31)
 
 
-class Phase(Enum):
+class PublisherPhase(Enum):
     CLOSED = auto()
     OPEN = auto()
     #: Half-closed or about to be: answers still count, nothing more is sent.
@@ -96,22 +96,22 @@ class Happening(Enum):
 
 
 # All that is allowed. A pair that is missing is a bug of the caller: a second stream, say.
-NEXT_PHASE: dict[tuple[Phase, Happening], Phase] = {
-    (Phase.CLOSED, Happening.OPENED): Phase.OPEN,
-    (Phase.CLOSED, Happening.REFUSED): Phase.CLOSED,
-    (Phase.CLOSED, Happening.MOVED): Phase.CLOSED,
-    (Phase.CLOSED, Happening.ENDED): Phase.CLOSED,
-    (Phase.OPEN, Happening.REFUSED): Phase.FINISHING,
-    (Phase.OPEN, Happening.USED_UP): Phase.FINISHING,
-    (Phase.OPEN, Happening.MOVED): Phase.FINISHING,
-    (Phase.OPEN, Happening.ENDED): Phase.CLOSED,
-    (Phase.FINISHING, Happening.REFUSED): Phase.FINISHING,
-    (Phase.FINISHING, Happening.MOVED): Phase.FINISHING,
-    (Phase.FINISHING, Happening.ENDED): Phase.CLOSED,
+NEXT_PHASE: dict[tuple[PublisherPhase, Happening], PublisherPhase] = {
+    (PublisherPhase.CLOSED, Happening.OPENED): PublisherPhase.OPEN,
+    (PublisherPhase.CLOSED, Happening.REFUSED): PublisherPhase.CLOSED,
+    (PublisherPhase.CLOSED, Happening.MOVED): PublisherPhase.CLOSED,
+    (PublisherPhase.CLOSED, Happening.ENDED): PublisherPhase.CLOSED,
+    (PublisherPhase.OPEN, Happening.REFUSED): PublisherPhase.FINISHING,
+    (PublisherPhase.OPEN, Happening.USED_UP): PublisherPhase.FINISHING,
+    (PublisherPhase.OPEN, Happening.MOVED): PublisherPhase.FINISHING,
+    (PublisherPhase.OPEN, Happening.ENDED): PublisherPhase.CLOSED,
+    (PublisherPhase.FINISHING, Happening.REFUSED): PublisherPhase.FINISHING,
+    (PublisherPhase.FINISHING, Happening.MOVED): PublisherPhase.FINISHING,
+    (PublisherPhase.FINISHING, Happening.ENDED): PublisherPhase.CLOSED,
 }
 
 
-class Refusal(Enum):
+class PublishRefusal(Enum):
     """How the node has refused messages, by the way on."""
 
     #: The cluster's state is in the way: the same messages may pass on the next stream.
@@ -157,12 +157,12 @@ class PublisherCore(Generic[H, P]):
         self._new_id = new_id
         self.window_messages = window_messages
         self.window_bytes = window_bytes
-        self.phase = Phase.CLOSED
+        self.phase = PublisherPhase.CLOSED
         self.limits = NO_LIMITS
         #: Why messages wait: the newest failure, told to messages whose deadline passes.
         self.trouble: RingMQError | None = None
         self._numbering = Numbering(producer_id if producer_id is not None else new_id())
-        self._pending: Pending[H, P] = Pending()
+        self._pending: PendingMessages[H, P] = PendingMessages()
         self._flights: Flights[H, P] = Flights()
         self._finished: list[Ticket[H, P]] = []
         # Not above the earliest deadline of the messages that are outstanding.
@@ -194,7 +194,7 @@ class PublisherCore(Generic[H, P]):
 
     @property
     def finishing(self) -> bool:
-        return self.phase is Phase.FINISHING
+        return self.phase is PublisherPhase.FINISHING
 
     def next_deadline(self) -> float | None:
         """When to call `expire`. May be early: then `expire` finds nothing and corrects it."""
@@ -237,7 +237,7 @@ class PublisherCore(Generic[H, P]):
 
     def identity(self) -> bytes:
         """The producer id for the next stream; a new one if the old one is used up."""
-        assert self.phase is Phase.CLOSED, self.phase
+        assert self.phase is PublisherPhase.CLOSED, self.phase
         if self._numbering.sealed and not self._flights:
             self._numbering = Numbering(self._new_id())
         return self._numbering.producer_id
@@ -270,21 +270,21 @@ class PublisherCore(Generic[H, P]):
                     self._finished.append(part.ticket)
         self._finish_if_used_up()
 
-    def rejected(self, first: int, last: int, refusal: Refusal, error: RingMQError) -> None:
+    def rejected(self, first: int, last: int, refusal: PublishRefusal, error: RingMQError) -> None:
         """The node refused `first..last`. Never enqueued, unless `error` is OutcomeUnknownError."""
         match refusal:
-            case Refusal.GAP:
+            case PublishRefusal.GAP:
                 # Not the reason why anything waits, so not the trouble.
                 self._flights.refused_from(first)
-            case Refusal.FORGOTTEN:
+            case PublishRefusal.FORGOTTEN:
                 self.trouble = error
                 self._flights.refused_from(first)
                 self._seal_after(first - 1)
-            case Refusal.RETRY:
+            case PublishRefusal.RETRY:
                 self.trouble = error
                 if not isinstance(error, OutcomeUnknownError):
                     self._flights.refused_from(first)
-            case Refusal.FOR_GOOD:
+            case PublishRefusal.FOR_GOOD:
                 for flight in self._flights.take(first, last):
                     for part in flight.slices:
                         self._fail(part, error)
@@ -338,7 +338,7 @@ class PublisherCore(Generic[H, P]):
 
     def next_flight(self) -> Flight[H, P] | None:
         """The next request to send, if any: first repeats, then new messages."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not PublisherPhase.OPEN:
             return None
         if self._flights.has_unsent:
             return self._flights.resend()
@@ -402,7 +402,7 @@ class PublisherCore(Generic[H, P]):
 
     def _finish_if_used_up(self) -> None:
         """A sealed id with nothing left to confirm: the stream gives way to the next id's."""
-        if self._numbering.sealed and self.phase is Phase.OPEN and not self._flights:
+        if self._numbering.sealed and self.phase is PublisherPhase.OPEN and not self._flights:
             self._happen(Happening.USED_UP)
 
     def _fail(self, part: Slice[H, P], error: RingMQError) -> None:
@@ -422,4 +422,4 @@ class PublisherCore(Generic[H, P]):
         self._flights.check()
         self._pending.check()
         assert all(flight.last < self._numbering.next_sequence for flight in self._flights)
-        assert not (self.phase is Phase.CLOSED and self._flights.has_sent)
+        assert not (self.phase is PublisherPhase.CLOSED and self._flights.has_sent)

@@ -11,7 +11,7 @@ from typing import Generic
 from ringmq.publishing.tickets import H, P, Slice
 
 
-class Pending(Generic[H, P]):
+class PendingMessages(Generic[H, P]):
     """A queue of slices that counts its messages and bytes."""
 
     __slots__ = ("_slices", "messages", "size_bytes")

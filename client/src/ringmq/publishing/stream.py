@@ -12,7 +12,7 @@ from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
 from ringmq.errors import ProtocolError, RingMQError
-from ringmq.publishing.core import NO_LIMITS, Limits, PublisherCore, Refusal
+from ringmq.publishing.core import NO_LIMITS, Limits, PublisherCore, PublishRefusal
 from ringmq.publishing.flights import Flight
 from ringmq.streams.lifetime import Lifetime
 from ringmq.streams.speaker import Speaker
@@ -23,9 +23,9 @@ Future = asyncio.Future[None]
 Core = PublisherCore[Future, common.Properties]
 
 # The reasons whose refusals mean more than try again or don't.
-REFUSALS: dict[common.Reason.ValueType, Refusal] = {
-    common.REASON_SEQUENCE_GAP: Refusal.GAP,
-    common.REASON_UNKNOWN_PRODUCER: Refusal.FORGOTTEN,
+REFUSALS: dict[common.Reason.ValueType, PublishRefusal] = {
+    common.REASON_SEQUENCE_GAP: PublishRefusal.GAP,
+    common.REASON_UNKNOWN_PRODUCER: PublishRefusal.FORGOTTEN,
 }
 
 
@@ -84,7 +84,7 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
             rejected = response.rejected
             retry_s = rejected.retry_after_ms / 1000
             error = from_reason(rejected.reason, rejected.message, retry_after_s=retry_s)
-            otherwise = Refusal.RETRY if rejected.retryable else Refusal.FOR_GOOD
+            otherwise = PublishRefusal.RETRY if rejected.retryable else PublishRefusal.FOR_GOOD
             refusal = REFUSALS.get(rejected.reason, otherwise)
             self._core.rejected(rejected.sequences.first, rejected.sequences.last, refusal, error)
             if rejected.retryable:

@@ -29,7 +29,7 @@ OPEN_S = 5.0
 FINISH_S = 2.0
 
 
-class Phase(Enum):
+class ConversationPhase(Enum):
     OPENING = auto()
     LIVE = auto()
     #: We have said our last word.
@@ -42,10 +42,10 @@ class Phase(Enum):
 
 # The phases that must not last, and the reason that is given when one has lasted too long. LIVE
 # is not among them: there the heartbeats count.
-TIME_LIMITS: dict[Phase, tuple[float, str]] = {
-    Phase.OPENING: (OPEN_S, "no answer to Open"),
-    Phase.HALF_CLOSED: (FINISH_S, "no end after our half-close"),
-    Phase.MOVED: (FINISH_S, "no end after Moved"),
+TIME_LIMITS: dict[ConversationPhase, tuple[float, str]] = {
+    ConversationPhase.OPENING: (OPEN_S, "no answer to Open"),
+    ConversationPhase.HALF_CLOSED: (FINISH_S, "no end after our half-close"),
+    ConversationPhase.MOVED: (FINISH_S, "no end after Moved"),
 }
 
 
@@ -81,8 +81,8 @@ class Conversation(Generic[Request, Response]):
         #: Whether the node sent us away, and to which address; empty: it knows none.
         self.moved = False
         self.moved_to = ""
-        self._phase = Phase.OPENING
-        self._become(Phase.OPENING)
+        self._phase = ConversationPhase.OPENING
+        self._become(ConversationPhase.OPENING)
 
     async def run(self) -> None:
         """Raises a `RingMQError` if the stream doesn't come to a good end."""
@@ -98,7 +98,7 @@ class Conversation(Generic[Request, Response]):
                 await self._hear_out(first)
                 return
             self._heartbeat_s = self._speaker.opened(first) / 1000
-            self._become(Phase.LIVE)
+            self._become(ConversationPhase.LIVE)
             async with self._writing():
                 await self._listen()
         finally:
@@ -123,7 +123,7 @@ class Conversation(Generic[Request, Response]):
         self.moved_to = response.moved.address
         self._speaker.moved()
         self._work.set()
-        self._become(Phase.MOVED)
+        self._become(ConversationPhase.MOVED)
         with contextlib.suppress(RingMQError):
             # However it ends, the next stream is opened elsewhere.
             while (late := await self._read()) is not None:
@@ -139,7 +139,9 @@ class Conversation(Generic[Request, Response]):
         except asyncio.CancelledError:
             # grpc.aio raises this for a cancelled call too, not only for a cancelled task.
             task = asyncio.current_task()
-            if self._phase is not Phase.GIVEN_UP or (task is not None and task.cancelling()):
+            if self._phase is not ConversationPhase.GIVEN_UP or (
+                task is not None and task.cancelling()
+            ):
                 raise
             raise UnavailableError(f"{self._peer}: {self._why_given_up}") from None
         return None if response is grpc.aio.EOF else cast("Response", response)
@@ -179,7 +181,7 @@ class Conversation(Generic[Request, Response]):
                 await self._call.write(request)
                 self._wrote_at = self._loop.time()
             await self._call.done_writing()
-            self._become(Phase.HALF_CLOSED)
+            self._become(ConversationPhase.HALF_CLOSED)
 
     def _writer_done(self, task: asyncio.Task[None]) -> None:
         """A bug in the writer must not leave the reader waiting: `_writing` raises it."""
@@ -188,12 +190,12 @@ class Conversation(Generic[Request, Response]):
 
     # --- time ---
 
-    def _become(self, phase: Phase) -> None:
-        if self._phase is Phase.GIVEN_UP:
+    def _become(self, phase: ConversationPhase) -> None:
+        if self._phase is ConversationPhase.GIVEN_UP:
             # A cancelled call still lets us half-close it, which changes nothing.
             return
         self._phase = phase
-        if phase is Phase.LIVE:
+        if phase is ConversationPhase.LIVE:
             self._timer.cancel()
             self._heard_at = self._wrote_at = self._due_at = self._loop.time()
             if self._heartbeat_s:
@@ -203,13 +205,13 @@ class Conversation(Generic[Request, Response]):
             self._timer.set_at(self._loop.time() + limit_s)
 
     def _on_timer(self) -> None:
-        if self._phase is Phase.LIVE:
+        if self._phase is ConversationPhase.LIVE:
             self._watch()
         else:
             self._give_up(TIME_LIMITS[self._phase][1])
 
     def _give_up(self, why: str) -> None:
-        self._phase = Phase.GIVEN_UP
+        self._phase = ConversationPhase.GIVEN_UP
         self._why_given_up = why
         self._timer.cancel()
         self._call.cancel()

@@ -41,7 +41,7 @@ class EndedError(RetryableError):
     """The stream ended and is to be opened again. Stays inside this module."""
 
 
-class Phase(Enum):
+class KeeperPhase(Enum):
     #: A stream is open, or on its way.
     KEEPING = auto()
     #: Between two attempts.
@@ -70,7 +70,7 @@ class Keeper(Generic[Request, Response]):
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._peer = ""
-        self._phase = Phase.KEEPING
+        self._phase = KeeperPhase.KEEPING
         # Ends BACKING_OFF early, and REFUSED.
         self._go_on = asyncio.Event()
         # The writer's: there may be a request.
@@ -87,18 +87,18 @@ class Keeper(Generic[Request, Response]):
     def wake(self) -> None:
         """There is something to write. After a refusal this is the reason to try again."""
         self._work.set()
-        if self._phase is Phase.REFUSED:
+        if self._phase is KeeperPhase.REFUSED:
             self._go_on.set()
 
     def stop(self) -> None:
         """No new stream after this one. The speaker makes it end by `finishing`."""
-        self._phase = Phase.STOPPING
+        self._phase = KeeperPhase.STOPPING
         self._go_on.set()
         self._work.set()
 
     @property
     def _stopping(self) -> bool:
-        return self._phase is Phase.STOPPING
+        return self._phase is KeeperPhase.STOPPING
 
     async def run(self) -> None:
         """Until `stop` and the end of the stream. Raises only bugs."""
@@ -116,23 +116,23 @@ class Keeper(Generic[Request, Response]):
                         self._judge(await self._one_stream())
             except RingMQError as error:
                 if not self._stopping:
-                    self._rest(Phase.REFUSED)
+                    self._rest(KeeperPhase.REFUSED)
                     self._speaker.refused(error)
                     await self._go_on.wait()
                     self._resume()
 
-    def _rest(self, phase: Phase) -> None:
+    def _rest(self, phase: KeeperPhase) -> None:
         self._phase = phase
         self._go_on.clear()
 
     def _resume(self) -> None:
         if not self._stopping:
-            self._phase = Phase.KEEPING
+            self._phase = KeeperPhase.KEEPING
 
     async def _back_off(self, seconds: float) -> None:
         """Ends early when `stop` is called."""
         if not self._stopping:
-            self._rest(Phase.BACKING_OFF)
+            self._rest(KeeperPhase.BACKING_OFF)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._go_on.wait(), seconds)
             self._resume()
