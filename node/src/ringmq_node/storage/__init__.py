@@ -1,7 +1,8 @@
-"""The storage engine: what a replica has on its disk, and how it gets it back.
+"""The storage engine: a replica's messages on the disk of its node, and how they come back.
 
-`Store` is one data directory, `QueueStore` one queue in it. The formats are in
-`records`, `journal`, `checkpoint`, `segments` and `directory`, and together in docs/formats.md.
+`Store` is one data directory, `QueueStore` one queue in it. The wings, from below: `format` is how
+bytes look, `disk` how the disk is touched, `messages` the message stores of large bodies, and
+`queue` one queue's journal, segments and index. `offline` reads a directory that no node has open.
 """
 
 from ringmq_node.storage.disk.disk import Disk, FileDisk

@@ -1,17 +1,17 @@
-"""What the storage engine raises.
+"""The errors of the storage engine. The caller can do something else about each.
 
     StoreError
-    ├── DirectoryInUseError      another process has the directory: stop that one, or take another
+    ├── DirectoryInUseError      another process has it open: stop that, or use another directory
     ├── ForeignDirectoryError    it belongs to another cluster or node: look at the configuration
     ├── UnsupportedFormatError   written by another version of RingMQ: use that version
-    ├── CorruptError             bytes on the disk are not what was written: refetch from the ring
+    ├── CorruptError             bytes on the disk are damaged: fetch them from the ring
     ├── ReadError                a file can't be read now, and may be whole: repair, start again
     └── StoreFailedError         closed for writes, for good: repair the disk, start the node again
         ├── DiskFullError        the same, because there is no room: make some, start again
         └── StoreClosedError     `close` was called
 
-A torn tail (the write that a crash cut short) is none of these: nobody was told
-that it was there. It is cut off, and counted in `QueueStore.torn_bytes`.
+A torn tail (the last write, cut short by a crash) is no error: nobody was told that it is durable.
+It is cut off, and counted in `QueueStore.torn_bytes`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 
 class StoreError(Exception):
-    """The root of what a store raises."""
+    """The root of all errors of a store."""
 
 
 class DirectoryInUseError(StoreError):
@@ -47,7 +47,7 @@ class UnsupportedFormatError(StoreError):
 
 
 class CorruptError(StoreError):
-    """Bytes that were durable are not what was written. `report` says where."""
+    """Bytes that were durable are damaged. `report` has the file and the offset."""
 
     def __init__(self, report: CorruptionReport) -> None:
         super().__init__(str(report))
@@ -55,7 +55,7 @@ class CorruptError(StoreError):
 
 
 class ReadError(StoreError):
-    """A file could not be read just now. Nothing that is in it is given up for that."""
+    """A file could not be read just now. It may be whole, so nothing in it is given up."""
 
 
 class StoreFailedError(StoreError):
@@ -63,11 +63,11 @@ class StoreFailedError(StoreError):
 
 
 class DiskFullError(StoreFailedError):
-    """There was no room for a write. Nothing that was reported durable is lost."""
+    """The disk had no room for a write. Nothing that was reported durable is lost."""
 
 
 class DiskHangsError(StoreFailedError):
-    """The disk hasn't answered for too long. Threads may wait for it for ever."""
+    """The disk hasn't answered for too long. The threads that wait for it may do so for ever."""
 
 
 class StoreClosedError(StoreFailedError):
@@ -76,7 +76,7 @@ class StoreClosedError(StoreFailedError):
 
 @dataclass(frozen=True, slots=True)
 class CorruptionReport:
-    """`length` bytes at `offset` of `file` were durable once, and are not readable now."""
+    """`length` bytes at `offset` of `file` were durable once, and are damaged now."""
 
     file: str
     offset: int
@@ -92,7 +92,7 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def failure_of(error: Exception) -> StoreFailedError:
-    """The failure of the store that `error`, from a write or a sync, means."""
+    """The failure to close the store with, after a write or a sync has raised `error`."""
     if isinstance(error, StoreFailedError):
         return error
     text = f"store closed for writes: {error}"

@@ -1,4 +1,4 @@
-"""The bounds of a store, and what its parts count."""
+"""The limits of a store, and the counters that its parts share."""
 
 from __future__ import annotations
 
@@ -7,52 +7,53 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Each with its unit. The defaults are for a node with a few GiB of memory."""
+    """The defaults are for a node with a few GiB of memory."""
 
-    # Bodies and index entries in memory, over all queues. Beside them are bodies that aren't on
-    # the disk yet.
+    # Bodies and index entries in memory, over all queues. Bodies that aren't on the disk yet come
+    # on top of it.
     queue_memory_bytes_max: int = 256 << 20
     # A journal with more messages and acks, or more bytes, is sealed and flushed to segments.
     journal_entries_max: int = 65_536
     journal_bytes_max: int = 64 << 20
     # While sealed journals have more bytes, over all queues, rounds wait for the flush.
     sealed_bytes_max: int = 4 << 30
-    # How much a flush writes between two syncs, and between two looks at what has been removed.
+    # Bytes that a flush writes in one step: between two syncs, and between two looks at the acks.
     flush_piece_bytes_max: int = 4 << 20
-    # What may wait for its round, over all queues; above it the ring's links give no credit.
-    # Above half of it whoever fetches from other nodes waits for a round.
+    # Bytes that wait for their round, over all queues. Above it the ring's links give no credit;
+    # above half of it, a replica that fetches from other nodes waits for a round.
     unsynced_bytes_max: int = 64 << 20
     # Files synced at the same time.
     sync_threads: int = 4
-    # A round of one queue that isn't larger is done on the loop's thread while the disk is
-    # fast (see `sync_duration`). 0: never.
+    # A round of one queue with at most so many bytes is done on the loop's thread while the disk
+    # is fast (see `disk.sync_duration`). 0: never.
     sync_in_place_bytes_max: int = 16 << 10
-    # A call of the disk that takes longer than this, in a thread, fails the store.
+    # A call of the disk in a thread that takes longer fails the store.
     disk_timeout_s: float = 30.0
-    # How much is read before it is fetched.
+    # Bytes of bodies that are read ahead of the consumers of a queue.
     read_ahead_bytes: int = 2 << 20
-    # A queue that nothing was appended to for so many seconds has its journal flushed, if
-    # that has so many bytes.
+    # A queue without an append for so many ticks (seconds) has its journal flushed, if that has
+    # so many bytes.
     idle_ticks_max: int = 5
     idle_journal_bytes_min: int = 1 << 20
-    # Batches whose messages are on average smaller, properties included, are embedded in
-    # the index; the others go to the message store. 0: all go there.
+    # A batch whose messages are smaller on average, properties included, is embedded in the
+    # index; any other goes to the message store. 0: all go there.
     embed_below: int = 4096
-    # What is put into the message store as one record, unless one message alone is larger.
-    # One that lives keeps the others on the disk.
+    # The size of a record of the message store, unless one message alone is larger. A message
+    # that lives keeps the others of its record on the disk.
     store_block_bytes_max: int = 16 << 10
-    # A file of the message store is not begun before the one before it is this large.
+    # The message store begins another file when the current one has reached this size.
     store_file_bytes_max: int = 16 << 20
-    # Compaction begins when more than this part of the bytes of all files is garbage, and
-    # there are at least so many files; for a file that is nearly empty, also before.
+    # Compaction begins when more than this fraction of all bytes is garbage, and there are at
+    # least so many files. A file that is nearly empty is compacted before that.
     store_garbage_fraction: float = 0.5
     store_files_min: int = 3
-    # How much compaction copies in a second, and in one piece.
+    # Bytes that compaction copies in a second, and in one step.
     compaction_bytes_per_s_max: int = 32 << 20
     compaction_piece_bytes_max: int = 1 << 20
-    # Message ids remembered, so that a fan-out stores a body once.
+    # Ids of the latest messages, which the message store remembers so that a fan-out stores a
+    # body once.
     recent_ids_max: int = 16_384
-    # Blocks written or read lately, of each message store.
+    # Blocks that were written or read lately, of each message store.
     store_cache_bytes_max: int = 16 << 20
 
 
@@ -60,29 +61,29 @@ class StoreLimits:
 class Written:
     """Bytes that one queue has written since it was opened."""
 
-    # Durable, with headers.
+    # Durable bytes, with headers.
     journal_bytes: int = 0
     segment_bytes: int = 0
-    # Of bodies, given to the message store, which didn't have them; elided ones too.
+    # Blocks given to the message store that it didn't have before; elided ones too.
     stored_bytes: int = 0
-    # Of bodies alone, without properties and tables, to the journals or the message store: what
-    # waits for its round, and what was removed before that and isn't written.
+    # Of bodies alone, without properties and tables: given to the journal or the message store,
+    # whether their round has ended or not; and, of these, elided before it.
     body_bytes: int = 0
     elided_bytes: int = 0
 
 
 @dataclass(slots=True)
 class Counters:
-    """What the parts of a store count into, on the event loop's thread."""
+    """Counters that the parts of a store share, on the event loop's thread."""
 
     queue_memory_bytes: int = 0
-    # What durable queues were given since the last round began.
+    # Bytes appended to durable queues since the last round began.
     gathered_bytes: int = 0
     rounds: int = 0
     files_synced: int = 0
     journal_bytes: int = 0
     sealed: int = 0
-    # Of journals that are sealed and not flushed.
+    # Of journals that are sealed and not flushed yet.
     sealed_bytes: int = 0
     segment_bytes: int = 0
     segments_deleted: int = 0

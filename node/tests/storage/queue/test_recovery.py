@@ -37,10 +37,10 @@ from ringmq_node.storage.format.records import (
 )
 from ringmq_node.storage.format.references import RecordLocation, Reference
 from ringmq_node.storage.messages import MessageStore
+from ringmq_node.storage.queue.blocks import MessagesOf, read_block
 from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 from ringmq_node.storage.queue.loading import load_segment
 from ringmq_node.storage.queue.recovery import Recovered, recover
-from ringmq_node.storage.queue.segments import MessagesOf, read_block
 
 pytestmark = pytest.mark.may_log(DAMAGE)
 

@@ -1,14 +1,14 @@
-"""The data directory: whose it is, who has it open, and where its queues are.
+"""The data directory: who owns it, which process has it open, and the folders of its queues.
 
-    store.lock        held by the process that has it open (flock); its pid, for the reader
-    store.meta        which cluster and node it belongs to
+    store.lock        locked (flock) by the process that has the directory open; holds its pid
+    store.meta        the cluster and the node that it belongs to
     queues/H/         one folder per queue, H from the queue's name
         queue.name    the name
-        queue.label   what people call the queue, if that is something else
-        ...           see `journal` and `segments`
-    queues/H.N.gone/  a deleted queue, on its way out
-    queues/H.transient/  what a transient queue has paged out: segments, and `queue.name`;
-                      of use to the process that made it only, and removed at every start
+        queue.label   the name that people use, if that is another one
+        ...           journals and segments: see `format.queue_folder`
+    queues/H.N.gone/  a deleted queue, about to be removed
+    queues/H.transient/  the segments of a transient queue, and its `queue.name`; only the process
+                      that made it can use it, so every start removes it
 
 The bytes of the three small files are in `format.texts`. A folder's name is the first 32
 hexadecimal digits of the SHA-256 of the queue's name: any name of 1 to 255 bytes is legal, and
@@ -46,16 +46,16 @@ NAME_NAME = "queue.name"
 LABEL_NAME = "queue.label"
 GONE_SUFFIX = ".gone"
 TRANSIENT_SUFFIX = ".transient"
-# Of folders that are nothing to whoever opens the directory.
+# The suffixes of folders that a start removes.
 VOID_SUFFIXES = (GONE_SUFFIX, TRANSIENT_SUFFIX)
 
 
 def folder_name(queue: str) -> str:
-    """The name of a queue's folder. Raises `ValueError` for a name that isn't legal."""
+    """The name of a queue's folder. Raises `ValueError` for an illegal queue name."""
     encoded = queue.encode()
     if not 1 <= len(encoded) <= QUEUE_NAME_BYTES_MAX:
         raise ValueError(
-            f"queue name of {len(encoded)} bytes; 1 to {QUEUE_NAME_BYTES_MAX} are legal"
+            f"queue name has {len(encoded)} bytes; 1 to {QUEUE_NAME_BYTES_MAX} are legal"
         )
     return hashlib.sha256(encoded).hexdigest()[:32]
 
@@ -78,7 +78,7 @@ def lock_directory(directory: Path) -> int:
 
 
 def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
-    """Makes the directory this node's; or checks that it is, and makes all of it durable.
+    """Makes the directory this node's, or checks that it is, and makes all of it durable.
 
     Raises `ForeignDirectoryError`, `UnsupportedFormatError`, `CorruptError`, `OSError`.
     """
@@ -94,11 +94,15 @@ def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
                 f"{directory} belongs to node {texts[1]!r} of cluster {texts[0]!r}, "
                 f"not to node {node!r} of cluster {cluster_id!r}"
             )
-        # A process that was killed leaves what can be read and is not on the disk yet.
+        # A killed process leaves writes that can be read and are not on the disk yet. Recovery must
+        # see nothing that the next power cut could take back.
         disk.sync_all(directory)
         return
     if disk.list(directory / QUEUES_NAME):
-        raise ForeignDirectoryError(f"{directory} has queues, but no {META_NAME} to say whose")
+        raise ForeignDirectoryError(
+            f"{directory} has queues, but no {META_NAME} that names their owner: put that file "
+            "back, or use another directory"
+        )
     new = directory / f"{META_NAME}.new"
     disk.remove(new)
     disk.write(new, 0, [encode_texts(STORE_META, cluster_id, node)], sync=True)
@@ -108,7 +112,10 @@ def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
 
 
 def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[CorruptionReport]]:
-    """The folders by queue, and what can't be read. Clears away what is half made or half gone."""
+    """The folders by queue, and reports of those whose queue's name is lost.
+
+    Removes folders that are half made, deleted, or of transient queues.
+    """
     queues: dict[str, Path] = {}
     reports: list[CorruptionReport] = []
     root = directory / QUEUES_NAME
@@ -124,21 +131,23 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
         if texts is not None and folder_name(texts[0]) == name:
             queues[texts[0]] = folder
         elif files.keys() <= {NAME_NAME, LABEL_NAME}:
-            # The name is synced before the first journal is made.
+            # The name is synced before the first journal is made. So this queue never had one: its
+            # creation was cut short, and was reported to nobody.
             remove_folder(disk, folder)
         else:
-            # Or it is that of another queue's folder.
+            # The name is damaged, or it is the name of another queue's folder.
             reports.append(CorruptionReport(str(path), 0, size, "the queue's name is lost"))
     return queues, reports
 
 
 def create_folder(disk: Disk, directory: Path, queue: str) -> Path:
-    """A new queue's folder, with its name in it, both durable."""
+    """Makes a new queue's folder, with its name in it. Both are durable."""
     root = directory / QUEUES_NAME
     fresh = QUEUES_NAME not in disk.list(directory)
     folder = root / folder_name(queue)
     if disk.list(folder):
-        # Its name was lost. Whatever is there of it must not be behind the new one.
+        # A queue whose name was lost. The bytes of the old file must not remain behind the new
+        # ones, which may be shorter.
         disk.remove(folder / NAME_NAME)
     disk.write(folder / NAME_NAME, 0, [encode_texts(QUEUE_NAME, queue)], sync=True)
     disk.sync(folder)
@@ -149,18 +158,18 @@ def create_folder(disk: Disk, directory: Path, queue: str) -> Path:
 
 
 def create_transient_folder(disk: Disk, directory: Path, queue: str) -> Path:
-    """A new transient queue's folder. It isn't synced: the next start removes what it finds."""
+    """Makes a new transient queue's folder. It isn't synced: the next start removes it anyway."""
     fresh = QUEUES_NAME not in disk.list(directory)
     folder = directory / QUEUES_NAME / (folder_name(queue) + TRANSIENT_SUFFIX)
     disk.write(folder / NAME_NAME, 0, [encode_texts(QUEUE_NAME, queue)])
     if fresh:
-        # Once for all: the next durable queue finds that there are queues, and relies on it.
+        # The next durable queue finds `queues/` there, and takes it for durable.
         disk.sync(directory)
     return folder
 
 
 def keep_label(disk: Disk, folder: Path, label: str) -> None:
-    """Writes the label, unless it is empty or there as it is. A failure is only logged."""
+    """Writes the label, unless it is empty or on disk already. A failure is only logged."""
     path = folder / LABEL_NAME
     wanted = encode_texts(QUEUE_LABEL, label)
     if not label:
@@ -173,7 +182,7 @@ def keep_label(disk: Disk, folder: Path, label: str) -> None:
             disk.remove(path)
         disk.write(path, 0, [wanted])
     except OSError as error:
-        # A full disk, say. The queue can be opened all the same.
+        # The disk may be full, for example. Nothing depends on the label.
         logger.warning("%s: the queue's label %r is not kept: %s", folder, label, error)
 
 

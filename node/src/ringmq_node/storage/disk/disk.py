@@ -1,12 +1,12 @@
-"""The disk, as seven calls; the real one. Tests have one that can lose its power.
+"""The disk, as seven calls, and the real one. Tests have one that can lose its power.
 
-What the engine relies on, and a file system has to give:
+The engine relies on this, and a file system has to give it:
 
-* After `sync(file)` what was written to the file is there after a power cut. Before
-  it, any part of any write may be there or not.
-* After `sync(directory)` so are the creations, renames and removals in it. Before
-  it, each of them may have happened or not, but a rename never half.
-* After `sync_all(directory)` so is everything that was done below it.
+* After `sync(file)` all that was written to the file survives a power cut. Before it, any part of
+  any write may survive or not.
+* After `sync(directory)` so do the creations, renames and removals in it. Before it, each of them
+  may have happened or not, but a rename never half.
+* After `sync_all(directory)` so does everything that was done below it.
 * `write(..., sync=True)` is `write` and `sync` of the file, in one.
 * A call that raises `OSError` may have done any part of its work.
 
@@ -40,7 +40,7 @@ class Disk(Protocol):
         """Makes a file's data, or a directory's entries, durable."""
 
     def sync_all(self, directory: Path) -> None:
-        """Makes all durable that was written so far below `directory`, and the directory too."""
+        """Makes everything below `directory` durable that was written so far, and itself too."""
 
     def read(self, path: Path, offset: int, size: int) -> bytes:
         """Up to `size` bytes; fewer only at the end of the file."""
@@ -49,7 +49,7 @@ class Disk(Protocol):
         """Atomically puts the file or directory `old` in the place of `new`."""
 
     def remove(self, path: Path) -> None:
-        """Removes a file or an empty directory. Not an error if it isn't there."""
+        """Removes a file or an empty directory. A path that doesn't exist is no error."""
 
     def list(self, path: Path) -> dict[str, int]:
         """The names in a directory, and the sizes in bytes; empty if there is no such directory."""
@@ -59,7 +59,7 @@ class Disk(Protocol):
 class _Handle:
     descriptor: int
     users: int = 0
-    # Removed, renamed over or evicted: closed by its last user.
+    # The file was removed, renamed over or evicted: the handle's last user closes it.
     retired: bool = False
 
 
@@ -76,7 +76,7 @@ class FileDisk:
         handle = self._acquire(path, create=True)
         try:
             if len(buffers) <= IOV_MAX and sync:
-                # One system call, so that a busy interpreter is waited for once, not twice.
+                # One system call: after each one the thread waits for the interpreter's lock.
                 size = sum(map(len, buffers))
                 if os.pwritev(handle.descriptor, buffers, offset, os.RWF_DSYNC) == size:
                     return
@@ -126,15 +126,16 @@ class FileDisk:
             self._release(handle)
 
     def rename(self, old: Path, new: Path) -> None:
-        # Not under the lock: if this one hangs, others go on with other files. That nobody reads
-        # under either name meanwhile is the caller's business (`QueueFile.lock`).
+        # Not under the lock: if this call hangs, other threads must go on with other files. The
+        # caller sees to it that nobody reads under either name meanwhile (`QueueFile.lock`).
         os.rename(old, new)
         with self._lock:
             self._retire(new)
             handle = self._handles.pop(old, None)
             if handle is not None:
                 self._handles[new] = handle
-            # As text: `path.parents` of all handles takes 20 ms.
+            # A directory may have been renamed. Compared as text: asking `path.parents` of 512
+            # handles takes 20 ms, with the lock held.
             below = f"{old}{os.sep}"
             inside = [path for path in self._handles if str(path).startswith(below)]
             for path in inside:
@@ -202,17 +203,20 @@ def _open(path: Path, *, create: bool) -> int:
 
 
 def _sync_file_system(descriptor: int) -> None:
-    """syncfs(2), which Python has no name for. Unlike sync(2) it says if it has failed."""
-    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    if syncfs is None:
+    """syncfs(2), which Python has no name for. Unlike sync(2) it reports a failed write."""
+    try:
+        syncfs = ctypes.CDLL(None, use_errno=True).syncfs
+    except AttributeError:
+        # Not Linux.
         os.sync()
-    elif syncfs(descriptor) != 0:
+        return
+    if syncfs(descriptor) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"syncfs: {os.strerror(error)}")
 
 
 def _write_all(descriptor: int, offset: int, buffers: Sequence[bytes]) -> int:
-    """Writes all of `buffers`, however often the system stops short; returns the new end."""
+    """Writes all of `buffers`, with more calls if the system stops short; returns the new end."""
     written = os.pwritev(descriptor, buffers, offset)
     size = sum(map(len, buffers))
     if written < size:

@@ -1,7 +1,7 @@
-"""Threads that wait for the disk, so that the event loop doesn't.
+"""Threads that wait for the disk, so that the event loop doesn't have to.
 
-One `Worker` is one long-lived thread with a queue: handing it work is one put, its
-answer is one `call_soon_threadsafe`. An executor's futures cost about as much again as
+One `Worker` is one long-lived thread with a queue of tasks. Handing it a task is one put, and the
+answer is one `call_soon_threadsafe`. The futures of an executor would cost about as much again as
 the sync of a small write.
 """
 
@@ -18,7 +18,7 @@ WAIT_S_MAX = 60.0
 
 
 class Task:
-    """A piece of work, and what went wrong with it. Its answer is in what it works on."""
+    """A piece of work for a thread, and its error. The work leaves its answer in its own job."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -34,13 +34,16 @@ class Task:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has run."""
+        """Whether the work has ended, well or with an error."""
         return self._done.is_set()
 
     def wait(self) -> None:
-        """Blocks until it has run. Raises `DiskHangsError` if the disk doesn't answer."""
+        """Blocks until the work has ended. Raises `DiskHangsError` if the disk doesn't answer."""
         if not self._done.wait(WAIT_S_MAX):
-            raise DiskHangsError(f"the disk has not answered for {WAIT_S_MAX:.0f} s")
+            raise DiskHangsError(
+                f"the disk has not answered a thread for {WAIT_S_MAX:.0f} s: look at the disk, "
+                "then start the node again"
+            )
 
 
 class Worker:
@@ -58,7 +61,10 @@ class Worker:
         self._queue.put((task, loop, done))
 
     def close(self, *, wait: bool = True) -> None:
-        """Ends the thread when it has done what it was given. It doesn't keep the process."""
+        """Ends the thread when it has done all its tasks; with `wait`, blocks until then.
+
+        A thread that hangs in a call of the disk doesn't keep the process from ending.
+        """
         self._queue.put(None)
         if wait:
             self._thread.join(WAIT_S_MAX)
@@ -70,5 +76,5 @@ class Worker:
             try:
                 loop.call_soon_threadsafe(done)
             except RuntimeError:
-                # The loop is closed. Whoever still wants to know waits for the task itself.
+                # The loop is closed. `Store.close` waits for the task itself.
                 continue

@@ -1,14 +1,15 @@
-"""Sees a disk that doesn't answer.
+"""A disk that is watched, so that one that doesn't answer is noticed.
 
-A call of the system that never returns raises nothing: an fsync of a device that is gone, a write
-to a network disk without a network. The thread that made it waits for ever, and whoever waits for
-the thread, too. So every call is noted while it is under way, and the event loop looks at them.
+A system call that never returns raises nothing: an fsync of a device that is gone, or a write to a
+network disk without a network. The thread that made the call waits for ever, and so does everybody
+who waits for that thread. So each call is noted while it is under way, and the event loop looks at
+the notes.
 
-Time is counted in looks, not by a clock: a process that was stopped for a minute finds calls that
-are a minute old, and a disk that is well.
+Time is counted in looks, not by a clock. A process that was stopped for a minute finds calls that
+are a minute old, though the disk is well.
 
 Thread rule: calls come from any thread, `look` from the event loop's. A call on the event loop's
-own thread is not seen: while it lasts nothing here beats, and the ring's time-out sees that.
+own thread can't be seen: while it lasts no look is made, and the ring's time-out notices that.
 """
 
 from __future__ import annotations
@@ -34,16 +35,18 @@ class WatchedDisk:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        # By thread: none makes two at a time.
+        # By thread, as a thread makes one call at a time.
         self._calls: dict[int, _Call] = {}
 
     def look(self, passed_s: float, waited_s_max: float) -> str | None:
-        """`passed_s` have gone by since the last look. What has waited for longer than
-        `waited_s_max`, or None."""
+        """Describes the call that has been under way longest, if for more than `waited_s_max`.
+
+        `passed_s` is the time since the last look.
+        """
         late: _Call | None = None
         for call in list(self._calls.values()):
             call.waited_s += passed_s
-            # Above, not at: of the first of these steps it may have seen only the end.
+            # Above the limit, not at it: the call may have begun just before its first look.
             if call.waited_s > waited_s_max and (late is None or call.waited_s > late.waited_s):
                 late = call
         if late is None:

@@ -1,1 +1,1 @@
-"""How bytes on the disk look: records, tables and references, encoded and decoded."""
+"""How bytes on the disk look: records, tables and references, encoded and decoded. No I/O."""

@@ -1,8 +1,8 @@
 """A queue's state as the first record of a journal.
 
-    generation      u64   the journal's
+    generation      u64   of the journal
     flags           u32   bit 0 damaged: ops were lost, the state is a guess
-    epochs          u32   how many of each follow, in this order
+    epochs          u32   this and the next five are counts of the items below
     live            u32   ranges
     redelivered     u32   ranges
     transient       u32   ranges
@@ -16,8 +16,9 @@
     producers       (last sequence u64, size of the id u16) each, by their last publish
     producer ids    back to back
 
-Little endian. A journal begins with two equal copies of it, so that damage to one
-is no loss. Bodies are not in it: they are where their records say.
+Little endian. A journal begins with two equal copies, so that damage to one of them loses nothing.
+Bodies are not in a checkpoint: they stay in the records that have them, in older journals and in
+segments.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class CheckpointError(ValueError):
 class Cut:
     """Bodies logged in journals before `generation` count only below position `keep_below`.
 
-    After a diverged tail was cut off, positions are given out anew, and a body
-    that was stored for such a position before must not come back.
+    When a replica's diverged tail is cut off, its positions are given out anew, for other messages.
+    Their old bodies stay in the files for a while, and must not come back under the new messages.
     """
 
     generation: int
@@ -62,12 +63,12 @@ class Checkpoint:
 
 
 def add_cut(cuts: Iterable[Cut], cut: Cut) -> tuple[Cut, ...]:
-    """`cuts` and one more, later than these, without those that say nothing any more."""
+    """`cuts` and a later one, without those that the later one makes superfluous."""
     return (*(old for old in cuts if old.keep_below < cut.keep_below), cut)
 
 
 def keep_below(cuts: Iterable[Cut], generation: int) -> int | None:
-    """Below which position bodies of this generation count; None if all do."""
+    """The position below which bodies of `generation` count; None if all of them do."""
     return min((cut.keep_below for cut in cuts if cut.generation > generation), default=None)
 
 
@@ -96,7 +97,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
 
 
 def decode(payload: bytes) -> Checkpoint:
-    """Raises `CheckpointError` if the payload is none."""
+    """The checkpoint in a payload. Raises `CheckpointError` if it is none."""
     try:
         return _decode(payload)
     except (struct.error, AssertionError) as error:
@@ -108,7 +109,7 @@ def _decode(payload: bytes) -> Checkpoint:
     reader = _Reader(payload, _HEAD.size)
     epochs = [EpochStart(*fields) for fields in reader.take(_EPOCH, counts[0])]
     live, redelivered, transient = (
-        RangeSet(reader.take(_PAIR, count))  # type: ignore[arg-type]  # pairs, by the format
+        RangeSet((first, last) for first, last in reader.take(_PAIR, count))
         for count in counts[1:4]
     )
     cuts = tuple(Cut(*fields) for fields in reader.take(_PAIR, counts[4]))
@@ -118,7 +119,7 @@ def _decode(payload: bytes) -> Checkpoint:
         producers[payload[reader.offset : reader.offset + size]] = sequence
         reader.offset += size
     if reader.offset != len(payload):
-        raise CheckpointError(f"checkpoint of {len(payload)} bytes says {reader.offset}")
+        raise CheckpointError(f"checkpoint has {len(payload)} bytes, by its counts {reader.offset}")
     state = ReplicatedState(
         last_number=last_number,
         next_position=next_position,
@@ -133,12 +134,14 @@ def _decode(payload: bytes) -> Checkpoint:
 
 
 class _Reader:
+    """Takes one array of structs after another from a payload."""
+
     def __init__(self, payload: bytes, offset: int) -> None:
         self._payload = payload
         self.offset = offset
 
     def take(self, shape: struct.Struct, count: int) -> Iterator[tuple[int, ...]]:
-        """The next `count` of this shape; `struct.error` if there are fewer."""
+        """The next `count` structs of this shape. Raises `CheckpointError` if there are fewer."""
         start, self.offset = self.offset, self.offset + shape.size * count
         if self.offset > len(self._payload):
             raise CheckpointError(f"checkpoint of {len(self._payload)} bytes ends early")

@@ -1,14 +1,14 @@
-"""Where bodies are in the message store, and how an index record says so.
+"""Tables of references: how an index record says that its bodies are in the message store.
 
-A record of a journal or a segment whose bodies are in the message store ends with this table
-in the place of a block:
+Such a record of a journal or a segment ends with this table in the place of a block:
 
     count       u32   references, at least 1
     references  (file u32, ordinal u32, offset u32, length u32, start u32, messages u32) each
     sizes       u32   size of each body; sum of `messages` many
 
-Little endian. A reference stands for `messages` consecutive messages, the first of which is
-number `start` of the stored block. The references of one table are for consecutive positions.
+Little endian. A reference stands for `messages` consecutive messages of a stored block, the first
+of which is message number `start` of that block. The references of one table are for consecutive
+positions.
 """
 
 from __future__ import annotations
@@ -32,14 +32,18 @@ class ReferencesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RecordLocation:
-    """One record of a message store, as it was written. Compaction may have moved it since."""
+    """The place at which a record of a message store was written.
 
-    # Never used twice, so that an old location is never taken for a new one.
+    Compaction may have moved the record since. The message store keeps a map from each old place
+    to the new one, so nobody has to rewrite the references in journals and segments.
+    """
+
+    # A file's number is never used twice, so that an old location never names a newer record.
     file: int
-    # Which record of the file, from 0.
+    # The number of the record in its file, from 0.
     ordinal: int
     offset: int
-    # With its header.
+    # Of the record, with its header.
     length: int
 
 
@@ -72,17 +76,19 @@ def encode(references: Sequence[Reference]) -> bytes:
 
 
 def decode(table: bytes | memoryview) -> list[Reference]:
-    """Raises `ReferencesError` unless this is a whole table, and nothing else."""
+    """The references of a table. Raises `ReferencesError` unless it is whole, and nothing more."""
     if len(table) < COUNT.size:
-        raise ReferencesError(f"table of references of {len(table)} bytes")
+        raise ReferencesError(f"table of references has {len(table)} bytes, less than its count")
     (count,) = COUNT.unpack_from(table)
     at = COUNT.size + REFERENCE.size * count
     if not 1 <= count <= REFERENCES_MAX or len(table) < at:
-        raise ReferencesError(f"table of {len(table)} bytes says that it has {count} references")
+        raise ReferencesError(f"table of references has {len(table)} bytes and a count of {count}")
     fields = [*REFERENCE.iter_unpack(memoryview(table)[COUNT.size : at])]
     messages = sum(row[5] for row in fields)
     if messages > MESSAGES_MAX or len(table) != at + 4 * messages:
-        raise ReferencesError(f"table of {len(table)} bytes says that it has {messages} messages")
+        raise ReferencesError(
+            f"table of {count} references has {len(table)} bytes for {messages} messages"
+        )
     sizes = array("I", bytes(table[at:]))
     if sys.byteorder == "big":
         sizes.byteswap()
@@ -90,7 +96,7 @@ def decode(table: bytes | memoryview) -> list[Reference]:
     begin = 0
     for file, ordinal, offset, length, start, count in fields:
         if not count:
-            raise ReferencesError("table has a reference to no message")
+            raise ReferencesError(f"reference to record {ordinal} of file {file} is for no message")
         place = RecordLocation(file, ordinal, offset, length)
         references.append(Reference(place, start, sizes[begin : begin + count]))
         begin += count

@@ -1,1 +1,1 @@
-"""One queue on the disk: its journal, its segments, and the index of the bodies in them."""
+"""One queue on the disk: its journal, its segments, and the index of its bodies."""

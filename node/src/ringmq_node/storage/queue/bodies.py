@@ -26,13 +26,13 @@ from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format.checkpoint import Cut
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.queue import paging
+from ringmq_node.storage.queue.blocks import read_block
 from ringmq_node.storage.queue.condemned import Condemned
 from ringmq_node.storage.queue.entries import Delta, IndexEntry, QueueFile
 from ringmq_node.storage.queue.index import RunIndex
 from ringmq_node.storage.queue.loading import load_segment
 from ringmq_node.storage.queue.parts import SharedParts
 from ringmq_node.storage.queue.recovery import Recovered
-from ringmq_node.storage.queue.segments import read_block
 
 logger = logging.getLogger(__name__)
 

@@ -1,28 +1,32 @@
-"""Publishes whose messages were removed before a round has written them.
+"""Elision: publishes whose messages were removed before a round has written them.
 
-Their bodies never reach the disk: the record of such a publish is written as its outline, and
-what it had in the message store becomes a hole. The op keeps its number, its positions and its
-producer's sequence, so the state at each op is what it would have been.
+Their bodies never reach the disk. The record of such a publish is written as its outline, and its
+bodies in the message store become holes. The op keeps its number, its positions and its producer's
+sequence, so the state after each op is the same as without elision.
 
-Why that is not simply done: a power cut in the middle of the round may keep the publish and lose
-the remove. The state would be that of an op at which the messages live, and their bodies are
-nowhere: without a mirror that has them they are damaged, and wait for an operator. So the record
-says up to where the round goes (`journal_records.Pending`), and a reader believes it and all
-behind it only if the log is valid up to there: else the log ends before it, as if the tail had been
-torn there. Nothing is lost that was promised, since no op of a round is reported durable before
-all are.
+The danger: a power cut in the middle of the round may keep the publish and lose the remove.
 
-A consumer is given what is confirmed, so what it acknowledges was written before. Elided is what
-is removed unseen (drop-head, expiry, purge), and what a replica that isn't synchronised receives
-faster than its disk writes.
+1. The round's one write begins: an elided publish of positions 5 to 9, then the remove of 5 to 9.
+2. The power is cut. The first half of the write is on the disk, the second isn't.
+3. At the next start positions 5 to 9 are live, and their bodies are nowhere. Without a mirror that
+   has them they would be reported as damaged, and wait for an operator.
+
+So the record names the offset at which its round ends. A reader believes the record, and all
+records behind it, only if the log is valid up to that offset (`format.journal_records.Pending`).
+Otherwise the log ends before the record, as if the tail had been torn there. That breaks no
+promise: no op of a round is reported durable before all of them are.
+
+A consumer is given confirmed messages only, so a message that it acknowledges was written before.
+Elision is for messages that nobody has seen (drop-head, expiry, purge), and for a replica that
+isn't synchronised and receives faster than its disk writes.
 
 Invariants
-* Publish and remove are in the same piece of the same journal: nobody was told of either, and no
-  record that is on the disk refers to the bodies. A publish that a round has taken, or that is in
-  a journal that was sealed since, is written as it is.
-* All of the publish is dead. Of one that lives in part the record has to be whole.
-* What is in the message store for it is released at once, and not when the round is durable:
-  nothing can bring back what refers to it.
+* Publish and remove are in the same piece of the same journal: neither was reported durable, and no
+  record on the disk refers to the bodies. A publish that a round has taken, or that is in a journal
+  that was sealed since, is written whole.
+* Every message of the publish is dead. If one lives, the record has to be whole.
+* Its bodies in the message store are released at once, not when the round is durable: nothing can
+  bring back a record that refers to them.
 """
 
 from __future__ import annotations
@@ -42,9 +46,10 @@ from ringmq_node.storage.format.records import (
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A persistent publish that waits for its round: where its record is, what is in it.
+    """A persistent publish that waits for its round: its record's offset, its positions `first` to
+    `last`, and its outline.
 
-    `body_bytes`: of bodies, but for those that another queue had in the message store before.
+    `body_bytes` doesn't count bodies that another queue had put into the message store before.
     """
 
     offset: int
@@ -65,11 +70,12 @@ class Elision:
         self._gathered.append(gathered)
 
     def removed(self) -> None:
-        """Something was removed: else there is nothing to look for."""
+        """Messages were removed. Without this, `take` has nothing to look for."""
         self._removed = True
 
     def take(self, live: RangeSet) -> list[Gathered]:
-        """Those of which nothing lives any more. The next ones are of the next round."""
+        """The publishes without a live message. Those that are gathered from now on belong to the
+        next round."""
         gathered, self._gathered = self._gathered, []
         removed, self._removed = self._removed, False
         if not removed:
@@ -80,13 +86,13 @@ class Elision:
 def reframe(
     marker: int, offset: int, buffers: list[bytes], outlines: dict[int, bytes]
 ) -> tuple[list[bytes], dict[int, int]]:
-    """Consecutive records, which were to be written at `offset`, without the bodies of some.
+    """Rewrites records that were to be written at `offset`, some of them without their bodies.
 
-    `buffers`: the file's header if `offset` is 0, then header and payload of each record.
-    `outlines`: of publishes, by offset. Returns the buffers, and where the records that have moved
-    were and are.
+    `buffers` has the file's header if `offset` is 0, then header and payload of each record.
+    `outlines` has, by offset, the outlines of the publishes to elide. Returns the new buffers, and
+    the new offset of each record that has moved, by its old one.
     """
-    # In pairs: before the first record there may be the file's header.
+    # Records are pairs of buffers; an odd number of buffers begins with the file's header.
     skipped = len(buffers) % 2
     at = offset + sum(map(len, buffers[:skipped]))
     size = sum(map(len, buffers))

@@ -1,27 +1,27 @@
 """The journal of one queue: every op, in the order of the ring.
 
-The current journal is `journal.jif`, those before it are `G.jif`, `G` being the
-generation: each journal's is above those of all before it. Each begins with the
-queue's state (twice, see `checkpoint`), so the newest alone gives the state, and
-older ones only give bodies, until these are in segments.
+The current journal is `journal.jif`. Sealed ones are `G.jif`, `G` being the generation, which is
+higher than that of every journal before. Each journal begins with the queue's state (twice, see
+`format.checkpoint`). So the newest alone gives the state, and older ones are there for their bodies
+only, until these are in segments.
 
-A transient queue's journal is not written: what it would say is of no use to the next
-start. It only gives out generations.
+A transient queue's journal is not written, as the next start has no use for it. It only gives out
+generations.
 
-This side runs on the event loop: it frames records into buffers, and knows where in
-the file each will be. `take` hands what has gathered to a thread, which calls
-`write_pieces`. Nothing here waits for the disk.
+`JournalWriter` runs on the event loop: it frames records into buffers, and knows the offset at
+which each will be. `take` hands the buffers to a thread, which calls `write_pieces`. Nothing here
+waits for the disk.
 
 A journal is sealed, and the next one begun, in an order that a power cut can't hurt:
 
-1. the old one's records are written and synced,
-2. the new one is written as `journal.jif.new`, with its checkpoint, and synced,
+1. the old journal's records are written and synced,
+2. the new journal is written as `journal.jif.new`, with its checkpoint, and synced,
 3. the old one is renamed to `G.jif`, and the directory synced,
 4. the new one is renamed to `journal.jif`, and the directory synced again.
 
-A cut within 2 or 3 leaves a `.new`, which nobody was told of and which is removed; the
-newest other journal is all there is, and the state before. So a journal that is there under
-one of the two names was whole once: if it begins with garbage, that is damage.
+A cut within 2 or 3 leaves a `.new`. Nothing in it was reported durable, so the next start removes
+it, and the newest other journal has the state. It follows that a journal under one of the two final
+names was whole once: garbage at its beginning is damage.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ from ringmq_node.storage.queue.entries import QueueFile
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """Consecutive bytes of one journal. If `seals` is set, these are its first."""
+    """Consecutive bytes of one journal. If `seals` is set, they are its first bytes, and it takes
+    the place of that journal."""
 
     file: QueueFile
     offset: int
@@ -63,17 +64,17 @@ class Piece:
 
 
 class JournalWriter:
-    """What is appended, until a thread takes it. Only on the event loop's thread."""
+    """Holds the appended records until a thread takes them. Only on the event loop's thread."""
 
     def __init__(
         self, directory: Path, start: Checkpoint, seals: QueueFile | None, *, written: bool = True
     ) -> None:
-        """A new journal, which begins with `start` and takes the place of `seals`."""
+        """Begins a journal with `start`. It takes the place of `seals`, if there is one."""
         self._path = directory / CURRENT_JOURNAL
         self._written = written
         self._pieces: list[Piece] = []
         self.entries = 0
-        # What the state takes at the beginning of the current one.
+        # The offset behind the state, with which the current journal begins.
         self.start_bytes = 0
         self.file = self._begin(start, seals)
 
@@ -113,11 +114,8 @@ class JournalWriter:
         return offset
 
     def elide(self, outlines: dict[int, bytes]) -> dict[int, int]:
-        """Publishes, by offset, are written without their bodies: see `elision`.
-
-        All are in what has gathered for the current file. Returns where records that have
-        moved were, and where they are.
-        """
+        """Rewrites gathered publishes of the current journal as their `outlines`, by offset: see
+        `elision`. Returns the new offsets of the records that have moved, by their old ones."""
         piece = self._pieces[-1]
         piece.buffers, moved = elision.reframe(
             self.file.marker, piece.offset, piece.buffers, outlines
@@ -129,14 +127,14 @@ class JournalWriter:
         """Seals the journal and begins the next; returns the sealed one."""
         sealed = self.file
         if self._written and not self._pieces:
-            # Nothing new in it, but its last sync may not have been asked for yet.
+            # No record waits for it. An empty piece has it synced all the same, before the rename.
             self._pieces.append(Piece(sealed, sealed.end))
         self.file = self._begin(start, sealed)
         self.entries = 0
         return sealed
 
     def take(self) -> list[Piece]:
-        """What has gathered, in the order in which it has to reach the disk."""
+        """The gathered pieces, in the order in which they have to reach the disk."""
         pieces, self._pieces = self._pieces, []
         return pieces
 

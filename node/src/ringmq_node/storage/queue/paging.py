@@ -1,19 +1,20 @@
-"""What a queue keeps in memory, and what it lets go of first. Pure.
+"""The rules of paging: what a queue keeps in memory, and what it lets go of first. Pure.
 
-After `rabbit_variable_queue` and `rabbit_memory_monitor`, on entries instead of messages.
-A queue is, from the message that is fetched next to the newest one,
+After `rabbit_variable_queue` and `rabbit_memory_monitor`, on entries instead of messages. From the
+message that is fetched next to the newest one, a queue is
 
     Q4 alphas | Q3 betas and gammas | delta | Q2 betas and gammas | Q1 alphas
 
-(alpha: the body is in memory; beta: it is on disk; gamma: so is the index entry; delta:
-only counts of whole segments are in memory). What comes before is with consumers.
+An alpha has its body in memory. A beta has it on disk, a gamma its index entry as well. Of a delta
+only the counts of whole segments are in memory. Messages before Q4 are *pending*: consumers have
+them.
 
-* The memory monitor says for how many *seconds* messages may be held in memory; times
-  the queue's rates this is a number of messages, its target.
-* Above its target a queue lets bodies go: of messages with consumers the newest first; of
-  ready ones from Q1's head, then from Q4's tail: what is needed last.
-* Above the number of betas that it may have, a queue folds whole segments into deltas. The
-  segments at its head stay.
+* The memory monitor says for how many *seconds* a queue may hold messages in memory. Times the
+  queue's rates this is a number of messages, its target.
+* Above its target a queue lets go of the bodies that are needed last: of pending messages the
+  newest first; of ready ones from Q1's head, then from Q4's tail.
+* Above the number of betas that it may have, a queue folds whole segments into deltas. The segments
+  at its head stay.
 
 Invariants (`check`): Q1 not empty => Q3 or delta not empty; Q2 not empty => delta not empty.
 """
@@ -28,7 +29,7 @@ from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 from ringmq_node.storage.queue.entries import Delta, IndexEntry
 
 HALF_LIFE_S = 5.0
-# Below this many messages per second a queue is idle: what it holds lasts for ever.
+# Below this many messages per second a queue counts as idle, and its messages last for ever.
 RATE_MIN = 0.01
 
 
@@ -57,10 +58,10 @@ class Rates:
         return self.publish + self.deliver + self.ack
 
     def update(self, now: float) -> None:
-        """Takes what was counted since the last time into the means. `now` in seconds."""
+        """Updates the means by the counts since the last call. `now` in seconds."""
         before, self._updated_at = self._updated_at, now
         if before is None:
-            # Nobody knows in how much time this came together.
+            # The time in which these came together is not known.
             self._counts = [0, 0, 0]
         if before is None or now <= before:
             return
@@ -88,9 +89,10 @@ class Rates:
 def to_release(
     entries: Sequence[IndexEntry], head: int, excess: float, *, acks_first: bool
 ) -> list[IndexEntry]:
-    """Entries whose blocks to let go of, until `excess` messages fewer are in memory.
+    """The entries whose blocks to let go of, so that `excess` messages fewer are in memory.
 
-    `entries` are all the living ones in order; `head` is the position that is fetched next.
+    `entries` are all living ones in order; `head` is the position that is fetched next. With
+    `acks_first`, pending messages go before ready ones.
     """
     pending = [entry for entry in entries if entry.last < head and entry.block is not None]
     ready = [entry for entry in entries if entry.last >= head]
@@ -113,8 +115,8 @@ def to_release(
 def permitted_betas(betas: int, target: float) -> float:
     """How many messages may have their index entry in memory and not their body.
 
-    With much room all; with little room one segment: few deltas are better than many
-    betas, because what is folded is read again only once.
+    With much room all of them, with little room one segment's worth: few deltas are better than
+    many betas, because the headers of a folded segment are read again only once.
     """
     if math.isinf(target):
         return math.inf
@@ -125,7 +127,7 @@ def permitted_betas(betas: int, target: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """How many messages are in each part of the queue; see the module."""
+    """How many messages are in each part of the queue. The parts are drawn above."""
 
     pending: int
     q4: int
@@ -136,10 +138,11 @@ class Chain:
 
 
 def chain(entries: Iterable[IndexEntry], deltas: Iterable[Delta], head: int) -> Chain:
-    """Where the messages of a queue are. `entries` in order, all living."""
+    """The parts of a queue. `entries` are in order, and all living."""
     folded = sorted(deltas, key=lambda delta: delta.first)
     start = folded[0].first if folded else math.inf
-    # What was unfolded between two deltas counts as Q3: it is about to be folded again.
+    # Entries between two deltas count as Q3: somebody has unfolded them to touch a message, and
+    # they will soon be folded again.
     end = folded[-1].last if folded else math.inf
     pending = q4 = q3 = 0
     behind: list[IndexEntry] = []

@@ -13,11 +13,11 @@ from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.storage.errors import CorruptionReport
 from ringmq_node.storage.format.checkpoint import Cut
+from ringmq_node.storage.queue.blocks import read_blocks
 from ringmq_node.storage.queue.bodies import Bodies
 from ringmq_node.storage.queue.entries import Delta, IndexEntry
 from ringmq_node.storage.queue.loading import load_segment
 from ringmq_node.storage.queue.parts import SharedParts
-from ringmq_node.storage.queue.segments import read_blocks
 
 # Above the last position of any queue.
 _END = (1 << 63) - 1
