@@ -81,7 +81,7 @@ def test_directory_with_queues_and_nothing_to_say_whose_is_refused(tmp_path: Pat
     store.open_queue(QUEUE)
     store.close()
     (tmp_path / "store.meta").unlink()
-    with pytest.raises(ForeignDirectoryError, match="no store.meta that names their owner"):
+    with pytest.raises(ForeignDirectoryError, match=r"no store\.meta that names their owner"):
         open_real(tmp_path)
 
 
