@@ -43,7 +43,7 @@ async def unstarted(folder: Path, queues: int) -> Node:
 def test_recovery_has_no_deadline_and_leaves_the_loop_its_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The registry's deadline is shorter than what the queues take to be read."""
+    """The registry's deadline is shorter than the time in which the queues are read."""
     opening = Store.open_queue
     late_s: list[float] = []
 
@@ -52,7 +52,7 @@ def test_recovery_has_no_deadline_and_leaves_the_loop_its_turns(
         return opening(self, queue, **arguments)
 
     async def lease() -> None:
-        """What takes some turns of the loop."""
+        """Plays the lease: work that takes some turns of the loop."""
         while True:
             began = time.monotonic()
             for _ in range(5):

@@ -89,7 +89,7 @@ class Node:
         self.registry = registry
         self.store = store
         self.me = MemberId(config.node, incarnation)
-        # What is short or broken here now; shown in the cluster status.
+        # Resources that are short now, and a store that has failed; for the cluster status.
         self.alarms: set[Alarm] = set()
         self.gate = NodeGate(config.node)
         self.supervisor = Supervisor()

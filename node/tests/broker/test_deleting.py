@@ -1,4 +1,4 @@
-"""Deleting a queue if it is empty: what was checked still holds when it is deleted."""
+"""Deleting a queue if it is empty: the condition still holds when the deletion takes effect."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_queue_goes_on_after_a_delete_that_failed(tmp_path: Path) -> None:
 
 
 def test_a_master_that_was_replaced_deletes_nothing(tmp_path: Path) -> None:
-    """It does not know it yet, and what it takes for empty is not."""
+    """It doesn't know of its successor yet, and the queue that it takes for empty isn't."""
 
     async def work(node: Node, client: ringmq.Client) -> None:
         replica = replica_of(node)
@@ -146,7 +146,7 @@ def test_a_master_that_was_replaced_deletes_nothing(tmp_path: Path) -> None:
 
 
 def test_an_unknown_outcome_is_found_out(tmp_path: Path) -> None:
-    """The queue serves nobody before."""
+    """Until then the queue serves nobody."""
 
     async def work(node: Node, client: ringmq.Client) -> None:
         record = node.catalogue.record_of("q")
@@ -174,7 +174,7 @@ def test_an_unknown_outcome_is_found_out(tmp_path: Path) -> None:
 
 @pytest.mark.logs(DAMAGE)
 def test_a_queue_whose_messages_are_all_damaged_is_not_empty(tmp_path: Path) -> None:
-    """A replica that is away may have them yet."""
+    """A replica that is away may still have their bodies."""
 
     async def work(node: Node, client: ringmq.Client) -> None:
         async with client.publisher("q") as publisher:

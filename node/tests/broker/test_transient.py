@@ -1,4 +1,4 @@
-"""Transient queues in the node: when one is gone, and what a publish to one is."""
+"""Transient queues in the node: when one is deleted, and how a publish to one is confirmed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from loops import run
-from node.tests.replica.test_replica import PlayedHost, PlayedRing, Publisher
+from node.tests.replica.scene import PlayedHost, PlayedRing, Publisher
 from node.tests.storage.workload import run_store
 
 from ringmq_gm import Member, MemberId, Ring, Role, View, ring_key
@@ -53,7 +53,7 @@ def test_gone_when_a_later_life_was_seen_of_each_that_was_synchronised(
 
 
 class PlayedGroup:
-    """What this node has seen: a view, perhaps an old one, and lives of the others."""
+    """The facts that this node has seen: a view, perhaps an old one, and lives of the others."""
 
     def __init__(self, **seen: int) -> None:
         self.seen = seen
@@ -100,7 +100,7 @@ def test_deleted_with_its_ring(tmp_path: Path) -> None:
 
 
 def test_not_deleted_while_one_may_live(tmp_path: Path) -> None:
-    """Whether it answers, and whether it has a lease, is not asked."""
+    """Neither an answer nor a lease counts: only a later life of its node does."""
 
     async def work(queues: TransientQueues, registry: Registry) -> None:
         assert not await queues.delete_if_gone(RECORD)
@@ -126,7 +126,7 @@ def test_not_deleted_if_another_has_been_synchronised(tmp_path: Path) -> None:
 def test_not_deleted_if_the_ring_goes_on_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After it was judged, before the commit: what the guards are for."""
+    """A view that comes between the judgement and the commit: the guards notice it."""
 
     async def work(queues: TransientQueues, registry: Registry) -> None:
         commit = registry.commit
@@ -159,7 +159,7 @@ def test_its_namesake_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_publish_is_transient_and_confirmed_without_the_disk(tmp_path: Path, members: int) -> None:
-    """Whatever the publisher says; and what is acked is settled so, too."""
+    """A publisher that asks for persistence gets no more; acks are settled the same way."""
     store = Store.open(tmp_path, cluster_id="c", node="a")
     queue = store.open_queue("id", durable=False)
     replica = Replica(RECORD, queue, PlayedHost(store))

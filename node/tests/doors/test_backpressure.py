@@ -1,4 +1,4 @@
-"""A peer that sends and does not read: what waits for it is bounded, and it isn't read either."""
+"""A peer sends and doesn't read: the answers that wait for it are bounded, and it isn't read."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Peer:
 
 
 async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
-    """To a queue that confirms at once."""
+    """A publish stream to a queue that confirms at once."""
 
     streams: list[PublishStream] = []
 
@@ -81,7 +81,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def settled(peer: Peer) -> None:
-    """Until nothing more is read."""
+    """Returns when nothing more is read from the peer."""
     sent = -1
     while sent != peer.sent:
         sent = peer.sent
@@ -137,7 +137,7 @@ def test_a_refusal_stays_behind_the_confirms_before_it() -> None:
 
 
 def test_who_never_reads_again_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its heartbeats can't be heard: they are behind what isn't read."""
+    """Its heartbeats can't be heard: they come behind requests that aren't read."""
     monkeypatch.setattr(streams, "LAST_WRITE_S", 0.01)
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""What a forwarded call says when the master's node doesn't answer."""
+"""The outcome of a forwarded call when the master's node doesn't answer."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def reason_of(work: Awaitable[object]) -> Reason:
 def test_a_call_that_may_have_been_carried_out_is_unknown(
     call: Callable[[GrpcPeers], Awaitable[object]], reason: Reason
 ) -> None:
-    """NO_MASTER says that nothing was done: clients repeat such a call, whatever it was."""
+    """NO_MASTER says that nothing was done: clients repeat any such call."""
     channel = Cut()
     peers = GrpcPeers(cast(Any, SimpleNamespace(to=lambda address: channel)))
 

@@ -1,4 +1,4 @@
-"""Properties count: in what a publish may have, and in what one delivery or get has."""
+"""Properties count towards the limits of a publish, of a delivery and of a get."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROPERTIES = common.Properties(correlation_id="y" * 40_000).SerializeToString()
 
 
 def small_bodies(folder: Path, blocks: list[Block]) -> tuple[QueueMaster, QueueStore]:
-    """The master of a queue that has these, all confirmed."""
+    """The master of a queue with these messages, all confirmed."""
     store = Store.open(folder, cluster_id="c", node="a")
     queue = store.open_queue("q")
     queue.begin_epoch(1)
@@ -47,7 +47,7 @@ def sent(runs: list[Run] | tuple[Run, ...]) -> int:
 
 @pytest.mark.parametrize("each", [1, COUNT])
 def test_one_delivery_and_one_get_are_bounded(tmp_path: Path, each: int) -> None:
-    """By what is sent, whether they came one by one or in one batch; and all of it comes."""
+    """The bound is on sent bytes, for messages published singly or in a batch; none is left out."""
     blocks = [Block.of([b"x"] * each, [PROPERTIES] * each)] * (COUNT // each)
     master, queue = small_bodies(tmp_path, blocks)
     bound = TURN_BYTES_MAX + len(PROPERTIES) + 1

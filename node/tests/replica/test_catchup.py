@@ -18,7 +18,7 @@ from ringmq_node.replica.catchup import keep_below
 
 @dataclass
 class Log:
-    """A replica's log: its state, and which message each position is."""
+    """A replica's log: its state, and the message at each position."""
 
     state: ReplicatedState = field(default_factory=ReplicatedState)
     # (epoch, number of the op, position)
@@ -29,7 +29,7 @@ class Log:
         return Log(state_from_wire(wire.FetchStateResponse.FromString(data)), [*self.messages])
 
     def op(self, epoch: int, published: int) -> None:
-        """One op of `epoch`, which publishes so many messages (0: it says something else)."""
+        """One op of `epoch`, which publishes so many messages (0: it publishes none)."""
         if epoch > self.state.epoch:
             self.state.begin_epoch(epoch)
         number = self.state.last_number + 1
@@ -77,7 +77,7 @@ def test_exactly_the_common_prefix_is_kept(
     goes_on: list[int],
     goes_on_mine: bool,
 ) -> None:
-    """Both have the same ops for a while. Then each has epochs of its own, and one of them
+    """Both logs have the same ops for a while. Then each has epochs of its own, and one of them
     may have more of the last common epoch: its master's last ops, which nobody else has."""
     one = Log()
     epoch = 0
@@ -131,7 +131,7 @@ def test_nothing_is_kept_of_a_log_that_shares_no_epoch() -> None:
 
 
 def test_same_epoch_that_began_elsewhere_is_no_common_ground() -> None:
-    """It can't happen, but if it does, what is kept must not be a guess."""
+    """It can't happen. If it does, no body may be kept on a guess."""
     one = [EpochStart(1, 1, 0), EpochStart(2, 4, 30)]
     other = [EpochStart(1, 1, 0), EpochStart(2, 5, 30)]
     assert keep_below(one, 50, other, 60) == 30

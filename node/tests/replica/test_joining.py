@@ -1,4 +1,4 @@
-"""A replica that joins, on a real store, beside a source that goes on, fails, or lies behind."""
+"""A replica joins, on a real store, beside a source that goes on, fails, or lags behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Source:
-    """A master: its log, and what it gives to others, with the faults that a test plants."""
+    """A master with its log; it answers a joiner, with the faults that a test plants."""
 
     def __init__(self, queue: QueueStore) -> None:
         self.queue = queue
@@ -105,7 +105,7 @@ class Joiner:
         self.joining: Joining | None = None
 
     def join(self) -> None:
-        """The ring delivers what comes after this moment."""
+        """The ring delivers the ops that come after this moment."""
         self.delivered = self.source.queue.state.last_number
         self.joining = Joining(self.queue, self.delivered, apply=self.apply, sync=self.store.sync)
 
@@ -214,7 +214,7 @@ def test_state_that_is_ahead_of_the_ring_waits_for_it(tmp_path: Path) -> None:
 
 
 def test_state_of_a_master_that_died_with_it_is_not_installed(tmp_path: Path) -> None:
-    """See `joining`: what the old master had alone is not what the ring goes on with."""
+    """The ring goes on without the ops that the old master alone had; see `joining`."""
 
     async def play(source: Source, joiner: Joiner) -> None:
         source.publish_many(5)
@@ -300,7 +300,7 @@ def test_acks_of_missing_messages_while_fetching(tmp_path: Path) -> None:
 
         async def remove_all_but_one(piece: int) -> None:
             if piece == 1:
-                # On their way here, and gone there: both orders happen.
+                # Acks on their way here, already applied at the source: both orders happen.
                 source.remove((0, 1), (5, 10))
                 joiner.deliver()
 
@@ -324,7 +324,7 @@ def test_source_has_nothing_more_until_its_acks_arrive(tmp_path: Path) -> None:
 
         source.before_piece = gone
         running = asyncio.create_task(joiner.run())
-        # It asks again and again for what it misses; nothing but the ring can help.
+        # It asks again and again for the missing ops; only the ring can bring them.
         await until(lambda: source.asked.count([(3, 5)]) >= 2)
         assert not running.done()
         joiner.deliver()
@@ -349,7 +349,7 @@ def test_cancelled_in_the_middle_it_fetches_no_more(tmp_path: Path) -> None:
         await joiner.run()
         assert [*joiner.queue.missing] == [(3, 11)]
         assert source.pieces_ended == 1
-        # The next run goes on where this one was.
+        # The next run goes on where this one ended.
         source.before_piece = None
         joiner.join()
         await joiner.run()

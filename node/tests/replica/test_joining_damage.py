@@ -18,7 +18,7 @@ quick = _quick
 
 
 class Member:
-    """One that is synchronised: it has what the source has, but for `lost`."""
+    """A synchronised member: it has the bodies that the source has, except `lost`."""
 
     def __init__(self, source: Source, lost: Sequence[int]) -> None:
         self.source = source
@@ -79,7 +79,7 @@ def test_what_all_have_lost_does_not_keep_it_out(
 def test_while_one_does_not_answer_it_goes_on_asking(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That one may be the only one to have it. The log hears of it once."""
+    """The silent member may be the only one with the body. It is logged once."""
 
     async def play(source: Source, joiner: Joiner) -> None:
         source.publish_many(6)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from expected_logs import DAMAGE
-from node.tests.replica.test_replica import LAST, ME, NEXT, PlayedHost, Scene, refused
+from node.tests.replica.scene import LAST, ME, NEXT, PlayedHost, Scene, refused
 from node.tests.storage.workload import bodies, run_store
 
 from ringmq.v1 import common_pb2 as common
@@ -44,7 +44,7 @@ def body(position: int) -> bytes:
 
 
 class Others(PlayedHost):
-    """The other members have what `has` says; who is in `silent` doesn't answer."""
+    """The other members have the bodies in `has`; members in `silent` don't answer."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
@@ -78,7 +78,7 @@ class DamagedScene(Scene):
         return Others(self.store)
 
     def publish_each(self, count: int) -> None:
-        """In batches of one, so that each is a record of its own."""
+        """Publishes in batches of one, so that each message is a record of its own."""
         first = self.replica.store.state.next_position
         number = self.publish(first + 1, body(first))
         for at in range(first + 1, first + count):
@@ -91,13 +91,13 @@ class DamagedScene(Scene):
         await self.quiet()
 
     def deliver_each(self, count: int) -> None:
-        """As a mirror."""
+        """Delivers messages to the replica as a mirror."""
         for at in range(count):
             op = Publish(at, Block.of([body(at)]), False, b"p", at + 1)
             self.replica.deliver(at + 1, 1, ops.encode(op))
 
     def damage(self, *positions: int) -> None:
-        """One bit of each of these bodies, wherever it is on the disk."""
+        """Flips one bit of each of these bodies, wherever it is on the disk."""
         for position in positions:
             found = 0
             for path in sorted(self.store.directory.rglob("*")):
@@ -121,7 +121,7 @@ class DamagedScene(Scene):
 def scenario(
     tmp_path: Path, play: Callable[[DamagedScene], Awaitable[None]], members: int = 3
 ) -> None:
-    """On a store that keeps nothing in memory."""
+    """Plays on a store that keeps no bodies in memory."""
     limits = StoreLimits(queue_memory_bytes_max=0, journal_entries_max=20, read_ahead_bytes=0)
     store = Store.open(tmp_path / "data", cluster_id="c", node="a", limits=limits)
 
@@ -204,7 +204,7 @@ def test_what_nobody_has_is_put_aside_until_it_is_discarded(
 def test_master_looks_once_for_all_that_is_lost_in_one_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look is at all that it has: once for each of thousands of messages would take minutes."""
+    """A look recounts the whole queue: once for each of thousands of messages takes minutes."""
 
     async def play(scene: DamagedScene) -> None:
         await scene.become_master()
@@ -237,7 +237,7 @@ def test_members_are_asked_one_after_the_other(tmp_path: Path) -> None:
         assert scene.host.asked == [
             (NEXT, [(0, 0)]),
             (LAST, [(0, 0)]),
-            # That was behind it was not known before.
+            # Until now the queue did not know of the damage behind it.
             (LAST, [(1, 1)]),
             (NEXT, [(1, 1)]),
         ]
@@ -357,7 +357,7 @@ def test_what_a_mirror_gave_up_is_damaged_when_it_takes_over(tmp_path: Path) -> 
         scene.damage(1)
         assert len(bodies_until_damage(scene)) == 1
         await scene.until(lambda: bool(scene.replica._repair.given_up))
-        # The others are asked again; and that is over before the ring takes the first op.
+        # The others are asked again, and answer before the ring takes the first op.
         asked = len(scene.host.asked)
         scene.ring.writable.clear()
         scene.ring.enter(Role.MASTER, 2)
@@ -374,7 +374,7 @@ def test_what_a_mirror_gave_up_is_damaged_when_it_takes_over(tmp_path: Path) -> 
 
 
 def bodies_until_damage(scene: DamagedScene) -> dict[int, bytes]:
-    """Somebody reads; the first damage is noticed."""
+    """A reader comes, and notices the first damage."""
     with pytest.raises(Exception, match="checksum"):
         bodies(scene.replica.store, bytes_max=1)
     return {0: body(0)}
@@ -438,7 +438,7 @@ def test_get_says_so_when_the_repair_takes_long(
                 await get(3, 1000)
             assert caught.value.reason == Reason.REPAIRING
             assert caught.value.retryable
-        # What is ready can be purged, damaged or not.
+        # Ready messages can be purged, damaged or not.
         assert await scene.replica.serving().purge() == 2
 
     scenario(tmp_path, play)
@@ -486,7 +486,7 @@ def test_who_is_put_out_asks_no_more(tmp_path: Path) -> None:
     scenario(tmp_path, play)
 
 
-# --- what a member gives to others ---
+# --- answers to other members ---
 
 
 def test_mirror_gives_what_it_has_and_says_what_it_lacks(tmp_path: Path) -> None:

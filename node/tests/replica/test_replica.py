@@ -1,272 +1,31 @@
-"""A replica between a ring, a store and its sessions. The store is real, the ring is played."""
+"""A replica between its ring, its store and its sessions."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
 
 import pytest
-from node.tests.storage.workload import bodies, run_store
+from node.tests.replica.scene import (
+    NEXT,
+    Consumer,
+    Publisher,
+    Scene,
+    refused,
+    scenario,
+)
+from node.tests.storage.workload import bodies
 
-from ringmq_base.ranges import Range
-from ringmq_gm import Mark, Member, MemberId, Refusal, Ring, RingClosedError, Role, View
+from ringmq_gm import Refusal, RingClosedError, Role
 from ringmq_node.model.info import QueueCondition
 from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.model.records import QueueRecord
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
-from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica import joining as joining_module
 from ringmq_node.replica.description import queue_info
-from ringmq_node.replica.fetching import Fetched
-from ringmq_node.replica.replica import Replica
-from ringmq_node.storage import Store, StoreClosedError, StoreError
-
-ME, NEXT, LAST = (MemberId(name, 1) for name in ("a", "b", "c"))
-
-
-class PlayedRing:
-    """What `ringmq_gm.Ring` promises its application, with the others' part played.
-
-    Mirrors hold and persist at once what this member has persisted, unless `hold_marks`.
-    """
-
-    def __init__(self, replica: Replica, members: int) -> None:
-        self.me = ME
-        self.replica = replica
-        self.members = tuple(Member(id_, True) for id_ in (ME, NEXT, LAST)[:members])
-        self.view: View | None = None
-        self.role = Role.OUTSIDE
-        self.has_quorum = True
-        self.refuses: Refusal | None = None
-        self.closed = False
-        self.hold_marks = False
-        self.log: list[tuple[int, int, bytes]] = []
-        self.persisted_number = 0
-        self.confirmed = (0, 0)
-        self.caught_up_at: int | None = None
-        self.writable = asyncio.Event()
-        self.writable.set()
-
-    def enter(self, role: Role, epoch: int) -> None:
-        members = self.members
-        if role is not Role.MASTER:
-            members = (*members[1:], members[0])
-        self.view = View(epoch, members, min(2, len(members)))
-        self.role = role
-        self.replica.role_changed(role, self.view)
-        self.advance()
-
-    @property
-    def last_number(self) -> int:
-        return self.replica.store.state.last_number
-
-    def refusal(self) -> Refusal | None:
-        return Refusal.NOT_MASTER if self.role is not Role.MASTER else self.refuses
-
-    def marks(self) -> dict[MemberId, Mark]:
-        mark = Mark(self.last_number, self.persisted_number, True)
-        return {member.id: mark for member in self.members}
-
-    def multicast(self, payload: bytes, *, urgent: bool = False) -> int:
-        assert self.refusal() is None
-        assert self.view is not None
-        number = self.last_number + 1
-        self.log.append((number, self.view.epoch, payload))
-        self.replica.deliver(number, self.view.epoch, payload)
-        if len(self.members) == 1:
-            self.advance()
-        return number
-
-    def persisted(self, number: int) -> None:
-        self.persisted_number = number
-        self.advance()
-
-    def advance(self) -> None:
-        if self.role is not Role.MASTER or not self.has_quorum or self.hold_marks:
-            return
-        marks = (self.last_number, self.persisted_number)
-        if marks != self.confirmed:
-            self.confirmed = marks
-            self.replica.watermarks(*marks)
-
-    def caught_up(self, persisted: int) -> None:
-        self.caught_up_at = persisted
-
-    async def wait_writable(self) -> None:
-        if self.closed:
-            raise RingClosedError("closed")
-        await self.writable.wait()
-
-    def sent(self) -> list[Op]:
-        return [ops.decode(payload) for _, _, payload in self.log]
-
-
-class PlayedHost:
-    """A node, as far as a replica wants one; `source` is who it fetches from."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.source: ReplicatedState | None = None
-        self.source_bodies: dict[int, bytes] = {}
-        self.failures: list[StoreError] = []
-        self.tasks: list[asyncio.Task[None]] = []
-        self.fetched_from: list[MemberId] = []
-        self.source_waits = asyncio.Event()
-        self.source_waits.set()
-
-    @property
-    def sources(self) -> Self:
-        """It plays the other nodes as well."""
-        return self
-
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        self.tasks.append(asyncio.create_task(work, name=name))
-        return self.tasks[-1]
-
-    def store_failed(self, error: StoreError) -> None:
-        self.failures.append(error)
-
-    async def sync_store(self) -> None:
-        await self.store.sync()
-
-    async def fetch_state(
-        self, queue_id: str, source: MemberId, number_min: int
-    ) -> ReplicatedState:
-        self.fetched_from.append(source)
-        await self.source_waits.wait()
-        assert self.source is not None
-        return self.source
-
-    async def fetch_messages(
-        self, queue_id: str, source: MemberId, ranges: Sequence[Range]
-    ) -> AsyncIterator[Fetched]:
-        for first, last in ranges:
-            for position in range(first, last + 1):
-                yield position, Block.of([self.source_bodies[position]]), False
-
-
-class Publisher:
-    def __init__(self) -> None:
-        self.sequences: list[Range] = []
-        self.reasons: list[Reason] = []
-
-    def confirmed(self, sequences: Sequence[Range]) -> None:
-        self.sequences += sequences
-
-    def moved(self, reason: Reason) -> None:
-        self.reasons.append(reason)
-
-
-class Consumer:
-    def __init__(self) -> None:
-        self.got: list[tuple[int, bytes, bool]] = []
-        self.safe: list[Range] = []
-        self.reasons: list[Reason] = []
-
-    def delivered(self, runs: Sequence[Run]) -> None:
-        for run in runs:
-            self.got += [
-                (position, body, run.redelivered)
-                for position, body in enumerate(run.block.bodies(), run.first_position)
-            ]
-
-    def settled(self, positions: Sequence[Range]) -> None:
-        self.safe += positions
-
-    def moved(self, reason: Reason) -> None:
-        self.reasons.append(reason)
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [body for _, body, _ in self.got]
-
-
-class Scene:
-    def __init__(self, store: Store, members: int) -> None:
-        self.store = store
-        self.host = self.make_host()
-        queue = store.open_queue("q")
-        store.on_durable = lambda _: self.replica.durable()
-        self.replica = Replica(QueueRecord("q", "id", ("a", "b", "c"), 2), queue, self.host)
-        self.ring = PlayedRing(self.replica, members)
-        self.replica.attach(cast(Ring, self.ring))
-        self.publisher = Publisher()
-        self.consumer = Consumer()
-
-    def make_host(self) -> PlayedHost:
-        return PlayedHost(self.store)
-
-    async def become_master(self, epoch: int = 1) -> None:
-        self.ring.enter(Role.MASTER, epoch)
-        async with asyncio.timeout(5):
-            await self.replica.wait_serving()
-
-    def publish(
-        self,
-        first: int,
-        *names: bytes,
-        producer: bytes = b"p",
-        properties: Sequence[bytes] = (),
-        transient: bool = False,
-        to: int | None = None,
-    ) -> int:
-        number = to or self.replica.serving().open_publisher(self.publisher, producer)[0]
-        self.replica.serving().publish(
-            number, producer, first, names, properties, transient=transient
-        )
-        return number
-
-    def consume(self, session: Consumer | None = None, messages: int = 1000) -> int:
-        number, begin = self.replica.serving().open_consumer(
-            session or self.consumer, messages, 1 << 20
-        )
-        begin()
-        return number
-
-    def ack(self, number: int, *ranges: Range) -> None:
-        self.replica.serving().settle(number, removed=ranges, requeued=())
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110  # any condition of any part
-                await asyncio.sleep(0.001)
-
-    async def confirmed(self, *sequences: Range) -> None:
-        await self.until(lambda: self.publisher.sequences == [*sequences])
-
-    async def quiet(self) -> None:
-        await self.store.sync()
-        for _ in range(5):
-            await asyncio.sleep(0)
-
-
-def scenario(tmp_path: Path, play: Callable[[Scene], Awaitable[None]], members: int = 3) -> None:
-    store = Store.open(tmp_path / "data", cluster_id="c", node="a")
-
-    async def work() -> None:
-        scene = Scene(store, members)
-        await play(scene)
-        for task in scene.host.tasks:
-            task.cancel()
-        for result in await asyncio.gather(*scene.host.tasks, return_exceptions=True):
-            assert result is None or isinstance(result, asyncio.CancelledError), result
-        if scene.replica.mastership is not None and store.failure is None:
-            scene.replica.mastership.queue.check()
-
-    run_store(store, work, timeout_s=20)
-
-
-def refused(act: Callable[[], object], reason: Reason) -> BrokerError:
-    with pytest.raises(BrokerError) as caught:
-        act()
-    assert caught.value.reason == reason, caught.value
-    return caught.value
-
+from ringmq_node.storage import StoreClosedError
 
 # --- the way of a message ---
 
@@ -377,7 +136,7 @@ def test_repeat_after_the_queue_was_emptied_is_confirmed(tmp_path: Path) -> None
         await scene.until(lambda: len(scene.consumer.got) == 1)
         scene.ack(number, (0, 0))
         await scene.until(lambda: scene.consumer.safe == [(0, 0)])
-        # It loses its mastership, and has it again with nothing said meanwhile.
+        # It loses its mastership and gets it back, without a publish in between.
         scene.ring.enter(Role.MIRROR, 2)
         await scene.become_master(3)
         scene.publisher.sequences.clear()
@@ -399,7 +158,7 @@ def test_sequences_have_no_gaps(tmp_path: Path) -> None:
         assert error.retryable
         _, last = scene.replica.serving().open_publisher(scene.publisher, b"p")
         assert last == 2
-        # Without a producer there is nothing to compare with.
+        # Without a producer id no sequence is compared.
         scene.publish(9, b"x", producer=b"")
         scene.publish(9, b"x", producer=b"")
         assert len(scene.ring.log) == 3
@@ -410,7 +169,7 @@ def test_sequences_have_no_gaps(tmp_path: Path) -> None:
 def test_a_newer_stream_of_a_producer_ends_the_earlier_one(tmp_path: Path) -> None:
     """1. A batch waits on a stream for the ring to take it. 2. Its client gives the stream up,
     and hears on the next one that nothing has come. 3. It sends these messages again under
-    another id, as one before them has expired. 4. The ring takes what had waited."""
+    another id, because a message before them has expired. 4. The ring takes the batch."""
 
     async def play(scene: Scene) -> None:
         await scene.become_master()
@@ -427,7 +186,7 @@ def test_a_newer_stream_of_a_producer_ends_the_earlier_one(tmp_path: Path) -> No
         scene.replica.serving().close_publisher(abandoned, b"p")
         scene.replica.serving().open_publisher(Publisher(), b"p")
         assert following.reasons == [Reason.PRODUCER_FENCED]
-        # Who has no id has nothing to be fenced by.
+        # A session without a producer id is never fenced.
         scene.publish(1, b"x", producer=b"")
         scene.publish(1, b"y", producer=b"")
         assert len(scene.ring.log) == 4
@@ -466,7 +225,7 @@ def test_while_the_ring_refuses_publishes_are_refused_and_acks_wait(
         scene.ack(number, (1, 1))
         await scene.quiet()
         assert len(scene.ring.log) == 1
-        # Nobody publishes and no watermark comes: they go by themselves.
+        # The ops are sent although no publish and no watermark comes.
         scene.ring.refuses = None
         scene.ring.writable.set()
         await scene.until(lambda: sorted(scene.consumer.safe) == [(0, 0), (1, 1)])
@@ -565,7 +324,7 @@ def test_new_master_of_an_empty_queue_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("refusal", [Refusal.FULL, Refusal.DRAINING])
 def test_new_master_serves_nobody_before_it_could_say_so(tmp_path: Path, refusal: Refusal) -> None:
-    """Else what its predecessor gave out is given again without a sign."""
+    """Otherwise the predecessor's deliveries come again without the redelivered flag."""
 
     async def play(scene: Scene) -> None:
         scene.ring.enter(Role.MIRROR, 1)

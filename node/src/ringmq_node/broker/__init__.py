@@ -1,4 +1,4 @@
-"""The one API of every door: what a client may ask of a node, whatever protocol it speaks.
+"""The one API of every door: every request that a client can make, in any protocol.
 
 A door (gRPC; AMQP and HTTP later) translates requests into calls of `Broker` and back. Every rule
 is here or below: limits of batches, properties and prefetch, waiting for a full ring, refusing

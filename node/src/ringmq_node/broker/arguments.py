@@ -10,7 +10,7 @@ from ringmq_node.model.records import QueueMode, QueueRecord
 
 @dataclass(frozen=True, slots=True)
 class QueueArguments:
-    """What a client asks of a queue that it declares.
+    """The properties that a client asks of a queue when it declares it.
 
     An argument that is left out (0 or None) means the default for a new queue, and matches any
     value of one that exists.

@@ -62,7 +62,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, as far as the broker has to know."""
+    """The origin of a call, as far as the broker has to know it."""
 
     deadline_s: float = CALL_DEADLINE_S
     # Another node has sent the call here, because this node was the master.

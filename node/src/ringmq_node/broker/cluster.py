@@ -1,4 +1,4 @@
-"""The nodes of the cluster as this one knows them: who is up, where, with how many replicas."""
+"""The nodes of the cluster as this one knows them: lives, addresses, numbers of replicas."""
 
 from __future__ import annotations
 

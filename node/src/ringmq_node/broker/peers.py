@@ -6,7 +6,7 @@ it began.
 
 Errors. Each method raises the peer's `BrokerError` as the peer raised it. If there is no answer,
 the reason says whether the call can have had an effect: NO_MASTER means that it surely had none,
-and clients repeat such a call whatever it was. So a call that changes something is sent only on a
+and clients repeat any such call. So a call that changes something is sent only on a
 connection that stands, and if its answer doesn't come the reason is OUTCOME_UNKNOWN.
 """
 

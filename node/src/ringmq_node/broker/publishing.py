@@ -1,7 +1,7 @@
 """Publishing to a queue whose master is on this node: the rules that hold for every door.
 
 A door opens a `Publishing` for each publish stream (AMQP: for each queue that a channel publishes
-to), waits for room before it takes a batch, and hands the batch over. What is checked here:
+to), waits for room before it takes a batch, and hands the batch over. The checks here:
 
 * limits of the batch, of each body and of each message's properties;
 * a queue that is being deleted on a condition takes nothing (decision 0016): a publish confirmed
@@ -103,12 +103,12 @@ class Publishing:
             )
 
     @staticmethod
-    def _check_size(what: str, parts: Sequence[bytes], limit: int, **metadata: str) -> None:
+    def _check_size(kind: str, parts: Sequence[bytes], limit: int, **metadata: str) -> None:
         largest = max(map(len, parts))
         if largest > limit:
             raise BrokerError(
                 Reason.MESSAGE_TOO_LARGE,
-                f"{what} of {largest} bytes; {limit} are allowed",
+                f"{kind} of {largest} bytes; {limit} are allowed",
                 size_bytes=largest,
                 limit_bytes=limit,
                 **metadata,
@@ -119,5 +119,5 @@ class Publishing:
         return self._successor(self._mastership.name)
 
     def close(self) -> None:
-        """The session hears nothing more; what it has published stays."""
+        """The session hears nothing more; messages that it has published stay."""
         self._mastership.close_publisher(self._number, self._producer_id)

@@ -1,7 +1,7 @@
 """How queues, replicas and nodes are described to users and operators.
 
-A description is a snapshot: it is taken on one node at one moment, and what it says of other
-members is as old as the last mark or view that this node has heard.
+A description is a snapshot, taken on one node at one moment. Its facts about other members are as
+old as the last mark or view that this node has heard.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MemberInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueStorage:
-    """Where one replica keeps its messages, and what it has read and written since it was opened.
+    """Where one replica keeps its messages, and how much it has read and written since its opening.
 
     The counts q1 to q4 and delta are those of the backing queue, see docs/storage.md.
     """
@@ -121,7 +121,7 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class StoreNumbers:
-    """What a node's store counts since it was opened, and how large its message stores are."""
+    """Counts of a node's store since it was opened, and the sizes of its message stores."""
 
     queue_memory_bytes: int
     journals_sealed: int

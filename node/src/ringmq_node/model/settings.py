@@ -1,7 +1,7 @@
 """The limits that the broker enforces for every door, and the times that streams keep.
 
 A door tells them to its clients where its protocol can (the gRPC door in `PublishOpened`), but the
-broker checks them: a client that ignores them is refused, whatever door it came through.
+broker checks them: a client that ignores them is refused at every door.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CALL_DEADLINE_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What a node's configuration sets for its broker. Times in seconds, sizes in bytes."""
+    """The part of a node's configuration that its broker enforces. Seconds and bytes."""
 
     message_bytes_max: int
     # Encoded properties of one message.

@@ -1,20 +1,21 @@
 """How a replica that has joined its ring gets the earlier state and bodies. Pure.
 
-The queue stays open all the time. From the op at which it joined the replica
-receives every op around the ring; beside that, it
+The queue stays open all the time. From the op at which it joined, the replica receives every op
+around the ring. Beside that, it
 
 1. asks the master for the state as of some op `p`, not before its joining;
-2. keeps of its own disk the bodies that are live there and were published before
-   the two logs part (`keep_below`: in an epoch that both know, at positions that
-   both gave out in it), and drops the rest: its own tail may have diverged;
-3. applies the ops after `p`, which have been waiting, and from then on each as it comes;
-4. fetches the missing bodies, the oldest first, in pieces bounded in bytes; those that are
-   damaged at the master, from the other synchronised members. What is acknowledged
+2. keeps the bodies on its own disk that are live in that state and were published before the two
+   logs part (`keep_below`: in an epoch that both know, at positions that both gave out in it). It
+   drops the rest: its own tail may have diverged;
+3. applies the ops after `p`, which were held back, and from then on each op as it comes;
+4. fetches the missing bodies, the oldest first, in pieces bounded in bytes. Bodies that are
+   damaged at the master come from the other synchronised members. A message that is acknowledged
    meanwhile stops being missing by itself;
-5. when nothing is missing but what all of these have lost, and all is on disk, it has caught up.
+5. has caught up when all is on disk, and the only bodies missing are those that every one of these
+   members has lost.
 
-Any failure of the source (it may die, or cease to be master) starts again at 1
-with whoever is master then; the bodies that have been fetched are kept.
+If the source fails (it dies, or ceases to be master), the joiner starts again at 1 with the next
+master. Bodies that it has fetched are kept.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ def keep_below(
     theirs: Sequence[EpochStart],
     their_next_position: int,
 ) -> int:
-    """The position up to which two logs gave out the same positions to the same messages.
+    """The position below which two logs gave the same positions to the same messages.
 
-    Within an epoch one master numbers, so two logs that have the same epoch, begun at
-    the same op, agree in it as far as both go (the log matching of Raft, section 5.3).
+    Within an epoch one master numbers. So two logs that have the same epoch, begun at the same op,
+    agree in it as far as both go (the log matching of Raft, section 5.3).
     """
+    # Backwards: the newest epoch that both logs have in common decides. An older one would give a
+    # smaller position, and throw away bodies that are as good.
     their_starts = {start.epoch: index for index, start in enumerate(theirs)}
     for index in range(len(mine) - 1, -1, -1):
         there = their_starts.get(mine[index].epoch)

@@ -63,7 +63,7 @@ def _members(ring: Ring) -> tuple[MemberInfo, ...]:
 
 
 def replica_info(replica: Replica, *, synchronised: bool, master: bool, epoch: int) -> ReplicaInfo:
-    """This node's replica; its place in the ring is the caller's, who may know a newer view."""
+    """This node's replica. The caller says its place in the ring: it may know a newer view."""
     store, state = replica.store, replica.store.state
     return ReplicaInfo(
         node=replica.ring.me.node,

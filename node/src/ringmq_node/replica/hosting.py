@@ -1,7 +1,7 @@
 """This node's replicas: opened and closed until they match the catalogue.
 
-Level-triggered: `reconcile` gets every queue record of the registry and makes the replicas here
-match, whatever was open before. So a record that changed twice while the watch was away, or a
+Level-triggered: `reconcile` gets every queue record of the registry, compares them with the open
+replicas, and makes these match. So a record that changed twice while the watch was away, or a
 restart half way, needs no case of its own.
 """
 

@@ -152,7 +152,7 @@ class Mastership:
         if self.ended or self._ring.role is not Role.MASTER:
             raise not_serving(self.name, self._ring.role)
 
-    # --- what the ring and the store say ---
+    # --- events of the ring and of the store ---
 
     def watermarks(self, received: int, persisted: int) -> None:
         """Ops up to these numbers are on every synchronised member: received, and on disk."""
@@ -253,7 +253,7 @@ class Mastership:
             )
 
     async def wait_room(self) -> None:
-        """Returns when the ring isn't full; the caller then finds out what else it is.
+        """Returns when the ring isn't full; it may refuse the next op for another reason.
 
         Raises `RingClosedError` if the ring ends meanwhile.
         """
@@ -360,7 +360,7 @@ class Mastership:
 
         A queue whose master has just changed isn't empty, but its messages are hidden until a trip
         around the ring has confirmed them. Without a quorum there is no such trip: then the
-        caller sees what is visible.
+        caller sees the visible messages alone.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(INHERITANCE_WAIT_S):

@@ -1,8 +1,8 @@
 """The publish sessions of one mastership: at most one for each producer id.
 
-A producer's sequences decide what of a batch is new (guarantee G4). That works only if no batch of
-the producer can come in behind a sequence that it was told: so a newer session of a producer ends
-the earlier one, and batches that wait on the earlier stream are refused.
+A producer's sequences tell new messages from repeated ones (guarantee G4). That works only if no
+earlier batch comes in after the producer was told its last sequence. So a newer session of a
+producer ends the earlier one, and batches that wait on the earlier stream are refused.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """One replica of a queue on this node: the ring's member, the store and the queue, joined.
 
 A shell, and the ring's application (`ringmq_gm.Application`). It passes events from the ring to
-the store and back, and starts what a change of role asks for: taking over (`mastership`),
-catching up (`joining`), repairing damaged bodies (`repair`). The decisions are made elsewhere:
-`ringmq_gm.core.member` decides who is master and what is safe, `queue.state` what the ops add up
-to, `queue.master` who gets which message.
+the store and back. A change of role starts taking over (`mastership`), catching up (`joining`), or
+repairing damaged bodies (`repair`). The decisions are made elsewhere: `ringmq_gm.core.member`
+decides which member is master and which ops are safe, `queue.state` is the sum of the ops, and
+`queue.master` decides which consumer gets which message.
 
 A replica serves clients while it has a `mastership`. It gets one when, as the ring's master, it
 has sent its first op: the `Requeue` of every live message. The predecessor's deliveries may have

@@ -1,4 +1,4 @@
-"""Who talks to a queue's master: publishers and consumers, whatever door they came through.
+"""The publishers and consumers of a queue, as its master sees them: the same for every door.
 
 A session is the door's end of a publish or consume stream. The replica calls it on the event loop;
 no method may block, await or raise. A session hears `moved` exactly once, unless it was closed

@@ -85,7 +85,7 @@ def _pack(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) ->
 
 
 def from_call(error: grpc.aio.AioRpcError, *, repeatable: bool) -> BrokerError:
-    """The peer's `BrokerError`; or, if the call failed on its way, what that means for the caller.
+    """The peer's `BrokerError`; or, if the call failed on its way, one that says its outcome.
 
     `repeatable`: the call does no harm if it is carried out twice.
     """
