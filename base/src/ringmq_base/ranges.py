@@ -17,6 +17,11 @@ from collections.abc import Iterable, Iterator
 Range = tuple[int, int]
 
 
+def numbers_in(ranges: Iterable[Range]) -> int:
+    """How many numbers disjoint ranges hold together."""
+    return sum(last - first + 1 for first, last in ranges)
+
+
 class RangeSet:
     """A mutable set of numbers >= 0, kept as ranges with both ends included."""
 
@@ -130,7 +135,7 @@ class RangeSet:
         """Takes out the first ranges, at most `ranges_max` of them, and returns them."""
         taken = [*zip(self._firsts[:ranges_max], self._lasts[:ranges_max], strict=True)]
         del self._firsts[:ranges_max], self._lasts[:ranges_max]
-        self._count -= sum(last - first + 1 for first, last in taken)
+        self._count -= numbers_in(taken)
         return taken
 
     def update(self, ranges: Iterable[Range]) -> None:

@@ -17,9 +17,9 @@ from ringmq_base.limits import MIB
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 
 NODE_NAME_BYTES_MAX = 128
-# The most that `properties_bytes_max` may be: half of the room that a request has beside its
-# bodies (`node.REQUEST_OVERHEAD_BYTES`).
-PROPERTIES_BYTES_MAX = MIB // 2
+# Around the bodies of a request: tags, sizes, properties. These may take half of it.
+REQUEST_OVERHEAD_BYTES = MIB
+PROPERTIES_BYTES_MAX = REQUEST_OVERHEAD_BYTES // 2
 MESSAGE_BYTES_MAX = 1024 * MIB
 SIZE_BYTES_MIN = 1024
 TIME_S_MIN = 0.05

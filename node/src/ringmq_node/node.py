@@ -30,7 +30,6 @@ from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
-from ringmq_base.limits import MIB
 from ringmq_gm import Group, GroupOptions, MemberId, next_incarnation
 from ringmq_gm.registry.base import AddressError, Registry, RegistryError
 from ringmq_gm.registry.url import open_registry
@@ -43,7 +42,7 @@ from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing
 from ringmq_node.broker.locating import Locator
 from ringmq_node.broker.transient import TransientQueues
-from ringmq_node.config import ConfigError, NodeConfig
+from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
 from ringmq_node.doors.grpc.admin import AdminService
 from ringmq_node.doors.grpc.broker import BrokerService
 from ringmq_node.doors.grpc.channels import PeerChannels
@@ -63,8 +62,6 @@ from ringmq_node.supervisor import Supervisor
 logger = logging.getLogger(__name__)
 
 START_DEADLINE_S = 30.0
-# Around the bodies of a request: tags, sizes, properties.
-REQUEST_OVERHEAD_BYTES = MIB
 SERVICES = (BROKER, ADMIN)
 PROMOTIONS_AT_ONCE = 16
 # New objects between two collections of the youngest generation.

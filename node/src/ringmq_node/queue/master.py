@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from ringmq_base.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.queue import ops
 from ringmq_node.queue.confirms import Confirms
 from ringmq_node.queue.consumers import Subscriptions
@@ -33,7 +33,7 @@ from ringmq_node.queue.effects import DeliverRuns, Effect, MulticastOp
 from ringmq_node.queue.ops import Publish, Remove, Requeue
 from ringmq_node.queue.ready import Ready
 from ringmq_node.queue.removals import Removals
-from ringmq_node.queue.run import Messages, Run, messages_in
+from ringmq_node.queue.run import Messages, Run
 from ringmq_node.queue.state import ReplicatedState
 
 # What one consumer is given at a time, so that several take turns.
@@ -160,7 +160,7 @@ class QueueMaster:
     def _remove_whole(self, taker: int, ranges: list[Range]) -> tuple[int, list[Effect]]:
         if ranges:
             self._removals.gather_whole(taker, ranges)
-        return messages_in(ranges), [*self._removals.next_op(self._confirms.received)]
+        return numbers_in(ranges), [*self._removals.next_op(self._confirms.received)]
 
     # --- the ring ---
 

@@ -35,11 +35,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from ringmq_base.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.queue import ops
 from ringmq_node.queue.effects import MulticastOp, ReportSettled
 from ringmq_node.queue.ops import Remove
-from ringmq_node.queue.run import messages_in
 
 
 @dataclass(slots=True)
@@ -80,7 +79,7 @@ class Removals:
         # of the one while a part of the other is not safe.
         assert owner not in self._gathered, owner
         assert owner not in self._wholes, owner
-        self._wholes[owner] = Whole(tuple(ranges), messages_in(ranges))
+        self._wholes[owner] = Whole(tuple(ranges), numbers_in(ranges))
         self._gathered[owner] = RangeSet(ranges)
 
     def next_op(self, received: int) -> list[MulticastOp]:
@@ -116,7 +115,7 @@ class Removals:
         effects: list[ReportSettled] = []
         while self._in_flight and self._in_flight[0].number <= persisted:
             for owner, ranges in self._in_flight.popleft().by_owner.items():
-                count = messages_in(ranges)
+                count = numbers_in(ranges)
                 self.settled_total += count
                 whole = self._wholes.get(owner)
                 if whole is None:
@@ -139,7 +138,7 @@ class Removals:
             left[owner] += len(gathered)
         for by_owner in (self._in_hand, *(op.by_owner for op in self._in_flight)):
             for owner, ranges in by_owner.items():
-                left[owner] += messages_in(ranges)
+                left[owner] += numbers_in(ranges)
         assert all(left.values()), left
         assert all(op.by_owner for op in self._in_flight)
         assert all(a.number < b.number for a, b in pairwise(self._in_flight))

@@ -54,7 +54,3 @@ class Messages(Protocol):
     def bytes_in(self, first: int, last: int) -> int:
         """Bytes of the bodies of the live messages of `first..last` that are not missing."""
         ...
-
-
-def messages_in(ranges: Sequence[Range]) -> int:
-    return sum(last - first + 1 for first, last in ranges)

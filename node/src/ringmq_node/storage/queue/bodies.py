@@ -19,7 +19,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
-from ringmq_base.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
@@ -268,7 +268,7 @@ class Bodies:
             # The ring counts a persistent message as safe on this replica's disk. A body that is
             # only in memory doesn't make it so: it has to be fetched and written.
             parts = []
-        entry.live = sum(last - first + 1 for first, last in parts)
+        entry.live = numbers_in(parts)
         if not parts:
             entry.block = None
             self._release(entry)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ringmq_base.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.model.info import QueueStorage
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
@@ -189,7 +189,7 @@ class QueueStore:
             self._log.append_op(number, state.epoch, payload)
             if isinstance(op, Remove):
                 self._log.removed(len(op.ranges))
-                self.pager.rates.acknowledged(sum(last - first + 1 for first, last in gone))
+                self.pager.rates.acknowledged(numbers_in(gone))
                 bodies.forget(gone)
             elif isinstance(op, Requeue) and op.ranges:
                 self.pager.requeued()
