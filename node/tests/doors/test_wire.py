@@ -1,0 +1,105 @@
+"""Descriptions travel between nodes, and to clients, with every field."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from enum import Enum
+from itertools import count
+from typing import Any
+
+import pytest
+
+from ringmq.v1 import common_pb2 as common
+from ringmq_node.broker.peers import Promoted
+from ringmq_node.doors.grpc import wire
+from ringmq_node.model.info import (
+    ClusterStatus,
+    MemberInfo,
+    NodeCondition,
+    NodeInfo,
+    NodeResources,
+    QueueCondition,
+    QueueInfo,
+    QueueStorage,
+    ReplicaInfo,
+    StoreNumbers,
+)
+from ringmq_node.model.records import QueueMode
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.run import Run
+
+
+def filled(kind: type[Any], **given: object) -> Any:
+    """A description whose fields all have values of their own, none of them a default."""
+    numbers = count(1)
+    values: dict[str, object] = {}
+    for field in fields(kind):
+        number = next(numbers)
+        match str(field.type):
+            case "int" | "float" | "float | None":
+                values[field.name] = number
+            case "bool":
+                values[field.name] = True
+            case "str":
+                values[field.name] = f"{field.name}-{number}"
+    return kind(**{**values, **given})
+
+
+STORAGE = filled(QueueStorage)
+RESOURCES = filled(NodeResources, store=filled(StoreNumbers))
+QUEUE = filled(
+    QueueInfo,
+    mode=QueueMode.LAZY,
+    condition=QueueCondition.MINORITY,
+    ring=(filled(MemberInfo), filled(MemberInfo, node="other", synchronised=False)),
+    storage=STORAGE,
+)
+
+
+@pytest.mark.parametrize(
+    "info", [QUEUE, replace(QUEUE, storage=None, ring=(), durable=False)], ids=["all", "little"]
+)
+def test_a_queue_comes_back_from_the_wire_as_it_was(info: QueueInfo) -> None:
+    assert wire.queue_from_wire(wire.queue_to_wire(info)) == info
+
+
+@pytest.mark.parametrize("condition", QueueCondition)
+def test_each_condition_of_a_queue_travels(condition: QueueCondition) -> None:
+    info = replace(QUEUE, condition=condition)
+    assert wire.queue_from_wire(wire.queue_to_wire(info)).condition is condition
+
+
+@pytest.mark.parametrize("unbounded", [True, False])
+def test_limits_that_are_absent_stay_absent(unbounded: bool) -> None:
+    storage = replace(STORAGE, messages_target=None) if unbounded else STORAGE
+    assert wire.storage_from_wire(wire.storage_to_wire(storage)) == storage
+    resources = replace(RESOURCES, desired_duration_s=None) if unbounded else RESOURCES
+    assert wire.resources_from_wire(wire.resources_to_wire(resources)) == resources
+
+
+def test_a_run_comes_back_with_its_properties() -> None:
+    properties = [common.Properties(message_id=each).SerializeToString() for each in "ab"]
+    run = Run(7, Block.of([b"x", b"yy"], properties), transient=False, redelivered=True)
+    back = wire.run_from_wire(wire.run_to_wire(run))
+    assert (back.first_position, back.redelivered) == (7, True)
+    assert back.block.bodies() == [b"x", b"yy"]
+    assert back.block.properties() == properties
+
+
+def is_default(value: object) -> bool:
+    return value in (0, "", False, None)
+
+
+def test_no_field_is_forgotten_on_the_way_to_a_client() -> None:
+    node = filled(NodeInfo, condition=NodeCondition.DOWN, resources=RESOURCES)
+    messages = [
+        wire.status_to_wire(filled(ClusterStatus, nodes=(node,))),
+        wire.node_to_wire(node),
+        wire.replica_to_wire(filled(ReplicaInfo, mode=QueueMode.LAZY, storage=STORAGE)),
+        wire.promoted_to_wire(filled(Promoted)),
+    ]
+    for message in messages:
+        for field in message.DESCRIPTOR.fields:
+            value = getattr(message, field.name)
+            assert not isinstance(value, Enum)
+            assert not is_default(value), f"{message.DESCRIPTOR.name}.{field.name}"
