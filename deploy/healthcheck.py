@@ -29,7 +29,7 @@ def probe_address(listen: str) -> str:
 
 
 def why_not_serving(address: str, deadline_s: float = DEADLINE_S) -> str | None:
-    """None if the node at `address` answers SERVING within the deadline, else what it did."""
+    """None if the node at `address` answers SERVING within the deadline, else its answer."""
     with grpc.insecure_channel(address) as channel:
         check = channel.unary_unary(
             CHECK_METHOD,

@@ -41,7 +41,7 @@ class ImageError(RuntimeError):
 
 @dataclass(frozen=True)
 class Platform:
-    """What decides which wheels an image can use."""
+    """The properties of an image that decide which wheels it can use."""
 
     python: str
     machine: str

@@ -1,4 +1,4 @@
-"""Generates the Python code of `proto/`, or checks that what is checked in is fresh.
+"""Generates the Python code of `proto/`, or checks that the checked-in code is fresh.
 
     python proto/generate.py            writes the generated code
     python proto/generate.py --check    exit code 1 and a list if it differs
@@ -57,7 +57,7 @@ def generate(package: str, folder: Path, out: Path) -> list[Path]:
 
 
 def stale_files() -> list[str]:
-    """The checked-in files that are not what `proto/` would give now."""
+    """The checked-in files that differ from the code that `proto/` gives now."""
     stale: list[str] = []
     for package, (folder, root) in TARGETS.items():
         with tempfile.TemporaryDirectory() as temporary:

@@ -1,4 +1,4 @@
-"""Fixtures of the container tests. Without an engine they are reported as not run, with why."""
+"""Fixtures of the container tests. Without an engine the tests are skipped, with the reason."""
 
 import os
 from collections.abc import Generator, Iterator
@@ -16,9 +16,10 @@ from node_image import build_image
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[docker.DockerClient]:
-    """A connection to the Docker engine; what killed runs have left in it is removed first.
+    """A connection to the Docker engine, from which the leftovers of killed runs are removed first.
 
-    CI sets `RINGMQ_DOCKER=required` once its engine answered: from then on "none" is a failure.
+    CI sets `RINGMQ_DOCKER=required` once its engine has answered. From then on a missing engine
+    fails the tests instead of skipping them.
     """
     reason = why_no_engine()
     if reason is not None:

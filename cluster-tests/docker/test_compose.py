@@ -1,6 +1,7 @@
 """`deploy/compose.yaml` agrees with itself, with the Dockerfile and with what these tests run.
 
-No engine is needed: what is checked is what a typing error would break for the person who tries it.
+No engine is needed: these tests read the file for typing errors, which would break it for the
+person who tries it.
 """
 
 import re

@@ -31,7 +31,7 @@ def started(base_image: str, etcd_image: str) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(started: Cluster) -> Cluster:
-    """The module's cluster, with what an earlier test did to it undone."""
+    """The module's cluster; the faults of earlier tests are undone."""
     started.heal()
     return started
 

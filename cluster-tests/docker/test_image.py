@@ -1,4 +1,4 @@
-"""The node's image: what a container of it finds, may do, and says of its health."""
+"""The node's image: a container's files, user, permissions and health."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A cluster in containers, its clients, and what happens to it.
+"""A cluster in containers under faults, with clients in containers of their own.
 
 The oracle in one sentence: every confirmed message is delivered, in order, from one position; and
 when the faults are over, the ring is whole and its replicas have the same digest.
@@ -82,7 +82,7 @@ def traffic_on(cluster: Cluster, *, rate: float = 20_000.0) -> Client:
 
 
 def wait_more(client: Client, *, deadline_s: float = PROGRESS_SECONDS_MAX) -> Record:
-    """Return once messages are confirmed that were handed over after this was called; some."""
+    """Return once some message is confirmed that was handed over after this call."""
     called_at = time.time()
     before = client.record().get("confirmed", 0)
     return client.wait_record(
@@ -95,7 +95,7 @@ def wait_more(client: Client, *, deadline_s: float = PROGRESS_SECONDS_MAX) -> Re
 
 
 def finish(client: Client) -> Record:
-    """No more is published; all that is confirmed must have come out, once and in order."""
+    """Stop publishing; every confirmed message must have come out, once and in order."""
     client.signal("SIGTERM")
     report = client.report(deadline_s=CLIENT_SECONDS_MAX)
     assert report["unconfirmed"] == 0, report
@@ -214,7 +214,7 @@ def test_an_isolated_master_confirms_nothing_while_the_others_go_on(
     cluster: Cluster, cut: tuple[str, ...]
 ) -> None:
     """The master keeps its clients. `left` publishes there, and is stuck; after a while it goes to
-    the others, under the same name, and repeats what they don't have.
+    the others, under the same name, and repeats the messages that they don't have.
 
     Had the isolated master confirmed anything by itself, the others wouldn't have it, and `left`
     would be confirmed the same publish twice, once on either side.
@@ -241,7 +241,7 @@ def test_an_isolated_master_confirms_nothing_while_the_others_go_on(
             moved = left.report(deadline_s=CLIENT_SECONDS_MAX)
         published = right.report(deadline_s=CLIENT_SECONDS_MAX)
 
-    # What the others had of it is what was confirmed to it, or on its way when the cut came.
+    # The others had those of its messages that were confirmed, or on their way when the cut came.
     assert stayed["confirmed"] <= moved["began_at"] <= stayed["published"]
     by_both = {*indexes(stayed)} & {*indexes(moved)}
     assert not by_both
@@ -273,7 +273,7 @@ def test_a_master_that_is_told_to_stop_hands_over(cluster: Cluster) -> None:
         cluster.start(master)
         wait_more(client)
         report = finish(client)
-    # Nobody had to find out that it is gone.
+    # The master announced its leave, so that no time-out had to find it out.
     assert report["longest_gap_ms"] < RING_TIMEOUT_S * 1000
 
 

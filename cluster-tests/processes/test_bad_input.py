@@ -76,7 +76,7 @@ def test_bytes_that_are_no_grpc(tmp_path: Path) -> None:
                 for greeting in greetings:
                     reader, writer = await asyncio.open_connection(host, int(port))
                     writer.write(greeting)
-                    # It may be closed while we are still writing.
+                    # The node may close the connection while the test is still writing.
                     with suppress(ConnectionError):
                         await writer.drain()
                         async with asyncio.timeout(10):
@@ -106,7 +106,7 @@ def test_methods_and_messages_that_are_not_ours(tmp_path: Path) -> None:
 
 
 async def stream_of_garbage(address: str, method: str) -> None:
-    """As the first message, and after a good Open."""
+    """Garbage as the first message of a stream, and after a good Open."""
     for opened in (False, True):
         async with RawStream(address, method) as stream:
             if opened and method == "Publish":
@@ -197,7 +197,7 @@ def test_modes_that_there_are_not(tmp_path: Path) -> None:
 
 
 def test_too_large_a_message(tmp_path: Path) -> None:
-    """Over the limit: refused by name. Far over it: refused by its length, unread."""
+    """A message over the limit is refused by name; far over it, by its length, unread."""
 
     async def story() -> None:
         async with two_nodes(tmp_path) as cluster:

@@ -17,7 +17,7 @@ MIB = 1024 * 1024
 BATCH = 8
 BODY_BYTES = 64 * 1024
 ROUNDS = 200
-# Nobody is put out while the test looks.
+# No member is put out of the ring while the test looks at it.
 PATIENT: dict[str, Any] = {
     "ring_timeout_s": 30.0,
     "slow_timeout_s": 60.0,
@@ -25,12 +25,13 @@ PATIENT: dict[str, Any] = {
     "ring_bytes_max": 4 * MIB,
     "queue_memory_bytes_max": 4 * MIB,
 }
-# Besides the ring's own bytes: gRPC's windows of the stream and of two links, a batch in hand.
+# Memory besides the ring's own bytes: the windows of the stream and of two links, which gRPC
+# fills, and the batch that the master has in hand.
 GROWTH_BYTES_MAX = 48 * MIB
 
 
 def memory_bytes(pid: int) -> int:
-    """What a process has resident."""
+    """The resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
@@ -38,7 +39,7 @@ def memory_bytes(pid: int) -> int:
 
 
 async def offer(stream: RawStream) -> None:
-    """100 MiB."""
+    """Offers 100 MiB to the master."""
     await stream.open_publisher("q", b"eager")
     for number in range(ROUNDS):
         bodies = [body_of("p", number * BATCH + i, BODY_BYTES) for i in range(BATCH)]
@@ -47,8 +48,8 @@ async def offer(stream: RawStream) -> None:
 
 @scenario(deadline_s=60, **PATIENT)
 async def test_publisher_waits_while_mirrors_take_nothing(cluster: Cluster) -> None:
-    """100 MiB are offered to a ring whose mirrors stand still: the master takes what its
-    limits allow, and answers whoever asks. When they go on, everything is confirmed."""
+    """Mirrors stand still while a publisher offers 100 MiB: the master takes no more than its
+    limits allow, and still answers other calls. When the mirrors go on, it confirms everything."""
     async with cluster.publishing("q", total=200) as load:
         await load.finishes(within_s=10)
     (await cluster.drained("q")).judge(load)
@@ -59,7 +60,8 @@ async def test_publisher_waits_while_mirrors_take_nothing(cluster: Cluster) -> N
     async with RawStream(cluster.addresses[master], "Publish") as stream:
         offering = asyncio.create_task(offer(stream))
         try:
-            # Longer than a publisher may be silent: it can't say anything while it waits.
+            # Longer than the node lets a publisher be silent. This publisher can't send even a
+            # heartbeat, because the master reads no more; the master must not give it up for that.
             await asyncio.sleep(4.5)
             assert not offering.done()
             assert memory_bytes(cluster.pid(master)) - before < GROWTH_BYTES_MAX
@@ -104,7 +106,7 @@ async def test_queue_that_takes_nothing_is_deleted(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60)
 async def test_consumer_that_reads_nothing(cluster: Cluster) -> None:
-    """It gets what its prefetch allows, and holds up nobody."""
+    """A consumer that doesn't read gets as much as its prefetch allows, and delays nobody else."""
     async with RawStream(cluster.seeds[0], "Consume") as idle:
         await idle.open_consumer("q", prefetch=100)
         async with (

@@ -1,4 +1,4 @@
-"""What consumers may rely on, through any node."""
+"""The promises to consumers: prefetch, order, redelivery, requeue, at any node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def fill(cluster: Cluster, messages: int, queue: str = "q") -> None:
 
 
 async def take(consumer: ringmq.Consumer, messages: int) -> list[ringmq.Message]:
-    """Exactly so many, unsettled."""
+    """Exactly so many messages, which stay unsettled."""
     found: list[ringmq.Message] = []
     while len(found) < messages:
         batch = await consumer.next_batch(timeout_s=10.0)
@@ -54,7 +54,7 @@ async def test_prefetch_bounds_what_is_unsettled(cluster: Cluster) -> None:
 
 @scenario(deadline_s=30)
 async def test_prefetch_in_bytes(cluster: Cluster) -> None:
-    """At most so many bytes; one message always passes."""
+    """At most so many unsettled bytes; a single message always passes, however large it is."""
     await fill(cluster, 20)
     async with cluster.client() as client:
         async with client.consumer("q", prefetch_bytes=350) as consumer:
@@ -70,7 +70,7 @@ async def test_prefetch_in_bytes(cluster: Cluster) -> None:
 
 @scenario(deadline_s=30)
 async def test_requeued_to_their_places(cluster: Cluster) -> None:
-    """In order, before what is behind them, and marked."""
+    """Requeued messages come again in order, before later ones, and marked as redelivered."""
     await fill(cluster, 20)
     async with cluster.client() as client, client.consumer("q", prefetch=10) as consumer:
         got = await take(consumer, 10)
@@ -84,9 +84,9 @@ async def test_requeued_to_their_places(cluster: Cluster) -> None:
 
 @scenario(deadline_s=30)
 async def test_dead_consumer(cluster: Cluster) -> None:
-    """What it had goes to another one, in order and marked; what it had acked does not.
+    """Another consumer gets the dead one's unsettled messages, in order and marked; not the acked.
 
-    It had 60: after the acks of ten there was room for ten more.
+    The dead one had been given 60: after it had acked ten there was room for ten more.
     """
     await fill(cluster, 100)
     async with cluster.client() as survivor:
@@ -135,7 +135,7 @@ async def test_cancelled_consumer_may_still_settle(cluster: Cluster) -> None:
         async def is_requeued() -> bool:
             return (await client.queue("q")).messages_ready == 15
 
-        await until(is_requeued, "what it did not settle is back")
+        await until(is_requeued, "the unsettled messages are ready again")
 
 
 @scenario(deadline_s=30)
@@ -186,7 +186,8 @@ async def test_get_peek_and_purge(cluster: Cluster) -> None:
 
 @scenario(deadline_s=30)
 async def test_deleted_under_live_streams(cluster: Cluster) -> None:
-    """They end with the queue's name and reason; a namesake starts empty."""
+    """Deleting a queue ends its streams with its name and a reason; a new queue of the same name
+    starts empty."""
     await fill(cluster, 10)
     async with cluster.client() as client:
         with pytest.raises(ringmq.QueueNotEmptyError):
@@ -220,7 +221,7 @@ async def test_deleted_under_live_streams(cluster: Cluster) -> None:
 
 @scenario(deadline_s=30)
 async def test_declared_again(cluster: Cluster) -> None:
-    """The same way: nothing. Another way: refused, and says which argument."""
+    """The same declaration changes nothing. Another one is refused, and names the argument."""
     await fill(cluster, 1)
     async with cluster.client() as client:
         assert (await client.declare_queue("q")).messages_ready == 1
@@ -246,7 +247,8 @@ async def test_declared_again(cluster: Cluster) -> None:
 
 @scenario(deadline_s=30)
 async def test_transient_messages(cluster: Cluster) -> None:
-    """Confirmed and delivered like others; gone after a restart of the whole ring."""
+    """Transient messages are confirmed and delivered like others, and gone once the whole ring
+    has been restarted."""
     async with cluster.client() as client, client.publisher("q") as publisher:
         await publisher.publish_batch([body_of("t", i, 100) for i in range(10)], transient=True)
         await publisher.publish(body_of("p", 0, 100))

@@ -21,7 +21,7 @@ SMALL_BYTES, LARGE_BYTES = 200, 6000
 
 
 def flip(folder: Path, load: Publishing, *numbers: int) -> None:
-    """One bit of each of these bodies, wherever it is on this disk."""
+    """Flips one bit of each of these bodies, in every place on this disk that has it."""
     for number in numbers:
         body = body_of(load.tag, number, SMALL_BYTES)
         found = 0
@@ -46,8 +46,8 @@ async def no_alarms(cluster: Cluster) -> None:
 
 @scenario(deadline_s=50, queue="")
 async def test_damage_is_repaired_from_the_ring(cluster: Cluster) -> None:
-    """In use, at the master and at the mirror that it asks first: consumers see nothing of it,
-    and nobody leaves the ring. Found at a start of all, too."""
+    """Damage on the disks of the master and of the mirror that it asks first: consumers see nothing
+    of it, and nobody leaves the ring. Damage that is found when all start is repaired, too."""
     cluster.expect_log(DAMAGE)
     await cluster.declare("q", mode=ringmq.QueueMode.LAZY)
     before = await cluster.wait_synchronised("q")
@@ -56,7 +56,7 @@ async def test_damage_is_repaired_from_the_ring(cluster: Cluster) -> None:
         await load.finishes(within_s=10)
     flip(cluster.data(master), load, 7, 8, 200)
     flip(cluster.data(mirror), load, 8, 399)
-    # Of 8 the third replica has the only body.
+    # Only the third replica still has the body of message 8.
     (await cluster.drained("q")).judge(load)
     after = await cluster.info("q")
     assert (after.epoch, after.ring[0].node, len(after.ring)) == (before.epoch, master, 3)
@@ -79,7 +79,7 @@ async def test_damage_is_repaired_from_the_ring(cluster: Cluster) -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_single_replica_serves_all_but_the_damaged_message(tmp_path: Path) -> None:
-    """It is put aside, also after a restart, until an operator discards it."""
+    """The damaged message is put aside, also after a restart, until an operator discards it."""
 
     async def story() -> None:
         async with (
@@ -114,7 +114,7 @@ def test_single_replica_serves_all_but_the_damaged_message(tmp_path: Path) -> No
 
 
 async def shows(cluster: Cluster, damaged: int) -> bool:
-    """Whether this is all that is left in the queue."""
+    """Whether so many damaged messages, and no others, are left in the queue."""
     shown = await command(cluster, "queue", "show", "q")
     parts = (shown["messages_ready"], shown["messages_unacknowledged"], shown["messages_damaged"])
     return parts == (0, 0, damaged)

@@ -32,7 +32,7 @@ async def test_killed_master(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60)
 async def test_killed_mirrors(cluster: Cluster) -> None:
-    """Either mirror, one after the other: the ring closes around it and takes it back."""
+    """Each mirror is killed in turn: the ring closes around it, and takes it back later."""
     async with cluster.publishing("q") as load:
         master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
         for mirror in mirrors:
@@ -51,12 +51,12 @@ async def test_killed_mirrors(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60)
 async def test_two_of_three_killed(cluster: Cluster) -> None:
-    """The one that is left confirms nothing; with the others back it goes on."""
+    """The last member confirms nothing alone. With the other two back, it goes on."""
     ring = [replica.node for replica in (await cluster.info("q")).ring]
     async with cluster.publishing("q") as load:
         await load.confirms(500)
         cluster.kill(*ring[:2])
-        # What is on its way back to the publisher may still be confirmed.
+        # Confirms that were on their way to the publisher may still arrive.
         await asyncio.sleep(0.2)
         before = len(load.confirmed)
         with pytest.raises(AssertionError, match="1 more confirms"):
@@ -72,14 +72,15 @@ async def test_two_of_three_killed(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60)
 async def test_nothing_is_confirmed_before_every_mirror_has_it(cluster: Cluster) -> None:
-    """One mirror stands still, for less than the ring's time-out: no confirm. Then the
-    master dies with what only it and the other mirror have, and that is not lost either."""
+    """While one mirror stands still, for less than the ring's time-out, nothing is confirmed. The
+    master then dies. Messages that only it and the other mirror had must not be lost either: the
+    nearest mirror downstream has them, and sends them on."""
     async with cluster.publishing("q", total=100) as before:
         await before.finishes(within_s=10)
     master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
     for mirror in mirrors:
         cluster.pause(mirror)
-        # Its seed is the master: a client waits, too, for whoever stands still.
+        # Its only seed is the master: a client that asked the frozen mirror would wait for it.
         async with cluster.publishing("q", through=[master]) as load:
             await asyncio.sleep(0.7)
             assert load.attempted > 0
@@ -100,7 +101,7 @@ async def test_nothing_is_confirmed_before_every_mirror_has_it(cluster: Cluster)
 
 @scenario(deadline_s=60)
 async def test_killed_master_after_master(cluster: Cluster) -> None:
-    """Each new master is killed as soon as the one before has come back."""
+    """Each new master is killed as soon as the master before it has come back."""
     async with cluster.publishing("q") as load, cluster.consuming("q") as eager:
         for _ in range(3):
             await load.confirms(300)
@@ -116,9 +117,9 @@ async def test_killed_master_after_master(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60)
 async def test_stopped_process_of_the_master(cluster: Cluster) -> None:
-    """SIGSTOP for longer than the ring's time-out: another is master. When it goes on it
-    steps down, confirms nothing of its own, and rejoins; its pending publishes come out
-    once."""
+    """The master is stopped (SIGSTOP) for longer than the ring's time-out, and a mirror takes over.
+    When the old master goes on, it steps down, confirms nothing of its own, and rejoins. The
+    publishes that it had pending are enqueued once."""
     async with cluster.publishing("q") as load, cluster.consuming("q"):
         await load.confirms(500)
         master = await cluster.master_of("q")
@@ -136,7 +137,7 @@ async def test_stopped_process_of_the_master(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60)
 async def test_stopped_process_of_a_mirror(cluster: Cluster) -> None:
-    """It is put out, and comes back by itself when it goes on."""
+    """A stopped mirror is put out of the ring, and comes back by itself when it goes on."""
     async with cluster.publishing("q") as load:
         await load.confirms(500)
         mirror = (await cluster.mirrors_of("q"))[0]

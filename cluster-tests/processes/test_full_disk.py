@@ -27,7 +27,7 @@ FULL = "the store has failed, this node leaves its rings: .*No space left on dev
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """`folder` is a disk of its own for as long as the block lasts."""
+    """Mounts a small disk at `folder` for as long as the block lasts."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small disk")
     folder.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("place", [0, 2], ids=["the master's", "a mirror's"])
 def test_one_full_disk(tmp_path: Path, place: int) -> None:
-    """The publisher notices nothing. With room again the node comes back."""
+    """One node's disk is full: the publisher notices nothing. With room again it comes back."""
 
     async def story(name: str) -> None:
         async with Cluster(tmp_path) as cluster, asyncio.timeout(60):
@@ -90,8 +90,8 @@ def test_one_full_disk(tmp_path: Path, place: int) -> None:
 
 
 def test_every_disk_full(tmp_path: Path) -> None:
-    """With one replica: what was on its way is unknown, and the reason is said; who comes
-    later is refused with it. What was confirmed is there when there is room again."""
+    """The only replica's disk fills up. Messages under way end as unknown, with the reason; later
+    publishers are refused with it. With room again, every confirmed message is there."""
 
     async def story() -> None:
         async with Cluster(tmp_path, nodes=("a",)) as cluster, asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""Connections that break while confirms are on their way: what is sent again is enqueued once."""
+"""Connections break while confirms are on their way: messages sent again are enqueued once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_connections_cut_again_and_again(cluster: Cluster) -> None:
 
 @scenario(deadline_s=30)
 async def test_batch_sent_twice(cluster: Cluster) -> None:
-    """On one stream, on the next one, in part, and through another node."""
+    """A batch is repeated on its own stream, on the next one, in part, and through another node."""
     bodies = [body_of("p", number, 100) for number in range(10)]
     addresses = cluster.seeds
     async with RawStream(addresses[0], "Publish") as stream:
@@ -56,7 +56,7 @@ async def test_batch_sent_again_after_failover(cluster: Cluster) -> None:
     async with RawStream(cluster.addresses[master], "Publish") as stream:
         await stream.open_publisher("q", PRODUCER)
         await stream.send_batch(1, bodies)
-        await stream.receive()  # At least some of it has been round.
+        await stream.receive()  # At least some of the batch has been around the ring.
         cluster.kill(master)
     await cluster.wait_synchronised("q", 2)
     info = await cluster.info("q")

@@ -2,8 +2,8 @@
 
 Six hosts (network namespaces): the nodes a, b and c, etcd, and a client on either side.
 Both clients publish all the time, 100 000 messages together. `left` reaches only a; `right`
-is with the majority. What either side has confirmed is in the queue in the end, once; and
-when the majority begins to confirm, the isolated master has long stopped to.
+is with the majority. In the end the queue has every message that either side confirmed, once;
+and the isolated master has long ceased to confirm when the majority begins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nemesis.network import Network
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 MESSAGES_PER_SIDE = 50_000
-# Long enough for a failover; left gives up after it.
+# Long enough for a failover. `left` gives up after it.
 LEFT_DEADLINE_S = 5.0
 RIGHT_DEADLINE_S = 30.0
 ETCD_PORT = 2379
@@ -45,7 +45,7 @@ class Program:
         )
 
     def opened(self) -> None:
-        """Returns when it has said that it is open."""
+        """Returns once the program has printed that its publisher is open."""
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"open\n"
 
@@ -151,7 +151,8 @@ def judge(found: list[Any], left: Any, right: Any, cut_at: float) -> None:
         assert not lost, f"{tag}: {len(lost)} of {len(side['confirmed'])} lost"
     assert all(len(positions) == 1 for positions in places.values()), "enqueued twice"
     assert len({position for position, *_ in found}) == len(places), "two at one position"
-    # G3: they never confirm at the same time. In between nobody does: the ring's time-out.
+    # G3: the two sides never confirm at the same time. In between neither does, for about the
+    # ring's time-out.
     gaps = zip(right["confirmed_at"], right["confirmed_at"][1:], strict=False)
     stopped, went_on = next(pair for pair in gaps if pair[1] > cut_at + 0.5)
     assert went_on - stopped > 1.0

@@ -21,7 +21,7 @@ LATE_S_MAX = 2.0
 
 
 async def switch(cluster: Cluster, mode: ringmq.QueueMode) -> None:
-    """And waits until every replica has heard of it."""
+    """Sets the queue's mode, and waits until every replica has applied it."""
     async with cluster.client() as client:
         await client.set_queue_mode("q", mode)
     await everywhere(cluster, mode)
@@ -41,15 +41,15 @@ async def in_memory(cluster: Cluster) -> dict[str, int]:
 
 
 def total(storage: broker.QueueStorage | ringmq.QueueStorage) -> int:
-    """Of all parts of the queue."""
+    """The number of messages in all parts of the queue."""
     ready = storage.messages_q4 + storage.messages_q3 + storage.messages_q2 + storage.messages_q1
     return storage.messages_pending + ready + storage.messages_delta
 
 
 @scenario(deadline_s=60, queue="")
 async def test_lazy_backlog_switched_back_and_forth_under_load(cluster: Cluster) -> None:
-    """Of the backlog nothing is in memory, at any replica. The mode changes four times while
-    others publish and consume: they go on, and get all of it, in order."""
+    """No replica has any of the backlog in memory. The mode changes four times while clients
+    publish and consume: they go on, and the consumers get every message, in order."""
     await cluster.declare("q", mode=LAZY)
     await cluster.wait_synchronised("q")
     async with (
@@ -67,7 +67,7 @@ async def test_lazy_backlog_switched_back_and_forth_under_load(cluster: Cluster)
     async with cluster.publishing("q", size_bytes=SMALL_BYTES) as load:
         await switch(cluster, DEFAULT)
         await load.confirms(200)
-        # With the consumer not there yet, what is new stays in memory.
+        # Nobody consumes yet, so new messages stay in memory.
         assert min((await in_memory(cluster)).values()) >= 200
         load.watch_gaps()
         async with cluster.consuming("q", prefetch=200) as eager:
@@ -86,7 +86,7 @@ async def test_lazy_backlog_switched_back_and_forth_under_load(cluster: Cluster)
 
 @scenario(deadline_s=60)
 async def test_mode_outlives_nodes(cluster: Cluster) -> None:
-    """A node that was away when it changed learns it on its return; so does a new master."""
+    """A node that was away when the mode changed learns it on its return; so does a new master."""
     master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
     cluster.kill(master)
     await cluster.wait_synchronised("q", 2)
@@ -94,7 +94,7 @@ async def test_mode_outlives_nodes(cluster: Cluster) -> None:
         assert await client.set_queue_mode("q", LAZY) is DEFAULT
         assert (await client.queue("q")).mode is LAZY
         assert await client.set_queue_mode("q", LAZY) is LAZY
-        # Who says no mode takes any.
+        # A declaration without a mode fits a queue of any mode.
         assert (await client.declare_queue("q")).mode is LAZY
         with pytest.raises(ringmq.QueueExistsError, match="mode lazy, not default"):
             await client.declare_queue("q", mode=DEFAULT)
@@ -116,7 +116,7 @@ async def test_mode_outlives_nodes(cluster: Cluster) -> None:
 
 @scenario(deadline_s=30)
 async def test_mode_while_the_registry_does_not_answer(cluster: Cluster) -> None:
-    """The call says whose fault it is, in time; the queue goes on."""
+    """The call fails within its deadline and names the registry; the queue goes on."""
     async with cluster.publishing("q") as load:
         lock = sqlite3.connect(cluster.folder / "registry.db", isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")
@@ -144,7 +144,7 @@ async def test_many_who_disagree(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60)
 async def test_numbers(cluster: Cluster) -> None:
-    """Every message is in one part of the queue; rates follow what is done."""
+    """Every message is in exactly one part of the queue; rates follow the traffic."""
     async with cluster.publishing("q", total=1000) as load:
         await load.finishes(within_s=10)
     async with cluster.client() as client, client.consumer("q", prefetch=300) as consumer:
@@ -160,7 +160,7 @@ async def test_numbers(cluster: Cluster) -> None:
         assert storage.blocks_read == storage.body_bytes_stored == 0
         assert storage.journal_bytes_written > 1000 * 200
         assert await consumer.ack(batch, wait=True)
-        # Lists are of many queues: they have what is known without looking.
+        # A list has many queues, so it leaves out the numbers that each master would be asked for.
         assert [each.storage for each in await client.queues()] == [None]
     mirror = await cluster.replica("q", (await cluster.mirrors_of("q"))[0])
     assert mirror.mode == common.QUEUE_MODE_DEFAULT
@@ -178,7 +178,7 @@ async def test_numbers(cluster: Cluster) -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_numbers_of_a_node_without_memory(tmp_path: Path) -> None:
-    """The memory monitor gives the queue a target; what is on disk is read back."""
+    """The memory monitor gives the queue a target; paged-out messages are read back from disk."""
 
     async def story() -> None:
         async with (

@@ -31,12 +31,12 @@ async def test_a_queue_without_a_master_can_be_deleted_and_declared_anew(cluster
             nodes = (await client.cluster_status()).nodes
             return lost not in {node.node for node in nodes if node.state.name != "DOWN"}
 
-        # Else the new one might be placed there.
+        # Otherwise the new queue might be placed on the lost node.
         await until(is_down, f"{lost} has no lease", within_s=10)
         await client.declare_queue("t", replicas=2)
         assert (await client.queue("t")).messages_ready == 0
 
-    # The node comes back after all, and what it has is of a queue that is not there any more.
+    # The node comes back after all, with the data of a queue that has been deleted.
     await cluster.start(lost)
     folders = cluster.data(lost) / "queues"
     await until(lambda: not any(folders.iterdir()), "its replica is removed", within_s=10)

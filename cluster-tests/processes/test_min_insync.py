@@ -49,7 +49,7 @@ async def take_without_mirrors(cluster: Cluster) -> None:
 
 
 async def removals_are_not_safe(cluster: Cluster, master: str) -> None:
-    """Who waits for an ack is told that it is not known; what would have to wait is refused."""
+    """An ack under way ends as unknown; a call that would have to wait for the ring is refused."""
     await cluster.wait_synchronised("few", 1)
     async with cluster.client(master, deadline_s=0.4) as client:
         async with client.consumer("few", prefetch=1) as consumer:
@@ -59,7 +59,7 @@ async def removals_are_not_safe(cluster: Cluster, master: str) -> None:
         for remove in (client.get_messages("few", 1, remove=True), client.purge_queue("few")):
             with pytest.raises(ringmq.TooFewSynchronisedError):
                 await remove
-        # What timed out had been done, and what was refused had not.
+        # The call that timed out took effect; the refused calls did not.
         info = await client.queue("few")
         assert (info.messages_ready, info.messages_unacknowledged) == (2, 0)
     seed = cluster.addresses[master]
@@ -114,7 +114,7 @@ async def test_min_insync_of_all(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60, queue="")
 async def test_min_insync_of_one(cluster: Cluster) -> None:
-    """With `min_insync` 1 the last one goes on, once the leases of the others have run out."""
+    """With `min_insync` 1 the last member goes on, once the leases of the others have run out."""
     async with cluster.client() as client:
         await client.declare_queue("q", min_insync=1)
     async with cluster.publishing("q") as load:

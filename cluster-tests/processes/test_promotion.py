@@ -34,7 +34,7 @@ async def test_promoted_back_and_forth(cluster: Cluster) -> None:
 
 @scenario(deadline_s=30)
 async def test_promotions_that_are_refused(cluster: Cluster) -> None:
-    """Each says why: a stranger, an unknown queue; the master itself is no error twice."""
+    """An unknown node or queue is refused by name; to promote the master again is no error."""
     async with cluster.client() as client:
         master = await cluster.master_of("q")
         with pytest.raises(ringmq.NotAMemberError):

@@ -50,7 +50,7 @@ def test_starts_that_are_refused(tmp_path: Path) -> None:
             assert str(cluster.data("a")) in refused(cluster, "a")
             missing = refused(cluster, "a", registry="etcd://127.0.0.1:1/x", data=tmp_path / "new")
             assert "registry etcd://127.0.0.1:1/x" in missing
-            # Nothing of this has harmed the cluster.
+            # The refused starts have not harmed the cluster.
             cluster.data("a").unlink()
             await cluster.start("a")
 

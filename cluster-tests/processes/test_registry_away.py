@@ -1,4 +1,4 @@
-"""The registry does not answer: data goes on, changes of view wait for it."""
+"""The registry does not answer: messages go on, changes of view wait for it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import ringmq
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
-# Three times the lease of a node, which is 3 s here. (The defaults are 6 s and, in
-# what was asked for, 30 s.)
+# Three times the lease of a node, which is 3 s here.
 AWAY_S = 10.0
 
 
@@ -29,8 +28,8 @@ async def no_registry(cluster: Cluster) -> None:
 
 
 def test_etcd_away_and_a_failover_meanwhile(tmp_path: Path) -> None:
-    """For three leases messages are published and consumed as before. Then the master is
-    killed: nothing is confirmed until the registry is back, and then a mirror goes on."""
+    """For three leases messages are published and consumed as before. Then the master is killed:
+    nothing is confirmed until the registry is back, when a mirror takes over."""
 
     async def story(etcd: EtcdCluster) -> None:
         async with Cluster(tmp_path, registry=etcd.url) as cluster, asyncio.timeout(80):
@@ -67,7 +66,7 @@ def test_etcd_away_and_a_failover_meanwhile(tmp_path: Path) -> None:
 
 
 def test_etcd_stopped_and_resumed(tmp_path: Path) -> None:
-    """SIGSTOP: connections stay open and nothing answers. No member is put out by it."""
+    """A stopped etcd (SIGSTOP) keeps its connections and answers nothing. No member is put out."""
 
     async def story(etcd: EtcdCluster) -> None:
         async with Cluster(tmp_path, registry=etcd.url) as cluster, asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""A replica that was away keeps what is right on its disk, and fetches the rest."""
+"""A replica that was away keeps the valid part of its disk, and fetches the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import ringmq
 
 
 async def contents_everywhere(cluster: Cluster) -> list[dict[int, tuple[str, int]]]:
-    """What each node's replica has, position by position, read with it as the master."""
+    """Each node's messages by position, read from its replica while it is the master."""
     found = []
     for name in cluster.nodes:
         if await cluster.master_of("q") != name:
@@ -44,7 +44,7 @@ async def test_away_while_much_was_published_and_consumed(cluster: Cluster) -> N
 
 @scenario(deadline_s=60)
 async def test_away_while_everything_was_consumed(cluster: Cluster) -> None:
-    """What it has on disk is no longer there: it is dropped, not brought back."""
+    """Messages on its disk that were consumed meanwhile are dropped, and never delivered again."""
     async with cluster.publishing("q", total=1000) as load:
         await load.finishes(within_s=20)
     away = (await cluster.mirrors_of("q"))[0]
@@ -60,10 +60,9 @@ async def test_away_while_everything_was_consumed(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60, proxied=True)
 async def test_diverged_tail(cluster: Cluster) -> None:
-    """The master writes ops that never leave it, and dies; others take their positions.
+    """The master writes ops that never leave it, and dies; other messages get these positions.
 
-    When it is back, its own tail is cut, and the messages there are everywhere those of
-    the survivors.
+    When it is back, its diverged tail is cut, and every replica has the survivors' messages there.
     """
     async with cluster.publishing("q", total=500) as load:
         await load.finishes(within_s=20)
@@ -96,7 +95,7 @@ async def test_diverged_tail(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60)
 async def test_killed_while_it_catches_up(cluster: Cluster) -> None:
-    """The joiner, and then the one it fetches from: it begins again, and comes to an end."""
+    """The joiner is killed, then the member it fetches from: it begins again, and completes."""
     async with cluster.publishing("q", size_bytes=20_000, total=2000) as load:
         await load.confirms(200)
         away = (await cluster.mirrors_of("q"))[1]
@@ -117,7 +116,7 @@ async def test_killed_while_it_catches_up(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60)
 async def test_the_only_synchronised_one_is_not_left_behind(cluster: Cluster) -> None:
-    """A mirror that was away is not made master while it is behind, whoever dies."""
+    """The master dies while the third node is still behind: the synchronised mirror takes over."""
     async with cluster.publishing("q", size_bytes=5000, total=2000) as load:
         await load.confirms(100)
         master, middle, away = [replica.node for replica in (await cluster.info("q")).ring]

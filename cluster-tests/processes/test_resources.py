@@ -1,4 +1,4 @@
-"""What a node says of its memory and disk, asked as an operator asks: `cluster status --json`."""
+"""A node's report of its memory and disk, read as an operator does: `cluster status --json`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_node_that_hangs_is_listed_without_numbers(tmp_path: Path) -> None:
         async with Cluster(tmp_path, nodes=("a", "b")) as cluster, asyncio.timeout(60):
             assert None not in (await status(cluster, "a")).values()
             cluster.pause("b")
-            # Who only looks for the nodes doesn't wait for it.
+            # A client that only lists the nodes doesn't wait for their resources.
             began = time.monotonic()
             async with cluster.client("a") as client:
                 assert len((await client.cluster_status()).nodes) == 2
@@ -111,7 +111,7 @@ def test_a_node_that_hangs_is_listed_without_numbers(tmp_path: Path) -> None:
 
 
 def test_a_backlog_pages_out_and_raises_no_alarm(tmp_path: Path) -> None:
-    """Twice as much as the watermark: queues page out, and all of it comes back."""
+    """A backlog twice the watermark: queues page out, and every message comes back."""
 
     async def story() -> None:
         async with (

@@ -9,7 +9,7 @@ SIZE_BYTES = 300
 
 @scenario(deadline_s=60)
 async def test_all_killed_at_once(cluster: Cluster) -> None:
-    """Every confirmed message is there, in order, and says that it may have been delivered."""
+    """Every confirmed message is there, in order, and marked as possibly delivered before."""
     async with cluster.publishing("q", size_bytes=SIZE_BYTES) as load:
         async with cluster.consuming("q", ack=False, prefetch=100) as held:
             await held.has(100)
@@ -30,7 +30,7 @@ async def test_all_killed_at_once(cluster: Cluster) -> None:
 
 @scenario(deadline_s=90)
 async def test_all_killed_and_two_started(cluster: Cluster) -> None:
-    """Two are enough; the third comes back later, whichever it is."""
+    """Two nodes are enough to go on; the third, any of them, comes back later."""
     for absent_index in (0, 2):
         async with cluster.publishing("q") as load:
             await load.confirms(500)

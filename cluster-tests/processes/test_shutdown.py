@@ -9,7 +9,7 @@ from nemesis import Cluster, scenario
 
 @scenario(deadline_s=60)
 async def test_master_told_to_stop(cluster: Cluster) -> None:
-    """SIGTERM under load: a mirror is master, no error, no pause, exit code 0."""
+    """The master gets SIGTERM under load: a mirror takes over; no error, no pause, exit code 0."""
     async with cluster.publishing("q") as load, cluster.consuming("q") as eager:
         await load.confirms(500)
         master = await cluster.master_of("q")
@@ -29,7 +29,7 @@ async def test_master_told_to_stop(cluster: Cluster) -> None:
 
 @scenario(deadline_s=90)
 async def test_rolling_restart(cluster: Cluster) -> None:
-    """All three, one after the other, under load."""
+    """All three nodes are restarted, one after the other, under load."""
     async with cluster.publishing("q") as load, cluster.consuming("q") as eager:
         for name in cluster.nodes:
             await load.confirms(300)
@@ -46,7 +46,7 @@ async def test_rolling_restart(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60)
 async def test_all_told_to_stop(cluster: Cluster) -> None:
-    """What was confirmed is there after a clean stop of all: at once, or one by one."""
+    """Every confirmed message is there after all nodes stopped cleanly, at once or one by one."""
     async with cluster.publishing("q", total=1000) as load:
         await load.finishes(within_s=20)
     codes = await asyncio.gather(*map(cluster.stop, cluster.nodes))

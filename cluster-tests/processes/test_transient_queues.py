@@ -52,7 +52,7 @@ async def test_killed_one_by_one_and_all_at_once(cluster: Cluster) -> None:
     cluster.kill(*cluster.nodes)
     await cluster.start()
     async with cluster.client() as client:
-        # At once: whether or not somebody has found that it is gone.
+        # At once: whether or not a node has noticed yet that the queue is gone.
         assert (await client.declare_queue("t")).durable
         assert await bodies_in(client) == []
 
@@ -67,8 +67,8 @@ async def test_killed_one_by_one_and_all_at_once(cluster: Cluster) -> None:
 
 @scenario(deadline_s=60, queue="", lease_s=1.0)
 async def test_one_that_does_not_answer_is_not_gone(cluster: Cluster) -> None:
-    """Two are killed while the third stands still and loses its lease. When it goes on, what it
-    has is there."""
+    """Two nodes are killed while the third stands still and loses its lease. When it goes on, the
+    queue still has its messages."""
     await declare_and_publish(cluster)
     left = (await cluster.mirrors_of("t"))[0]
     killed = cluster.others(left)
@@ -82,7 +82,7 @@ async def test_one_that_does_not_answer_is_not_gone(cluster: Cluster) -> None:
             return any(node.node == left and node.state.name == "DOWN" for node in nodes)
 
         await until(lease_has_run_out, f"{left} has no lease", within_s=10)
-        # Longer than those who are there take to look whether it is gone.
+        # Longer than the other nodes take to look whether the queue is gone.
         await asyncio.sleep(1.2)
         cluster.resume(left)
         await cluster.wait_synchronised("t")

@@ -24,8 +24,8 @@ import pytest
 
 from ringmq_base.logs import LOG_FORMAT, LogFault, log_faults
 
-# A store names the file, the length and the place of whatever it can't read; a replica says which
-# messages no other one could give back. A traceback is never part of such a report.
+# A store names the file, length and place of a record that it can't read; a replica names the
+# messages that no other replica could give back. A traceback is never part of such a report.
 DAMAGE = (
     r"(?s)\A(?!.*Traceback \().*"
     r"(\d+ bytes at \d+: |messages are damaged here and no synchronised replica gives them)"

@@ -155,7 +155,7 @@ class EtcdCluster:
         raise TimeoutError(f"etcd is not healthy after {START_S_MAX} s:\n{self.log(index)}")
 
     def log(self, index: int = 0) -> str:
-        """The end of what a member has logged."""
+        """The last lines of a member's log."""
         return (self._folder / f"m{index}.log").read_text(errors="replace")[-4000:]
 
     def close(self) -> None:

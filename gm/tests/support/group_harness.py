@@ -44,7 +44,7 @@ async def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -
 
 @dataclass
 class ListApplication:
-    """Keeps what was delivered; an op counts as on disk when `persist` has run."""
+    """Keeps the delivered ops; an op counts as on disk once `persist` has run."""
 
     ring: Ring | None = None
     ops: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class ListApplication:
     deleted: bool = False
     # Says "on disk" at once.
     at_once: bool = True
-    # What a joiner copies from: the applications of the same ring, by node.
+    # The applications of the same ring, by node: a joiner copies from them.
     others: dict[str, ListApplication] = field(default_factory=dict)
 
     @property
@@ -98,7 +98,7 @@ class ListApplication:
 
 @dataclass
 class Node:
-    """One group, and what belongs to it."""
+    """One group with its registry, server and task."""
 
     name: str
     group: Group

@@ -2,8 +2,9 @@
 
 registry_worker.py URL increment KEY TIMES   counts KEY up by compare-and-set
 registry_worker.py URL hold KEY TTL_S        puts KEY with a session and prints "held";
-                                             after a line on stdin prints, as JSON, what
-                                             it believes and what a commit then does
+                                             after a line on stdin prints as JSON whether
+                                             it believes the session lost, and whether a
+                                             commit is then refused
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class TcpProxy:
         self._open.clear()
 
     def release(self) -> None:
-        """What was held goes on."""
+        """Lets the held data go on."""
         self._open.set()
 
     def cut(self) -> None:

@@ -48,7 +48,7 @@ class GetClusterStatusRequest(google.protobuf.message.Message):
 
     WITH_RESOURCES_FIELD_NUMBER: builtins.int
     with_resources: builtins.bool
-    """Ask each node for its `resources`. With a node that hangs this takes half a second."""
+    """Ask each node for its `resources`. A node that hangs delays the answer by half a second."""
     def __init__(
         self,
         *,
@@ -79,7 +79,7 @@ class NodeInfo(google.protobuf.message.Message):
     mirrors: builtins.int
     @property
     def resources(self) -> Global___Resources:
-        """As the node itself says; not set if nobody asked, or it did not answer in time."""
+        """The node's own report. Not set without `with_resources`, or if the node did not answer in time."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ Global___NodeInfo: typing_extensions.TypeAlias = NodeInfo
 
 @typing.final
 class StoreNumbers(google.protobuf.message.Message):
-    """What a node's store has now where it says so; else what it did since the node was
-    started.
+    """Counters of a node's store since the node was started. Fields marked "now" are the present
+    state instead.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -116,21 +116,21 @@ class StoreNumbers(google.protobuf.message.Message):
     MESSAGE_STORE_BYTES_FIELD_NUMBER: builtins.int
     MESSAGE_STORE_GARBAGE_BYTES_FIELD_NUMBER: builtins.int
     queue_memory_bytes: builtins.int
-    """Bodies and index entries of all queues in memory; now."""
+    """Now: bodies and index entries of all queues in memory."""
     journals_sealed: builtins.int
-    """Journals that wait to be moved into segments; now. With too many bytes of
-    them the node confirms later.
+    """Now: sealed journals whose entries have yet to be moved into segments, and their bytes. Above
+    a limit, the node's rounds wait for the flush, so its confirms come later.
     """
     sealed_bytes: builtins.int
     rounds: builtins.int
-    """Group commits, and what went to journals and segments."""
+    """Rounds of the group commit, and the bytes written to journals and to segments."""
     journal_bytes_written: builtins.int
     segment_bytes_written: builtins.int
     body_bytes_elided: builtins.int
-    """Of bodies that were removed before they were written."""
+    """Bytes of bodies never written, because their messages were removed before a round took them."""
     message_store_bytes: builtins.int
-    """The message stores, persistent and transient: bytes on disk, and how many
-    of these nobody refers to; now.
+    """Now: bytes on disk in the persistent and the transient message store, and how many of them
+    belong to messages that no queue refers to.
     """
     message_store_garbage_bytes: builtins.int
     def __init__(
@@ -152,7 +152,7 @@ Global___StoreNumbers: typing_extensions.TypeAlias = StoreNumbers
 
 @typing.final
 class Resources(google.protobuf.message.Message):
-    """At the node's last look, at most ten seconds ago."""
+    """Measured by the node at most ten seconds before it answered."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -167,21 +167,23 @@ class Resources(google.protobuf.message.Message):
     STORE_FAILURE_FIELD_NUMBER: builtins.int
     STORE_FIELD_NUMBER: builtins.int
     memory_used_bytes: builtins.int
-    """Resident; the watermark; what the process may use, at most."""
+    """The process's resident memory, the watermark that raises the alarm, and the memory that the
+    machine or its cgroup lets the process use.
+    """
     memory_limit_bytes: builtins.int
     memory_total_bytes: builtins.int
     memory_alarm: builtins.bool
     disk_free_bytes: builtins.int
-    """Of the data directory's file system."""
+    """Free bytes on the data directory's file system, and the limit below which the alarm is raised."""
     disk_limit_bytes: builtins.int
     disk_alarm: builtins.bool
     desired_duration_s: builtins.float
-    """How long a queue may keep a message in memory. Not set: as long as it likes."""
+    """How long a queue may keep a message in memory. Not set: memory is plentiful, there is no bound."""
     store_failure: builtins.str
-    """Why the node's store is closed for writes; empty: it is open."""
+    """Why the node's store is closed for writes. Empty: the store is open."""
     @property
     def store(self) -> Global___StoreNumbers:
-        """At once, not at the last look."""
+        """Read for this answer, unlike the fields above."""
 
     def __init__(
         self,
@@ -214,10 +216,10 @@ class GetClusterStatusResponse(google.protobuf.message.Message):
     REGISTRY_AVAILABLE_FIELD_NUMBER: builtins.int
     cluster_id: builtins.str
     node: builtins.str
-    """The node that answers."""
+    """The name of the node that answers."""
     queues: builtins.int
     registry_available: builtins.bool
-    """False: the registry doesn't answer; data goes on, views can't change."""
+    """False: the registry doesn't answer. Queues go on, but no view can change."""
     @property
     def nodes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___NodeInfo]: ...
     def __init__(
@@ -241,9 +243,9 @@ class ListQueuesRequest(google.protobuf.message.Message):
     QUEUES_MAX_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
     prefix: builtins.str
-    """Only names that begin with this."""
+    """Only queues whose names begin with this prefix."""
     queues_max: builtins.int
-    """At most this many (0: 1000), after `after`."""
+    """The most queues to return (0: 1000), beginning with the first name after `after`."""
     after: builtins.str
     def __init__(
         self,
@@ -263,7 +265,7 @@ class ListQueuesResponse(google.protobuf.message.Message):
     QUEUES_FIELD_NUMBER: builtins.int
     NEXT_FIELD_NUMBER: builtins.int
     next: builtins.str
-    """Not empty: there are more, ask again with `after` set to this."""
+    """The last name returned, if there are more queues: pass it as `after`. Empty: no more."""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.broker_pb2.QueueInfo]: ...
     def __init__(
@@ -384,21 +386,21 @@ class Replica(google.protobuf.message.Message):
     node: builtins.str
     incarnation: builtins.int
     synchronised: builtins.bool
-    """In the newest view that this node knows."""
+    """As in the newest view that this node knows."""
     master: builtins.bool
     epoch: builtins.int
     last_number: builtins.int
     """The last op that has been applied here."""
     next_position: builtins.int
     messages: builtins.int
-    """Messages in the queue, ready or not; and those whose bodies are not
-    here: still being fetched, or damaged.
+    """Messages in the queue, ready or unacknowledged, and how many of them have no body on this
+    node, because it is still being fetched or is damaged.
     """
     messages_missing: builtins.int
     digest: builtins.str
     """Hexadecimal."""
     mode: ringmq.v1.common_pb2.QueueMode.ValueType
-    """As applied here."""
+    """The mode that this replica has applied."""
     @property
     def storage(self) -> ringmq.v1.broker_pb2.QueueStorage: ...
     def __init__(

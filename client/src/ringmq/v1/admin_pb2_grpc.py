@@ -82,30 +82,29 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PromoteMirror(self, request, context):
-        """Makes a synchronised mirror the master: the old master drains, hands over
-        and stays in the ring. Nothing is lost or enqueued twice. Answers when the
-        new master serves.
+        """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
+        ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DiscardDamaged(self, request, context):
-        """Removes the messages of which no replica has a body any more.
+        """Removes the messages whose bodies no replica can read any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetReplica(self, request, context):
-        """What the node that is asked holds of a queue itself; never relayed.
+        """The called node's own replica of a queue. The call is never relayed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetResources(self, request, context):
-        """What the node that is asked uses of its machine; never relayed.
+        """The memory and disk that the called node uses. The call is never relayed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -183,19 +183,18 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
     ListQueues: _AdminListQueuesType
 
     PromoteMirror: _AdminPromoteMirrorType
-    """Makes a synchronised mirror the master: the old master drains, hands over
-    and stays in the ring. Nothing is lost or enqueued twice. Answers when the
-    new master serves.
+    """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
+    ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
     """
 
     DiscardDamaged: _AdminDiscardDamagedType
-    """Removes the messages of which no replica has a body any more."""
+    """Removes the messages whose bodies no replica can read any more."""
 
     GetReplica: _AdminGetReplicaType
-    """What the node that is asked holds of a queue itself; never relayed."""
+    """The called node's own replica of a queue. The call is never relayed."""
 
     GetResources: _AdminGetResourcesType
-    """What the node that is asked uses of its machine; never relayed."""
+    """The memory and disk that the called node uses. The call is never relayed."""
 
 AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -245,9 +244,8 @@ class AdminServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.admin_pb2.PromoteMirrorRequest,
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.admin_pb2.PromoteMirrorResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.PromoteMirrorResponse]]:
-        """Makes a synchronised mirror the master: the old master drains, hands over
-        and stays in the ring. Nothing is lost or enqueued twice. Answers when the
-        new master serves.
+        """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
+        ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
         """
 
     @abc.abstractmethod
@@ -256,7 +254,7 @@ class AdminServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.admin_pb2.DiscardDamagedRequest,
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.admin_pb2.DiscardDamagedResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.DiscardDamagedResponse]]:
-        """Removes the messages of which no replica has a body any more."""
+        """Removes the messages whose bodies no replica can read any more."""
 
     @abc.abstractmethod
     def GetReplica(
@@ -264,7 +262,7 @@ class AdminServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.admin_pb2.GetReplicaRequest,
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.admin_pb2.GetReplicaResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetReplicaResponse]]:
-        """What the node that is asked holds of a queue itself; never relayed."""
+        """The called node's own replica of a queue. The call is never relayed."""
 
     @abc.abstractmethod
     def GetResources(
@@ -272,6 +270,6 @@ class AdminServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.admin_pb2.GetResourcesRequest,
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.admin_pb2.GetResourcesResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetResourcesResponse]]:
-        """What the node that is asked uses of its machine; never relayed."""
+        """The memory and disk that the called node uses. The call is never relayed."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

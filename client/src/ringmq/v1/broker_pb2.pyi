@@ -4,9 +4,9 @@ isort:skip_file
 The service that publishers and consumers use. Any node takes any call and
 relays it to the master of the queue; `LocateQueue` saves the detour.
 
-Unary calls want a deadline (the node's own maximum applies without one).
-Streams have no deadline; both ends send a Heartbeat when they have sent
-nothing else for `heartbeat_ms`, and give up after three of silence.
+A unary call should carry a deadline; without one the node applies its own maximum. A stream has
+no deadline. Either end sends a Heartbeat after `heartbeat_ms` without another message, and
+gives the stream up after three such intervals of silence.
 """
 
 import builtins
@@ -61,18 +61,18 @@ class _GetModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     GET_MODE_UNSPECIFIED: _GetMode.ValueType  # 0
     GET_MODE_REMOVE: _GetMode.ValueType  # 1
-    """Removed from the queue before the answer is sent: at most once."""
+    """Removes the messages before the answer is sent: each is delivered at most once."""
     GET_MODE_PEEK: _GetMode.ValueType  # 2
-    """Left where they are."""
+    """Leaves the messages in the queue."""
 
 class GetMode(_GetMode, metaclass=_GetModeEnumTypeWrapper):
     """--- get ---"""
 
 GET_MODE_UNSPECIFIED: GetMode.ValueType  # 0
 GET_MODE_REMOVE: GetMode.ValueType  # 1
-"""Removed from the queue before the answer is sent: at most once."""
+"""Removes the messages before the answer is sent: each is delivered at most once."""
 GET_MODE_PEEK: GetMode.ValueType  # 2
-"""Left where they are."""
+"""Leaves the messages in the queue."""
 Global___GetMode: typing_extensions.TypeAlias = GetMode
 
 @typing.final
@@ -148,7 +148,7 @@ class DeleteQueueRequest(google.protobuf.message.Message):
     if_empty: builtins.bool
     if_unused: builtins.bool
     force: builtins.bool
-    """Without asking its master, who may be gone for good: nothing is checked."""
+    """Deletes the queue without its master, which may be gone for good. Nothing is checked."""
     def __init__(
         self,
         *,
@@ -167,7 +167,7 @@ class DeleteQueueResponse(google.protobuf.message.Message):
 
     MESSAGES_FIELD_NUMBER: builtins.int
     messages: builtins.int
-    """0, too, if it was forced: nobody has counted."""
+    """Messages that were deleted; always 0 with `force`, as no master counts them."""
     def __init__(
         self,
         *,
@@ -263,7 +263,7 @@ class SetQueueModeResponse(google.protobuf.message.Message):
 
     BEFORE_FIELD_NUMBER: builtins.int
     before: ringmq.v1.common_pb2.QueueMode.ValueType
-    """The mode that it had."""
+    """The queue's mode before the call."""
     def __init__(
         self,
         *,
@@ -322,8 +322,8 @@ class ReplicaInfo(google.protobuf.message.Message):
     incarnation: builtins.int
     synchronised: builtins.bool
     received: builtins.int
-    """The last op that this replica has received, and has on disk.
-    Only the master knows those of the others.
+    """The last op that this replica has received, and the last that it has on disk. Only the
+    master knows these of the other replicas.
     """
     persisted: builtins.int
     def __init__(
@@ -341,8 +341,8 @@ Global___ReplicaInfo: typing_extensions.TypeAlias = ReplicaInfo
 
 @typing.final
 class QueueStorage(google.protobuf.message.Message):
-    """Where one replica has the messages, and what it moves. A message is counted if
-    its body is here, in memory or on disk. docs/operations.md says more.
+    """Where one replica keeps its messages, and what it moves. A message counts if its body is on this
+    node, in memory or on disk. docs/operations.md explains each field.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -368,42 +368,42 @@ class QueueStorage(google.protobuf.message.Message):
     BODY_BYTES_ELIDED_FIELD_NUMBER: builtins.int
     SEGMENTS_LOADED_FIELD_NUMBER: builtins.int
     messages_pending: builtins.int
-    """With consumers."""
+    """Delivered to consumers, not yet settled."""
     messages_q4: builtins.int
-    """Ready, from the one that is fetched next to the newest: bodies in memory;
-    bodies on disk; whole segments of which only counts are in memory; bodies on
-    disk; bodies in memory.
+    """Ready messages, in the order in which they will be fetched: q4, with bodies in memory; q3, with
+    bodies on disk; delta, whole segments of which only the counts are in memory; q2, with bodies
+    on disk; q1, the newest, with bodies in memory.
     """
     messages_q3: builtins.int
     messages_delta: builtins.int
     messages_q2: builtins.int
     messages_q1: builtins.int
     messages_in_memory: builtins.int
-    """Those of all of these whose bodies are in memory."""
+    """How many of all these messages have their bodies in memory."""
     memory_bytes: builtins.int
-    """What bodies and index entries take in memory, about."""
+    """Memory taken by bodies and index entries, estimated."""
     messages_target: builtins.float
-    """How many messages may be in memory. Not set: no limit of this queue's own."""
+    """How many messages this queue may have in memory. Not set: no bound of its own."""
     publish_rate: builtins.float
-    """Messages per second, moving means: in, to consumers, gone."""
+    """Messages per second as moving means: published, delivered, and acknowledged."""
     deliver_rate: builtins.float
     acknowledge_rate: builtins.float
     blocks_read: builtins.int
-    """Since the node was started. Pieces of at most 64 KiB or one message that were
-    read back from disk, and bytes that were written.
+    """Counters since the node was started: blocks read back from disk (each at most 64 KiB, or one
+    message), and bytes written to journals and to segments.
     """
     journal_bytes_written: builtins.int
     segment_bytes_written: builtins.int
     body_bytes_stored: builtins.int
-    """To the node's message store."""
+    """Bytes of bodies handed to the node's message store."""
     body_bytes_read: builtins.int
-    """Of bodies alone: read back; written for the first time, wherever to; removed
-    before they were written, which they were not then.
+    """Bytes of bodies alone: read back from disk; written for the first time, to the index or the
+    store; and never written, because the message was removed before a round took it.
     """
     body_bytes_written: builtins.int
     body_bytes_elided: builtins.int
     segments_loaded: builtins.int
-    """Whole segments of which the index entries came back into memory."""
+    """Segments whose index entries were read back into memory."""
     def __init__(
         self,
         *,
@@ -474,7 +474,7 @@ class QueueInfo(google.protobuf.message.Message):
     next_position: builtins.int
     """The position that the next message gets."""
     digest: builtins.str
-    """Of the state that every replica holds (guarantee G5); hexadecimal."""
+    """The digest of the master's state, hexadecimal. Replicas at the same op have the same (G5)."""
     stable: builtins.int
     published_total: builtins.int
     acknowledged_total: builtins.int
@@ -486,8 +486,8 @@ class QueueInfo(google.protobuf.message.Message):
     neither ready nor unacknowledged.
     """
     id: builtins.str
-    """What nodes call this queue in their data directories, and in the registry. A queue that is
-    declared again after it was deleted has another one. Empty, from an older node.
+    """The identifier of this queue in data directories and in the registry. A queue that is
+    deleted and declared again gets a new one. Empty: the answer is from an older node.
     """
     @property
     def ring(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReplicaInfo]:
@@ -495,7 +495,7 @@ class QueueInfo(google.protobuf.message.Message):
 
     @property
     def storage(self) -> Global___QueueStorage:
-        """The master's; only in the answer to GetQueue."""
+        """The master's storage. Set only in the answer to GetQueue."""
 
     def __init__(
         self,
@@ -565,9 +565,9 @@ class PublishOpen(google.protobuf.message.Message):
     PRODUCER_ID_FIELD_NUMBER: builtins.int
     queue: builtins.str
     producer_id: builtins.bytes
-    """Who retries under this id is recognised (guarantee G4). At most 64 bytes.
-    Empty: not idempotent, a repeat is enqueued again. A newer stream with the same
-    id ends this one.
+    """Identifies the producer over retries, so that a repeated message is enqueued once (guarantee
+    G4). At most 64 bytes. Empty: a repeat is enqueued again. A newer stream with the same id ends
+    this stream.
     """
     def __init__(
         self,
@@ -581,9 +581,8 @@ Global___PublishOpen: typing_extensions.TypeAlias = PublishOpen
 
 @typing.final
 class PublishBatch(google.protobuf.message.Message):
-    """Messages with the same attributes. Numbers: `first_sequence` is for the first
-    body, each next one has one more; batches follow each other without a gap,
-    a producer begins with 1.
+    """Messages with the same attributes. The first body has the sequence `first_sequence`, each further
+    body the next one. Batches follow each other without a gap, and a producer begins with 1.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -701,7 +700,7 @@ Global___Confirmed: typing_extensions.TypeAlias = Confirmed
 
 @typing.final
 class Rejected(google.protobuf.message.Message):
-    """Not enqueued, unless the reason is REASON_OUTCOME_UNKNOWN."""
+    """These messages were not enqueued. With REASON_OUTCOME_UNKNOWN they may have been."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -713,7 +712,7 @@ class Rejected(google.protobuf.message.Message):
     reason: ringmq.v1.common_pb2.Reason.ValueType
     message: builtins.str
     retryable: builtins.bool
-    """The same batch may be sent again, after this time."""
+    """Whether the same batch may be sent again, and how long to wait before."""
     retry_after_ms: builtins.int
     @property
     def sequences(self) -> ringmq.v1.common_pb2.Range: ...
@@ -733,7 +732,7 @@ Global___Rejected: typing_extensions.TypeAlias = Rejected
 
 @typing.final
 class Moved(google.protobuf.message.Message):
-    """The stream ends well, but has to be opened again elsewhere."""
+    """The stream ends without an error; the client opens it again at the new master."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -807,8 +806,8 @@ class ConsumeOpen(google.protobuf.message.Message):
     CONSUMER_TAG_FIELD_NUMBER: builtins.int
     queue: builtins.str
     prefetch_messages: builtins.int
-    """How much may be unacknowledged on this stream. 0: the node's default
-    (1000 messages, 16 MiB). One message always passes, whatever its size.
+    """The most messages and bytes that may be unacknowledged on this stream. 0: the node's default
+    (1000 messages, 16 MiB). One message always passes, however large it is.
     """
     prefetch_bytes: builtins.int
     consumer_tag: builtins.str
@@ -826,9 +825,8 @@ Global___ConsumeOpen: typing_extensions.TypeAlias = ConsumeOpen
 
 @typing.final
 class Settle(google.protobuf.message.Message):
-    """Ranges are positions that this stream was given and has not settled yet. Any
-    other position ends the stream with
-    REASON_UNKNOWN_DELIVERY and settles nothing.
+    """Ranges of positions that were delivered on this stream and are not settled yet. With any other
+    position the whole message settles nothing, and REASON_UNKNOWN_DELIVERY ends the stream.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -840,11 +838,11 @@ class Settle(google.protobuf.message.Message):
     def ack(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
     @property
     def requeue(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]:
-        """Back to their places in the queue, to be delivered again."""
+        """These messages return to their places in the queue and are delivered again."""
 
     @property
     def discard(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]:
-        """Removed without having been processed."""
+        """These messages are removed, though no consumer has processed them."""
 
     def __init__(
         self,
@@ -859,8 +857,8 @@ Global___Settle: typing_extensions.TypeAlias = Settle
 
 @typing.final
 class ConsumeCancel(google.protobuf.message.Message):
-    """Deliveries stop. What is unacknowledged may still be settled; what is not
-    settled when the stream ends is requeued.
+    """Stops deliveries. Unacknowledged messages may still be settled; those that are left when the
+    stream ends are requeued.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -951,7 +949,7 @@ class Delivery(google.protobuf.message.Message):
     REDELIVERED_FIELD_NUMBER: builtins.int
     first_position: builtins.int
     redelivered: builtins.bool
-    """They may have been delivered before."""
+    """These messages may have been delivered before."""
     @property
     def bodies(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
     @property
@@ -988,8 +986,8 @@ Global___Deliveries: typing_extensions.TypeAlias = Deliveries
 
 @typing.final
 class Settled(google.protobuf.message.Message):
-    """These acks and discards are on disk wherever a confirmed message would be:
-    the messages will not come again.
+    """These acks and discards are on the disks of as many replicas as a confirmed message would be, so
+    the messages never come again.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

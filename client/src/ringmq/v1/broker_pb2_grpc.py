@@ -111,22 +111,22 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetQueueMode(self, request, context):
-        """For every replica, from now on; what is under way goes on. Answers when the
-        master keeps its messages so.
+        """Changes the mode of every replica. Publishing and consuming go on meanwhile. The call returns
+        when the master keeps its messages in the new mode.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def LocateQueue(self, request, context):
-        """Where the master is.
+        """The node and address of the queue's master.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMessages(self, request, context):
-        """A few messages at once, without a subscription.
+        """Returns a few messages without a subscription.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -4,9 +4,9 @@ isort:skip_file
 The service that publishers and consumers use. Any node takes any call and
 relays it to the master of the queue; `LocateQueue` saves the detour.
 
-Unary calls want a deadline (the node's own maximum applies without one).
-Streams have no deadline; both ends send a Heartbeat when they have sent
-nothing else for `heartbeat_ms`, and give up after three of silence.
+A unary call should carry a deadline; without one the node applies its own maximum. A stream has
+no deadline. Either end sends a Heartbeat after `heartbeat_ms` without another message, and
+gives the stream up after three such intervals of silence.
 """
 
 import abc
@@ -267,15 +267,15 @@ class BrokerStub(typing.Generic[_BrokerDeclareQueueType, _BrokerDeleteQueueType,
     GetQueue: _BrokerGetQueueType
 
     SetQueueMode: _BrokerSetQueueModeType
-    """For every replica, from now on; what is under way goes on. Answers when the
-    master keeps its messages so.
+    """Changes the mode of every replica. Publishing and consuming go on meanwhile. The call returns
+    when the master keeps its messages in the new mode.
     """
 
     LocateQueue: _BrokerLocateQueueType
-    """Where the master is."""
+    """The node and address of the queue's master."""
 
     GetMessages: _BrokerGetMessagesType
-    """A few messages at once, without a subscription."""
+    """Returns a few messages without a subscription."""
 
     Publish: _BrokerPublishType
     """One queue, one producer. First request: Open. Then batches."""
@@ -359,8 +359,8 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.broker_pb2.SetQueueModeRequest,
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.broker_pb2.SetQueueModeResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.SetQueueModeResponse]]:
-        """For every replica, from now on; what is under way goes on. Answers when the
-        master keeps its messages so.
+        """Changes the mode of every replica. Publishing and consuming go on meanwhile. The call returns
+        when the master keeps its messages in the new mode.
         """
 
     @abc.abstractmethod
@@ -369,7 +369,7 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.broker_pb2.LocateQueueRequest,
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.broker_pb2.LocateQueueResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.LocateQueueResponse]]:
-        """Where the master is."""
+        """The node and address of the queue's master."""
 
     @abc.abstractmethod
     def GetMessages(
@@ -377,7 +377,7 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.broker_pb2.GetMessagesRequest,
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.broker_pb2.GetMessagesResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.GetMessagesResponse]]:
-        """A few messages at once, without a subscription."""
+        """Returns a few messages without a subscription."""
 
     @abc.abstractmethod
     def Publish(

@@ -55,20 +55,18 @@ class RingServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Link(self, request_iterator, context):
-        """The link from one node to another: the frames of all rings that the caller sends to
-        the callee flow down in requests; the handshake's answer, credit and heartbeats flow up
-        in responses. What `frames` holds is described in gm/src/ringmq_gm/wire.py and
-        frames.py; gm writes and reads these messages by hand, so that an op is copied, not
-        parsed.
+        """The link from one node to another. Requests carry the frames of all rings from the caller to
+        the callee; responses carry the handshake's answer, credit and heartbeats back. The contents of
+        `frames` are described in gm's modules `wire` and `frames`. gm writes and reads these messages
+        by hand, so that an op is copied and never parsed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchState(self, request, context):
-        """What a joining replica lacks: the state of the queue as of one op, then the
-        messages that it asked for. These also replace what has been damaged on disk; any
-        synchronised member gives them.
+        """A joining replica fetches the state of the queue as of one op, then the messages that it lacks.
+        A replica with damaged messages fetches only these. Any synchronised member answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

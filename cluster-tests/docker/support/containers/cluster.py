@@ -1,4 +1,4 @@
-"""A cluster in containers, and what can happen to it, as verbs.
+"""A cluster in containers, and its faults as verbs.
 
     with Cluster(ringmq_nodes(image), etcd_image=base) as cluster:
         cluster.kill("node1")
@@ -159,7 +159,7 @@ class Cluster:
         return self._members[name].links[RING][1]
 
     def status(self, name: str) -> str:
-        """What the engine says of the member: `running`, `paused`, `exited`, ..."""
+        """The state of the member's container: `running`, `paused`, `exited`, ..."""
         return self._members[name].status()
 
     def exit_code(self, name: str) -> int:
@@ -191,7 +191,7 @@ class Cluster:
                     raise ClusterError(f"{name} {how}\n{self.logs(name)}")
                 time.sleep(POLL_SECONDS)
 
-    # -- what happens to members -----------------------------------------------------------------
+    # -- the nemesis -----------------------------------------------------------------------------
 
     def kill(self, *names: str, signal: str = "SIGKILL") -> None:
         """Send the signal to the members, all at once, and wait until they have exited.
@@ -236,7 +236,7 @@ class Cluster:
     def disconnect(self, name: str, *networks: str) -> None:
         """Cut the member off from `RING` or `REGISTRY` (default: from both).
 
-        What it sends there afterwards goes nowhere, and open connections are not told. Its clients
+        Packets it sends there afterwards go nowhere, and open connections are not told. Its clients
         stay: `ValueError` for another network.
         """
         member = self._members[name]
@@ -255,7 +255,7 @@ class Cluster:
             member.cut.remove(network)
 
     def heal(self) -> None:
-        """Undo whatever is still wrong (paused, cut off, exited) and wait until all serve."""
+        """Undo all faults (paused, cut off, exited) and wait until every member serves."""
         for name, member in self._members.items():
             if member.cut:
                 self.connect(name)
@@ -284,7 +284,7 @@ class Cluster:
 
         It is on the client networks of the nodes in `reach` (default: all) and on no other, and the
         nodes' names lead there: an advertised address that a node tells it is one that it can
-        reach, whatever became of the ring. What it sends to the other nodes goes nowhere. `files`
+        reach, even while the ring is cut. Its packets to the other nodes go nowhere. `files`
         of this machine are readable in it under the given paths. The image's entry point is not
         used.
         """
@@ -318,7 +318,7 @@ class Cluster:
         return raw.decode(errors="replace")
 
     def report(self) -> str:
-        """For a failed test: each member's state, what it is cut from, and its last lines."""
+        """For a failed test: each member's state, the networks cut from it, its last lines."""
         parts = []
         for name, member in self._members.items():
             cut = f", cut from {', '.join(sorted(member.cut))}" if member.cut else ""

@@ -18,7 +18,7 @@ class ClusterError(AssertionError):
 
 @dataclass(frozen=True)
 class Output:
-    """What a command in a container printed (both streams) and how it ended."""
+    """The output of a command in a container (both streams), and its exit code."""
 
     exit_code: int
     text: str

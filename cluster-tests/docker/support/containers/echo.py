@@ -1,8 +1,8 @@
-"""A member that only answers: what the helper itself is tested with, before and without a broker.
+"""A member that only answers, for the tests of the helper itself: they need no broker.
 
 It runs inside the container as `python3 -c`, so it needs no more than a base image. GET / tells its
-name and how often it has started on this data; GET /fetch/HOST/PORT/PATH tells what it sees there,
-or with status 502 why it sees nothing.
+name and how often it has started on this data; GET /fetch/HOST/PORT/PATH fetches that page itself,
+or answers 502 with the reason why it can't.
 """
 
 import json
@@ -75,7 +75,7 @@ def sees(address: str, host: str, port: int = NODE_PORT, path: str = "") -> bool
 
 
 def why_not_answering(address: str) -> str | None:
-    """None if the member answers, else what happened."""
+    """None if the member answers, else the error."""
     try:
         ask(address)
     except OSError as error:

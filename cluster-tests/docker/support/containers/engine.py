@@ -65,7 +65,7 @@ def remove_run(client: docker.DockerClient, run_id: str) -> None:
 
 
 def remove_dead_runs(client: docker.DockerClient) -> list[str]:
-    """Remove what runs of this host left whose process is gone. Returns their ids."""
+    """Remove the leftovers of this host's runs whose process is gone. Returns their ids."""
     host = socket.gethostname()
     dead: set[str] = set()
     listed = [

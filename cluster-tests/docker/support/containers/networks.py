@@ -1,6 +1,6 @@
 """The networks of a cluster in containers, laid out so that a cut is a cut.
 
-    ring       nodes only: what they send each other. Internal: it leads nowhere else.
+    ring       the traffic between nodes. Internal: it leads nowhere else.
     registry   nodes and etcd. Internal, too.
     <member>   one for each member: its published port, and so its clients.
 

@@ -46,7 +46,7 @@ ENDLESS = 2**40
 
 @dataclass(frozen=True)
 class Produced:
-    """What one producer has published, by the index of the body, and what of it was confirmed.
+    """One producer's published messages, by index of the body, and which of them were confirmed.
 
     `confirmed` holds (first, last) pairs, counted from the producer's own first body.
     """
@@ -58,7 +58,7 @@ class Produced:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a client is told, as JSON in its only argument.
+    """A client's task, as JSON in its only argument.
 
     `nodes`: how many replicas make the ring whole. `rate` is messages per second. `produced` is
     what `drain` is to find; the producer of `publish` has one entry of its own.
@@ -91,7 +91,7 @@ class Settings:
 
 
 class Run:
-    """One run: a role's course, and what is known of it at any moment."""
+    """One run: the course of a role, and its record at any moment."""
 
     def __init__(self, client: ringmq.Client, settings: Settings) -> None:
         self.client = client
@@ -126,7 +126,7 @@ class Run:
     # -- publishing --------------------------------------------------------------------------------
 
     async def publish(self, publisher: Publisher) -> None:
-        """Until it is enough; what became of it goes into the facts.
+        """Publishes until SIGTERM or `count`; the outcome goes into the facts.
 
         `confirmed_at`: when the last confirm came; `given_at`: when its messages had been handed to
         the client.

@@ -1,4 +1,4 @@
-"""What runs in the containers of a cluster: RingMQ's nodes, and the etcd that they share."""
+"""The programs in the containers of a cluster: RingMQ's nodes, and the etcd that they share."""
 
 import json
 import urllib.request
@@ -12,7 +12,7 @@ ETCD_PORT = 2379
 NODE_PORT = 7800
 DATA = "/data"
 
-# What a machine with a registry uses; deploy/Dockerfile and deploy/compose.yaml name the same.
+# The images on a machine with an image registry; deploy/Dockerfile and compose.yaml name the same.
 REGISTRY_BASE = "python:3.12-slim"
 REGISTRY_ETCD = "quay.io/coreos/etcd:v3.5.21"
 
@@ -73,7 +73,7 @@ def etcd_server(image: str) -> Workload:
 
 
 def why_etcd_not_healthy(address: str) -> str | None:
-    """None if the etcd at `address` can commit, else what it said."""
+    """None if the etcd at `address` can commit, else its answer."""
     try:
         with urllib.request.urlopen(
             f"http://{address}/health", timeout=READY_CALL_SECONDS_MAX

@@ -1,4 +1,4 @@
-"""Whole clusters of real processes, what is done to them, and what is judged.
+"""Whole clusters of real processes: faults, clients beside them, and the judgement at the end.
 
 @scenario(deadline_s=30)
 async def test_killed_master(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Three nodes as processes on loopback, and what one does to them.
+"""Three nodes as processes on loopback, and the faults and questions of a test, as verbs.
 
 When the block is left, every process is ended by its own pid, whatever state it is in. Then the
 nodes' logs are judged: an error or a traceback in one of them fails the test, unless the test has
@@ -36,7 +36,7 @@ NODES = ("a", "b", "c")
 NODE_PORT = 7800
 READY_S_MAX = 20.0
 LOG_LINES_SHOWN = 40
-# Shorter than a node's defaults, so that what depends on them fits a test.
+# Shorter than a node's defaults, so that a failover fits a test.
 SETTINGS: dict[str, object] = {"ring_timeout_s": 1.5, "lease_s": 3.0, "heartbeat_s": 1.0}
 
 
@@ -53,9 +53,9 @@ class Cluster:
         network: Network | None = None,
         **settings: object,
     ) -> None:
-        """`proxied`: nodes advertise a proxy of their own, so that all that goes to one,
-        from clients and from other nodes, can be held or cut by `proxies[name]`.
-        `network`: each node is in its own namespace; so must be whoever talks to it."""
+        """`proxied`: each node advertises a proxy of its own. `proxies[name]` can hold or cut all
+        connections to the node, those of clients and of other nodes.
+        `network`: each node is in a network namespace, and its clients must be in one, too."""
         self.folder = folder
         self.registry = registry or f"sqlite:///{folder / 'registry.db'}"
         self.listens = dict(zip(nodes, free_ports(len(nodes)), strict=True))
@@ -127,7 +127,7 @@ class Cluster:
         return self.folder / name
 
     def command(self, name: str, **settings: object) -> list[str]:
-        """What starts a node; `settings` win over the cluster's."""
+        """The command that starts a node; `settings` win over the cluster's."""
         values: dict[str, object] = {
             "node": name,
             "registry": self.registry,
@@ -180,7 +180,7 @@ class Cluster:
         return self.folder / f"{name}.log"
 
     def log(self, name: str, lines: int = LOG_LINES_SHOWN) -> str:
-        """The end of what a node has written."""
+        """The last lines of a node's log."""
         path = self._log_path(name)
         if not path.exists():
             return ""
@@ -191,7 +191,7 @@ class Cluster:
         self._expected.demanded.append(pattern)
 
     def allow_log(self, pattern: str) -> None:
-        """A node may log an error that matches: it depends on what the fault meets."""
+        """A node may log an error that matches, depending on the moment of the fault."""
         self._expected.allowed.append(pattern)
 
     # --- the nemesis ---
@@ -275,7 +275,7 @@ class Cluster:
             await client.promote_mirror(queue, node)
 
     async def replica(self, queue: str, node: str) -> admin.Replica:
-        """What a node itself holds of a queue."""
+        """The replica of a queue on one node, as the node itself reports it."""
         async with grpc.aio.insecure_channel(self._listen(node)) as channel:
             call: Any = channel.unary_unary(
                 "/ringmq.v1.Admin/GetReplica",

@@ -63,7 +63,7 @@ class Network:
         return f"10.77.0.{self._hosts[host]}"
 
     def inside(self, host: str) -> list[str]:
-        """What to put before a command so that it runs on `host`; its pid is the command's."""
+        """The words before a command that runs it on `host`; its pid is then the command's."""
         return ["ip", "netns", "exec", self._name(host)]
 
     def cut(self, one: str, *others: str) -> None:

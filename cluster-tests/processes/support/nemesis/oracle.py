@@ -1,8 +1,8 @@
-"""What a test saw come out of a queue, and what it may conclude from that.
+"""The messages that a test saw delivered, and its judgement of them.
 
-The oracle, in one sentence: every confirmed message is delivered, at one position only,
-in the order in which it was published, and what comes again says so; a message that was
-never confirmed may be there, once, or not.
+The oracle, in one sentence: every confirmed message is delivered, at one position only, in the
+order of publishing, and marked if it comes again; a message that was never confirmed may be there,
+once, or not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ringmq import Batch
 
 
 class Published(Protocol):
-    """What a publisher knows of its own messages, by their numbers."""
+    """A publisher's record of its own messages, by their numbers."""
 
     tag: str
     attempted: int
@@ -28,7 +28,7 @@ class Delivered:
 
     # (tag, number) -> the positions at which it was seen: one, or it was enqueued twice.
     positions: dict[tuple[str, int], set[int]] = field(default_factory=dict)
-    # position -> what is there.
+    # position -> the (tag, number) of the message there.
     at: dict[int, tuple[str, int]] = field(default_factory=dict)
     repeats: int = 0
     faults: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Delivered:
                 self._last[stream] = position
 
     def merge(self, other: Delivered) -> None:
-        """What another test client saw of the same queue."""
+        """Adds the deliveries that another test client saw from the same queue."""
         for position, key in other.at.items():
             if self.at.setdefault(position, key) != key:
                 self.faults.append(f"position {position}: {self.at[position]} and {key}")

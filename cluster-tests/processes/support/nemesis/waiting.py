@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a deadline that says what did not come about."""
+"""Waiting for a condition, with a deadline that names the condition it missed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ DETAILS_KEY = "grpc-status-details-bin"
 
 
 class Refusal(Exception):
-    """How a call ended: the gRPC code, and what its ErrorInfo says."""
+    """A call that ended with an error: the gRPC code and the parts of its ErrorInfo."""
 
     def __init__(self, error: grpc.aio.AioRpcError) -> None:
         super().__init__(error.details())

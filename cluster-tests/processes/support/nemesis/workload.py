@@ -15,8 +15,8 @@ _tags = count(1)
 
 BATCH_MESSAGES = 20
 BATCHES_AT_ONCE = 4
-# Keeps the load below what two cores can carry beside three nodes: what is tested here
-# is what comes out, not how fast.
+# Keeps the load below the capacity of two cores beside three nodes. The tests judge which messages
+# come out, not how fast.
 PAUSE_S = 0.004
 MESSAGE_DEADLINE_S = 40.0
 
@@ -143,7 +143,7 @@ class Publishing:
 
 
 class Consuming:
-    """Consumes and acks until the block is left; `delivered` has what came."""
+    """Consumes and acks until the block is left; `delivered` has the deliveries."""
 
     def __init__(
         self, seeds: list[str], queue: str, *, prefetch: int = 500, ack: bool = True

@@ -3,7 +3,7 @@
 isort:skip_file
 The part of etcd v3's API that the registry speaks: ranges, transactions,
 watches and leases. Names and numbers are etcd's (etcdserverpb), so that any
-etcd from 3.4 on understands it; what is not used here is left out.
+etcd from 3.4 on understands it; fields that the registry does not use are left out.
 """
 
 import builtins
@@ -311,7 +311,7 @@ class CompactionRequest(google.protobuf.message.Message):
     PHYSICAL_FIELD_NUMBER: builtins.int
     revision: builtins.int
     physical: builtins.bool
-    """Answer only once it is done on disk."""
+    """Answer only once the compaction is done on disk."""
     def __init__(
         self,
         *,
@@ -493,7 +493,7 @@ class LeaseGrantResponse(google.protobuf.message.Message):
     ERROR_FIELD_NUMBER: builtins.int
     ID: builtins.int
     TTL: builtins.int
-    """What was granted, which may be more than was asked for. In seconds."""
+    """The granted time in seconds, which may be more than the requested one."""
     error: builtins.str
     @property
     def header(self) -> Global___ResponseHeader: ...

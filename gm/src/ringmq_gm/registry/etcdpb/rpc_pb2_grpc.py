@@ -67,7 +67,7 @@ class KVServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Compact(self, request, context):
-        """Forgets what was overwritten before a revision. The tests drive it; an
+        """Drops the versions of keys that were overwritten before a revision. Only the tests call it; an
         operator's etcd compacts by itself.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -3,7 +3,7 @@
 isort:skip_file
 The part of etcd v3's API that the registry speaks: ranges, transactions,
 watches and leases. Names and numbers are etcd's (etcdserverpb), so that any
-etcd from 3.4 on understands it; what is not used here is left out.
+etcd from 3.4 on understands it; fields that the registry does not use are left out.
 """
 
 import abc
@@ -114,7 +114,7 @@ class KVStub(typing.Generic[_KVRangeType, _KVTxnType, _KVCompactType]):
     Txn: _KVTxnType
 
     Compact: _KVCompactType
-    """Forgets what was overwritten before a revision. The tests drive it; an
+    """Drops the versions of keys that were overwritten before a revision. Only the tests call it; an
     operator's etcd compacts by itself.
     """
 
@@ -154,7 +154,7 @@ class KVServicer(metaclass=abc.ABCMeta):
         request: ringmq_gm.registry.etcdpb.rpc_pb2.CompactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse]]:
-        """Forgets what was overwritten before a revision. The tests drive it; an
+        """Drops the versions of keys that were overwritten before a revision. Only the tests call it; an
         operator's etcd compacts by itself.
         """
 
