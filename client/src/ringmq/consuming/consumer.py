@@ -10,13 +10,13 @@ anyway.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.route import Route
-from ringmq.consuming.settling import AwaitedSettle, Settling, Verb
+from ringmq.consuming.reception import Reception
+from ringmq.consuming.settling import Settling, Verb
 from ringmq.consuming.stream import ConsumerSpeaker, opening_of
 from ringmq.errors import (
     BadRequestError,
@@ -28,7 +28,6 @@ from ringmq.errors import (
 from ringmq.model.messages import Batch, Message
 from ringmq.streams.keeper import Keeper
 from ringmq.streams.lifetime import Lifetime
-from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.ranges import Range
 
 
@@ -54,28 +53,22 @@ class Consumer:
             raise BadRequestError("a prefetch is 0 (the node's default) or more")
         self.queue = queue
         self.deadline_s = deadline_s
-        self.consumer_tag = consumer_tag
         self._on_close = on_close
-        self._loop = asyncio.get_running_loop()
         self._name = f"ringmq-consumer-{queue}"
         self._settling = Settling()
         self._lifetime = Lifetime("consumer", self._failed)
+        self._reception = Reception(self._lifetime, self._settling, consumer_tag)
         opening = opening_of(
             queue, prefetch=prefetch, prefetch_bytes=prefetch_bytes, consumer_tag=consumer_tag
         )
-        speaker = ConsumerSpeaker(opening, self, self._lifetime, self._settling)
+        speaker = ConsumerSpeaker(
+            opening,
+            self._reception,
+            self._settling,
+            self._lifetime,
+            on_refusal=self._refused,
+        )
         self._keeper = Keeper(speaker, Route(nodes, queue), self._name)
-        # Why the newest stream broke; told if there is none within the deadline.
-        self._trouble: RingMQError | None = None
-        #: The number of the present stream, or the last one; the first is 1.
-        self.generation = 0
-        #: Whether acks may go out on it.
-        self.live = False
-        self._batches: deque[Batch] = deque()
-        self._arrived = asyncio.Event()
-        self._iterating = False
-        # The callers that wait for an ack: True when it is safe, False when nobody will know.
-        self._answers: dict[AwaitedSettle, asyncio.Future[bool]] = {}
 
     # --- life ---
 
@@ -98,7 +91,7 @@ class Consumer:
             await self._lifetime.wait_opened(self.deadline_s)
         except TimeoutError:
             await self.close()
-            raise self._trouble or TimedOutError(
+            raise self._reception.trouble or TimedOutError(
                 f"queue {self.queue!r}: no stream within {self.deadline_s:g} s"
             ) from None
         except BaseException:
@@ -108,18 +101,20 @@ class Consumer:
     async def close(self) -> None:
         """Sends the noted acks and ends the stream. Iteration ends. Idempotent."""
         if self._lifetime.close():
-            self._end_iteration()
+            self._reception.end_iteration()
             await self._lifetime.end(self._keeper)
             self._on_close(self)
 
     def _failed(self, error: RingMQError) -> None:
         """The keeper is gone, and so can't say that the stream is over."""
-        self._end_iteration()
-        self.on_stream_ended(error)
+        self._reception.end_iteration()
+        self._reception.stream_ended(error)
 
-    def _end_iteration(self) -> None:
-        self._batches.clear()
-        self._arrived.set()
+    def _refused(self, error: RingMQError) -> None:
+        """No node will have the stream. Without a queue to consume from there is no way on."""
+        self._lifetime.fail(error)
+        self._reception.end_iteration()
+        self._keeper.stop()
 
     # --- batches ---
 
@@ -134,31 +129,17 @@ class Consumer:
 
     async def next_batch(self, timeout_s: float | None = None) -> Batch | None:
         """The next batch; None when the consumer is closed, or nothing came in `timeout_s`."""
-        if not self._batches:
+        if not self._reception.has_batches:
             try:
                 async with asyncio.timeout(timeout_s):
-                    await self._wait_batch()
+                    await self._reception.wait_batch()
             except TimeoutError:
                 return None
         if self._lifetime.over:
             if isinstance(self._lifetime.reason, ClosedError):
                 return None
             raise self._lifetime.reason.copy()
-        batch = self._batches.popleft()
-        self._settling.hand_out(batch.positions)
-        return batch
-
-    async def _wait_batch(self) -> None:
-        if self._iterating:
-            raise RuntimeError("a consumer is iterated by one task at a time")
-        self._iterating = True
-        try:
-            # A batch that came may be gone again: its stream broke before this task ran.
-            while not self._batches and not self._lifetime.over:
-                self._arrived.clear()
-                await self._arrived.wait()
-        finally:
-            self._iterating = False
+        return self._reception.take_batch()
 
     # --- settling ---
 
@@ -220,7 +201,7 @@ class Consumer:
             generation = what.generation
         else:
             ranges = [(what, what if last is None else last)]
-        if self._lifetime.closing or generation != self.generation or not self.live:
+        if self._lifetime.closing or generation != self.generation or not self._reception.live:
             return False
         unknown = self._settling.unknown(ranges)
         if unknown:
@@ -237,62 +218,26 @@ class Consumer:
         return await self._wait_settled(verb, ranges, wait_s)
 
     async def _wait_settled(self, verb: Verb, ranges: Sequence[Range], wait_s: float) -> bool:
-        awaited = self._settling.wait(ranges)
-        answer: asyncio.Future[bool] = self._loop.create_future()
-        self._answers[awaited] = answer
         try:
             async with asyncio.timeout(wait_s):
-                return await answer
+                return await self._reception.wait_settled(ranges)
         except TimeoutError:
             raise TimedOutError(
                 f"queue {self.queue!r}: not known after {wait_s:g} s whether the {verb.value} is "
                 "safe: these messages may be delivered again"
             ) from None
-        finally:
-            del self._answers[awaited]
-            self._settling.forget(awaited)
-
-    # --- events of the stream, see `Receiver` ---
-
-    def on_opened(self, consumer_tag: str) -> None:
-        self.generation += 1
-        self.live = True
-        self.consumer_tag = consumer_tag
-        self._trouble = None
-
-    def on_deliveries(self, deliveries: Sequence[broker.Delivery]) -> None:
-        if not self._lifetime.over:
-            batch = Batch.from_wire(deliveries, self.generation)
-            if batch:
-                self._batches.append(batch)
-                self._arrived.set()
-
-    def on_settled(self, ranges: Sequence[Range]) -> None:
-        self._answer(self._settling.settled(ranges), safe=True)
-
-    def on_moved(self) -> None:
-        # The notes still go out; an ack from now on would be too late.
-        self.live = False
-
-    def on_stream_ended(self, trouble: RingMQError | None) -> None:
-        """Unsettled messages come again on the next stream, if there is one."""
-        self._trouble = trouble or self._trouble
-        self.live = False
-        self._batches.clear()
-        self._answer(self._settling.stream_ended(), safe=False)
-
-    def on_refusal(self, error: RingMQError) -> None:
-        self._lifetime.fail(error)
-        self._end_iteration()
-        self._keeper.stop()
-
-    def _answer(self, ended: Sequence[AwaitedSettle], *, safe: bool) -> None:
-        for awaited in ended:
-            answer = self._answers[awaited]
-            if not answer.done():
-                answer.set_result(safe)
 
     # --- its state ---
+
+    @property
+    def consumer_tag(self) -> str:
+        """The user's, or the one that the node has chosen."""
+        return self._reception.consumer_tag
+
+    @property
+    def generation(self) -> int:
+        """The number of the present stream, or the last one; the first is 1."""
+        return self._reception.generation
 
     @property
     def unsettled_messages(self) -> int:

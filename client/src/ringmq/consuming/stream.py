@@ -1,15 +1,15 @@
-"""A consumer's stream: wire messages to events of the consumer, and notes to wire messages."""
+"""A consumer's stream: wire messages to events of the reception, and notes to wire messages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 import grpc.aio
 
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
+from ringmq.consuming.reception import Reception
 from ringmq.consuming.settling import Settling, Verb
 from ringmq.errors import ProtocolError, RingMQError
 from ringmq.streams.lifetime import Lifetime
@@ -19,40 +19,23 @@ from ringmq.v1 import common_pb2 as common
 from ringmq_base.ranges import Range
 
 
-class Receiver(Protocol):
-    """The events of a consumer's stream. None of them blocks."""
-
-    def on_opened(self, consumer_tag: str) -> None: ...
-
-    def on_deliveries(self, deliveries: Sequence[broker.Delivery]) -> None: ...
-
-    def on_settled(self, ranges: Sequence[Range]) -> None: ...
-
-    def on_moved(self) -> None:
-        """Deliveries of this stream can't be acked any more."""
-
-    def on_stream_ended(self, trouble: RingMQError | None) -> None: ...
-
-    def on_refusal(self, error: RingMQError) -> None: ...
-
-    @property
-    def live(self) -> bool:
-        """Whether acks may still go out on this stream."""
-        ...
-
-
 class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
+    """`on_refusal` is called when no node will have the stream."""
+
     def __init__(
         self,
         opening: broker.ConsumeOpen,
-        receiver: Receiver,
-        lifetime: Lifetime,
+        reception: Reception,
         settling: Settling,
+        lifetime: Lifetime,
+        *,
+        on_refusal: Callable[[RingMQError], None],
     ) -> None:
         self._opening = opening
-        self._receiver = receiver
-        self._lifetime = lifetime
+        self._reception = reception
         self._settling = settling
+        self._lifetime = lifetime
+        self._on_refusal = on_refusal
         self._cancel_sent = False
 
     def start_call(
@@ -73,17 +56,17 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         if opened.consumer_tag:
             # Chosen by the node. The next stream asks for the same.
             self._opening.consumer_tag = opened.consumer_tag
-        self._receiver.on_opened(self._opening.consumer_tag)
+        self._reception.opened(self._opening.consumer_tag)
         self._lifetime.opened()
         return opened.heartbeat_ms
 
     def received(self, response: broker.ConsumeResponse) -> bool:
         kind = response.WhichOneof("response")
         if kind == "deliveries":
-            self._receiver.on_deliveries(response.deliveries.deliveries)
+            self._reception.delivered(response.deliveries.deliveries)
         elif kind == "settled":
             positions = response.settled.positions
-            self._receiver.on_settled([(each.first, each.last) for each in positions])
+            self._reception.settled([(each.first, each.last) for each in positions])
         elif kind == "cancelled" and not self._lifetime.closing:
             raise from_reason(
                 response.cancelled.reason or common.REASON_QUEUE_NOT_FOUND,
@@ -104,18 +87,18 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         return broker.ConsumeRequest(heartbeat=broker.Heartbeat())
 
     def moved(self) -> None:
-        self._receiver.on_moved()
+        self._reception.moved()
 
     @property
     def finishing(self) -> bool:
-        return self._lifetime.closing or not self._receiver.live
+        return self._lifetime.closing or not self._reception.live
 
     def ended(self, trouble: RingMQError | None) -> float:
-        self._receiver.on_stream_ended(trouble)
+        self._reception.stream_ended(trouble)
         return 0.0
 
     def refused(self, error: RingMQError) -> None:
-        self._receiver.on_refusal(error)
+        self._on_refusal(error)
 
 
 def opening_of(

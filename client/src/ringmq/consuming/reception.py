@@ -1,0 +1,115 @@
+"""The deliveries of a consumer's streams on their way to the user, and the answers to its acks.
+
+Written by the stream's events, read by the consumer's calls. Each stream is a *generation*, and
+nothing of one survives into the next: batches that the user hasn't taken are dropped, because the
+node delivers them again, and callers that wait for acks learn that nobody will know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from ringmq.consuming.settling import AwaitedSettle, Settling
+from ringmq.errors import RingMQError
+from ringmq.model.messages import Batch
+from ringmq.streams.lifetime import Lifetime
+from ringmq.v1 import broker_pb2 as broker
+from ringmq_base.ranges import Range
+
+
+class Reception:
+    """`consumer_tag` is the user's, or empty; from the first stream on, the node's."""
+
+    def __init__(self, lifetime: Lifetime, settling: Settling, consumer_tag: str) -> None:
+        #: The number of the present stream, or the last one; the first is 1.
+        self.generation = 0
+        #: Whether acks may still go out on it.
+        self.live = False
+        self.consumer_tag = consumer_tag
+        #: Why the newest stream broke; None if none did since one was opened.
+        self.trouble: RingMQError | None = None
+        self._lifetime = lifetime
+        self._settling = settling
+        self._batches: deque[Batch] = deque()
+        self._arrived = asyncio.Event()
+        self._iterating = False
+        # The callers that wait for an ack: True when it is safe, False when nobody will know.
+        self._answers: dict[AwaitedSettle, asyncio.Future[bool]] = {}
+
+    # --- calls of the consumer ---
+
+    @property
+    def has_batches(self) -> bool:
+        return bool(self._batches)
+
+    def take_batch(self) -> Batch:
+        """The first batch, whose messages are held by the user from now on."""
+        batch = self._batches.popleft()
+        self._settling.hand_out(batch.positions)
+        return batch
+
+    async def wait_batch(self) -> None:
+        """Returns when there is a batch, or there will be none."""
+        if self._iterating:
+            raise RuntimeError("a consumer is iterated by one task at a time")
+        self._iterating = True
+        try:
+            # A batch that came may be gone again: its stream broke before this task ran.
+            while not self._batches and not self._lifetime.over:
+                self._arrived.clear()
+                await self._arrived.wait()
+        finally:
+            self._iterating = False
+
+    async def wait_settled(self, ranges: Sequence[Range]) -> bool:
+        """True when the node has reported `ranges` as safe, False if the stream ended before."""
+        awaited = self._settling.wait(ranges)
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._answers[awaited] = answer
+        try:
+            return await answer
+        finally:
+            del self._answers[awaited]
+            self._settling.forget(awaited)
+
+    def end_iteration(self) -> None:
+        """The lifetime is over: the task that waits for a batch has to see it."""
+        self._batches.clear()
+        self._arrived.set()
+
+    # --- events of the stream ---
+
+    def opened(self, consumer_tag: str) -> None:
+        self.generation += 1
+        self.live = True
+        self.consumer_tag = consumer_tag
+        self.trouble = None
+
+    def delivered(self, deliveries: Sequence[broker.Delivery]) -> None:
+        # After a close the stream lives on until the acks are written. Its deliveries go back.
+        if not self._lifetime.over:
+            batch = Batch.from_wire(deliveries, self.generation)
+            if batch:
+                self._batches.append(batch)
+                self._arrived.set()
+
+    def settled(self, ranges: Sequence[Range]) -> None:
+        self._answer(self._settling.settled(ranges), safe=True)
+
+    def moved(self) -> None:
+        """The notes still go out on this stream; an ack from now on would be too late for it."""
+        self.live = False
+
+    def stream_ended(self, trouble: RingMQError | None) -> None:
+        self.trouble = trouble or self.trouble
+        self.live = False
+        self._batches.clear()
+        self._answer(self._settling.stream_ended(), safe=False)
+
+    def _answer(self, ended: Sequence[AwaitedSettle], *, safe: bool) -> None:
+        for awaited in ended:
+            answer = self._answers[awaited]
+            if not answer.done():
+                answer.set_result(safe)
