@@ -1,4 +1,4 @@
-"""What a group raises, by what the caller can do.
+"""The errors of a group, by the remedy of the caller.
 
 GroupError
 +-- RefusedError          a multicast can't be taken now; nothing was sent
@@ -19,7 +19,7 @@ from ringmq_gm.core.views import MemberId
 
 
 class GroupError(Exception):
-    """The root of what a group raises."""
+    """The root of all errors of a group."""
 
 
 class RefusedError(GroupError):

@@ -3,9 +3,9 @@
     nodes/<node>         leased: JSON {"incarnation": int, "address": "host:port", ...}
     incarnations/<node>  the last incarnation that was given out, decimal
 
-A node is in `nodes/` while it lives and can reach the registry. Everybody else
-reads off it where it listens, in which of its lives it is, and whether its lease
-has run out. What else a node wants to be known by goes into the same JSON.
+A node's record is in `nodes/` while the node lives and can reach the registry. The other nodes
+read there its address, in which of its lives it is, and whether its lease has run out. The same
+JSON carries further facts that the node wants the others to know.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NodeRecordError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """What a node says of itself. `extra` is JSON, and nothing to the group."""
+    """A node's own description. The group doesn't look into `extra`, which is JSON."""
 
     node: str
     incarnation: int
@@ -98,7 +98,7 @@ async def next_incarnation(registry: Registry, node: str) -> int:
 
 
 class LiveNodes:
-    """Keeps this node registered, and knows the others."""
+    """Keeps this node among the live ones, and knows the others."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class LiveNodes:
         lease_ttl_s: float,
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called when `records` has, and when `registered` has."""
+        """`changed` is called after each change of `records` or `registered`."""
         self.records: dict[str, NodeRecord] = {}
         self.registered = False
         # The first snapshot has been read.
@@ -155,7 +155,7 @@ class LiveNodes:
         return session
 
     async def _write(self, session: Session) -> bool:
-        """Whether it was written; else somebody else has written meanwhile."""
+        """Whether it was written. If not, the key was written by another process meanwhile."""
         key = NODES + self._me.node
         entry = await self._registry.get(key)
         if entry is not None:
@@ -197,5 +197,5 @@ async def _close(session: Session) -> None:
     try:
         await session.close()
     except RegistryError as error:
-        # It ends by itself when the lease runs out.
+        # The session ends by itself when its lease runs out.
         log.warning("the registry session could not be closed: %s", error)

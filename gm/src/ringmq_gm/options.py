@@ -1,4 +1,4 @@
-"""What can be set on a group, with the bounds in their units."""
+"""The settings of a group, with the bounds in their units."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringmq_gm.core.timing import Timing
 class GroupOptions:
     """All durations in seconds, all sizes in bytes."""
 
-    # A node that was not heard of for this long (up to a quarter more, by jitter) is down.
+    # A node that was silent for this long (up to a quarter more, by jitter) is down.
     ring_timeout_s: float = 2.0
     # After a link broke: how long one quick redial may take before the node is down.
     redial_s: float = 0.2
@@ -20,7 +20,7 @@ class GroupOptions:
     dial_timeout_s: float = 2.0
     # The longest pause between two dials of a node that is down.
     dial_pause_s_max: float = 1.0
-    # In this time a node has to take a window of what waits for it, or it is too slow for the ring.
+    # A node that takes less than a window of its frames in this time is too slow for the ring.
     slow_timeout_s: float = 10.0
     # A link to a node with which no ring is shared is closed after this.
     link_idle_s: float = 30.0
@@ -32,11 +32,11 @@ class GroupOptions:
     message_bytes: int = 256 * 1024
     # A larger frame travels in parts of this size. Below gRPC's default limit of 4 MiB.
     part_bytes: int = 1024 * 1024
-    # The largest op. The same on all nodes, or one may send what another refuses.
+    # The largest op. The same on all nodes: else one may send an op that another refuses.
     payload_bytes_max: int = 256 * 1024 * 1024
     # Per ring: ops that are not yet with every member. Beyond it multicast is refused.
     cache_bytes_max: int = CACHE_BYTES_MAX
-    # Per ring: what may wait to be handed to the master by `Ring.submit`.
+    # Per ring: payloads that wait to be handed to the master by `Ring.submit`.
     submit_bytes_max: int = 8 * 1024 * 1024
     timing: Timing = field(default_factory=Timing)
 

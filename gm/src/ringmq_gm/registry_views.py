@@ -1,19 +1,19 @@
 """The views of all rings, as the registry has them: learned, read afresh, proposed.
 
-What rings ask for while a call is under way goes into the next one: a node that
-dies costs a few round trips for all the rings that it was in, not one for each.
+Requests of rings that come while a call is under way go into the next one: a node that dies
+costs a few round trips for all the rings that it was in, not one for each.
 
-* Learned by a watch of `rings/`. A view is told once, and never an older one: each
-  key's revision decides, whichever way it came. An epoch that falls means that the
-  ring was deleted and made again between two looks; the old one is told its end.
-  A ring that isn't there is remembered until the watch has come to that revision: what
-  is read at an earlier one, of a ring that isn't known, is older than its deletion.
+* Learned by a watch of `rings/`. A view is told once, and never an older one after it: each
+  key's revision decides, whichever way it came. An epoch that falls means that the ring was
+  deleted and made again between two looks; the old ring is told its end. A ring that was found
+  absent is remembered until the watch has come to that revision; from then on a read of an unknown
+  ring at an earlier revision is ignored, as it is older than the deletion.
 * Read afresh by one `list` at a time (linearizable), repeated until it succeeds.
-* Proposed by compare-and-set on the revision at which the view of the epoch before
-  was read. All that waits goes in one commit. If that is refused, a look at the
-  registry tells who lost, and the rest goes again.
+* Proposed by compare-and-set on the revision at which the view of the epoch before was read. All
+  waiting proposals go in one commit. If that is refused, a read of the registry shows which of
+  them have lost, and the others go again.
 
-A commit that the registry did not take for sure (`RegistryUnavailableError`) is LOST, one
+A commit that the registry certainly did not take (`RegistryUnavailableError`) is LOST, one
 without an answer is UNKNOWN.
 """
 
@@ -57,7 +57,7 @@ def ring_key(ring: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The newest that was seen of a ring's key. `value` None: it isn't there."""
+    """The newest state of a ring's key that was seen. `value` None: the key is absent."""
 
     value: bytes | None
     revision: int
@@ -82,7 +82,7 @@ class RegistryViews:
         self._tell = tell
         self._fail = fail
         self._known: dict[str, _Known] = {}
-        # How far the watch is; and the absences that were found ahead of it.
+        # The revision that the watch has come to; and the rings found absent ahead of it.
         self._shown = 0
         self._absent: dict[str, None] = {}
         # The rings that are hosted here, and the epoch that each was told last.
@@ -101,14 +101,14 @@ class RegistryViews:
             tasks.create_task(self._refresh(), name="refreshing of views")
             tasks.create_task(self._commit(), name="proposing of views")
 
-    # --- what rings ask for ---
+    # --- for the rings ---
 
     def introduce(self, ring: str) -> None:
         """A ring is hosted from now on: it is told its view, now if one is known."""
         self._told[ring] = 0
         known = self._known.get(ring)
         if known is None or known.value is None:
-            # It may have been made a moment ago.
+            # The ring may have been made a moment ago, and the watch is late.
             self.refresh(ring)
         else:
             self._tell_view(ring, known.value)
@@ -119,7 +119,7 @@ class RegistryViews:
         self._to_refresh.pop(ring, None)
 
     async def wait_settled(self, ring: str) -> None:
-        """Returns when nothing that this ring proposed is under way."""
+        """Returns when no proposal of this ring is under way."""
         self._proposals = deque(item for item in self._proposals if item[0] != ring)
         async with self._batch_ended:
             await self._batch_ended.wait_for(lambda: ring not in self._under_way)
@@ -233,7 +233,7 @@ class RegistryViews:
         self._refresh_wanted.clear()
         rings, self._to_refresh = self._to_refresh, {}
         if not rings:
-            return  # They aren't hosted any more.
+            return  # The rings that asked aren't hosted any more.
         try:
             await self._look(tuple(rings))
         except BaseException:
@@ -291,7 +291,7 @@ class RegistryViews:
                     return
                 if await self._commit_once(batch):
                     return
-                # Some guard did not hold. Whose?
+                # Some guard did not hold: a read shows whose.
                 await self._look(tuple(batch))
             except RegistryUnavailableError:
                 self._end(batch, ProposalOutcome.LOST)
@@ -317,7 +317,7 @@ class RegistryViews:
         try:
             return View.decode(value).epoch
         except ViewError:
-            return -1  # Whoever hosts the ring was told.
+            return -1  # `_tell_view` ends the ring, if it is hosted here.
 
     async def _commit_once(self, batch: dict[str, Propose]) -> bool:
         """Whether the batch has come to an end."""
@@ -337,7 +337,7 @@ class RegistryViews:
             return False
         for (ring, proposal), put in zip(batch.items(), puts, strict=True):
             known = self._known.get(ring)
-            # The watch may have been faster, and further.
+            # The watch may have shown this commit already, or even a later one.
             if self._shown < revision if known is None else known.revision < revision:
                 self._known[ring] = _Known(put.value, revision)
                 if ring in self._told:

@@ -1,18 +1,18 @@
 """One ring as its owner sees it: the member core, and the effects carried out.
 
-The owner implements `Application` and gets a `Ring` from `Group.open`. All of it
-happens on the event loop, and nothing here awaits except where it says so.
+The owner implements `Application` and gets a `Ring` from `Group.open`. Everything happens on the
+event loop, and nothing awaits except `promote` and `wait_writable`.
 
-Effects are carried out in the order in which the core gave them, also when the
-application calls back from within one of its methods: what it causes is put
-behind what is left of the present effects, and all of it is done before the call
-returns. So `multicast` has delivered when it returns, and `watermarks` for an op
-may come before `multicast` has returned its number (in a ring of one).
+Effects are carried out in the order in which the core gave them, also when the application calls
+back from within one of its methods: the new effects are put behind those that are left, and all
+of them are carried out before the call returns. So `multicast` has delivered the op when it
+returns, and `watermarks` for an op may come before `multicast` has returned its number (in a
+ring of one).
 
-An exception out of the core or the application ends this member for good (its
-state can't be trusted): it is logged, `Group.run` raises `RingFailedError`, and so
-do `multicast`, `submit`, `promote` and `wait_writable` from then on. What only tells
-the ring something (`persisted`, `caught_up`, `want`) is ignored by one that has ended.
+An exception out of the core or the application ends this member for good, as its state can't be
+trusted: it is logged, `Group.run` raises `RingFailedError`, and so do `multicast`, `submit`,
+`promote` and `wait_writable` from then on. A ring that has ended ignores `persisted`,
+`caught_up` and `want`, which ask for no answer.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _REFUSED: dict[Refusal, type[RefusedError]] = {
 
 
 class Application(Protocol):
-    """What a ring's owner implements. Called on the event loop; none may block or await.
+    """The part that a ring's owner implements. Called on the event loop; none may block or await.
 
     Raising is fatal for the ring: there is no op that one member may skip.
     """
@@ -80,18 +80,18 @@ class Application(Protocol):
         ...
 
     def watermarks(self, received: int, persisted: int) -> None:
-        """On the master only: up to these numbers, ops are held by (on the disk of) every
-        synchronised member, and no fewer than `min_insync` of them. Never falls while
-        this member stays master."""
+        """On the master only: the ops up to these numbers are held by (on the disk of) every
+        synchronised member, and there are at least `min_insync` of these. Never falls while this
+        member stays master."""
         ...
 
     def role_changed(self, role: Role, view: View) -> None:
-        """Entered `view`. Called for each view, also if the role is the one before."""
+        """Entered `view`. Called for each view, even if the role stays the same."""
         ...
 
     def start_catch_up(self, number: int, source: MemberId) -> None:
-        """This member has joined: ops after `number` will be delivered. Cut what the log has
-        beyond what `source` (the master at this time) has, fetch what is missing up to
+        """This member has joined: the ops after `number` will be delivered. Cut the log where it
+        departs from that of `source` (the master at this time), fetch the missing ops up to
         `number`, then call `Ring.caught_up`."""
         ...
 
@@ -101,7 +101,7 @@ class Application(Protocol):
 
 
 class Shell(Protocol):
-    """What a ring wants of its group."""
+    """The group, as far as a ring needs it."""
 
     def now(self) -> float:
         """The event loop's clock, in seconds."""
@@ -110,7 +110,7 @@ class Shell(Protocol):
     def send(self, node: str, frame: Frame) -> None: ...
 
     def waiting_bytes(self, node: str, ring: str) -> int:
-        """The bodies of this ring that wait to be sent to `node`."""
+        """How many bytes of this ring's bodies wait to be sent to `node`."""
         ...
 
     def propose(self, ring: str, proposal: Propose) -> None: ...
@@ -155,7 +155,7 @@ class Ring:
         self._closed = False
         self._failure: RingFailedError | None = None
 
-    # --- what the application may ask ---
+    # --- questions of the application ---
 
     @property
     def view(self) -> View | None:
@@ -192,12 +192,12 @@ class Ring:
         """When the core wants a `Tick`, on the clock of `Shell.now`."""
         return None if self._closed else self._member.next_deadline()
 
-    # --- what the application may do ---
+    # --- commands of the application ---
 
     def multicast(self, payload: bytes, *, urgent: bool = False) -> int:
         """Sends `payload` to all members; returns its number, having delivered it here.
 
-        `urgent`: somebody waits for it to be received everywhere, not for it to be on
+        `urgent`: its publisher waits for it to be received everywhere, not for it to be on
         disk. Raises `NotMasterError`, `DrainingError`, `FullError` or `TooLargeError`; then
         nothing was done.
         """
@@ -214,9 +214,9 @@ class Ring:
     def submit(self, payload: bytes, *, urgent: bool = False) -> None:
         """On any member: asks the master to multicast `payload`, which happens at most once.
 
-        Nothing tells whether it did, but that it is delivered. Raises as `multicast` on
-        the master; elsewhere `NotMasterError` if no master is known, `FullError` if more
-        than `submit_bytes_max` wait to be sent, `TooLargeError`.
+        Only its delivery shows that it did. Raises as `multicast` on the master; elsewhere
+        `NotMasterError` if no master is known, `FullError` if more than `submit_bytes_max` wait
+        to be sent, `TooLargeError`.
         """
         self._ensure_open()
         self._ensure_size(payload)
@@ -239,7 +239,8 @@ class Ring:
         self.step(Persisted(number))
 
     def caught_up(self, persisted: int) -> None:
-        """What was before this member joined is on its disk, and every op up to `persisted`."""
+        """All ops from before this member joined are on its disk, and every op up to
+        `persisted`."""
         self.step(CaughtUp(persisted))
 
     def want(self, wanted: bool) -> None:
@@ -247,14 +248,14 @@ class Ring:
         self.step(MembershipWanted(wanted))
 
     async def promote(self, target: MemberId) -> None:
-        """On the master: drains the ring, then makes `target`, who is synchronised, master.
+        """On the master: drains the ring, then makes `target`, which is synchronised, master.
 
-        Raises `PromotionError` if that is refused, or does not come about in the time
-        of `Timing.drain_s`; `RingClosedError` if the ring ends meanwhile.
+        Raises `PromotionError` if that is refused, or if the ring doesn't drain within
+        `Timing.drain_s`; `RingClosedError` if the ring ends meanwhile.
         """
         self._ensure_open()
         ended: asyncio.Future[PromotionOutcome] = asyncio.get_running_loop().create_future()
-        # The core refuses a second one before it ends the first: the newest is answered.
+        # The core answers a refused one within the step, while an earlier one is still open.
         self._promotions.append((target, ended))
         self.step(PromotionAsked(target))
         outcome = await ended
@@ -270,15 +271,15 @@ class Ring:
         while self._member.refusal() is Refusal.FULL:
             if self._writable is None:
                 self._writable = asyncio.get_running_loop().create_future()
-            # Others wait for the same future: one that gives up must not cancel it.
+            # All waiters share this future: one that is cancelled must not cancel it.
             await asyncio.shield(self._writable)
             self._ensure_open()
 
     # --- the group's side ---
 
     def step(self, event: Event) -> None:
-        """Gives the event to the core and carries out what it wants. Never raises: what
-        fails ends the ring, and `Group.run` raises it."""
+        """Gives the event to the core and carries out the effects. Never raises: a failure ends
+        the ring, and `Group.run` raises it."""
         if self._closed:
             return
         effects = self._effects
@@ -296,7 +297,8 @@ class Ring:
             self._fail(error)
 
     def close(self) -> None:
-        """Takes no more events; whoever waits for something gets `RingClosedError`."""
+        """Takes no more events; `promote` and `wait_writable` that wait raise
+        `RingClosedError`."""
         if self._closed:
             return
         self._closed = True
@@ -307,7 +309,8 @@ class Ring:
             if not ended.done():
                 ended.set_exception(closed)
         if self._writable is not None:
-            # They look for themselves: an exception that nobody takes would be noise.
+            # The waiters look at the ring themselves. An exception set here would be logged as
+            # "never retrieved" if all of them have gone.
             self._writable.set_result(None)
             self._writable = None
 
@@ -330,7 +333,7 @@ class Ring:
 
     def _fail(self, error: Exception) -> None:
         if self._closed:
-            return  # A call from within the application told it of the failure already.
+            return  # A nested step, from within the application, has failed already.
         log.error("ring %r at %s has failed", self.name, self.me, exc_info=error)
         self._failure = RingFailedError(f"ring {self.name!r} at {self.me} has failed: {error!r}")
         self._failure.__cause__ = error
@@ -365,7 +368,7 @@ class Ring:
                 assert_never(effect)
 
     def _promotion_ended(self, outcome: PromotionOutcome) -> None:
-        # A refusal comes within the step that asked; whatever comes later is of the oldest.
+        # Of two, the newest is the one just refused; the oldest is under way.
         refused = len(self._promotions) > 1
         _, ended = self._promotions.pop(-1 if refused else 0)
         if not ended.done():

@@ -1,8 +1,8 @@
 """One timer of the event loop for the deadlines of many rings.
 
-Deadlines move with nearly every step and are seldom reached, so a ring is looked
-at again at the earliest deadline that it ever gave, and re-armed then: a step
-whose deadline is later than that costs one comparison.
+Deadlines move with nearly every step and are seldom reached. So a ring is looked at again at the
+earliest deadline that it ever gave, and re-armed then: a step whose deadline is later costs one
+comparison.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RingTimers:
         rings = []
         while self._heap and self._heap[0][0] <= now:
             at, _, ring = heapq.heappop(self._heap)
-            # Else it has been armed for earlier since, and this entry is left over.
+            # Otherwise the ring was armed for an earlier moment since; this entry is left over.
             if ring.armed_at == at:
                 ring.armed_at = None
                 rings.append(ring)

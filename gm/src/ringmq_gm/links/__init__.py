@@ -1,1 +1,1 @@
-"""The streams between nodes: dialled, answered, watched. `link` tells how they work together."""
+"""The streams between nodes. `link` has the rules; `keeper` opens, watches and closes them."""

@@ -1,21 +1,21 @@
-"""Which nodes can be reached, from what the links have seen. Pure.
+"""Which nodes can be reached, judged by the events of their links. Pure.
 
 Each node with which a link is wanted is in one of three states:
 
-    DIALLING  the link is being opened, for the first time or again; nobody is told
+    DIALLING  the link is being opened, for the first time or again; the rings aren't told
     UP        it is open; silence for `ring_timeout_s` (and up to a quarter more) ends that
     DOWN      the rings have been told; dialling goes on until it is UP
 
-From DIALLING to DOWN: the dial failed (the process is gone: its machine refuses at
-once), or took longer than `redial_s`. So a broken link alone suspects nobody, and a
-killed process is found out as fast as its machine answers; only a machine that
-doesn't answer, or a process that only pretends to live, costs the whole time-out.
+From DIALLING to DOWN: the dial failed (the process is gone: its machine refuses at once), or took
+longer than `redial_s`. So a broken link alone is no suspicion, and a killed process is found out
+as fast as its machine answers. Only a machine that doesn't answer, or a process that only
+pretends to live, costs the whole time-out.
 
-Anything from the node counts as hearing of it, on either of the two streams. A
-stream from the node that breaks is no sign by itself: our own to it breaks too, if
-the node has died.
+A message from the node on either of the two streams counts as a sign of life. If the stream from
+the node breaks, that is no sign of death by itself: our own stream to it breaks too if the node
+has died.
 
-Who was itself stopped for a while has heard nothing in that time, from anybody. So a
+A process that was itself stopped for a while has heard nothing in that time, from any node. So a
 tick that comes late by an eighth of the time-out begins all silences anew.
 """
 
@@ -60,9 +60,9 @@ Finding = Up | Down | Silent
 @dataclass(slots=True)
 class _Watched:
     contact: Contact
-    # UP: when it was heard last. DIALLING: since when.
+    # UP: the moment of its last sign of life. DIALLING: the moment at which dialling began.
     since: float
-    # How long `since` may be ago before it is DOWN.
+    # So long after `since` it is DOWN.
     patience_s: float
 
 
@@ -74,7 +74,7 @@ class Detector:
         self._redial_s = redial_s
         self._chance = chance
         self._watched: dict[str, _Watched] = {}
-        # When the next tick was last said to be due.
+        # The last answer of `next_deadline`: by it `tick` sees how late it comes.
         self._due: float | None = None
 
     def contact(self, node: str) -> Contact | None:
@@ -86,7 +86,7 @@ class Detector:
         """The nodes that the rings have been told are down."""
         return [node for node, w in self._watched.items() if w.contact is Contact.DOWN]
 
-    # --- what is told ---
+    # --- events of the links ---
 
     def wanted(self, node: str, now: float) -> None:
         """A link is wanted from now on, and dialled. The first dial has the whole time-out."""
@@ -121,7 +121,7 @@ class Detector:
         return [Down(node)]
 
     def heard(self, node: str, now: float) -> None:
-        """Something has come from the node, on whichever stream."""
+        """A message has come from the node, on either stream."""
         watched = self._watched.get(node)
         if watched is not None and watched.contact is Contact.UP:
             watched.since = now
@@ -129,7 +129,7 @@ class Detector:
     # --- time ---
 
     def next_deadline(self) -> float | None:
-        """When to `tick`; earlier does no harm, and what was heard since moves it."""
+        """When to `tick`. Earlier does no harm; a later sign of life moves it."""
         self._due = min(
             (w.since + w.patience_s for w in self._watched.values() if w.contact is not _DOWN),
             default=None,

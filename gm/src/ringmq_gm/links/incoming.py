@@ -1,4 +1,4 @@
-"""The answering end of the links: takes what other nodes send. See link.py."""
+"""The answering end of the links: takes the frames of other nodes. See link.py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class IncomingLinks:
     def __init__(self, owner: LinkOwner, options: GroupOptions) -> None:
         self._owner = owner
         self._options = options
-        # The newest stream of each node, also after its end: what counts as old is told by it.
+        # The newest stream of each node, (incarnation, session). Kept after its end: an older one
+        # that arrives late is told from a new one by this.
         self._newest: dict[str, tuple[int, int]] = {}
         self._sessions: dict[str, _IncomingSession] = {}
         self.credit_held = False
@@ -37,7 +38,7 @@ class IncomingLinks:
             session.beat()
 
     def hold_credit(self, held: bool) -> None:
-        """While `held`, what comes is taken, and the heart beats, but no credit is given."""
+        """While `held`, frames are taken and heartbeats go out, but no credit is given."""
         self.credit_held = held
         if not held:
             self.beat()
@@ -51,7 +52,8 @@ class IncomingLinks:
         opening = await self._opening(context)
         if opening is None:
             return
-        # From here on older streams are silent; nothing has awaited since the check.
+        # From here on older streams are silent. No `await` since the check: two streams of one
+        # node can't both pass it.
         sender = opening.sender
         self._newest[sender.node] = (sender.incarnation, opening.session)
         before = self._sessions.get(sender.node)
@@ -69,7 +71,7 @@ class IncomingLinks:
         log.info("link from %s: %s", sender, reason)
 
     async def _opening(self, context: LinkContext) -> wire.Opening | None:
-        """The caller's opening, checked; None if it didn't come."""
+        """The caller's opening, checked; None if it didn't come in time."""
         try:
             async with asyncio.timeout(self._options.dial_timeout_s):
                 data = await context.read()
@@ -82,11 +84,12 @@ class IncomingLinks:
         except wire.WireError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         reason = self._refusal(opening)
-        if reason:
+        if reason is not None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
         return opening
 
-    def _refusal(self, opening: wire.Opening) -> str:
+    def _refusal(self, opening: wire.Opening) -> str | None:
+        """Why this stream isn't taken, for the caller's log; None if it is."""
         me = self._owner.me
         sender = opening.sender
         if not self._owner.running:
@@ -97,7 +100,7 @@ class IncomingLinks:
             return f"{sender} is a life that has ended"
         if (sender.incarnation, opening.session) <= self._newest.get(sender.node, (-1, -1)):
             return f"a newer stream from {sender.node} is there"
-        return ""
+        return None
 
 
 class _LinkHandler(grpc.GenericRpcHandler):
@@ -140,7 +143,7 @@ class _IncomingSession:
         self._give_credit()
 
     def end(self, reason: str) -> None:
-        """No frame of it is taken from now on."""
+        """No frame of this stream is taken from now on."""
         if not self._ended.done():
             self._ended.set_result(reason)
 
@@ -180,7 +183,7 @@ class _IncomingSession:
 
     def _give_credit(self) -> None:
         self._credit_due = True
-        # Done already: it was woken, or its session is ending and has cancelled it.
+        # The future is done if the writer was woken already, or if the session is ending.
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 

@@ -1,24 +1,24 @@
 """The links to other nodes: one gRPC stream each way for all rings.
 
 An `OutgoingLink` (outgoing.py) carries all frames from here to one node in its requests, and
-gets credit and heartbeats back in the responses. It is dialled again whenever it
-breaks; each time is a session with a number. What waited in a session that broke
-is dropped: the cores send again what matters (`LinkUp`). Only Pong and Stale wait
-for a link that is not open, as they are answers that no core sends again.
+gets credit and heartbeats back in the responses. It is dialled again whenever it breaks; each
+time is a session with a number. Frames that waited in a session that broke are dropped: after
+`LinkUp` the cores shake hands and send the missing ops again. Only Pong and Stale wait for a link
+that is not open, as no core sends such an answer a second time.
 
-An `IncomingLinks` (incoming.py) answers the calls of the others. Of each node it listens to one
-session, the newest of its newest life: what an older one still brings is dropped,
-or an op could come twice around, behind its handshake.
+`IncomingLinks` (incoming.py) answers the calls of the other nodes. Of each node it listens to one
+session, the newest of its newest life, and drops the frames that an older session still brings.
+Otherwise an op of the old session could arrive behind the handshake of the new one, and be taken
+twice.
 
-Bounds. Bodies are sent while less than `window_bytes` are not yet credited; control
-and heartbeats always go (only the newest of each kind and ring waits). The receiver
-gives credit when its cores have taken the frames, a quarter of a window at a time,
-and with each heartbeat; none while its application asks so (`Group.hold_credit`). A
-receiver holds one message, or one frame that comes in parts, of at most
-`frame_bytes_max`.
+Bounds. Bodies are sent while less than `window_bytes` are not yet credited; control and
+heartbeats always go (only the newest of each kind and ring waits). The receiver gives credit once
+its cores have taken the frames, a quarter of a window at a time, and with each heartbeat; none
+while its application asks so (`Group.hold_credit`). A receiver holds one message, or one frame
+that comes in parts, of at most `frame_bytes_max`.
 
-A frame is written in the turn of the event loop after the one that produced it;
-what is produced while a write is under way goes out with the next.
+A frame is written in the turn of the event loop after the one that produced it; frames that are
+produced during a write go out with the next one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LinkError(Exception):
 
 
 class LinkOwner(Protocol):
-    """What links want of their group."""
+    """The keeper of the links, as far as a link needs it."""
 
     @property
     def me(self) -> MemberId: ...
@@ -55,11 +55,11 @@ class LinkOwner(Protocol):
     def running(self) -> bool: ...
 
     def address_of(self, node: str) -> str | None:
-        """Where it listens; None if it was never registered, as far as is known."""
+        """The address of the node; None if it was never seen registered."""
         ...
 
     def known_incarnation(self, node: str) -> int:
-        """The highest that was seen of it; 0 if none was."""
+        """The highest incarnation of the node that was seen; 0 if none was."""
         ...
 
     def saw(self, member_id: MemberId) -> None: ...
@@ -75,7 +75,7 @@ class LinkOwner(Protocol):
     def received(self, sender: MemberId, frames: Iterable[Frame]) -> None: ...
 
 
-# What gRPC raises when a stream has ended under a read or a write.
+# gRPC raises one of these when a stream has ended under a read or a write.
 BROKEN = (
     grpc.aio.AioRpcError,
     grpc.aio.AbortError,
@@ -94,8 +94,8 @@ async def first_reason(
 ) -> str:
     """Runs the two halves of a stream until one of them ends, or `ended` is set.
 
-    Returns the reason. What gRPC raises is one; anything else is a bug, and raised. If
-    cancelled, `on_cancel` may bring the first part to its end within `HANG_UP_S`.
+    Returns the reason, which may be an error of gRPC. Any other exception is a bug, and raised.
+    If cancelled, `on_cancel` may bring the first part to its end within `HANG_UP_S`.
     """
     tasks = [asyncio.create_task(part) for part in parts]
     ends: list[asyncio.Future[Any]] = [*tasks, ended]

@@ -1,29 +1,29 @@
-"""What waits to be sent to one node: frames in, messages out. Pure.
+"""The frames that wait to be sent to one node: frames in, messages out. Pure.
 
-The rule of who may overtake whom, from what the member core does with each frame:
+Which frame may overtake which follows from the meaning of each to the receiving member:
 
-* Hello, OpFrame, MarksFrame and Submit of one ring keep their order. Marks may not
-  overtake ops of their ring: 1. op 10 waits with marks "A has 9", 2. "A has 10"
-  overtakes it, 3. the receiver takes both as they come, believes "A has 9", and
-  passes that on; A has nothing more to say, and op 10 is never confirmed.
-* Ping, Pong, Stale and Resume go at any time: each says something that holds for
-  itself. Of each kind and ring only the newest waits.
-* Rings don't wait for each other. First goes what has no body before it in its
-  ring, then the bodies, from each ring in turn.
+* Hello, OpFrame, MarksFrame and Submit of one ring keep their order. Marks may not overtake ops of
+  their ring: 1. op 10 waits with marks "A has 9", 2. "A has 10" overtakes it, 3. the receiver
+  takes both as they come, believes "A has 9", and passes that on; A has nothing more to say, and
+  op 10 is never confirmed.
+* Ping, Pong, Stale and Resume go at any time: each holds by itself. Of each kind and ring only the
+  newest waits.
+* Rings don't wait for each other. Frames without a body before them in their ring go first, then
+  the bodies, from each ring in turn.
 
-What is overtaken is left out, so that a ring never has more waiting here than it
-has in its cache (whose payloads these are, not copies):
+Overtaken frames are left out. So a ring never has more bytes waiting here than in its cache, and
+shares the payloads with it:
 
 * A newer MarksFrame, or an op with marks, replaces a MarksFrame that still waits.
-* A frame of a newer epoch replaces all of its ring (they would be refused).
+* A frame of a newer epoch replaces all frames of its ring (they would be refused).
 * An op replaces those with its number and above: the core sends again from there.
 
-A frame over `part_bytes` travels in parts, one frame at a time; messages of the
-other rings go in between, turn and turn about. Its own ring waits behind it.
+A frame over `part_bytes` travels in parts, one frame at a time; messages of the other rings go in
+between, turn and turn about. Its own ring waits behind it.
 
-Invariants (`check`): a ring has one lane, which is light (no body waits in it),
-heavy (one does), or behind the frame that is on its way in parts; op numbers rise
-within a lane; sizes are the sums of what waits.
+Invariants (`check`): a ring has one lane, which is light (no body waits in it), heavy (one does),
+or behind the frame that is on its way in parts; op numbers rise within a lane; sizes are the sums
+over the waiting frames.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ringmq_gm.core.frames import (
 )
 from ringmq_gm.links.wire import LAST_PART, PART, WHOLE, frames_message
 
-# What one ring may send before it is the next one's turn.
+# One ring may send so much before it is the next one's turn.
 TURN_BYTES = 64 * 1024
 
 
@@ -55,7 +55,7 @@ Ordered = Hello | OpFrame | MarksFrame | Submit
 
 @dataclass(slots=True)
 class Lane:
-    """What waits of one ring, in order; `marks` come after the rest."""
+    """The waiting frames of one ring, in order; `marks` come after the rest."""
 
     epoch: int
     frames: deque[Ordered] = field(default_factory=deque)
@@ -72,7 +72,7 @@ class LinkOutbox:
     def __init__(self, *, message_bytes: int, part_bytes: int) -> None:
         self._message_bytes = message_bytes
         self._part_bytes = part_bytes
-        # Ordered, as a plain dict is slow to give its first item again and again.
+        # OrderedDict: a plain dict takes long to find its first item once many were removed.
         self._control: OrderedDict[tuple[str, type], Frame] = OrderedDict()
         self._light: OrderedDict[str, Lane] = OrderedDict()
         # In the order of their turns.
@@ -112,11 +112,11 @@ class LinkOutbox:
         self._light.pop(ring, None)
         self._heavy.pop(ring, None)
         if ring in self._behind:
-            # Made again, it begins with a low epoch.
+            # If the ring is made again, it begins with a low epoch.
             self._behind[ring] = Lane(0)
 
     def _lane(self, frame: Ordered) -> Lane | None:
-        """The lane for this frame; None if what waits there is of a newer epoch."""
+        """The lane for this frame; None if frames of a newer epoch wait there."""
         ring = frame.ring
         lane = self._light.get(ring) or self._heavy.get(ring) or self._behind.get(ring)
         if lane is not None and lane.epoch > frame.epoch:
@@ -152,7 +152,7 @@ class LinkOutbox:
                 self._heavy[frame.ring] = self._light.pop(frame.ring)
 
     def _drop_from(self, lane: Lane, number: int) -> None:
-        """The core sends ops again, from `number` on: what waits of them goes."""
+        """The core sends ops again, from `number` on: those that wait are dropped."""
         lane.frames = deque(
             frame
             for frame in lane.frames
@@ -165,8 +165,8 @@ class LinkOutbox:
     # --- out ---
 
     def take(self, *, bodies: bool) -> bytes | None:
-        """The next message; None if there is nothing that may go. Without `bodies`, only
-        frames go that have no body before them."""
+        """The next message; None if no frame may go. Without `bodies`, only frames go that have no
+        body before them."""
         pieces: list[bytes] = []
         size = self._take_control(pieces)
         if bodies and not (self._parts and self._part_has_turn):
@@ -180,7 +180,8 @@ class LinkOutbox:
         return None
 
     def _take_control(self, pieces: list[bytes]) -> int:
-        """Adds what has no body before it, until the message is full; returns its size."""
+        """Adds frames that have no body before them, until the message is full; returns its
+        size."""
         size = 0
         while self._control and size < self._message_bytes:
             _, frame = self._control.popitem(last=False)
@@ -242,7 +243,7 @@ class LinkOutbox:
         return frames_message(LAST_PART, [part])
 
     def _place(self, ring: str, lane: Lane) -> None:
-        """Puts a lane where what is left in it belongs, at the end of the line."""
+        """Puts a lane at the end of the line in which its remaining frames belong."""
         if lane.bodies:
             self._heavy[ring] = lane
         elif lane.frames or lane.marks is not None:

@@ -1,4 +1,4 @@
-"""The calling end of the links: dials a node, and sends it what waits. See link.py."""
+"""The calling end of the links: dials a node, and sends it the frames that wait. See link.py."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 
 
 class NotRegisteredError(LinkError):
-    """It isn't known yet where the node listens."""
+    """The node's address isn't known yet."""
 
 
 class OutgoingLink:
@@ -83,15 +83,16 @@ class OutgoingLink:
             self._session.beat()
 
     def stalled(self, now: float) -> bool:
-        """Whether bodies have waited for `slow_timeout_s`, in which the node hasn't taken a window.
+        """Whether bodies have waited for `slow_timeout_s`, and the node hasn't taken a whole window
+        in that time.
 
-        Not whether it has taken nothing: one that takes a little all the time would set the pace
-        of its rings for ever.
+        To ask whether it has taken anything at all would not do: a node that takes a little all
+        the time would set the pace of its rings for ever.
         """
         return self._session is not None and self._session.stalled(now)
 
     def break_off(self) -> None:
-        """The session is of no use any more: end it, and dial again."""
+        """The session is of no use any more: ends it, and dials again."""
         if self._session is not None:
             self._session.break_off("nothing was heard")
 
@@ -124,8 +125,8 @@ class OutgoingLink:
         error = state.outcome.exception()
         log.debug("link to %s: %s", self.node, error)
         self._kept.clear()
-        # The registry's watches run apart: a ring may be seen before the node that made it
-        # a moment ago. It isn't down for that; the detector's time-out decides.
+        # The registry's watches run apart: a ring may be seen before the node that made it a
+        # moment ago. That doesn't make the node down; the detector's time-out decides.
         if not isinstance(error, NotRegisteredError):
             self._owner.dial_failed(self.node)
 
@@ -138,7 +139,7 @@ class OutgoingLink:
     async def _dial(self) -> _OutgoingSession:
         address = self._owner.address_of(self.node)
         if address is None:
-            raise NotRegisteredError("the node isn't registered")
+            raise NotRegisteredError(f"node {self.node!r} isn't registered")
         channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         try:
             async with asyncio.timeout(self._options.dial_timeout_s):
@@ -194,8 +195,8 @@ class _OutgoingSession:
         self._wrote = False
         self._sent_bytes = 0
         self._credited_bytes = 0
-        # When bodies began to wait, or a whole window had been taken since this was set before,
-        # and what had been taken then.
+        # The moment since which bodies wait, moved on each time that a whole window was taken; and
+        # how many bytes were credited then.
         self._progress_at = self._loop.time()
         self._progress_bytes = 0
 
@@ -214,7 +215,7 @@ class _OutgoingSession:
     def stalled(self, now: float) -> bool:
         if not self.outbox.has_bodies or now < self._progress_at + self._options.slow_timeout_s:
             return False
-        self._progress()  # Said again after as long.
+        self._progress()  # It is reported again after the same time.
         return True
 
     def _progress(self) -> None:
@@ -240,7 +241,7 @@ class _OutgoingSession:
         self._wake_writer()
 
     def _wake_writer(self) -> None:
-        # Done already: it was woken, or its session is ending and has cancelled it.
+        # The future is done if the writer was woken already, or if the session is ending.
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 

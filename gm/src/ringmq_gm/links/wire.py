@@ -1,8 +1,8 @@
 """The messages of a link, written and read by hand.
 
-Each is a `LinkMessage{bytes frames = 1}` of proto/ringmq/v1/ring.proto: the tag
-0x0A, the size as a varint, and the content. What the content is follows from the
-direction and the place in the stream; all little endian.
+Each is a `LinkMessage{bytes frames = 1}` of proto/ringmq/v1/ring.proto: the tag 0x0A, the size as
+a varint, and the content. The meaning of the content follows from the direction and the place in
+the stream; all numbers are little endian.
 
     the first request    opening: version u8, session u64, incarnation u64, window u64,
                          sender size u16, target size u16, sender, target (UTF-8)
@@ -11,8 +11,8 @@ direction and the place in the stream; all little endian.
                                   1 a part of one large frame | 2 its last part
     other responses      credit: u64, the bytes of requests taken so far, in this stream
 
-Bytes are counted as whole messages, tag and size included, from the second
-request on. By hand, so that the frames of a message are copied once, not parsed.
+Bytes are counted as whole messages, tag and size included, from the second request on. Written
+by hand, so that the frames of a message are copied once and never parsed by protobuf.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WireError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Who calls, and whom it means to reach. Among the streams from one life of a node,
+    """The caller, and the node that it means to reach. Among the streams from one life of a node,
     the one with the highest `session` counts."""
 
     sender: MemberId
@@ -54,7 +54,7 @@ def message(pieces: list[bytes]) -> bytes:
 
 
 def content(data: bytes) -> tuple[int, int]:
-    """Where the content of a message begins and ends."""
+    """The first byte of a message's content, and the one after its last."""
     if data[:1] != TAG:
         raise WireError(f"message of {len(data)} bytes begins with {data[:1]!r}, expected {TAG!r}")
     size = shift = 0
@@ -66,7 +66,7 @@ def content(data: bytes) -> tuple[int, int]:
                 break
             return at + 1, len(data)
         shift += 7
-    raise WireError(f"message of {len(data)} bytes has not the size that it says")
+    raise WireError(f"message of {len(data)} bytes says that its content has {size}")
 
 
 def frames_message(kind: int, pieces: list[bytes]) -> bytes:
@@ -74,7 +74,7 @@ def frames_message(kind: int, pieces: list[bytes]) -> bytes:
 
 
 def read_frames(data: bytes) -> tuple[int, bytes]:
-    """The kind and what follows it."""
+    """The kind of the message, and the bytes of its frames."""
     start, end = content(data)
     if start == end or data[start] > LAST_PART:
         raise WireError(f"message of {len(data)} bytes has no known kind")

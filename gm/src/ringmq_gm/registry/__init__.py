@@ -1,1 +1,1 @@
-"""Where views are agreed: one small linearizable store, with two engines behind it."""
+"""One small linearizable store in which nodes agree on views; two engines are behind it."""

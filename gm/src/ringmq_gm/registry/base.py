@@ -1,9 +1,9 @@
 """The registry's interface: a linearizable map with revisions, watches and leases.
 
-Everything that a cluster has to agree on lives here (nodes, rings, queues), and
-no message ever does. The calls are few, so that two engines which have little
-in common can both keep the promise: SQLite in WAL mode for a cluster of
-processes on one machine, etcd v3 for a cluster of machines.
+Everything that a cluster has to agree on lives here (nodes, rings, queues), and no message ever
+does. The calls are few, so that two engines which have little in common can both keep the
+promise: SQLite in WAL mode for a cluster of processes on one machine, etcd v3 for a cluster of
+machines.
 
 What every engine guarantees, and `gm/tests/registry` shows of both:
 
@@ -11,9 +11,9 @@ What every engine guarantees, and `gm/tests/registry` shows of both:
 * One clock. Every successful commit has a revision above all before it; a key's
   `revision` is that of the commit that last wrote it. Two keys with the same
   revision were written by the same commit.
-* `commit` is all or nothing, and takes effect only if every guard holds. One that
-  changes nothing (no operations, or deletes of what isn't there) returns the
-  present revision and makes no new one.
+* `commit` is all or nothing, and takes effect only if every guard holds. A commit that changes
+  nothing (no operations, or deletes of absent keys) returns the present revision and makes no new
+  one.
 * A commit whose answer was lost raises `CommitUnknownError`: it may or may not
   have taken effect. The caller reads, and decides anew. It is never retried here.
 * A watch shows each key's newest value sooner or later. It may leave out values
@@ -22,8 +22,8 @@ What every engine guarantees, and `gm/tests/registry` shows of both:
 * A session's keys disappear when it is closed, or has not been able to renew for
   `ttl_s` (which an engine may round up: etcd has whole seconds, at least two). A
   leased `Put` of a session which is gone is refused by the registry itself,
-  whatever the holder believes. Whoever holds a session is told no later than the others
-  (`Session.lost` is set before the keys can be seen gone).
+  even if its holder still believes in it. The holder is told no later than the others:
+  `Session.lost` is set before the keys can be seen gone.
 
 Keys are text with `/` between parts, not empty; values are bytes. Sizes are
 bounded by `KEY_BYTES_MAX` and `VALUE_BYTES_MAX`, a commit by `OPERATIONS_MAX`
@@ -46,7 +46,7 @@ COMMIT_BYTES_MAX = 1280 * 1024
 
 
 class RegistryError(Exception):
-    """The root of what a registry raises."""
+    """The root of all errors of a registry."""
 
 
 class RegistryUnavailableError(RegistryError):
@@ -58,7 +58,7 @@ class CommitUnknownError(RegistryError):
 
 
 class SessionLostError(RegistryError):
-    """The session has run out or was closed: what hung on it is gone."""
+    """The session has run out or was closed: its keys are gone."""
 
 
 class LimitError(RegistryError, ValueError):
@@ -67,12 +67,12 @@ class LimitError(RegistryError, ValueError):
 
 
 class AddressError(RegistryError, ValueError):
-    """The URL is not that of a registry, or what is stored there is something else."""
+    """The URL is not that of a registry, or something else is stored there."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key as it was at some moment. `revision` is of its last write."""
+    """A key and its value at some moment. `revision` is that of its last write."""
 
     key: str
     value: bytes

@@ -1,15 +1,15 @@
 """The registry in etcd (3.4 or later), for a cluster of machines.
 
-Etcd has all that is promised: transactions with comparisons of revisions,
-linearizable reads, watches in order of revisions, leases. What is done here:
+Etcd has all that the interface promises: transactions with comparisons of revisions, linearizable
+reads, watches in order of revisions, leases. This module adds:
 
 * All keys lie below a prefix, so that clusters and other users can share an etcd.
 * A transaction is never repeated (`etcd_client.py`).
-* A watch that breaks, or whose member is cut off (no leader) or silent, or whose
-  revisions are compacted, starts again on any member with the whole state. There
-  is one way to begin, so there is one way to repair.
-* A response that etcd sends in fragments is put together again: what one commit
-  wrote stays together.
+* A watch that breaks, or whose member is cut off (no leader) or silent, or whose revisions are
+  compacted, starts again on any member with the whole state. There is one way to begin, so there
+  is one way to repair.
+* A response that etcd sends in fragments is put together again: the changes of one commit stay
+  together.
 * A session counts from before its renewal was sent, and by a clock that may run
   slower than etcd's by `CLOCK_DRIFT_MAX`.
 """
@@ -153,7 +153,7 @@ class EtcdRegistry:
             self._client.check(response.header)
             return response.ID, good_until(before, response.TTL)
 
-        # A grant that is repeated may leave a lease behind that nobody uses: it runs out.
+        # A grant that is repeated may leave an unused lease behind, which runs out.
         number, until = await self._client.ask(call)
         session = LeasedSession(_EtcdLease(self._client, number), ttl_s=ttl_s, until=until)
         self._sessions.add(session)
@@ -175,7 +175,7 @@ class EtcdRegistry:
             try:
                 return await self._pages(prefix)
             except CompactedError:
-                continue  # Between two pages: begin with what is there now.
+                continue  # Between two pages: begin with the present state.
         return await self._pages(prefix)
 
     async def _pages(self, prefix: bytes) -> Snapshot:
@@ -308,7 +308,7 @@ class _Follower:
         if call is not None:
             call.cancel()
         if read is not None:
-            # Its result, or how the call ended: nobody wants to know.
+            # The stream is given up: neither a response nor an error of it is of use.
             await asyncio.gather(read, return_exceptions=True)
 
     async def _open(self, revision: int) -> None:

@@ -1,4 +1,4 @@
-"""The members of one etcd cluster, and calls to whichever of them answers.
+"""The endpoints of one etcd cluster, and calls to any of them that answers.
 
 Two kinds of calls, because etcd can't tell a repeated request from a new one:
 
@@ -99,7 +99,7 @@ class EtcdClient:
         deadline = clock() + self.deadline_s
         share = max(ATTEMPT_S_MIN, self.deadline_s / len(self._endpoints))
 
-        # What attempts said that had their full share of time.
+        # The faults of attempts that had their full share of time.
         told: list[RegistryUnavailableError] = []
 
         async def attempt() -> T:
@@ -111,7 +111,7 @@ class EtcdClient:
                 fault = self.fault(error)
                 if isinstance(fault, RegistryUnavailableError):
                     self.avoid(member)
-                    # The last one is cut short by the deadline: those before it knew more.
+                    # The deadline cuts the last attempt short: the earlier faults say more.
                     if left >= share:
                         told.append(fault)
                     elif told:
@@ -176,7 +176,7 @@ class EtcdClient:
             )
 
     def fault(self, error: grpc.aio.AioRpcError) -> RegistryError:
-        """What a call that changed nothing failed with, in the registry's terms."""
+        """The fault of a call that changed nothing, as an error of the registry."""
         details = error.details() or ""
         match error.code():
             case grpc.StatusCode.OUT_OF_RANGE:
@@ -201,7 +201,8 @@ class EtcdClient:
         return self._members
 
 
-# What a member answers only before it has proposed anything, or after refusing to apply it.
+# With these an endpoint answers only before it has proposed the transaction, or after it has
+# refused to apply it.
 _REFUSALS = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.NOT_FOUND,

@@ -1,4 +1,4 @@
-"""What every engine checks before it does anything, so that all refuse the same calls."""
+"""The checks of every engine before it does anything, so that all refuse the same calls."""
 
 from __future__ import annotations
 

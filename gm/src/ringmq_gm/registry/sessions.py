@@ -2,12 +2,11 @@
 
 Shared by the engines; each brings its `Lease`.
 
-Why the clock decides and not an answer: a process that was stopped (SIGSTOP, a
-suspended machine, a blocked loop) runs no task that could tell it. When it goes
-on, its first look at `lost` compares the clock with the moment up to which the
-last successful renewal is good, and that moment is reckoned from *before* the
-renewal was sent. So `lost` is true no later than the registry can drop the keys.
-The clock is one that goes on while the machine is suspended.
+Why the clock decides and not an answer: a process that was stopped (SIGSTOP, a suspended machine,
+a blocked loop) runs no task that could tell it. When it goes on, its first look at `lost` compares
+the clock with the moment up to which the last successful renewal is good, and that moment is
+reckoned from *before* the renewal was sent. So `lost` is true no later than the registry can drop
+the keys. The clock goes on while the machine is suspended.
 
 `lost` latches: a renewal whose answer comes after that moment changes nothing.
 """
@@ -38,7 +37,7 @@ def clock() -> float:
 
 
 class Lease(Protocol):
-    """What a session hangs on in the registry."""
+    """The registry's side of a session: its keys go when the lease does."""
 
     async def renew(self) -> float | None:
         """Renews it; returns until when (`clock()`) it is good, None if it is gone.
@@ -78,12 +77,12 @@ class LeasedSession:
 
     async def close(self) -> None:
         """Raises `RegistryUnavailableError` or `CommitUnknownError` if the registry can't be
-        told; then the keys go when the lease runs out."""
+        told; the keys then go when the lease runs out."""
         await self.abandon()
         await self.lease.revoke()
 
     async def abandon(self) -> None:
-        """Is lost from now on, and renews no more; what it wrote runs out by itself."""
+        """It is lost from now on, and renewed no more; its keys run out by themselves."""
         self._lost.set()
         self._keeper.cancel()
         await asyncio.wait({self._keeper})

@@ -1,4 +1,4 @@
-"""Where a registry is, as text: `sqlite:///path/to/file` or `etcd://host:port,host:port/prefix`."""
+"""The address of a registry: `sqlite:///path/to/file` or `etcd://host:port,host:port/prefix`."""
 
 from __future__ import annotations
 
