@@ -43,7 +43,7 @@ _LAZY_POLICY: Policy = {
 
 
 def require_installed() -> None:
-    """Raises `BenchError` with the command that installs what is missing."""
+    """Raises `BenchError`, with the command that installs the missing parts."""
     missing = peer.missing()
     if missing:
         raise BenchError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from node.tests.storage.messages.bench import SMALL, block_of, commit, open_store
+from node.tests.storage.messages.verbs import SMALL, block_of, commit, open_store
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_node.queue.block import Block
@@ -22,7 +22,7 @@ CACHED = StoreLimits(
 
 
 class Model:
-    """What a queue's index would know: each reference with the block that it stands for."""
+    """The index of a queue, as a list: each reference with the block that it stands for."""
 
     def __init__(self, seed: int, limits: StoreLimits) -> None:
         self.rng = random.Random(seed)
@@ -130,7 +130,7 @@ class Model:
         half = len(self.references) // 2
         for location, _ in self.references[:half]:
             self.store.share(location)
-        # Something may be put before all queues have said what they refer to.
+        # A queue may put messages before all other queues are opened and have shared theirs.
         self.put()
         for location, _ in self.references[half:-1]:
             self.store.share(location)

@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass
 
 import pytest
-from node.tests.storage.messages.bench import (
+from node.tests.storage.messages.verbs import (
     DIRECTORY,
     block_of,
     collect,

@@ -64,17 +64,28 @@ def lock_directory(directory: Path) -> int:
     """Takes the lock; returns the descriptor that holds it. Raises `DirectoryInUseError`."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    take_lock(descriptor, directory, "stop it, or use another directory", shared=False)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def take_lock(descriptor: int, directory: Path, way_out: str, *, shared: bool) -> None:
+    """Locks the open lock file, or closes it and raises `DirectoryInUseError`, `OSError`.
+
+    The error names the process in the file. `way_out` tells the operator how to go on.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError as error:
         holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         raise DirectoryInUseError(
-            f"{directory} is in use by process {holder}: stop it, or use another directory"
+            f"{directory} is in use by process {holder}: {way_out}"
         ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:

@@ -82,8 +82,9 @@ class Catalogue:
             self._load_map(disk, directory / map_name(number), number, names[map_name(number)])
         self.next_number = max(self.next_number, self.highest_durable + 1)
         if names:
-            # A process that was killed may have renamed a map and not synced the directory. From
-            # here on this process relies on the name.
+            # A process that was killed may have renamed a map and not synced the directory. By the
+            # new map this process removes files that only the old one led to. If the power cut
+            # then brought the old map back, its records would be gone.
             disk.sync(directory)
 
     def _load_map(self, disk: Disk, path: Path, number: int, size: int) -> None:
@@ -241,7 +242,7 @@ class Catalogue:
         return (file for file in self.files.values() if isinstance(file, MovedFile))
 
     def check(self) -> None:
-        """Asserts what has to hold between any two calls."""
+        """Asserts the invariants, which hold between any two calls."""
         inward: dict[int, int] = {}
         for moved in self.moved_files():
             moved.check()

@@ -153,7 +153,7 @@ class Collector:
         assert self._compaction is not None
         self._compaction.copied(job)
         self.moved_bytes += job.bytes_copied
-        # Counted from the plan, not from now: so the rate holds whatever the copying itself took.
+        # Counted from the plan, not from now: the time that the copying took is part of the pause.
         self._copy_at = job.planned_at + job.bytes_copied / self._limits.compaction_bytes_per_s_max
 
     def _published(self, job: PublishJob) -> None:

@@ -1,4 +1,4 @@
-"""How many references there are to each record of a file: one byte each.
+"""The numbers of references to the records of a file: one byte each.
 
 A count of 255 or more is rare (a fan-out to so many queues), and is kept beside. Pure;
 one thread.

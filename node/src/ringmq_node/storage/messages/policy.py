@@ -1,17 +1,17 @@
-"""Which files are worth compacting. Numbers only.
+"""The choice of the files that are worth compacting. Numbers only.
 
 Moving a file costs its live bytes, read and written, and gives back its garbage. So the
 files with the largest part of garbage go first, wherever they stand, and no more of them
-than fill one new file. Worth it are
+than fill one new file. A file is worth moving
 
-* when all in all more than `garbage_fraction` is garbage, and there are `files_min` files:
-  files with at least half that fraction of garbage;
-* at any time: files that are nearly all garbage (half way from `garbage_fraction` to
-  all), if a quarter of a file's size is gained. Else one such file would lie beside many
-  full ones for ever.
+* when more than `garbage_fraction` of all bytes is garbage, and there are `files_min` files: if at
+  least half that fraction of the file is garbage;
+* at any time: if the file is nearly all garbage (half way from `garbage_fraction` to all), and the
+  choice gains a quarter of a file's size. Else one such file would lie beside many full ones for
+  ever.
 
-Each choice gains at least as much as it costs times a constant, so what compaction writes
-is bounded by a multiple of what was put.
+Each choice gains at least its cost times a constant. So the bytes that compaction writes are
+bounded by a multiple of the bytes that were put.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FileNumbers:
-    """A file that nobody writes to any more."""
+    """A settled file: nothing is written to it any more."""
 
     number: int
     disk_bytes: int

@@ -1,4 +1,4 @@
-"""Where compaction has moved the records of a file: the map `N.map` beside the old `N.rdq`.
+"""The relocation map `N.map`: the new places of the records that were in `N.rdq`.
 
     file header, 32 bytes
       magic        8 bytes   b"RINGMQ-R"

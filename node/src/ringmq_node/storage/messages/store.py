@@ -1,6 +1,6 @@
 """One message store: large bodies in append-only files, referred to by location.
 
-What it promises
+Its promises
 
 * A record is there after a power cut (persistent store) once `committed` has been told of its
   job, for as long as it is referred to. A location stays good however often compaction moves the
@@ -11,7 +11,7 @@ What it promises
   that opens the directory calls `share` for each location in its index, and when all of them have
   been shared, `start_collecting`. Until then nothing is deleted or moved.
 
-What it asks of its caller
+The caller's part
 
 * `release` a location only when the op that removes it from the index is durable. Else a power
   cut may bring back a message whose body has been deleted. A location that no durable record of an
@@ -268,7 +268,7 @@ class MessageStore:
         )
 
     def check(self) -> None:
-        """Asserts what has to hold between any two calls."""
+        """Asserts the invariants, which hold between any two calls."""
         self._catalogue.check()
         self._unwritten.check()
         self._appender.check(self._unwritten)

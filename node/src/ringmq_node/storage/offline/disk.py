@@ -11,7 +11,6 @@ a write flag, and no more than `READ_BYTES_MAX` is read at a time. One thread.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 from collections import OrderedDict
@@ -20,8 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringmq_node.storage.disk.data_directory import LOCK_NAME
-from ringmq_node.storage.errors import DirectoryInUseError
+from ringmq_node.storage.disk.data_directory import LOCK_NAME, take_lock
 
 HANDLES_MAX = 32
 # No record that the engine reads whole is larger, except one that was forged to take all memory.
@@ -185,15 +183,5 @@ def _lock(directory: Path) -> int | None:
         descriptor = os.open(directory / LOCK_NAME, _FLAGS)
     except FileNotFoundError:
         return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise DirectoryInUseError(
-            f"{directory} is in use by process {holder}: stop that node, or look at a copy"
-        ) from error
-    except OSError:
-        os.close(descriptor)
-        raise
+    take_lock(descriptor, directory, "stop that node, or look at a copy", shared=True)
     return descriptor

@@ -12,7 +12,7 @@ Sound means
 Sound, and only told: torn tails (bytes that a crash cut short before any confirm relied on them),
 files that are no part of the store, transient messages (dropped at a start).
 
-Memory: what a start of the node takes for the largest queue, a byte for each record of the
+Memory: as much as a start of the node takes for the largest queue, a byte for each record of the
 message store, a bounded table of its records, and a bounded list of faults. Time: each file is
 read once or twice, in order. Referenced bodies are not read again: tables of the records tell.
 """

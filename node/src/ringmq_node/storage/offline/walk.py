@@ -20,9 +20,9 @@ from ringmq_node.storage.format.records import FILE_HEADER, Header, RecordKind, 
 
 
 class Stretch(NamedTuple):
-    """One record; or bytes that are no valid record, with `what` is wrong with them.
+    """One record; or bytes that are no valid record, and then `what` names the fault.
 
-    Of damage in the payload alone `header` is there.
+    `header` is there also if only the payload is damaged.
     """
 
     offset: int

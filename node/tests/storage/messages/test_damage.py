@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from node.tests.storage.messages.bench import (
+from node.tests.storage.messages.verbs import (
     DIRECTORY,
     block_of,
     collect,

@@ -1,4 +1,4 @@
-"""What the tests of the message store do with one, as verbs."""
+"""The verbs of the message store's tests."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def put_all(store: MessageStore, disk: Disk, blocks: list[Block]) -> list[Record
 
 
 def step(store: MessageStore, disk: Disk, now: float = 1e9) -> CompactionJob | None:
-    """One step of compaction, whatever the rate limit says."""
+    """One step of compaction, at a time at which the rate limit allows it."""
     job = store.plan(now)
     if job is None and store.next_plan_at is not None:
         job = store.plan(store.next_plan_at)
@@ -65,7 +65,7 @@ def step(store: MessageStore, disk: Disk, now: float = 1e9) -> CompactionJob | N
 
 
 def collect(store: MessageStore, disk: Disk) -> int:
-    """All steps that there are; how many."""
+    """Runs steps until none is left; returns their number."""
     steps = 0
     while step(store, disk) is not None:
         steps += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from node.tests.storage.messages.bench import (
+from node.tests.storage.messages.verbs import (
     DIRECTORY,
     SMALL,
     block_of,
@@ -42,7 +42,7 @@ def reopened(disk: SimulatedDisk, live: list[RecordLocation]) -> MessageStore:
     return store
 
 
-def test_what_was_put_is_read_before_and_after_it_is_written(disk: SimulatedDisk) -> None:
+def test_a_block_is_read_as_it_was_put_before_and_after_it_is_written(disk: SimulatedDisk) -> None:
     store = open_store(disk)
     location, kept = store.put(block_of(1))
     assert store.read(location) is kept
@@ -83,7 +83,7 @@ def test_fan_out_stores_one_copy(disk: SimulatedDisk) -> None:
     assert store.statistics().records_shared == 1
 
 
-def test_fan_out_finds_what_is_on_the_disk_already(disk: SimulatedDisk) -> None:
+def test_fan_out_finds_a_record_that_is_on_the_disk_already(disk: SimulatedDisk) -> None:
     store = open_store(disk, CACHED)
     one, kept = store.put(block_of(1), bytes(16))
     commit(store, disk)

@@ -1,4 +1,4 @@
-"""The power is cut after every call that changes the disk: what was durable and live is there.
+"""The power is cut after every call that changes the disk: each durable, live record is there.
 
 The test plays the index: it knows, at each moment, which locations a durable index refers to.
 It adds one when the job that it is in has been committed, and releases one only after it has
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
-from node.tests.storage.messages.bench import (
+from node.tests.storage.messages.verbs import (
     DIRECTORY,
     block_of,
     collect,
@@ -38,7 +38,7 @@ LIMITS = StoreLimits(
 
 @dataclass
 class Recording:
-    """A workload, and after how many calls what was referred to by a durable index."""
+    """A workload; and the locations in a durable index, after each number of calls."""
 
     seed: int
     disk: SimulatedDisk = field(default_factory=SimulatedDisk)
@@ -118,7 +118,7 @@ class Recording:
         return True
 
     def restart(self) -> None:
-        """A process was killed: what it has written stays, synced or not; what it knew is gone."""
+        """A process was killed: its writes stay, synced or not; its memory is gone."""
         self.store = open_store(self.disk, LIMITS)
         for location in self.live:
             self.store.share(location)
@@ -129,7 +129,7 @@ class Recording:
 
 
 def check_cut(disk: SimulatedDisk, live: dict[RecordLocation, int], story: str) -> None:
-    """Twice, because a start and what is collected after it change the disk as well."""
+    """Starts twice: a start, and the collection after it, change the disk as well."""
     try:
         for again in range(2):
             store = open_store(disk, LIMITS)
@@ -189,7 +189,7 @@ def test_power_cut_after_every_call(seed: int) -> None:
 
 
 def test_killed_between_a_new_map_and_its_sync_then_the_power_goes() -> None:
-    """What a start finds is made durable before anything is removed because of it.
+    """A start makes the names that it finds durable before it removes a file because of them.
 
     1. A record is moved to file V, a map leads there. It is moved again, from V to W.
     2. The process is killed when the map to W has its name, but the directory isn't synced.
