@@ -10,6 +10,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
+from expected_logs import DAMAGE
 from node.tests.storage.offline import page_reader
 from node.tests.storage.offline.directory import (
     COPY,
@@ -98,6 +99,7 @@ def test_a_torn_tail_ends_the_log(killed: Path) -> None:
     store.close()
 
 
+@pytest.mark.logs(DAMAGE)
 def test_damage_is_passed_over_and_named(root: Path) -> None:
     segment = queue_file(root, SMALL, "0.idx")
     hit = headers(segment)[1]
@@ -117,8 +119,8 @@ def test_a_lost_record_of_the_message_store_is_missing(root: Path) -> None:
     assert [len(read.queues[name].missing) for name in (SMALL, LARGE, COPY)] == [0, 8, 8]
 
 
-def write_every_kind(root: Path, target: Path) -> None:
-    """A queue with every kind of record, copied to `target` while it is in use.
+def write_every_kind(root: Path, early: Path, late: Path) -> None:
+    """A queue with every kind of record, copied to `early` and to `late` while it is in use.
 
     It publishes bodies of all sizes, with and without properties, transient ones, and some that
     are removed before their round. Then another state is installed, and bodies are filled in.
@@ -142,6 +144,8 @@ def write_every_kind(root: Path, target: Path) -> None:
         append(queue, Publish(66, Block.of(bodies(2, 30, 2)), False, b"z"))
         append(queue, Remove(((64, 65),)))
         await store.sync()
+        # Before the install seals this journal: a flush may delete it at once.
+        shutil.copytree(root, early)
         # As a replica that gives up positions from 50 on, and takes over those of the ring.
         state = deepcopy(queue.state)
         state.live.remove(40, 49)
@@ -153,27 +157,29 @@ def write_every_kind(root: Path, target: Path) -> None:
         await store.sync()
         append(queue, Requeue(((0, 1 << 40),)))
         await store.sync()
-        shutil.copytree(root, target)
+        shutil.copytree(root, late)
 
     run_store(store, work)
 
 
 def test_every_kind_of_record_is_read(made: tuple[Path, Path], tmp_path: Path) -> None:
-    root, copy = tmp_path / "data", tmp_path / "copy"
-    write_every_kind(root, copy)
-    read = read_directory(copy).queues
+    root, early, late = (tmp_path / name for name in ("data", "early", "late"))
+    write_every_kind(root, early, late)
+    read = read_directory(late).queues
     # Live by the installed state, and not filled in.
     assert read["q"].missing == {58, 59}
     assert len(read["q"].bodies) + 2 == len(read["q"].state.live - read["q"].state.transient)
-    store = Store.open(copy, cluster_id="c", node="n1", limits=LIMITS)
-    for name in ("q", "other"):
-        queue = store.open_queue(name)
-        assert_same(queue, read[name])
-        assert dict(bodies_of(queue)) == read[name].bodies
-    store.close()
+    for directory in (early, late):
+        read = read_directory(directory).queues
+        store = Store.open(directory, cluster_id="c", node="n1", limits=LIMITS)
+        for name in ("q", "other"):
+            queue = store.open_queue(name)
+            assert_same(queue, read[name])
+            assert dict(bodies_of(queue)) == read[name].bodies
+        store.close()
     kinds = {
         header.kind
-        for directory in (copy, root, *made)
+        for directory in (early, late, root, *made)
         for path in directory.rglob("*.*")
         if path.suffix in SUFFIXES - {".map"}
         for header in headers(path)
