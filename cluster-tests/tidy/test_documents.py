@@ -81,3 +81,10 @@ def test_links_lead_to_sections(path: Path) -> None:
     for target, anchor in LINK.findall(prose_of(path)):
         page = (path.parent / target) if target else path
         assert anchor in anchors_of(page), f"{name_of(page)} has no section #{anchor}"
+
+
+@pytest.mark.parametrize("index", ["docs/README.md", "docs/decisions/README.md"])
+def test_an_index_lists_every_page_of_its_folder(index: str) -> None:
+    path = ROOT / index
+    listed = set(re.findall(r"\]\(([^)#/]+\.md)", path.read_text()))
+    assert {page.name for page in path.parent.glob("*.md")} - listed == {"README.md"}
