@@ -273,6 +273,14 @@ def test_pure_module_imports_nothing_impure(path: Path) -> None:
         assert not top_levels(behind) & IMPURE, f"{name_of(path)} through {name_of(behind)}"
 
 
+@pytest.mark.parametrize("path", PURE, ids=name_of)
+def test_pure_module_knows_no_wire_message(path: Path) -> None:
+    """So that any shell can use it: another door, or a node where now there is a client."""
+    for behind in modules_behind(path):
+        wire = {name for name in imports(behind) if name.startswith(("google.", "ringmq.v1"))}
+        assert not wire, f"{name_of(path)} through {name_of(behind)}"
+
+
 # --- names and sizes ---
 
 

@@ -94,7 +94,9 @@ class Client:
         durable, and an existing one may be either.
         """
         if replicas < 0 or min_insync < 0:
-            raise BadRequestError("replicas and min_insync are 0 or more")
+            raise BadRequestError(
+                f"{replicas} replicas and min_insync {min_insync}: both are 0 (the default) or more"
+            )
         request = request_of(
             broker.DeclareQueueRequest,
             queue=name,
@@ -363,7 +365,7 @@ class Client:
 
     def _open_nodes(self) -> KnownNodes:
         if self._closed:
-            raise ClosedError("the client has been closed")
+            raise ClosedError("this client has been closed; connect again")
         return self._nodes
 
 

@@ -31,7 +31,10 @@ class connect:
         receive_bytes_max: int = RECEIVE_BYTES_MAX,
     ) -> None:
         if deadline_s <= 0:
-            raise BadRequestError("a deadline is more than 0 s", metadata={"field": "deadline_s"})
+            raise BadRequestError(
+                f"a deadline of {deadline_s:g} s has passed at once: give more than 0",
+                metadata={"field": "deadline_s"},
+            )
         self._seeds = parse_seeds(seeds)
         self._deadline_s = deadline_s
         self._receive_bytes_max = receive_bytes_max

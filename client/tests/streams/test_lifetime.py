@@ -25,7 +25,7 @@ def test_every_pair_of_life_and_step_is_allowed_or_a_bug(run: Run, life: Life, s
             # Nothing that is over is ever usable again.
             assert not (life in (Life.FAILED, Life.CLOSING, Life.CLOSED) and lifetime.usable)
         else:
-            with pytest.raises(AssertionError, match=f"{life.name} met {step.name}"):
+            with pytest.raises(AssertionError, match=f"{life.name} and met {step.name}"):
                 lifetime._step(step)
             assert lifetime.life is life
 

@@ -54,9 +54,12 @@ def parse_seeds(seeds: str | Iterable[str]) -> list[str]:
     for address in addresses:
         host, colon, port = address.rpartition(":")
         if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
-            raise BadRequestError(f"{address!r} is not host:port", metadata={"field": "seeds"})
+            raise BadRequestError(f"seed {address!r} is not host:port", metadata={"field": "seeds"})
         if not address.isprintable():
-            raise BadRequestError(f"{address!r} is no address", metadata={"field": "seeds"})
+            raise BadRequestError(
+                f"seed {address!r} is no address: it has unprintable characters",
+                metadata={"field": "seeds"},
+            )
     return addresses
 
 

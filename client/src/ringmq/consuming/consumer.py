@@ -50,13 +50,16 @@ class Consumer:
         on_close: Callable[[Consumer], None],
     ) -> None:
         if prefetch < 0 or prefetch_bytes < 0:
-            raise BadRequestError("a prefetch is 0 (the node's default) or more")
+            raise BadRequestError(
+                f"a prefetch of {prefetch} messages and {prefetch_bytes} bytes: both are 0 (the "
+                "node's default) or more"
+            )
         self.queue = queue
         self.deadline_s = deadline_s
         self._on_close = on_close
         self._name = f"ringmq-consumer-{queue}"
         self._settling = Settling()
-        self._lifetime = Lifetime("consumer", self._failed)
+        self._lifetime = Lifetime(f"consumer of queue {queue!r}", self._failed)
         self._reception = Reception(self._lifetime, self._settling, consumer_tag)
         opening = opening_of(
             queue, prefetch=prefetch, prefetch_bytes=prefetch_bytes, consumer_tag=consumer_tag

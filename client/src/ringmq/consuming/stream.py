@@ -51,7 +51,10 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         if kind == "cancelled":
             raise from_reason(response.cancelled.reason)
         if kind != "opened":
-            raise ProtocolError(f"expected ConsumeOpened, got {kind}")
+            raise ProtocolError(
+                f"queue {self._opening.queue!r}: the node answered a consumer's Open with {kind}, "
+                "not with opened"
+            )
         opened = response.opened
         if opened.consumer_tag:
             # Chosen by the node. The next stream asks for the same.

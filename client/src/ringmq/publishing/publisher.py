@@ -69,7 +69,10 @@ class Publisher:
         on_close: Callable[[Publisher], None],
     ) -> None:
         if window_messages < 1 or window_bytes < 1:
-            raise BadRequestError("a window is at least one message and one byte")
+            raise BadRequestError(
+                f"a window of {window_messages} messages and {window_bytes} bytes takes nothing: "
+                "give at least 1 of each"
+            )
         if producer_id is not None and not 1 <= len(producer_id) <= PRODUCER_ID_BYTES_MAX:
             raise BadRequestError(
                 f"a producer id has 1 to {PRODUCER_ID_BYTES_MAX} bytes, not {len(producer_id)}",
@@ -86,7 +89,7 @@ class Publisher:
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._name = f"ringmq-publisher-{queue}"
-        self._lifetime = Lifetime("publisher", self._fail_everything)
+        self._lifetime = Lifetime(f"publisher of queue {queue!r}", self._fail_everything)
         speaker = PublisherSpeaker(
             self._core,
             self._lifetime,
@@ -188,9 +191,7 @@ class Publisher:
         One need not await it: `flush` reports failures, too.
         """
         if not self._core.room:
-            raise WindowFullError(
-                f"queue {self.queue!r}: {self._core.outstanding_messages} messages are unconfirmed"
-            )
+            raise WindowFullError(f"{self._window_full()}; `submit` waits for room")
         return self._detach(self._submit((body,), properties, transient, deadline_s))
 
     async def submit(
@@ -304,8 +305,15 @@ class Publisher:
                     await self._room.wait()
         except TimeoutError:
             raise self._core.trouble or UnavailableError(
-                f"queue {self.queue!r}: the window was full for {deadline_s:g} s"
+                f"{self._window_full()} after {deadline_s:g} s"
             ) from None
+
+    def _window_full(self) -> str:
+        core = self._core
+        return (
+            f"queue {self.queue!r}: the window of {core.window_messages} messages and "
+            f"{core.window_bytes} bytes is full: {core.outstanding_messages} are unconfirmed"
+        )
 
     def _answered(self) -> None:
         self._settle()

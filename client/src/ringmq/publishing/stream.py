@@ -62,7 +62,10 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
 
     def opened(self, response: broker.PublishResponse) -> int:
         if response.WhichOneof("response") != "opened":
-            raise ProtocolError(f"expected PublishOpened, got {response.WhichOneof('response')}")
+            raise ProtocolError(
+                f"queue {self._queue!r}: the node answered a publisher's Open with "
+                f"{response.WhichOneof('response')}, not with opened"
+            )
         opened = response.opened
         # On the wire zero means no limit.
         limits = Limits(

@@ -58,13 +58,13 @@ NEXT_LIFE: dict[tuple[Life, Step], Life] = {
 
 
 class Lifetime:
-    """`kind`: "publisher" or "consumer", for errors. `on_failure` is called with the reason."""
+    """`name` is for errors: "publisher of queue 'orders'". `on_failure` gets the reason."""
 
-    def __init__(self, kind: str, on_failure: Callable[[RingMQError], None]) -> None:
+    def __init__(self, name: str, on_failure: Callable[[RingMQError], None]) -> None:
         self.life = Life.NEW
         #: Why calls are refused; of no meaning while it is `usable`.
-        self.reason: RingMQError = ClosedError(f"the {kind} is not open")
-        self._kind = kind
+        self.reason: RingMQError = ClosedError(f"the {name} is not open")
+        self._name = name
         self._on_failure = on_failure
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The keeper's, from `start` on.
@@ -116,7 +116,7 @@ class Lifetime:
         if self.life is Life.NEW or self.closing:
             return False
         if self.usable:
-            self.reason = ClosedError(f"the {self._kind} has been closed")
+            self.reason = ClosedError(f"the {self._name} has been closed")
         self._step(Step.CLOSE)
         self.not_opened(self.reason)
         return True
@@ -133,18 +133,18 @@ class Lifetime:
 
     def _step(self, step: Step) -> None:
         life = NEXT_LIFE.get((self.life, step))
-        assert life is not None, f"a {self._kind} that is {self.life.name} met {step.name}"
+        assert life is not None, f"the {self._name} is {self.life.name} and met {step.name}"
         self.life = life
 
     async def _run(self, keeper: Keeper[Request, Response]) -> None:
         try:
             await keeper.run()
         except asyncio.CancelledError:
-            self.fail(ClosedError(f"the {self._kind} has been closed"))
+            self.fail(ClosedError(f"the {self._name} has been closed"))
             self._on_failure(self.reason)
             raise
         except BaseException as bug:
-            error = ProtocolError(f"the {self._kind} failed: {bug!r}")
+            error = ProtocolError(f"the {self._name} failed: {bug!r}")
             error.__cause__ = bug
             self.fail(error)
             self._on_failure(error)
