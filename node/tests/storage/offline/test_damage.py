@@ -126,7 +126,7 @@ def test_a_record_in_the_place_of_another(root: Path) -> None:
     one, other = root / PERSISTENT / "1.rdq", root / PERSISTENT / "30.rdq"
     shutil.copyfile(other, one)
     found = check(root)
-    assert faults_in(found, root, one)[0].what == "this is file 30"
+    assert faults_in(found, root, one)[0].what == "this is store file 30, expected 1"
     assert found.messages_unreadable == 2 * 2 * 4
 
 

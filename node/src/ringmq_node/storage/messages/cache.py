@@ -26,6 +26,7 @@ class BlockCache:
 
     def put(self, key: int, block: Block) -> None:
         self.drop(key)
+        # It would push all others out, and then itself.
         if len(block.data) > self._bytes_max:
             return
         self._blocks[key] = block

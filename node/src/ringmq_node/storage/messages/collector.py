@@ -163,4 +163,5 @@ class Collector:
         for number in compaction.take_over(job, self._catalogue, self._lock):
             self._removal.add_moved_away(number)
         self.compactions += 1
+        # The victims are gone, and the target is one file more: other files may be worth it now.
         self._look = True

@@ -117,7 +117,8 @@ class Copier:
             self._report(0, FILE_HEADER.size, str(error))
             return
         if header is not None and header.number != victim.number:
-            self._report(0, FILE_HEADER.size, f"is store file {header.number}")
+            what = f"this is store file {header.number}, expected {victim.number}"
+            self._report(0, FILE_HEADER.size, what)
             return
         if header is not None:
             victim.marker = header.marker

@@ -59,6 +59,7 @@ class GrowingWindow:
         if 0 <= start <= len(self._data):
             self._size = min(2 * self._size, _WINDOW_BYTES_MAX)
         else:
+            # A jump over a long record: more such records may follow, so begin small again.
             self._size = _WINDOW_BYTES_MIN
         self._offset = offset
         self._data = self._read(offset, max(size, self._size))
@@ -76,6 +77,7 @@ def parse_file_header(name: str, data: bytes) -> FileHeader | None:
     if len(data) < FILE_HEADER.size:
         return None
     magic, version, _, marker, number, crc, _ = FILE_HEADER.unpack_from(data)
+    # With a marker of 0 each run of zeros would look like the beginning of a record.
     if magic != MESSAGE_FILE.magic or crc != zlib.crc32(data[:24]) or not marker:
         return None
     MESSAGE_FILE.check_version(name, version)

@@ -78,6 +78,8 @@ class RecordReader:
                 continue
             with self._lock:
                 self.misses += 1
+                # The record may have been released since the look-up. Then the block stays in the
+                # cache for nothing until others push it out; nobody gets it, as no key comes twice.
                 self._cache.put(key, block)
             return block
         raise self.lost(location, f"record was moved {_LOOKUPS_MAX} times while it was read")
@@ -99,6 +101,8 @@ class RecordReader:
             raise
         except OSError as error:
             raise ReadError(f"{path}: can't be read: {error}") from error
+        # Compaction may have removed the file between the two reads, or since. Bytes that were read
+        # before are those of the record all the same: files are never changed, nor numbers reused.
         header, payload, what = parse_payload(marker or marker_of_record(data), offset, data)
         if header is not None and header.kind == RecordKind.HOLE:
             what = "was released before it was written"
@@ -120,7 +124,8 @@ class RecordReader:
             return 0
         if header.number != file.number:
             # All records of that file are valid, and none of them was put at this location.
-            what = f"is store file {header.number}"
+            what = f"this is store file {header.number}, expected {file.number}"
             raise CorruptError(CorruptionReport(str(path), 0, FILE_HEADER.size, what))
+        # Without the lock: threads that do it at the same time write the same marker.
         file.marker = header.marker
         return header.marker

@@ -41,6 +41,8 @@ from ringmq_node.storage.format.records import FILE_HEADER
 LOST = 0xFFFF_FFFF
 ENTRY_BYTES = 16
 _CRCS = struct.Struct("<II")
+# The header's bytes before the checksums.
+_SUMMED_BYTES = 24
 
 
 class MapError(ValueError):
@@ -90,27 +92,36 @@ def encode(number: int, table: Table) -> bytes:
     payload = entries.tobytes()
     head = FILE_HEADER.pack(
         RELOCATION_MAP.magic, RELOCATION_MAP.version, 0, len(table), number, 0, 0
-    )[:24]
+    )[:_SUMMED_BYTES]
     return head + _CRCS.pack(zlib.crc32(head), zlib.crc32(payload)) + payload
 
 
 def decode(name: str, number: int, data: bytes) -> Table:
     """Raises `MapError`, or `UnsupportedFormatError` for another version."""
     if len(data) < FILE_HEADER.size:
-        raise MapError(f"map of {len(data)} bytes is shorter than its header")
+        raise MapError(f"map has {len(data)} bytes, its header alone has {FILE_HEADER.size}")
     magic, version, _, count, found, crc, entries_crc = FILE_HEADER.unpack_from(data)
-    if magic != RELOCATION_MAP.magic or crc != zlib.crc32(data[:24]):
-        raise MapError("map's header is damaged")
+    if magic != RELOCATION_MAP.magic:
+        raise MapError(f"map begins with {magic!r}, expected {RELOCATION_MAP.magic!r}")
+    actual = zlib.crc32(data[:_SUMMED_BYTES])
+    if crc != actual:
+        raise MapError(f"map's header has checksum {actual:#010x}, expected {crc:#010x}")
+    # After the checksum: a flipped bit in the version is damage, not another version.
     RELOCATION_MAP.check_version(name, version)
     payload = data[FILE_HEADER.size :]
+    # A map under another file's name would lead to records that are valid, and other ones.
     if found != number:
-        raise MapError(f"map says that it is of file {found}")
-    if len(payload) != ENTRY_BYTES * count or zlib.crc32(payload) != entries_crc:
-        raise MapError(f"map's {count} entries are damaged")
+        raise MapError(f"map is of file {found}, expected {number}")
+    if len(payload) != ENTRY_BYTES * count:
+        raise MapError(f"map's {count} entries have {len(payload)} bytes, not {ENTRY_BYTES} each")
+    actual = zlib.crc32(payload)
+    if actual != entries_crc:
+        raise MapError(f"map's entries have checksum {actual:#010x}, expected {entries_crc:#010x}")
     entries = array("I", payload)
     if sys.byteorder == "big":
         entries.byteswap()
     table = Table(entries[0::4], entries[1::4], entries[2::4], entries[3::4])
+    # `find` bisects: in a map that isn't sorted it would miss records that are there.
     if any(a >= b for a, b in pairwise(table.ordinals)):
-        raise MapError("map is not sorted")
+        raise MapError("map is not sorted by the old ordinals")
     return table

@@ -169,12 +169,14 @@ class MessageStore:
 
     def share(self, location: RecordLocation) -> None:
         """Adds a reference. Also to a location that can't be read: `read` and `lost` say so."""
+        # Under the lock: the first reference to a lost file adds it to the table of files.
         with self._lock:
             count = self._catalogue.add(location)
         assert count > 1 or not self._collector.started, f"{location} may have been deleted"
 
     def release(self, location: RecordLocation) -> None:
         """Takes a reference away. A record without any is garbage; see above for when to call."""
+        # Without the lock: counts are the loop's own, and no file leaves the table here.
         if self._catalogue.drop(location):
             return
         key = key_of(location)

@@ -44,7 +44,7 @@ class BodyFile:
         """The fault of a record of which the first `messages` are wanted; empty if it is sound."""
         index = bisect_left(self.offsets, place.offset)
         if index == len(self.offsets) or self.offsets[index] != place.offset:
-            return "no valid record"
+            return "no valid record begins here"
         if self.counts[index] == 0:
             return "record is a hole, or its body is damaged"
         if self.lengths[index] != place.length - RECORD_HEADER_BYTES:
@@ -87,6 +87,7 @@ class BodyFiles:
     def _keep(self, number: int, file: BodyFile) -> BodyFile:
         self._kept[number] = file
         self._kept_records += len(file.offsets)
+        # One file may have more records than that by itself: it is kept all the same.
         while self._kept_records > RECORDS_KEPT_MAX and len(self._kept) > 1:
             self._kept_records -= len(self._kept.popitem(last=False)[1].offsets)
         return file
@@ -97,10 +98,14 @@ class BodyFiles:
         file = BodyFile()
         findings = self._findings
         if not records.marker or records.number not in (None, number):
-            what = records.unreadable if not records.marker else f"this is file {records.number}"
+            what = records.unreadable
+            if records.marker:
+                # Copied or renamed: its records are valid, and those of other locations.
+                what = f"this is store file {records.number}, expected {number}"
             if whole and size > FILE_HEADER.size:
                 findings.add(path, 0, size, what)
             return file
+        # Payloads are looked at in the first reading only. The second one knows the bad ones.
         bad = self._bad.get(number, array("Q"))
         invalid = InvalidBytes(size if number in self._sealed else 0)
         for offset, end, header, what in stretches(records, payloads=whole):

@@ -102,6 +102,7 @@ class DataDirectory:
             self.cluster, self.node = texts
 
     def _texts(self, path: Path, format: Format, size: int) -> tuple[str, str] | None:
+        # Anybody may have put a file of any size here under that name.
         if not 0 < size <= _TEXTS_BYTES_MAX:
             return None
         try:

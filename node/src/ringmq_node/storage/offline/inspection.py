@@ -166,7 +166,10 @@ def _find(directory: DataDirectory, name: str) -> QueueFolder:
     # A queue that was deleted and declared again while the node was away is there twice.
     named = named or [each for each in directory.queues if each.label == name]
     if not named:
-        raise NothingToInspectError(f"there is no queue {name!r} in {directory.root}")
+        raise NothingToInspectError(
+            f"there is no queue {name!r} in {directory.root}: without a queue or a file, inspect "
+            "lists the files of all queues"
+        )
     if len(named) > 1:
         ids = ", ".join(each.name or each.path.name for each in named)
         raise NothingToInspectError(f"several queues are called {name!r}: say which of {ids}")
@@ -181,7 +184,9 @@ def inspect_file(directory: DataDirectory, path: Path, limit: int) -> FileInspec
     path = _locate(directory, path)
     kind = kind_of(directory.disk, path)
     if kind is None:
-        raise NothingToInspectError(f"{path} is not a file of records")
+        raise NothingToInspectError(
+            f"{path} is not a file of records: it should be a .jif, .idx, .rdq or .map"
+        )
     live: LiveMessages | None = None
     references: StoreReferences | None = None
     if kind in (JOURNAL, SEGMENT):

@@ -71,7 +71,7 @@ class StoreReferences:
         path = self.directory / map_name(location.file)
         row = file.table.find(location.ordinal)
         if row < 0:
-            return LostBody(path, 0, 0, f"the map does not have record {location.ordinal}")
+            return LostBody(path, 0, 0, f"the map has no entry for record {location.ordinal}")
         number = file.table.files[row]
         if number == LOST:
             what = f"record {location.ordinal} was damaged when it was to be moved"
@@ -86,7 +86,8 @@ class StoreReferences:
         if not isinstance(file, DataFile):
             return LostBody(path, place.offset, place.length, "the file is not there, or is empty")
         if place.offset + place.length > file.end:
-            return LostBody(path, place.offset, place.length, "beyond the end of the file")
+            what = f"record would end behind the end of the file, which has {file.end} bytes"
+            return LostBody(path, place.offset, place.length, what)
         # Each record before it takes at least a header.
         first = FILE_HEADER.size + RECORD_HEADER_BYTES * place.ordinal
         if place.length < RECORD_HEADER_BYTES or place.offset < first:

@@ -98,6 +98,7 @@ class _Verifier:
         self._check_stores()
         for queue in directory.queues:
             self._check_queue(queue)
+            # Else the changes of names in all queues would be remembered to the end.
             self._disk.forget(queue.path)
             self._on_progress(queue.title)
         return Verification(
@@ -177,6 +178,7 @@ class _Verifier:
             bad = {file.path: self._bad_records(file) for file in found.segments.values()}
             self._check_bodies(queue, found, bad)
         except (PermissionError, FileNotFoundError):
+            # The wrong user runs this, or files vanish meanwhile: that is no verdict on the queue.
             raise
         except (UnreadableQueueError, OSError) as error:
             findings.add(queue.path, 0, 0, str(error), queue=queue.name)
