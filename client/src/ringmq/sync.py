@@ -272,6 +272,7 @@ class SyncPublisher:
 
         def done(future: asyncio.Future[None]) -> None:
             failure = None if future.cancelled() else future.exception()
+            # In the loop's thread, while the caller's thread may cancel `confirm` at any moment.
             if future.cancelled():
                 confirm.cancel()
             elif not confirm.set_running_or_notify_cancel():

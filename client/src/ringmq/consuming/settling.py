@@ -59,6 +59,8 @@ class Settling:
 
     def note(self, verb: Verb, ranges: Sequence[Range]) -> None:
         """All of `ranges` are held, and go out with the next request."""
+        # No longer held from now on, and not only when the note is written: a second ack of the
+        # same message has to fail here, or the node would end the stream for it.
         noted = self._noted[verb]
         for first, last in ranges:
             removed = self._held.remove(first, last)

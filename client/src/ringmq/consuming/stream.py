@@ -82,6 +82,7 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         if noted:
             return _request_of(noted)
         if self._lifetime.closing and not self._cancel_sent:
+            # After the last acks. The node then delivers no more, but still reports settles.
             self._cancel_sent = True
             return broker.ConsumeRequest(cancel=broker.ConsumeCancel())
         return None

@@ -237,6 +237,7 @@ class PublisherCore(Generic[H, P]):
 
     def identity(self) -> bytes:
         """The producer id for the next stream; a new one if the old one is used up."""
+        # Only between two streams: a node takes one producer id per stream.
         assert self.phase is PublisherPhase.CLOSED, self.phase
         if self._numbering.sealed and not self._flights:
             self._numbering = Numbering(self._new_id())
@@ -254,6 +255,8 @@ class PublisherCore(Generic[H, P]):
             return
         if not self._flights.follow(last_sequence, self._numbering.next_sequence):
             self._seal_after(last_sequence)
+        # The node has ended our older stream before it answered, batches in flight included. So
+        # a message that isn't in the queue now won't get there by itself.
         self._flights.missing_after(last_sequence)
         # Another node may take less in one request than the node before.
         self._flights.cut_to(
@@ -282,6 +285,8 @@ class PublisherCore(Generic[H, P]):
                 self._seal_after(first - 1)
             case PublishRefusal.RETRY:
                 self.trouble = error
+                # A node that stopped being master in the middle can't tell: its successor may
+                # have these messages.
                 if not isinstance(error, OutcomeUnknownError):
                     self._flights.refused_from(first)
             case PublishRefusal.FOR_GOOD:
@@ -308,6 +313,8 @@ class PublisherCore(Generic[H, P]):
         """Ends the messages whose deadline has passed."""
         if self._deadline_floor is None or now < self._deadline_floor:
             return
+        # The callers are told, but the slices stay in their flights: their sequences are used, and
+        # the node would refuse every later one for the gap.
         for flight in self._flights:
             for part in flight.slices:
                 if part.ticket.deadline <= now:
@@ -343,6 +350,7 @@ class PublisherCore(Generic[H, P]):
         if self._flights.has_unsent:
             return self._flights.resend()
         if not self._pending or self._numbering.sealed:
+            # A sealed id gives no more sequences: its stream ends once its last flight has.
             return None
         return self._new_flight()
 
@@ -391,6 +399,9 @@ class PublisherCore(Generic[H, P]):
     def _seal_after(self, last: int) -> None:
         """The id takes no new messages; flights after `last` lose their sequences."""
         self._numbering.sealed = True
+        # Before the messages that never had a sequence: the order of submission stays. Tickets
+        # that have ended are dropped here, or a message would be sent after its caller was told
+        # that it failed.
         self._pending.put_back(
             [
                 part

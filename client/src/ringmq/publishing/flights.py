@@ -107,6 +107,7 @@ class Flights(Generic[H, P]):
         return flight
 
     def stream_ended(self) -> None:
+        # `may_be_enqueued` stays: only the next stream's `opened` tells which of them arrived.
         self._sent.extend(self._unsent)
         self._unsent, self._sent = self._sent, deque()
 
@@ -117,6 +118,9 @@ class Flights(Generic[H, P]):
         # Nearly always these are the oldest flights, whole.
         while sent and first <= sent[0].first and sent[0].last <= last:
             taken.append(sent.popleft())
+        # Else the middle of the order. A transient message may be confirmed before older persistent
+        # ones; and the node may confirm messages that it has from the stream before, which
+        # this stream has still to be given.
         if (sent and sent[0].first <= last) or (unsent and unsent[0].first <= last):
             self._sent, of_sent = _cut_out(sent, first, last)
             self._unsent, of_unsent = _cut_out(unsent, first, last)

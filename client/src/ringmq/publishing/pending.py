@@ -49,6 +49,7 @@ class PendingMessages(Generic[H, P]):
         window: it would never be sent otherwise.
         """
         slices = self._slices
+        # A request says once for all its messages whether they are transient.
         transient = slices[0].ticket.transient
         taken: list[Slice[H, P]] = []
         count = size_bytes = 0
@@ -58,6 +59,7 @@ class PendingMessages(Generic[H, P]):
             sizes = part.sizes(part.start + fits)
             total = sum(sizes)
             if size_bytes + total > bytes_max:
+                # The request is full with a part of this slice; only here sums are made one by one.
                 fits = bisect_right(list(accumulate(sizes)), bytes_max - size_bytes)
                 if fits == 0:
                     if taken:

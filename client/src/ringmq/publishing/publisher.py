@@ -139,6 +139,8 @@ class Publisher:
             if flush and not self._lifetime.closing:
                 await self.flush()
         finally:
+            # Also if the flush failed or was cancelled: the task and its stream must not outlive
+            # the publisher.
             if self._lifetime.close():
                 self._fail_everything(self._lifetime.reason)
                 await self._lifetime.end(self._keeper)
@@ -301,6 +303,7 @@ class Publisher:
     async def _wait_room(self, deadline_s: float) -> None:
         try:
             async with asyncio.timeout(deadline_s):
+                # Again after each wake-up: another waiter may have taken the room.
                 while not self._core.room and not self._lifetime.over:
                     await self._room.wait()
         except TimeoutError:
