@@ -1,4 +1,4 @@
-"""Writes to a store as fast as it can and says what is durable, until it is killed.
+"""Writes to a store as fast as it can and prints which ops are durable, until it is killed.
 
 Op 2n+1 publishes 20 messages, op 2n+2 removes the first 10 of them. Bodies begin with their
 position. Goes on where an earlier run was killed.

@@ -1,8 +1,8 @@
 """A disk in memory that can lose its power.
 
-It keeps what the `Disk` protocol lets it keep, and no more: of what wasn't synced, a power
-cut may lose all, keep all, or keep any part: single writes, single sectors of a write,
-single changes of a directory. It records every call that changes something, so that the
+It keeps as much as the `Disk` protocol demands, and no more. Of unsynced changes, a power cut may
+lose all, keep all, or keep any part: single writes, single sectors of a write, single changes of a
+directory. It records every call that changes something, so that the
 power can be cut after each of them.
 """
 
@@ -32,7 +32,7 @@ class File:
 class Folder:
     names: dict[str, File | Folder] = field(default_factory=dict)
     stable: dict[str, File | Folder] = field(default_factory=dict)
-    # (old name or None, new name or None, what)
+    # Unsynced changes: old name or None, new name or None, and the file or folder.
     pending: list[tuple[str | None, str | None, File | Folder]] = field(default_factory=list)
 
     def change(self, old: str | None, new: str | None, what: File | Folder) -> None:
@@ -66,7 +66,7 @@ class SimulatedDisk:
     def __init__(self) -> None:
         self.root = Folder()
         self.log: list[Call] = []
-        # The next writes that may still succeed, and what the one after raises.
+        # The number of writes that may still succeed, and the error that the one after them raises.
         self.writes_left: int | None = None
         self.syncs_left: int | None = None
         self.failure = errno.ENOSPC
@@ -81,7 +81,7 @@ class SimulatedDisk:
             data = b"".join(buffers)
             if self.writes_left is not None:
                 if self.writes_left == 0:
-                    # A full disk takes what there is room for.
+                    # A full disk takes as many bytes as it has room for.
                     self._change(Call("write", path, offset, data[: len(data) // 2]))
                     raise OSError(self.failure, "simulated", str(path))
                 self.writes_left -= 1
@@ -131,14 +131,14 @@ class SimulatedDisk:
                 for name, what in folder.names.items()
             }
 
-    # -- what tests do with it
+    # -- for the tests
 
     def do(self, call: Call) -> None:
         """Does a call that another disk has recorded."""
         self._change(call)
 
     def power_cut(self, kept: Kept, rng: random.Random) -> SimulatedDisk:
-        """What is found after the power has come back."""
+        """The disk after the power has come back."""
         after = SimulatedDisk()
         with self._lock:
             after.root = _survivor(self.root, kept, rng)

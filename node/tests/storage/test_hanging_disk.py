@@ -1,4 +1,4 @@
-"""A disk that doesn't answer, and one that is slower than what is appended."""
+"""A disk that doesn't answer, and one that is too slow for the appends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ringmq_node.storage.disk.watch import WatchedDisk
 
 # Nothing is written in place: on the loop's thread a call can't be seen.
 IN_THREADS = replace(LIMITS, sync_in_place_bytes_max=0, disk_timeout_s=0.1)
-# What may wait for its round.
+# Bytes that may wait for their round.
 ROOM_BYTES = 20_000
 SMALL_ROOM = replace(IN_THREADS, unsynced_bytes_max=ROOM_BYTES, embed_below=1 << 20)
 

@@ -1,4 +1,4 @@
-"""After any power cut, at any write, what was reported durable is there, and nothing else."""
+"""After a power cut at any write, all that was reported durable is there, and nothing made up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ringmq_node.storage import QueueStore
 
 
 class Recording:
-    """A workload's writes, and for each of them what had been promised before it."""
+    """A workload's writes, and for each of them the ops that were reported durable before it."""
 
     def __init__(self, seed: int, steps: int, act: Callable[[Workload], None]) -> None:
         self.disk = SimulatedDisk()
@@ -51,7 +51,7 @@ class Recording:
         return max((picture for after, picture in self.promises if after <= writes), default=0)
 
     def check_cut(self, disk: SimulatedDisk, writes: int, story: str) -> None:
-        """Restarts on what is left of `disk`, twice, and looks at what came back."""
+        """Restarts twice on the disk as a cut has left it, and checks the recovered queue."""
         for _ in range(2):
             store = open_store(disk)
             if writes >= self.created:
@@ -126,7 +126,7 @@ def test_power_cut_after_some_writes(act: Callable[[Workload], None]) -> None:
 def test_power_cut_after_a_start_takes_back_nothing_of_what_was_found(
     act: Callable[[Workload], None],
 ) -> None:
-    """A killed process leaves what can be read and isn't durable; the next one reads it."""
+    """A killed process leaves readable bytes that are not durable; the next one reads them."""
     recording = Recording(seed=3, steps=60, act=act)
     for writes in range(recording.created, len(recording.disk.log)):
         disk = SimulatedDisk()

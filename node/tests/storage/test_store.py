@@ -1,4 +1,4 @@
-"""One data directory: whose it is, what a failed disk does to it, and the group commit."""
+"""One data directory: its owner, a disk that fails, and the group commit."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_failed_disk_closes_the_store_for_writes_and_loses_nothing_durable(
             await store.sync()
         assert [type(failure) for failure in failures] == [expected]
         assert queue.durable_number == 1
-        # Also when there is room again: what is on the disk is not known.
+        # Also when the disk has room again: nobody knows which bytes the failed write has left.
         disk.writes_left = disk.syncs_left = None
         number = queue.state.last_number
         with pytest.raises(expected):

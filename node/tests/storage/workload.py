@@ -1,8 +1,8 @@
 """A queue under load, and a plain model beside it that remembers every moment.
 
-`Workload` appends ops to a real `QueueStore` and to a dict. After each op it takes a
-`Picture` of what a restart must bring back (transient messages are not in it), so that
-whatever a crash leaves can be looked up: is it one of the moments, and a late enough one?
+`Workload` appends ops to a real `QueueStore` and to a dict. After each op it takes a `Picture` of
+the queue that a restart at this moment brings back (without transient messages). So the queue that
+a crash leaves can be looked up: is it one of these moments, and a late enough one?
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def bodies(queue: QueueStore, *, bytes_max: int = 5_000) -> dict[int, bytes]:
 
 @dataclass(frozen=True)
 class Picture:
-    """What a restart brings back, if it brings back this moment."""
+    """The queue that a restart brings back, if it brings back this moment."""
 
     timeline: int
     number: int
@@ -98,7 +98,7 @@ class Picture:
         )
 
     def agrees_with(self, other: Picture) -> bool:
-        """The same, whatever is missing."""
+        """Whether they differ in missing positions only."""
         return replace(self, missing=()) == replace(other, missing=())
 
 
@@ -152,7 +152,7 @@ class Workload:
         self._append(Requeue(ranges))
 
     def random_op(self) -> None:
-        """Mostly a queue that is consumed in order, with what goes wrong in one."""
+        """Publishes, or removes from the head; at times removes with gaps, or requeues."""
         live = self.queue.state.live
         choice = self.rng.random()
         if choice < 0.5 or not live:
@@ -188,7 +188,7 @@ class Workload:
         self._take()
 
     def fill(self, count_max: int) -> None:
-        """Fetches some of what is missing, and some that isn't."""
+        """Fetches some bodies that are missing, and some that aren't."""
         missing = self.queue.missing
         first = max(0, missing.first - 2)
         stop = min(missing.last + 1, first + count_max)

@@ -1,4 +1,4 @@
-"""The real disk: what the engine takes for granted of it."""
+"""The real disk keeps the promises that the engine relies on."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
     python -m node.tests.storage.engine.fuzz_engine --seconds 600 --seed 1
 
-Each run is a plan: limits and steps, all from one seed. Of a plan that fails the steps are left
-out that it fails without, and what remains is printed with its story; one plan for each place
-where something failed. Ends with 1 if anything has. `test_model` is the same for the suite.
+Each run is a plan: limits and steps, all from one seed. A plan that fails is shortened by the steps
+that it also fails without, and the rest is printed with its story: one plan for each place of a
+failure. Ends with 1 if anything has. `test_model` is the same for the suite.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Plan:
     limits: StoreLimits
     segment_positions: int
     seed: int
-    # With the seed of what a step leaves open, so that leaving one out changes no other.
+    # Each step with a seed for its open choices, so that leaving one step out changes no other.
     steps: tuple[tuple[int, Step], ...]
 
     @classmethod

@@ -44,7 +44,7 @@ class Waiting:
 
 @dataclass
 class Hand:
-    """What waits, in the order in which it came."""
+    """The work that waits to be let go, in the order in which it came."""
 
     loop: HandLoop = field(default_factory=HandLoop)
     waiting: list[Waiting] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Hand:
         self.turn()
 
     def drop(self) -> None:
-        """The process is gone: what waits is never done."""
+        """The process is gone: the waiting work is never done."""
         self.waiting.clear()
 
 
@@ -112,7 +112,7 @@ def by_hand(*, segment_positions: int | None = None) -> Iterator[Hand]:
             """As if the thread came to it just now."""
             item = next((item for item in hand.waiting if item.task is self), None)
             while not self.has_run:
-                assert item is not None, "waits for what was never given to a thread"
+                assert item is not None, "waits for a task that no thread was given"
                 hand.let_go(item)
 
     class HandWorker:

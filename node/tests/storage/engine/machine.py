@@ -4,9 +4,9 @@ The model of a queue is a dict of messages. It plays the replica's part of the c
 ops go to the store in order, watermarks to the master when the store reports. After a
 stop, clean or not, it looks up which moment came back, and goes on from there.
 
-The oracle: each live message can be had, with its bytes and properties, in order, and
-`redelivered` is what the ops say; lengths and bytes are equal at every step; after a
-restart there is a moment that happened, none before the last that was reported durable.
+The oracle: each live message can be read, with its bytes and properties, in order, and with
+`redelivered` as the ops have set it. Lengths and bytes are equal at every step. A restart brings
+back a moment that happened, and none before the last one that was reported durable.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Sizes:
 
 @dataclass
 class Engine:
-    """One node's store and its queues. `rng` is for what no step says: contents, what is cut."""
+    """One node's store and its queues. `rng` makes the choices that no step makes: contents, and
+    the bytes that a power cut keeps."""
 
     hand: Hand
     limits: StoreLimits
@@ -125,7 +126,7 @@ class Engine:
         self.cut_power("everything")
 
     def count(self) -> None:
-        """Adds up what has happened until now."""
+        """Adds up the events until now."""
         found = self.store.statistics()
         for name in (
             "journals_sealed",
@@ -177,7 +178,7 @@ class Engine:
         queue.store.set_lazy(queue.lazy)
         queue.take_over()
 
-    # -- what the background does
+    # -- the background
 
     def work(self, steps: int) -> None:
         """Lets threads and loop go on, in any order."""
@@ -200,7 +201,7 @@ class Engine:
         self.store.ram_durations(self.hand.loop.now)
         self.store.set_duration(duration_s)
 
-    # -- what clients do
+    # -- the clients
 
     def publish(
         self,
@@ -240,7 +241,7 @@ class Engine:
     def settle_messages(
         self, name: str, consumer: int, removed: Iterable[int], requeued: Iterable[int] = ()
     ) -> None:
-        """Acks (or discards) and requeues what this consumer has."""
+        """Acks (or discards) and requeues messages of this consumer."""
         queue = self.queues[name]
         removed, requeued = sorted(removed), sorted(requeued)
         queue.clients[consumer] -= {*removed, *requeued}
@@ -249,7 +250,7 @@ class Engine:
         )
 
     def settle_some(self, name: str, which: int, order: str, requeue: bool) -> None:
-        """One of the consumers acks or requeues some of what it has."""
+        """One of the consumers acks or requeues some of its messages."""
         clients = self.queues[name].clients
         consumer = sorted(clients)[which % len(clients)]
         has = sorted(clients[consumer])
@@ -309,7 +310,7 @@ class Engine:
     # -- catching up
 
     def catch_up(self, name: str, cut: int, more: int, revived: int) -> None:
-        """Takes on the ring's log, and what it lacks of it."""
+        """Installs the ring's state, and fetches the bodies that are missing in it."""
         self.install(name, cut, more, revived)
         self.work(self.rng.randint(0, 5))
         self.fill(self.queues[name])
@@ -349,7 +350,7 @@ class Engine:
         return sorted(at for at, message in queue.messages.items() if getattr(message, flag))
 
     def fill(self, queue: Queue) -> None:
-        """Fetches what is missing from another replica, while other things go on."""
+        """Fetches missing bodies from another replica, while other work goes on."""
         while queue.missing:
             first = last = min(queue.missing)
             transient = queue.messages[first].transient
@@ -365,7 +366,7 @@ class Engine:
             queue.note()
             self.work(self.rng.randint(0, 2))
 
-    # -- what always holds
+    # -- the invariants
 
     def check(self) -> None:
         for queue in self.queues.values():
@@ -379,7 +380,7 @@ class Engine:
     def check_queue(self, queue: Queue) -> None:
         store, master = queue.store, queue.master
         store.check()
-        # Asked for the size of each range, the store would unfold what it has folded.
+        # If the master's check asked the store for sizes, the store would unfold its deltas.
         real = master._ready._messages
         master._ready._messages = master.consumers._messages = Sizes(queue)
         master.check()

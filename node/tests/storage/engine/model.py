@@ -35,7 +35,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a queue was at some time, but for what is transient."""
+    """The persistent part of a queue at some time."""
 
     timeline: int
     number: int
@@ -45,7 +45,7 @@ class Moment:
     missing: frozenset[int]
 
     def is_state(self, state: ReplicatedState) -> bool:
-        """Whether this is what came back."""
+        """Whether a restart has brought back this moment."""
         return (
             (self.number, self.epoch, self.next_position)
             == (state.last_number, state.epoch, state.next_position)
@@ -120,7 +120,7 @@ class Queue:
         return number
 
     def take_over(self) -> None:
-        """What may have been delivered says so."""
+        """Marks the messages that may have been delivered as redelivered."""
         self.store.begin_epoch(self.store.state.epoch + 1)
         self.note()
         live = self.store.state.live
@@ -161,7 +161,7 @@ class Queue:
         self.do(self.master.watermarks(last, min(self.store.durable_number, last)))
 
     def seen(self, runs: Sequence[Run]) -> list[int]:
-        """The positions of `runs`, whose content is what was published."""
+        """The positions of `runs`. Checks that their contents were published there."""
         found: list[int] = []
         for run in runs:
             properties = run.block.properties() or [b""]

@@ -1,8 +1,8 @@
-"""What RabbitMQ's `backing_queue_SUITE` asks of a queue index and a variable queue, asked of ours.
+"""RabbitMQ's `backing_queue_SUITE`, for queue index and variable queue, asked of our engine.
 
-Each with bodies in the index and in the message store, and where it matters in a lazy queue.
-Segments have 16 positions here. The model of `machine` looks at every message that is read:
-its bytes, properties, order and `redelivered`; and at the end drains what is left.
+Each test runs with bodies in the index and in the message store, and where it matters in a lazy
+queue. Segments have 16 positions here. The model of `machine` looks at every message that is read:
+its bytes, properties, order and `redelivered`. At the end it drains the queue.
 
 Left out: `msg_store` with its confirms (`storage/messages` has them; ours are per round),
 `delete_msg_store_files_callback` (no queue holds a descriptor), timeouts
@@ -326,7 +326,7 @@ def head_size(queue: Queue) -> int:
 @both
 @modes
 def test_fetched_and_dropped_while_a_predicate_holds(engine: Engine, lazy: bool) -> None:
-    """As expiry does: the first ones, as long as what is next is of a kind."""
+    """As expiry does: the first messages, as long as the next one fulfils the predicate."""
     engine.set_lazy("a", lazy)
     engine.publish(["a"], [20] * 5 + [30] * 7 + [20] * 3)
     flushed(engine)
@@ -393,8 +393,8 @@ def test_purge_leaves_what_is_with_consumers(engine: Engine, lazy: bool) -> None
 @both
 @modes
 def test_ack_limiting(engine: Engine, lazy: bool) -> None:
-    """1024 messages, half of them with a consumer: at target 0 nothing of either is in memory,
-    but for what is read ahead."""
+    """1024 messages, half of them with a consumer: at target 0 none is in memory, but for those
+    that are read ahead."""
     engine.set_lazy("a", lazy)
     for _ in range(256):
         engine.publish(["a"], [10] * 4)
@@ -402,7 +402,7 @@ def test_ack_limiting(engine: Engine, lazy: bool) -> None:
     engine.consume("a", 512)
     engine.remember(0.0)
     flushed(engine)
-    # The monitor says it again and again: what was read ahead is let go of, too.
+    # The monitor repeats its target: then blocks that were read ahead leave memory, too.
     for _ in range(4):
         engine.remember(0.0)
         flushed(engine)
@@ -444,7 +444,7 @@ def test_requeue_into_holes_of_every_part(engine: Engine, lazy: bool) -> None:
 @both
 @pytest.mark.parametrize("seed", range(4))
 def test_mode_is_switched_after_each_step(engine: Engine, seed: int) -> None:
-    """Requeue from pending, into what has been paged meanwhile."""
+    """Pending messages are requeued in between others that were paged out meanwhile."""
     rng = random.Random(seed)
 
     def switch() -> None:

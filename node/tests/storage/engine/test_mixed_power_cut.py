@@ -1,11 +1,11 @@
-"""The power is cut at each write of a mixed workload; what was reported durable is there.
+"""The power is cut at each write of a mixed workload; all that was reported durable is there.
 
 Two queues: bodies that are embedded and stored, shared by both queues, transient ones;
 consumers, requeues, purges, queues deleted and declared again, a mode switched, memory taken
 away, another log installed; with the seals, flushes, compactions, folds and unfolds that come
 of it (`test_workload_has_everything_in_it`). `hand` makes it the same each time.
 
-After a cut, whatever the disk has kept of what was not synced:
+After a cut, with any part of the unsynced bytes kept:
 
 * each queue is at a moment that happened before the cut, and none before the last one that
   was reported durable when it came: nothing made up, nothing removed that comes back;
@@ -83,7 +83,7 @@ class Life:
     times: list[int] = field(default_factory=list)
 
     def candidates(self, changes: int) -> list[Moment]:
-        """What may come back if the power is cut after so many changes."""
+        """The moments that may come back if the power is cut after so many changes."""
         first = max((at for when, at in self.promises if when <= changes), default=0)
         happened = sum(1 for when in self.times if when <= changes)
         return self.queue.history[first:happened]
@@ -150,7 +150,7 @@ def random_step(engine: Recorder, rng: random.Random) -> None:
     elif choice < 0.73:
         engine.take(name, rng.choice([3, 60]))
     elif choice < 0.75:
-        # Also what was let go of a moment ago, and is on its way to the transient store.
+        # Also messages that are on their way to the transient store, let go of a moment ago.
         engine.remember(0.0)
         engine.purge(name)
     elif choice < 0.77 and queue.clients:
@@ -171,7 +171,7 @@ def random_step(engine: Recorder, rng: random.Random) -> None:
     elif choice < 0.96:
         engine.settle()
     elif len(queue.messages) < 200:
-        # What is removed before a round has taken it is not written.
+        # Messages that are removed before their round starts are elided.
         for names in ((name,), NAMES):
             engine.publish(names, [rng.choice([10, 700])] * 2)
         engine.purge(name)
@@ -294,7 +294,7 @@ def moments_of(queue: QueueStore, lives: list[Life], changes: int) -> list[Momen
         found = [moment for moment in candidates if moment.is_state(state)]
         if found:
             return found
-    # What was declared and not told yet may be there without anything.
+    # A queue whose declaration was not reported yet may be there, and empty.
     told = any(life.declared <= changes for life in lives)
     assert not told, f"op {state.last_number}, live {state.live} never was, or was long ago"
     assert state.last_number == 0
@@ -304,7 +304,7 @@ def moments_of(queue: QueueStore, lives: list[Life], changes: int) -> list[Momen
 def check_bodies(queue: QueueStore, found: list[Moment]) -> None:
     if not found:
         return
-    # Alike but for what is missing: of several fills each may have come or not.
+    # They differ in missing positions only: of several fills each may have come or not.
     messages = found[-1].messages
     missing = positions_of(queue.missing)
     assert {*missing} <= max((moment.missing for moment in found), key=len)
@@ -330,7 +330,7 @@ def check_store(store: Store, queues: list[QueueStore]) -> None:
 
 
 def collect(hand: Hand, store: Store) -> None:
-    """All that is not referred to is deleted, what is worth it compacted."""
+    """Has the message store delete files without references, and compact those with garbage."""
     hand.settle()
     for _ in range(3):
         hand.pass_time(2.0)
@@ -374,7 +374,7 @@ def test_power_cut_after_some_changes() -> None:
 @pytest.mark.slow
 @pytest.mark.compute
 def test_power_cut_after_every_change() -> None:
-    """Each prefix of the writes; what wasn't synced is kept in another way from one to the next."""
+    """Each prefix of the writes; from one to the next, other unsynced bytes are kept."""
     made = recording(1, STEPS)
     cuts = sum(
         made.cut(kinds=[left], seed=5, stride=len(ALL), first=first)

@@ -1,5 +1,5 @@
-"""The whole engine against a plain model: whatever happens in whatever order, and every kind of
-stop in between. See `model` and `machine` for the oracle, `hand` for how threads are held.
+"""The whole engine against a plain model: any operations in any order, and every kind of stop in
+between. See `model` and `machine` for the oracle, `hand` for how threads are held.
 
 Longer: `fuzz_engine` does the same without hypothesis, or `ENGINE_EXAMPLES=2000 pytest
 node/tests/storage/engine/test_model.py --hypothesis-seed=N`.

@@ -1,4 +1,4 @@
-"""A fuzzer of recovery: damaged files, and what a start makes of them.
+"""A fuzzer of recovery: starts on damaged files.
 
     export PYTHONPATH=base/tests/support
     python -m node.tests.storage.queue.fuzz_recovery --minutes 10 --seed 1
@@ -11,10 +11,10 @@ However bad it is:
 * it raises nothing but a `StoreError`;
 * each message that is read back was published, in this queue, at this position;
 * a second start that nothing was appended before finds the same;
-* what is published from then on is there after the next start.
+* messages that are published from then on are there after the next start.
 
-A body says where it was published, so a directory is all that is needed to judge it: what
-fails is left in a directory, and `--replay` opens it again.
+A body names the queue and the position at which it was published, so a directory can be judged by
+itself. A directory that fails is kept, and `--replay` opens it again.
 
 Exit code 0: nothing found; 1: something; 2: wrong usage.
 """
@@ -61,14 +61,14 @@ QUEUES = ("orders", "invoices")
 # Batches of both kinds: embedded, and in the message store.
 FUZZ_LIMITS = replace(LIMITS, embed_below=100)
 CASE_S_MAX = 20.0
-# What a case may take in memory. The files have about a megabyte together.
+# The memory that a case may take. The files have about a megabyte together.
 CASE_BYTES_MAX = 96 << 20
-# Timelines from here on are of what is published after the damage.
+# Bodies with a timeline from here on were published after the damage.
 AFTERWARDS = 1_000_000
 
 
 class Finding(Exception):
-    """What must not be."""
+    """Recovery has broken a rule."""
 
 
 def body_of(queue: str, timeline: int, position: int, large: bool) -> bytes:
@@ -241,7 +241,7 @@ def cut_short(rng: random.Random, disk: SimulatedDisk) -> str:
 
 
 def move_bytes(rng: random.Random, disk: SimulatedDisk) -> str:
-    """Doubled, deleted, put in from elsewhere, or put over what is there."""
+    """Doubles bytes, deletes them, or puts in others from elsewhere, between or over the old."""
     path, other = _file(rng, disk), _file(rng, disk)
     content, source = disk.content(path), disk.content(other)
     at, start = _place(rng, content), _place(rng, source)
@@ -388,7 +388,7 @@ class Case:
             self.story.append(forge(self.rng, self.disk))
 
     def run(self) -> None:
-        """Raises `Finding`, or whatever else it should not."""
+        """Raises `Finding`, or any other error that recovery should not raise."""
         found = self.open_all(read=True)
         if found is None:
             return
@@ -455,7 +455,7 @@ class Case:
         return found
 
     def go_on(self) -> None:
-        """Publishes on what is left, stops, and looks for it."""
+        """Publishes to the recovered queues, stops, and looks for these messages."""
         store = self.open()
         if store is None:
             return
@@ -494,7 +494,7 @@ class Case:
 
 
 def picture(queue: QueueStore) -> object:
-    """What two starts have to agree on."""
+    """The part of a queue in which two starts have to agree."""
     state = queue.state
     return (
         state.digest(),
@@ -508,7 +508,7 @@ def picture(queue: QueueStore) -> object:
 
 @contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Raises `Finding` in what takes longer. Only on the main thread."""
+    """Raises `Finding` in a block that takes longer. Only on the main thread."""
 
     def ring(_signal: int, frame: FrameType | None) -> None:
         stack = "".join(traceback.format_stack(frame, limit=6)) if frame is not None else ""
@@ -542,7 +542,7 @@ def _status(field_name: str) -> int:
 
 
 def run_case(directory: SimulatedDisk, seed: int) -> Case:
-    """Damages a copy of `directory` and opens it. Raises what must not be, with the story."""
+    """Damages a copy of `directory` and opens it. Raises `CaseFailed`, with the story."""
     rng = random.Random(seed)
     case = Case(directory.copy(), rng, forged=rng.random() < 0.15)
     case.damage()

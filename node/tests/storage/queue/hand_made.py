@@ -38,7 +38,7 @@ class FileOfRecords:
     def __init__(self, format: Format, number: int, owner: int = owner_of(HERE)) -> None:
         self.marker = new_marker()
         self.data = bytearray(file_header(format, self.marker, number, owner))
-        # What the records from here on say is durable.
+        # The `synced` of the records from here on.
         self.synced = 0
 
     def add(
@@ -148,7 +148,7 @@ def recovered(disk: SimulatedDisk) -> Recovered:
 def unfolded(
     disk: SimulatedDisk, found: Recovered, number: int = 0
 ) -> list[tuple[int, int, int, int]]:
-    """What a delta stands for: first, last, live, where the record is."""
+    """The entries of a delta: first, last, live, and the offset of the record."""
     file = found.segments[number]
     loaded, reports = load_segment(disk, file, found.state.live, found.missing, found.cuts)
     assert reports == []

@@ -48,7 +48,7 @@ def readable(queue: QueueStore) -> dict[int, bytes]:
 
 
 class Aftermath:
-    """A queue's files after a workload with flushes and deleted segments; and what was in it."""
+    """A queue's files after a workload with flushes and deleted segments, and its messages."""
 
     def __init__(self, *, seed: int, steps: int, clean: bool) -> None:
         disk = SimulatedDisk()
@@ -57,7 +57,7 @@ class Aftermath:
         self.crashed = disk
 
         async def flushed() -> None:
-            # However slow the flush is: what reaches the segments is the same in each run.
+            # However slow the flush is, the segments must be the same in each run.
             while store.statistics().journals_sealed_now:  # noqa: ASYNC110 threads do it
                 await asyncio.sleep(0.001)
 
@@ -96,7 +96,7 @@ class Aftermath:
         return [header for header, _ in found.records]
 
     def recover(self, disk: SimulatedDisk) -> QueueStore:
-        """Opens what is left, and checks what holds after any damage."""
+        """Opens the damaged queue, and checks the invariants that hold after any damage."""
         queue = open_store(disk).open_queue(QUEUE)
         queue.check()
         found = readable(queue)
@@ -106,7 +106,7 @@ class Aftermath:
         expected.subtract(queue.missing)
         assert len(found) == len(expected)
         if not queue.damaged:
-            # Some moment of the past, whole but for what is missing.
+            # Some moment of the past, whole but for missing positions.
             found_picture = Picture.of(queue.state, queue.missing, 0)
             assert any(found_picture.agrees_with(picture) for picture in self.load.pictures)
         return queue
@@ -148,7 +148,7 @@ def test_journal_torn_anywhere_keeps_all_ops_before(tail: bytes) -> None:
         whole = bytes(content)
         content[size:] = tail
         length = len(content)
-        # Not by `size`: what is cut off may have ended in the same bytes.
+        # Not by `size`: the bytes that are cut off may equal those in their place.
         kept = [header for header in headers if content[: header.end] == whole[: header.end]]
         queue = made.recover(disk)
         if any(header.kind == RecordKind.CHECKPOINT for header in kept):
@@ -320,7 +320,7 @@ def test_damage_is_remembered_over_the_next_restart() -> None:
 
 @st.composite
 def damages(draw: st.DrawFn) -> list[tuple[int, str, float, int, int]]:
-    """(file, what, where as a fraction, length, value), a few of them."""
+    """A few of: file, kind of damage, its place as a fraction of the file, length, value."""
     one = st.tuples(
         st.integers(0, 10),
         st.sampled_from(["set", "zeros", "cut", "insert", "delete", "repeat", "swap"]),

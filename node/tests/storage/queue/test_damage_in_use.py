@@ -1,4 +1,4 @@
-"""What is found to be damaged, or can't be read, while a queue is in use."""
+"""Damage, and files that can't be read, found while a queue is in use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def publish(queue: QueueStore, messages: Sequence[bytes]) -> None:
 
 
 class ShortOfHandles(SimulatedDisk):
-    """Reads fail while `is_short`, and what is on the disk is whole."""
+    """Reads fail while `is_short`, though the bytes on the disk are whole."""
 
     is_short = False
 
@@ -139,7 +139,7 @@ def test_a_state_of_many_ranges_does_not_make_a_journal_for_each_op() -> None:
 
 
 def test_a_damaged_body_stays_on_the_disk() -> None:
-    """For whoever wants to look; its position is missing."""
+    """For a later look at it; its position is missing."""
     disk = SimulatedDisk()
     limits = StoreLimits(embed_below=0, queue_memory_bytes_max=0, store_file_bytes_max=100)
     store = open_store(disk, limits)
@@ -189,7 +189,7 @@ def test_bodies_that_compaction_finds_damaged_are_missing(folded: bool) -> None:
 
     async def until(condition: Callable[[], object]) -> None:
         async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110  # of what threads do
+            while not condition():  # noqa: ASYNC110  # done by threads
                 await asyncio.sleep(0.001)
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""What is removed before a round has taken it never reaches the disk."""
+"""Bodies that are removed before their round starts never reach the disk."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_removed_bodies_cost_their_headers_only(limits: StoreLimits) -> None:
 
 @BOTH
 def test_round_torn_anywhere_leaves_no_message_without_its_body(limits: StoreLimits) -> None:
-    """Each beginning of what a round writes to the journal: the state is that of an op."""
+    """With each beginning of a round's write to the journal, the state is that of an op."""
     states: dict[int, str] = {}
 
     def act(queue: QueueStore) -> None:

@@ -188,7 +188,7 @@ class QueueStoreMachine(RuleBasedStateMachine):
         size = sum(len(self.messages[at].body) for at in got)
         assert len(got) == 1 or size <= bytes_max
         if len(got) < min(len(there), messages_max) and got:
-            # Or at the end of a block, when there is half of what was asked for.
+            # Or it ends with a block, if it has half of the bytes that were asked for.
             assert (
                 size + len(self.messages[there[len(got)]].body) > bytes_max or 2 * size >= bytes_max
             )
@@ -386,7 +386,7 @@ def test_body_is_not_released_before_its_removal_is_durable() -> None:
 
 @pytest.mark.slow
 def test_index_of_single_messages_is_flushed_when_memory_is_short() -> None:
-    """What is in a journal only can't be folded, and takes an entry for each message."""
+    """Messages in a journal can't be folded, and each takes an entry: so the journal is flushed."""
     store = open_store(SimulatedDisk(), StoreLimits(idle_journal_bytes_min=1 << 30))
     queue = store.open_queue(QUEUE)
 

@@ -83,7 +83,7 @@ def test_next_record_behind_damage_is_found_wherever_it_is(gap: int) -> None:
     assert [(report.offset, report.length) for report in found.corruptions] == [(bad, gap)]
 
 
-# -- what was fetched again
+# -- bodies that were fetched again
 
 
 def test_body_that_was_fetched_again_counts_and_not_the_damaged_one() -> None:
@@ -175,7 +175,7 @@ def test_positions_of_another_segment_are_damage() -> None:
     assert [*found.missing] == [(0, good - 1)]
 
 
-# -- files that are not what they should be
+# -- files that don't belong there
 
 
 def test_file_of_another_queue_is_set_aside() -> None:

@@ -1,4 +1,4 @@
-"""Torn tails of segments and journals: what proves a record durable, and what is cut off."""
+"""Torn tails of segments and journals: proofs that a record was durable, and the cut."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.may_log(DAMAGE)
 
 
 def tail_with_damaged_body() -> tuple[Segment, int]:
-    """The second record's body isn't what was written; nothing behind it says it was synced."""
+    """The second record's body is damaged, and no record behind it proves that it was durable."""
     segment = Segment()
     segment.entry(0, b"first", generation=4)
     segment.synced = len(segment.data)
@@ -88,7 +88,7 @@ def test_transient_record_does_not_prove_what_is_before_it(stored: bool) -> None
 
 
 def test_damage_before_a_torn_tail_is_no_tail_at_the_next_start() -> None:
-    """Found by the fuzzer: only the tail had shown that what is before it was durable."""
+    """Found by the fuzzer: only the tail had proven that the records before it were durable."""
     segment = Segment()
     segment.entry(0, b"first", generation=5)
     bad = segment.entry(1, b"second", generation=5)

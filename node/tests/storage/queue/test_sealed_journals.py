@@ -33,7 +33,7 @@ class SlowSegments(SimulatedDisk):
 
     def __init__(self) -> None:
         super().__init__()
-        # What was written to segments since a round was, and the most that ever was.
+        # Bytes written to segments since the last round, and the most there ever were.
         self.flushed_bytes = 0
         self.flushed_bytes_most = 0
 

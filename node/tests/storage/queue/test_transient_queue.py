@@ -177,14 +177,14 @@ def test_a_full_disk_is_told_when_there_is_something_to_be_written() -> None:
         await until(lambda: store.failure is not None)
         with pytest.raises(DiskFullError):
             publish(queue, 80)
-        # What is in memory can be had.
+        # Messages in memory can still be read.
         assert bodies(queue) == expected(0, 79)
 
     run_store(store, work)
 
 
 def test_it_says_transient_whatever_the_op_says() -> None:
-    """Also of what is installed and filled in."""
+    """Also messages of an installed state, and bodies that are filled in."""
     disk = SimulatedDisk()
     store, queue = opened(disk)
     since = len(disk.log)
