@@ -7,7 +7,8 @@ import contextlib
 
 import grpc.aio
 import pytest
-from fake_broker import Cluster, FakeNode
+from fake_broker import FakeNode
+from fake_cluster import Cluster
 from on_loops import Run, seconds
 
 import ringmq

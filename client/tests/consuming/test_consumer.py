@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fake_broker import Cluster, FakeNode
+from fake_broker import FakeNode
+from fake_cluster import Cluster
 from on_loops import Run, bodies, seconds, until
 
 import ringmq

@@ -2,8 +2,7 @@
 
 It keeps the protocol's promises as far as a client can see them (sequences without a gap,
 duplicates trimmed and confirmed, prefetch, redelivery, settles checked against the stream's own
-deliveries), and breaks them where a test asks for it: `Faults`. There is no ring and no disk: a
-message is confirmed when it is in the list.
+deliveries), and breaks them where a test asks for it: `Faults`.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import grpc.aio
+from fake_cluster import Cluster, Faults, Message, Queue
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
@@ -26,67 +25,6 @@ from ringmq.v1 import common_pb2 as common
 from ringmq.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from ringmq.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from ringmq_base.ranges import RangeSet
-
-
-@dataclass
-class Message:
-    body: bytes
-    properties: common.Properties | None
-    delivered: bool = False
-
-
-@dataclass
-class Queue:
-    """Positions begin with 1. A position is in `ready` or held by one stream, never both."""
-
-    name: str
-    messages: dict[int, Message] = field(default_factory=dict)
-    ready: RangeSet = field(default_factory=RangeSet)
-    producers: dict[bytes, int] = field(default_factory=dict)
-    next_position: int = 1
-    mode: common.QueueMode.ValueType = common.QUEUE_MODE_DEFAULT
-    # None: as an old node, which doesn't send this field.
-    durable: bool | None = True
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def append(self, message: Message) -> None:
-        self.messages[self.next_position] = message
-        self.ready.add(self.next_position, self.next_position)
-        self.next_position += 1
-        self.changed.set()
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [self.messages[position].body for position in sorted(self.messages)]
-
-
-@dataclass
-class Faults:
-    """The faults to come. Each list is used up from the front, one entry per event."""
-
-    #: Per publish stream: how many batches are taken in before the stream breaks ...
-    die_after_batches: list[int] = field(default_factory=list)
-    #: ... with the last of them enqueued, but not confirmed.
-    enqueue_the_last: bool = True
-    #: Per batch: None takes it, a Rejected (reason, retryable, ...) refuses it.
-    reject: list[broker.Rejected | None] = field(default_factory=list)
-    #: Per publish or consume Open: the address of a Moved; "" if the node knows none.
-    moved: list[str | None] = field(default_factory=list)
-    #: Per call of any kind: a reason to fail with.
-    fail: list[common.Reason.ValueType] = field(default_factory=list)
-    confirm_delay_s: float = 0.0
-    heartbeats: bool = True
-    #: Acks are taken and never reported, as by a node below `min_insync`.
-    settle_silently: bool = False
-
-
-@dataclass
-class Cluster:
-    """The state that the nodes share: the queues, and the address of the master."""
-
-    queues: dict[str, Queue] = field(default_factory=dict)
-    master: str = ""
-    addresses: list[str] = field(default_factory=list)
 
 
 def status_of(reason: common.Reason.ValueType, retry_ms: int = 0, **facts: str) -> object:
