@@ -10,7 +10,8 @@ PYTEST := $(BIN)/pytest -n auto --durations=20 --durations-min=2
 # How long each fuzzer of `make evidence` goes on.
 MINUTES ?= 10
 
-.PHONY: help demo test quick evidence check format bench bench-storage cluster proto clean
+.PHONY: help demo test quick evidence check check-style check-types check-generated check-layout
+.PHONY: format bench bench-storage cluster proto clean
 .DEFAULT_GOAL := help
 
 help:      ## this list
@@ -37,10 +38,20 @@ evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them:
 	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
 
 check: $(STAMP) ## format, lint, types, imports, generated code, links in the docs
+	@$(MAKE) --no-print-directory --jobs --output-sync=target \
+		check-style check-types check-generated check-layout
+
+check-style: $(STAMP)
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
+
+check-types: $(STAMP)
 	@$(BIN)/mypy
+
+check-generated: $(STAMP)
 	@$(BIN)/python proto/generate.py --check
+
+check-layout: $(STAMP)
 	@$(BIN)/pytest -q -r '' cluster-tests/tidy
 
 format: $(STAMP) ## rewrite what `check` would complain about

@@ -28,9 +28,10 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow]
 QUEUE = "orders"
 PROGRAM = "/traffic.py"
 FILES = {Path(traffic.__file__): PROGRAM, Path(loops.__file__): "/loops.py"}
-# The nodes' defaults.
+# The nodes' default.
 RING_TIMEOUT_S = 2.0
-LEASE_S = 6.0
+# Half of the default: a lease has to lapse in several scenarios, and each then waits half as long.
+LEASE_S = 3.0
 
 # From the fault to the first confirm of a new master: the ring's time-out with its jitter, the
 # view, and the client's reconnect, on a machine that does other things, too.
@@ -43,14 +44,15 @@ ISOLATED_COUNT = 100_000
 STUCK_SECONDS = 8.0
 # Messages per second of each side: slow enough that the cut comes in the middle.
 ISOLATED_RATE = 5000.0
-# A view that nobody could change for this long, while the data goes on.
-REGISTRY_AWAY_SECONDS = 30.0
+# Five leases: no node can renew its own, nor change a view, and messages go on all the same.
+REGISTRY_AWAY_SECONDS = 5 * LEASE_S
 
 
 @pytest.fixture
 def cluster(node_image: str, etcd_image: str) -> Iterator[Cluster]:
     # A client gives up on a node after three silent heartbeats; with the default, after 15 s.
-    nodes = ringmq_nodes(node_image, settings={"RINGMQ_HEARTBEAT_S": "1"})
+    settings = {"RINGMQ_HEARTBEAT_S": "1", "RINGMQ_LEASE_S": f"{LEASE_S:g}"}
+    nodes = ringmq_nodes(node_image, settings=settings)
     with Cluster(nodes, etcd_image=etcd_image) as cluster:
         yield cluster
 

@@ -10,8 +10,8 @@ import pytest
 from ringsim.simulator.runs import HERE, Failure, run_many
 
 QUICK = range(200)
-# In CI's time: about 7 ms of one processor for each.
-ALL = range(200, 10_200)
+# About 6 ms of one processor for each ring. `make evidence` simulates a million.
+ALL = range(200, 3_200)
 
 
 def stories_of(failures: list[Failure]) -> str:
@@ -20,7 +20,7 @@ def stories_of(failures: list[Failure]) -> str:
 
 @pytest.mark.slow
 @pytest.mark.compute
-def test_nothing_is_lost_in_ten_thousand_rings() -> None:
+def test_nothing_is_lost_in_three_thousand_rings() -> None:
     """Every confirmed op is in every later master's log, and on every synchronised disk; and once
     the faults stop, the ring is whole again, and quiet."""
     failures = run_many(ALL)

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 from fake_broker import FakeNode
-from on_loops import Run, bodies, until
+from on_loops import Run, bodies
+from waiting import until
 
 import ringmq
 from ringmq.v1 import broker_pb2 as broker

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from fake_broker import FakeNode
 from fake_cluster import Cluster
-from on_loops import Run, bodies, seconds, until
+from on_loops import Run, bodies, seconds
+from waiting import until
 
 import ringmq
 

@@ -19,12 +19,6 @@ def run_on(factory: loops.LoopFactory, test: Callable[[], Coroutine[None, None, 
     assert not [name for name in loops.left_tasks if name.startswith("ringmq-")]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - the fake node has no event for each of these
-            await asyncio.sleep(0.005)
-
-
 async def seconds(work: Awaitable[object]) -> float:
     start = time.monotonic()
     await work

@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 import loops
 import pytest
-from group_harness import LocalCluster, local_cluster, until
+from group_harness import LocalCluster, local_cluster
+from waiting import until
 
 from ringmq_gm import GroupOptions, MemberId, NodeRecord, first_view, ring_key
 from ringmq_gm.core.frames import Frame, Hello, Mark, OpFrame, decode, encode

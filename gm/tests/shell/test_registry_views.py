@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import loops
-from group_harness import until
+from waiting import until
 
 from ringmq_gm import MemberId, View, first_view, ring_key
 from ringmq_gm.core.events import Event, ProposalEnded, ProposalOutcome, Propose, ViewLearned

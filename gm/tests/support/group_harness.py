@@ -9,12 +9,13 @@ async with local_cluster(tmp_path, "abc") as cluster:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc.aio
+from waiting import until
 
 from ringmq_gm import (
     Group,
@@ -32,14 +33,6 @@ from ringmq_gm.registry.base import Guard, Put, Registry
 from ringmq_gm.registry.sqlite import SqliteRegistry
 
 DEADLINE_S = 15.0
-
-
-async def until(condition: Callable[[], bool], deadline_s: float = DEADLINE_S) -> None:
-    """Returns when the condition has become true; fails after the deadline."""
-    async with asyncio.timeout(deadline_s):
-        # Conditions are of any kind: there is no event to wait for.
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Any, Self, cast
 
 import pytest
 from node.tests.storage.workload import run_store
+from waiting import until
 
 from ringmq_base.ranges import Range
 from ringmq_gm import Mark, Member, MemberId, Refusal, Ring, RingClosedError, Role, View
@@ -229,9 +230,7 @@ class Scene:
         self.replica.serving().settle(number, removed=ranges, requeued=())
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110  # any condition of any part
-                await asyncio.sleep(0.001)
+        await until(condition, within_s=5, poll_s=0.001)
 
     async def confirmed(self, *sequences: Range) -> None:
         await self.until(lambda: self.publisher.sequences == [*sequences])

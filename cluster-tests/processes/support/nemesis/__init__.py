@@ -9,10 +9,11 @@ async def test_killed_master(cluster: Cluster) -> None:
     (await cluster.drained("q")).judge(load)
 """
 
+from waiting import until
+
 from nemesis.cluster import NODES, Cluster
 from nemesis.oracle import Delivered
 from nemesis.scenario import scenario
-from nemesis.waiting import until
 from nemesis.workload import Consuming, Publishing
 
 __all__ = ["NODES", "Cluster", "Consuming", "Delivered", "Publishing", "scenario", "until"]

@@ -23,11 +23,11 @@ import grpc.aio
 from etcd_server import free_ports
 from expected_logs import ExpectedLogs
 from tcp_proxy import TcpProxy
+from waiting import until
 
 import ringmq
 from nemesis.network import Network
 from nemesis.oracle import Delivered
-from nemesis.waiting import until
 from nemesis.workload import Consuming, Publishing
 from ringmq.v1 import admin_pb2 as admin
 

@@ -15,10 +15,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from loops import run
+from waiting import until
 
 import ringmq
 from nemesis.oracle import parse_body
-from nemesis.waiting import until
 from nemesis.workload import Publishing
 
 BATCH_MESSAGES = 250

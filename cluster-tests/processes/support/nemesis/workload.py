@@ -6,10 +6,12 @@ import asyncio
 import time
 from itertools import count
 from types import TracebackType
+from typing import Self
+
+from waiting import until
 
 import ringmq
 from nemesis.oracle import Delivered, body_of
-from nemesis.waiting import until
 
 _tags = count(1)
 
@@ -21,7 +23,28 @@ PAUSE_S = 0.004
 MESSAGE_DEADLINE_S = 40.0
 
 
-class Publishing:
+class _Beside:
+    """A client that runs as a task beside the test, from the moment that its stream is open."""
+
+    def __init__(self, tag: str) -> None:
+        self.tag = tag
+        self._open = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def _run(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name=f"beside the test: {self.tag}")
+        opened = asyncio.ensure_future(self._open.wait())
+        await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            opened.cancel()
+            self._task.result()
+        return self
+
+
+class Publishing(_Beside):
     """Publishes numbered messages until the block is left; knows which were confirmed."""
 
     def __init__(
@@ -38,7 +61,7 @@ class Publishing:
         tag: str = "",
     ) -> None:
         """Runs until it is left, or `total` messages have been tried. `deadline_s`: of each."""
-        self.tag = tag or f"p{next(_tags)}"
+        super().__init__(tag or f"p{next(_tags)}")
         self.attempted = 0
         self.confirmed: set[int] = set()
         # When confirms came, by the clock that all processes of a machine share.
@@ -52,17 +75,6 @@ class Publishing:
         self._stopping = False
         self._last_confirm = 0.0
         self._room = asyncio.Semaphore(batches_at_once)
-        self._task: asyncio.Task[None] | None = None
-        self._open = asyncio.Event()
-
-    async def __aenter__(self) -> Publishing:
-        self._task = asyncio.create_task(self._run(), name=f"publishing {self.tag}")
-        opened = asyncio.ensure_future(self._open.wait())
-        await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
-        if self._task.done():
-            opened.cancel()
-            self._task.result()
-        return self
 
     async def __aexit__(
         self,
@@ -142,28 +154,17 @@ class Publishing:
         return False
 
 
-class Consuming:
+class Consuming(_Beside):
     """Consumes and acks until the block is left; `delivered` has the deliveries."""
 
     def __init__(
         self, seeds: list[str], queue: str, *, prefetch: int = 500, ack: bool = True
     ) -> None:
-        self.tag = f"c{next(_tags)}"
+        super().__init__(f"c{next(_tags)}")
         self.delivered = Delivered()
         self.messages = 0
         self._seeds, self._queue = seeds, queue
         self._prefetch, self._ack = prefetch, ack
-        self._open = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Consuming:
-        self._task = asyncio.create_task(self._run(), name=f"consuming {self.tag}")
-        opened = asyncio.ensure_future(self._open.wait())
-        await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
-        if self._task.done():
-            opened.cancel()
-            self._task.result()
-        return self
 
     async def __aexit__(
         self,

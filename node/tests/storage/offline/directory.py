@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import shutil
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 from node.tests.storage.queue.test_queue_store import append
 from node.tests.storage.workload import run_store
+from waiting import until
 
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove
@@ -117,12 +116,6 @@ def names_and_times(root: Path) -> list[tuple[str, int, int]]:
                 continue
             found.append((name, status.st_size, status.st_mtime_ns))
     return sorted(found)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 threads do it
-            await asyncio.sleep(0.001)
 
 
 def tree(root: Path) -> dict[str, tuple[int, bytes]]:

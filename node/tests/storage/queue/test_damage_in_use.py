@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from expected_logs import DAMAGE
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import QUEUE, ROOT, bodies, open_store, run_store
+from waiting import until
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
@@ -187,11 +187,6 @@ def test_bodies_that_compaction_finds_damaged_are_missing(folded: bool) -> None:
     batches = 250 if folded else 60
     queue.on_lost = lambda: lost.append(None)
 
-    async def until(condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():  # noqa: ASYNC110  # done by threads
-                await asyncio.sleep(0.001)
-
     async def work() -> None:
         # One record of the message store each; four of five will be garbage.
         for batch in range(batches):
@@ -212,7 +207,7 @@ def test_bodies_that_compaction_finds_damaged_are_missing(folded: bool) -> None:
         queue.pager.fold()
         assert bool(queue.bodies.index.deltas) is folded
         store._background.look_for_garbage()
-        await until(lambda: lost)
+        await until(lambda: bool(lost))
         assert list(queue.missing) == [(40_000, 40_999)]
         queue.check()
         assert len(bodies(queue)) == batches * 200 - 1000

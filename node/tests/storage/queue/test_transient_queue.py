@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import ROOT, bodies, open_store, run_store
+from waiting import until
 
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
@@ -54,12 +54,6 @@ def expected(first: int, last: int) -> dict[int, bytes]:
 
 def syncs(disk: SimulatedDisk, since: int) -> list[Path]:
     return [call.path for call in disk.log[since:] if call.name.startswith("sync")]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110  # any condition of any part
-            await asyncio.sleep(0.01)
 
 
 async def until_folded(queue: QueueStore) -> None:
