@@ -15,7 +15,7 @@ class Chat:
 
     def deliver(self, number: int, epoch: int, payload: bytes) -> None:
         print("delivered", number, payload.decode(), flush=True)
-        self.ring.persisted(number)  # Others write it to disk before they say so.
+        self.ring.persisted(number)  # A real one writes it to disk first.
 
     def watermarks(self, received: int, persisted: int) -> None:
         print("confirmed", persisted, flush=True)
@@ -24,7 +24,7 @@ class Chat:
         print(role.value, view.epoch, flush=True)
 
     def start_catch_up(self, number: int, source: gm.MemberId) -> None:
-        self.ring.caught_up(number)  # Who joins a talk doesn't need what was said before.
+        self.ring.caught_up(number)  # A chat needs no past.
 
     def ring_deleted(self) -> None:
         print("deleted", flush=True)

@@ -113,7 +113,7 @@ def test_a_joiner_that_catches_up_for_long_lets_the_ring_drop_its_copies(
     assert ring.confirmed("a") == 5
     ring.step(value.ids[-1].node, CaughtUp(3))
     ring.run()
-    # What it said of received ops is not taken for "on disk" once it counts.
+    # Its "received" is not taken for "on disk" once it counts.
     assert ring.members["a"].marks()[value.ids[-1]] == Mark(5, 3, complete=True)
 
 

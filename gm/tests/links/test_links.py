@@ -1,4 +1,4 @@
-"""The answering end of a link, as somebody sees it who calls it with raw messages."""
+"""The answering end of a link, called with raw messages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def refused(call: Awaitable[LinkCall], code: grpc.StatusCode, text: str) -
 
 
 async def ended(call: LinkCall) -> None:
-    """Reads what is left of the responses."""
+    """Reads the remaining responses."""
     while isinstance(await call.read(), bytes):
         continue
 

@@ -1,4 +1,4 @@
-"""The outbox: what may overtake what, what is left out, and how much waits."""
+"""The outbox: which frame may overtake which, which is left out, and how many bytes wait."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ FRAMES = st.one_of(
 def test_whatever_comes_the_newest_arrives_and_order_is_kept(steps: list[Frame | bool]) -> None:
     """A bool is a `take`, with or without bodies.
 
-    Of each ring, what arrives is a part of what was put, in that order; of its newest
-    epoch, each op's last sending arrives, and the last marks unless an op came after.
+    Of each ring, the frames that arrive are a part of those that were put, in that order; of its
+    newest epoch, each op's last sending arrives, and the last marks unless an op came after.
     """
     box = outbox()
     receiver = Receiver()

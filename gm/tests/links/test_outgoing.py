@@ -1,4 +1,4 @@
-"""When a node counts as too slow for what waits to be sent to it."""
+"""When a node counts as too slow for the frames that wait for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS = GroupOptions(
 
 
 class Stream:
-    """The other end: takes what it is sent, and gives credit when the test says so."""
+    """The other end: takes every message, and gives credit when the test says so."""
 
     def __init__(self) -> None:
         self.sent_bytes = 0

@@ -1,4 +1,4 @@
-"""A link's messages: what is written is what the generated code reads, and back."""
+"""A link's messages: the generated code reads those written by hand, and the reverse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `registry/base.py` promises, shown of every engine."""
+"""The promises of `registry/base.py`, shown of every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can happen to an etcd: killed, stopped, cut off, compacted, replaced."""
+"""Etcd is killed, stopped, cut off, compacted or replaced."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_list_that_is_overtaken_by_compaction_begins_anew(
 def test_commit_in_fragments_arrives_whole(
     etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Etcd cuts what a watch has to catch up with into pieces of about 1.5 MiB."""
+    """Etcd cuts the changes that a watch has missed into pieces of about 1.5 MiB."""
 
     async def scenario() -> None:
         registry = EtcdRegistry(etcd.endpoints, prefix="test/")

@@ -74,7 +74,7 @@ def test_engine_agrees_with_a_dict(
 ) -> None:
     async def scenario() -> None:
         registries = [engine.open(), engine.open()]
-        # What an earlier example has left.
+        # The keys that an earlier example has left.
         await registries[0].commit([], [Delete(key) for key in KEYS])
         model = Model((await registries[0].list("")).revision)
         for which, wanted, changes in script:

@@ -1,4 +1,4 @@
-"""What can happen to a file."""
+"""The file is locked, moved, replaced, damaged, or its disk is full."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_every_member_may_submit(tmp_path: Path) -> None:
 def test_a_slow_receiver_holds_the_master_back_and_is_then_put_out(tmp_path: Path) -> None:
     async def main() -> None:
         options = GroupOptions(
-            # Long: what is held counts as slow, not as dead.
+            # Long: a node whose frames are held counts as slow, not as dead.
             ring_timeout_s=20,
             slow_timeout_s=1.0,
             window_bytes=128 * 1024,

@@ -1,4 +1,4 @@
-"""The views in the registry: what rings are told, and how proposals end."""
+"""The views in the registry: the events that rings are given, and the ends of proposals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHER_SECOND = View(2, FIRST.members[1:], 1)
 
 
 class FaultyRegistry(SqliteRegistry):
-    """The next call of each kind fails with what is put here; commits are counted."""
+    """The next call of each kind fails with the error that is put here; commits are counted."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -63,7 +63,7 @@ class FaultyRegistry(SqliteRegistry):
 
 
 class Bench:
-    """Views over a registry that may fail, beside somebody else who writes to it."""
+    """Views over a registry that may fail, and to which another process writes as well."""
 
     def __init__(self, path: Path) -> None:
         self.registry = FaultyRegistry(path / "registry.db")
@@ -184,7 +184,7 @@ def test_a_refresh_is_repeated_until_it_is_answered(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await bench.host("p", "q")
         bench.registry.list_errors = [RegistryUnavailableError("away")] * 3
-        bench.views.introduce("p")  # Is told at once what is known.
+        bench.views.introduce("p")  # It is told the known view at once.
         assert bench.told == [("p", ViewLearned(FIRST))]
         bench.views.refresh("p")
         bench.views.refresh("q")

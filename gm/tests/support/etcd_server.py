@@ -5,7 +5,7 @@
         etcd.kill(0)
         etcd.start(0)
 
-Every process is ended by its own pid when the block is left, whatever state it is in.
+Every process is ended by its own pid when the block is left, even if it is stopped.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Why the probe. A master that sees nobody but still sees the registry would other
 healthy majority out of the ring. So a member proposes only a view of which it has just reached
 every member, and which keeps `min_insync` synchronised members unless the leases of those it
 drops have run out (`View.may_follow`). Neither rule is needed for safety, which rests on the
-rule of what a master may confirm; both are needed so that the ring stays where it can be used.
+confirm rule of the master; both are needed so that the ring stays where it can be used.
 
 A node is dead to a member if the link to it is down, or if a later life of it has been seen. A
 joiner trusts its own links less, as it may sit behind a broken one: it counts only earlier

@@ -3,7 +3,7 @@
 An encoded frame is a header and the fields of its kind, all little endian. Frames of many rings
 follow each other in one message of a link, each behind its size.
 
-    size         u32   of what follows
+    size         u32   of the rest
     kind         u8
     flags        u8
     ring size    u16

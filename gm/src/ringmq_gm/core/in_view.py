@@ -51,7 +51,7 @@ class InView:
             at for at, member in enumerate(view.members[1:]) if member.synced
         )
 
-    # --- what is sent downstream ---
+    # --- frames for the downstream neighbour ---
 
     def hello(self) -> list[Effect]:
         """Greets the downstream neighbour."""
@@ -107,7 +107,7 @@ class InView:
         frame = MarksFrame(self.ops.ring, self.view.epoch, stable, self._known_marks())
         return [Send(self.downstream.node, frame)]
 
-    # --- the downstream neighbour's side of the handshake ---
+    # --- answers of the downstream neighbour ---
 
     def _resume_received(self, sender: MemberId, resume: Resume) -> list[Effect]:
         if sender != self.downstream:

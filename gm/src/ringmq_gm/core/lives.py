@@ -1,4 +1,4 @@
-"""What one member knows of the lives of the others: seen, unreachable, or without a lease."""
+"""The lives of the other nodes, as one member knows them: seen, unreachable, without a lease."""
 
 from __future__ import annotations
 

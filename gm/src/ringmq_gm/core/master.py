@@ -1,8 +1,8 @@
 """The master in one view: numbers ops, confirms them, and decides on the next view.
 
-What it may confirm is decided by `_counted`: the marks of every member that is synchronised in
-the view, or that a proposal of this master would make so and may yet take effect. An op is
-confirmed when all of these have it, and there are `min_insync` of them.
+The confirm rule (`_counted`, `confirm`): an op is confirmed when every member has it that is
+synchronised in the view, or would be in a proposal of this master that may yet take effect; and
+when the view has `min_insync` synchronised members.
 
 The master alone may propose two kinds of views: a joiner becomes synchronised, and the ring
 goes to another master (`handover` has the rules and the danger).

@@ -1,6 +1,6 @@
 """One member of a ring, as a state machine without I/O.
 
-What it guarantees, as long as its caller carries out the effects in order:
+Its guarantees, as long as its caller carries out the effects in order:
 
 * Every op that the master multicasts gets the next number, over all epochs without a gap, and
   every member delivers the ops in that order, each once.

@@ -5,7 +5,7 @@ does. The calls are few, so that two engines which have little in common can bot
 promise: SQLite in WAL mode for a cluster of processes on one machine, etcd v3 for a cluster of
 machines.
 
-What every engine guarantees, and `gm/tests/registry` shows of both:
+Guarantees of every engine, shown for both of them by `gm/tests/registry`:
 
 * Linearizable. A `get` or `list` that starts after a `commit` has returned sees it.
 * One clock. Every successful commit has a revision above all before it; a key's
@@ -40,8 +40,8 @@ KEY_BYTES_MAX = 1024
 VALUE_BYTES_MAX = 1024 * 1024
 # Etcd's own limit on the operations of one transaction.
 OPERATIONS_MAX = 128
-# All keys and values of one commit together. Etcd refuses requests over 1.5 MiB; what
-# is left is for its framing and for a prefix of each key.
+# All keys and values of one commit together. Etcd refuses requests over 1.5 MiB; the difference
+# is for its framing and for a prefix of each key.
 COMMIT_BYTES_MAX = 1280 * 1024
 
 

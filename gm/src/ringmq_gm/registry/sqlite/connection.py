@@ -151,7 +151,7 @@ class FileConnection:
             raise
 
     def _failed_commit(self, error: sqlite3.Error) -> RegistryError:
-        """What a failed `COMMIT` means. The connection can't be trusted any more."""
+        """The error for a failed `COMMIT`. The connection can't be trusted any more."""
         self.close()
         if _code(error) == sqlite3.SQLITE_FULL:
             # The log's last frame, which makes the commit, wasn't written whole.

@@ -211,7 +211,7 @@ class SqliteRegistry:
         changed.set()
 
     async def _poll(self) -> None:
-        """Acts on what the looker has seen: wakes the watches, ends leases."""
+        """Acts when the looker has seen a change or an overdue lease: wakes watches, ends leases."""
         while True:
             await self._seen.wait()
             self._seen.clear()
