@@ -27,7 +27,7 @@ def test_an_op_out_of_turn_is_a_bug() -> None:
         OpCache(stable=0).append(op(2))
 
 
-def test_what_was_dropped_cannot_be_asked_for() -> None:
+def test_dropped_ops_cannot_be_asked_for() -> None:
     cache = OpCache(stable=3)
     with pytest.raises(AssertionError):
         list(cache.after(2))

@@ -21,7 +21,7 @@ from ringmq_gm.core.frames import (
 )
 
 
-def test_a_new_link_brings_what_the_old_one_lost() -> None:
+def test_a_new_link_brings_the_ops_that_the_old_one_lost() -> None:
     ring = ring_of_three()
     ring.multicast("a", b"1", b"2")
     ring.links["a", "b"].clear()
@@ -31,7 +31,7 @@ def test_a_new_link_brings_what_the_old_one_lost() -> None:
     assert ring.delivered("c") == [b"1", b"2"]
 
 
-def test_a_dead_mirrors_upstream_sends_again_what_it_had_not_passed_on() -> None:
+def test_the_upstream_of_a_dead_mirror_sends_its_ops_again() -> None:
     ring = ring_of_three()
     ring.multicast("a", b"1")
     ring.crash("b")
@@ -40,7 +40,7 @@ def test_a_dead_mirrors_upstream_sends_again_what_it_had_not_passed_on() -> None
     assert ring.delivered("c") == [b"1"]
 
 
-def test_the_first_mirror_takes_over_with_what_it_had() -> None:
+def test_the_first_mirror_takes_over_and_confirms_its_ops() -> None:
     ring = ring_of_three()
     ring.multicast("a", b"1")
     ring.deliver("a", "b")
@@ -63,7 +63,7 @@ def test_a_death_is_proposed_after_the_others_have_answered() -> None:
     assert ring.proposals("a") == [view(2, A, C)]
 
 
-def test_who_sees_nobody_does_not_vote_the_others_out() -> None:
+def test_a_master_that_sees_nobody_does_not_vote_the_others_out() -> None:
     ring = ring_of_three()
     ring.step("a", LinkDown("b"))
     ring.step("a", LinkDown("c"))
@@ -71,7 +71,7 @@ def test_who_sees_nobody_does_not_vote_the_others_out() -> None:
     assert ring.proposals("a") == []
 
 
-def test_who_sees_nobody_goes_on_alone_when_their_leases_have_run_out() -> None:
+def test_a_master_that_sees_nobody_goes_on_alone_when_all_leases_have_run_out() -> None:
     ring = ring_of_three()
     ring.step("a", LinkDown("b"))
     ring.step("a", LinkDown("c"))

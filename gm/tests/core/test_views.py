@@ -34,7 +34,7 @@ def test_first_view_has_everybody_synchronised() -> None:
     assert (first.epoch, first.master, first.synced) == (1, A, (A, B))
 
 
-def test_those_who_stay_keep_their_order() -> None:
+def test_members_that_stay_keep_their_order() -> None:
     assert ids_after(view(*synced(A, B, C, D)), B) == (A, C, D)
 
 
@@ -123,7 +123,7 @@ def test_a_view_comes_back_from_its_bytes(value: View) -> None:
 
 
 @given(VIEWS, st.sets(st.integers(0, 4)))
-def test_whoever_leaves_the_master_is_synchronised_and_was_a_member(
+def test_after_any_leaving_the_master_is_synchronised_and_was_a_member(
     before: View, gone: set[int]
 ) -> None:
     dead = {member.id for index, member in enumerate(before.members) if index in gone}
@@ -135,6 +135,6 @@ def test_whoever_leaves_the_master_is_synchronised_and_was_a_member(
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"members": [1]}', b"null"])
-def test_what_is_not_a_view_is_refused(data: bytes) -> None:
+def test_bytes_that_are_no_view_are_refused(data: bytes) -> None:
     with pytest.raises(ViewError):
         View.decode(data)

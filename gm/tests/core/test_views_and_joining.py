@@ -23,7 +23,7 @@ from ringmq_gm.core.frames import (
 )
 
 
-def test_a_new_view_tells_members_what_was_stable_before_it() -> None:
+def test_a_new_view_tells_members_which_ops_were_stable_before_it() -> None:
     """They kept such ops for ever: the master believed that it had told them."""
     ring = ring_of_three()
     ring.multicast("a", b"1")
@@ -67,7 +67,7 @@ def test_a_joiner_in_the_middle_that_has_caught_up_is_counted() -> None:
     assert ring.proposals("a") == [view(2, A, B, C)]
 
 
-def test_a_joiner_is_told_where_it_begins_and_to_fetch_what_was_before() -> None:
+def test_a_joiner_is_told_where_it_begins_and_to_fetch_the_ops_before() -> None:
     ring = PlayedRing(A, B, C)
     ring.learn(view(1, A, B))
     ring.run()
@@ -103,7 +103,7 @@ def test_a_joiner_does_not_hold_up_confirms_until_it_is_proposed_and_then_does()
     assert ring.confirmed("a") == 2
 
 
-def test_a_new_master_counts_a_joiner_only_when_it_has_what_the_old_one_confirmed() -> None:
+def test_a_new_master_counts_a_joiner_only_when_it_has_all_that_the_old_one_confirmed() -> None:
     ring = PlayedRing(A, B, C)
     ring.learn(view(1, A, B, joining(C)))
     ring.run()
@@ -142,7 +142,7 @@ def test_persisted_of_the_log_before_joining_is_not_believed() -> None:
     assert ring.members["b"].marks()[B] == Mark(1, 0, False)
 
 
-def test_whoever_was_put_out_waits_before_it_comes_back() -> None:
+def test_a_member_that_was_put_out_waits_before_it_comes_back() -> None:
     """Two that could not see each other put each other out 25 times in 0.2 s."""
     ring = ring_of_three()
     ring.step("c", MembershipWanted(True))

@@ -37,7 +37,7 @@ def test_silence_for_the_time_out_and_its_jitter_is_down() -> None:
     assert tick_when_due(up()) == (TIMEOUT_S * 1.125, [Silent("b"), Down("b")])
 
 
-def test_whatever_is_heard_begins_the_silence_anew() -> None:
+def test_any_sign_of_life_begins_the_silence_anew() -> None:
     watch = up()
     watch.heard("b", 1.9)
     assert watch.tick(2.3) == []
@@ -89,7 +89,7 @@ def test_a_session_that_breaks_after_its_node_was_found_silent_says_nothing_more
     assert watch.next_deadline() is None
 
 
-def test_who_was_stopped_itself_suspects_nobody_for_it() -> None:
+def test_a_process_that_was_stopped_itself_suspects_nobody_for_it() -> None:
     watch = up()
     watch.wanted("c", 0.0)
     watch.opened("c", 0.0)

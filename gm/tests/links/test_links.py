@@ -81,7 +81,7 @@ async def ended(call: LinkCall) -> None:
         continue
 
 
-def test_who_is_not_meant_or_is_from_an_earlier_life_is_refused(tmp_path: Path) -> None:
+def test_a_call_to_another_node_or_from_an_earlier_life_is_refused(tmp_path: Path) -> None:
     async def story(caller: Caller) -> None:
         failed = grpc.StatusCode.FAILED_PRECONDITION
         await refused(caller.open(1, target="b"), failed, "this is a#1, not 'b'")
@@ -123,7 +123,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_gathered(tmp_path: Path)
     run(tmp_path, story)
 
 
-def test_credit_comes_for_what_was_taken_and_with_each_heartbeat(tmp_path: Path) -> None:
+def test_credit_comes_for_taken_frames_and_with_each_heartbeat(tmp_path: Path) -> None:
     async def story(caller: Caller) -> None:
         call = await caller.open(1)
         first = await call.read()
@@ -141,7 +141,7 @@ def test_credit_comes_for_what_was_taken_and_with_each_heartbeat(tmp_path: Path)
     run(tmp_path, story)
 
 
-def test_what_an_older_stream_still_brings_is_dropped(tmp_path: Path) -> None:
+def test_late_frames_of_an_older_stream_are_dropped(tmp_path: Path) -> None:
     """z is the master of a ring in which a is the mirror."""
 
     async def story(caller: Caller) -> None:

@@ -99,14 +99,14 @@ def test_control_goes_first_and_only_its_newest() -> None:
     assert drained(waiting) == [*control, op(1)]
 
 
-def test_without_bodies_what_stands_behind_a_body_waits() -> None:
+def test_without_bodies_a_frame_behind_a_body_waits() -> None:
     waiting = put(outbox(), op(1), marks(1), Hello("other", 1, 0, 0), Ping("r", 1, 1))
     assert drained(waiting, bodies=False) == [Ping("r", 1, 1), Hello("other", 1, 0, 0)]
     assert waiting.has_bodies
     assert drained(waiting) == [op(1), marks(1)]
 
 
-def test_a_newer_epoch_replaces_what_waits_of_its_ring() -> None:
+def test_a_newer_epoch_replaces_the_waiting_frames_of_its_ring() -> None:
     waiting = put(outbox(), op(1), op(2), op(1, ring="other"), Hello("r", 2, 2, 0))
     assert drained(waiting) == [Hello("r", 2, 2, 0), op(1, ring="other")]
     assert not waiting.has_bodies
@@ -187,7 +187,7 @@ FRAMES = st.one_of(
 
 
 @given(st.lists(st.one_of(FRAMES, st.booleans())))
-def test_whatever_comes_the_newest_arrives_and_order_is_kept(steps: list[Frame | bool]) -> None:
+def test_of_any_frames_the_newest_arrive_and_order_is_kept(steps: list[Frame | bool]) -> None:
     """A bool is a `take`, with or without bodies.
 
     Of each ring, the frames that arrive are a part of those that were put, in that order; of its

@@ -53,7 +53,7 @@ class Nobody:
 
 
 @pytest.mark.parametrize(("windows_per_timeout", "slow"), [(0.0, True), (0.4, True), (2.0, False)])
-def test_who_takes_less_than_a_window_in_the_time_is_slow(
+def test_a_node_that_takes_less_than_a_window_in_the_time_is_slow(
     monkeypatch: pytest.MonkeyPatch, windows_per_timeout: float, slow: bool
 ) -> None:
     async def main() -> None:
@@ -87,7 +87,7 @@ def test_who_takes_less_than_a_window_in_the_time_is_slow(
     run(main())
 
 
-def test_who_has_room_for_all_that_comes_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_takes_all_frames_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little that is."""
 
     async def main() -> None:

@@ -159,7 +159,7 @@ def test_watch_goes_on_with_a_reset_after_the_registry_was_away(path: Path) -> N
     run(scenario())
 
 
-def test_watch_that_fell_behind_what_is_kept_begins_anew(path: Path) -> None:
+def test_watch_that_fell_behind_the_kept_revisions_begins_anew(path: Path) -> None:
     async def scenario() -> None:
         path.parent.mkdir()
         registry = SqliteRegistry(path, revisions_kept=5)

@@ -63,7 +63,7 @@ async def proxied(
             await proxy.close()
 
 
-def test_what_the_master_multicasts_is_delivered_everywhere_in_order(tmp_path: Path) -> None:
+def test_ops_of_the_master_are_delivered_everywhere_in_order(tmp_path: Path) -> None:
     async def main() -> None:
         async with local_cluster(tmp_path, "abc") as cluster:
             rings = await cluster.create_ring("r", "abc")
@@ -230,7 +230,7 @@ def test_a_node_that_holds_its_credit_back_gets_a_window_and_the_rest_later(tmp_
     run(main())
 
 
-def test_what_is_held_and_released_arrives_once_and_in_order(tmp_path: Path) -> None:
+def test_frames_that_are_held_and_released_arrive_once_and_in_order(tmp_path: Path) -> None:
     async def main() -> None:
         async with proxied(tmp_path, "abc", GroupOptions(window_bytes=64 * 1024)) as (
             cluster,

@@ -141,7 +141,7 @@ def test_proposals_of_many_rings_go_in_one_commit(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_one_who_lost_does_not_cost_the_others_their_turn(tmp_path: Path) -> None:
+def test_a_lost_proposal_does_not_cost_the_others_their_turn(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         rings = ["p", "q", "r"]
         await bench.host(*rings)
@@ -240,7 +240,7 @@ def test_deleted_rings_are_forgotten(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_what_was_read_before_a_deletion_is_not_learned_after_it(tmp_path: Path) -> None:
+def test_a_view_that_was_read_before_a_deletion_is_not_learned_after_it(tmp_path: Path) -> None:
     """The answer of a look takes longer than the watch."""
 
     async def story(bench: Bench) -> None:
@@ -259,7 +259,7 @@ def test_what_was_read_before_a_deletion_is_not_learned_after_it(tmp_path: Path)
     run(tmp_path, story)
 
 
-def test_what_is_not_a_view_ends_its_ring(tmp_path: Path) -> None:
+def test_bytes_that_are_no_view_end_their_ring(tmp_path: Path) -> None:
     async def story(bench: Bench) -> None:
         await bench.host("p", "q")
         await bench.other.commit([], [Put(ring_key("p"), b"garbage")])

@@ -211,7 +211,7 @@ class SqliteRegistry:
         changed.set()
 
     async def _poll(self) -> None:
-        """Acts when the looker has seen a change or an overdue lease: wakes watches, ends leases."""
+        """After each change that the looker has seen: wakes the watches, ends overdue leases."""
         while True:
             await self._seen.wait()
             self._seen.clear()
