@@ -24,11 +24,13 @@ import pytest
 
 from ringmq_base.logs import LOG_FORMAT, LogFault, log_faults
 
-# A store names the file, length and place of a record that it can't read; a replica names the
-# messages that no other replica could give back. A traceback is never part of such a report.
+# A store names the file, length and place of a record that it can't read; a replica counts the
+# damaged places when it opens its store, and names the messages that no other replica could give
+# back. A traceback is never part of such a report.
 DAMAGE = (
     r"(?s)\A(?!.*Traceback \().*"
-    r"(\d+ bytes at \d+: |messages are damaged here and no synchronised replica gives them)"
+    r"(\d+ bytes at \d+: |damage in \d+ places, |"
+    r"messages are damaged here and no synchronised replica gives them)"
 )
 # gRPC has one poller for all loops of a process. A test process has a loop for each test and for
 # each command, one after the other, so a call's last event may reach a loop that is closed. A node
