@@ -160,6 +160,7 @@ class GroupCommit:
         gathered = bool(self._dirty or self._stores_dirty)
         if not gathered and self._round is None:
             return
+        # The round on its way is enough if nothing has gathered behind it; else the one after.
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((self._begun + gathered, waiter))
         await waiter
@@ -192,6 +193,7 @@ class GroupCommit:
             current.wait()
             self._host.threads_done()
             error = current.error
+            # Its bodies are written and its journals not begun: the loop would have done that next.
             if error is None and not current.parts:
                 try:
                     _write_journals(self._disk, current.jobs)
@@ -262,6 +264,7 @@ class GroupCommit:
         counters = self._host.counters
         current = Round(self._begun, monotonic(), stored, jobs, counters.gathered_bytes)
         counters.gathered_bytes = 0
+        # Bodies for the message store would need two syncs, one after the other.
         if not stored and len(jobs) == 1:
             size = sum(len(part) for piece in jobs[0].pieces for part in piece.buffers)
             if self._sync_duration.may_block(size, 1):
@@ -319,6 +322,8 @@ class GroupCommit:
 
     def _ended(self, current: Round, error: Exception | None) -> None:
         if error is not None:
+            # Nothing of this round is reported, and no other one begins. After a failed fsync the
+            # kernel may drop the dirty pages, so that a second fsync succeeds without them.
             self._host.fail(error)
             return
         self._done += 1

@@ -174,6 +174,7 @@ class Store:
         if not durable and queue in self._folders:
             self.delete_queue(queue)
         try:
+            # A deleted queue of this name may still have its folder, until its threads are done.
             self._deletions.wait(queue)
             folder = self._folders.get(queue)
             new = folder is None
@@ -183,6 +184,8 @@ class Store:
             found = recover(self.disk, folder, self._persistent.share, self._persistent.lost)
             opened = QueueStore(queue, folder, self, found, durable=durable)
             if new and durable:
+                # A folder without a journal is removed by the next start, and the caller is about
+                # to tell others that the queue exists.
                 self._commit.commit_new(opened)
             folders.keep_label(self.disk, folder, label)
         except OSError as error:
@@ -290,6 +293,7 @@ class Store:
                 files, lock = self._owned
                 self._owned = None
                 files.close()
+                # Last: from here on another process may open the directory.
                 os.close(lock)
 
     @property
@@ -459,6 +463,7 @@ class Store:
 
     def fail(self, error: Exception) -> StoreFailedError:
         """Closes the store for writes. Returns the failure that is raised from now on."""
+        # Before anybody hears of it: nothing may be appended by those who are told.
         if self.failure is None:
             self.failure = failure_of(error)
             self._commit.release_waiters()

@@ -114,6 +114,7 @@ def claim(disk: Disk, directory: Path, cluster_id: str, node: str) -> None:
             f"{directory} has queues, but no {META_NAME} that names their owner: put that file "
             "back, or use another directory"
         )
+    # Under another name until it is whole: a damaged store.meta would lock its owner out.
     new = directory / f"{META_NAME}.new"
     disk.remove(new)
     disk.write(new, 0, [encode_texts(STORE_META, cluster_id, node)], sync=True)
@@ -160,6 +161,7 @@ def create_folder(disk: Disk, directory: Path, queue: str) -> Path:
         # A queue whose name was lost. The bytes of the old file must not remain behind the new
         # ones, which may be shorter.
         disk.remove(folder / NAME_NAME)
+    # From the inside out: a folder that a power cut keeps has its name, or it is empty.
     disk.write(folder / NAME_NAME, 0, [encode_texts(QUEUE_NAME, queue)], sync=True)
     disk.sync(folder)
     disk.sync(root)

@@ -100,6 +100,8 @@ class Bodies:
         """`ranges` are about to die: unfolds the deltas of which only a part dies."""
         if not self.index.deltas or not ranges:
             return
+        # Before the op is applied: an entry counts its live positions when it is unfolded, and
+        # `forget` then counts the dead ones down. Afterwards they would be subtracted twice.
         going = RangeSet(ranges)
         for delta in self.index.folded(going.first, going.last):
             rest = RangeSet(self.live.intersection(delta.first, delta.last))
@@ -121,6 +123,7 @@ class Bodies:
             for delta in self.index.folded(positions.first, positions.last):
                 if positions.intersection(delta.first, delta.last):
                     self._condemn(delta, positions)
+        # After the deltas: `_condemn` asks which of their bodies were lost.
         if self.missing:
             self.missing.subtract(gone)
         freed, died = self.index.remove(gone)
@@ -140,6 +143,7 @@ class Bodies:
         self.live_bytes -= delta.live_bytes
         self.index.unfold(delta, [])
         if delta.stored:
+            # The segment has to stay until its references are read, though nothing in it lives.
             delta.segment.holders += 1
             inside = RangeSet(positions.intersection(delta.first, delta.last))
             # Entries whose bodies were lost have given their references back before.
@@ -190,6 +194,8 @@ class Bodies:
     def release_elided(self, places: list[RecordLocation]) -> None:
         """Releases persistent bodies at once: their publishes were elided, so no record on the
         disk refers to them, nor will one."""
+        # The removes have put these places into `_releasing` as well. Each must be released once:
+        # a second release would take away the reference of another queue.
         at_once = Counter(places)
         later: list[RecordLocation] = []
         for place in self._releasing:
@@ -240,6 +246,8 @@ class Bodies:
         for delta in [*self.index.deltas.values()]:
             part = (delta.first, delta.last)
             same = live.intersection(*part) == self.live.intersection(*part)
+            # A delta stays folded only if all its messages live on, and all have their bodies: its
+            # counts then hold under the new state, too.
             if not same or delta.last >= keep_below or self.missing.intersection(*part):
                 self.unfold(delta)
         self.live = live
@@ -262,6 +270,8 @@ class Bodies:
     def _reinstall(self, entry: IndexEntry, keep_below: int, transient: RangeSet) -> None:
         parts: list[Range] = []
         if entry.first < keep_below:
+            # Positions from `keep_below` on were given out by a master whose ops did not survive.
+            # In the new state they are other messages.
             entry.trim(min(entry.last, keep_below - 1))
             parts = self.live.intersection(entry.first, entry.last)
         if entry.transient and not all(transient.contains_all(*part) for part in parts):
@@ -270,6 +280,8 @@ class Bodies:
             parts = []
         entry.live = numbers_in(parts)
         if not parts:
+            # Its body in the message store is released by the round that makes the new state
+            # durable: before that a power cut brings back the old one.
             entry.block = None
             self._release(entry)
             return
@@ -296,6 +308,7 @@ class Bodies:
                         yield entry, a, b
             if not deltas:
                 return
+            # Only here, when no iterator over the index is open: unfolding adds entries to it.
             first = max(first, deltas[0].first)
             self.unfold(deltas[0])
 
@@ -408,17 +421,20 @@ class Bodies:
         size = 0
         for entry in found:
             parts = self.live.intersection(entry.first, entry.last)
+            # Counted anew: messages may have died since a thread has read these entries.
             entry.live = sum(b - a + 1 for a, b in parts)
             lost.subtract(parts)
             size += sum(entry.bytes_of(a, b) for a, b in parts)
             if entry.live:
                 entries.append(entry)
         self.index.unfold(delta, entries)
+        # Live positions that no entry has: the headers of their records are damaged.
         self.missing.update(lost)
         self.live_bytes += size - delta.live_bytes
         if not entries:
             self._on_emptied(delta.segment)
         self.account()
+        # Last, with all counts in order: the callback may begin another journal.
         if lost:
             self._on_lost(None)
 

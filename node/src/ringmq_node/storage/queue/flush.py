@@ -149,9 +149,12 @@ class Flusher:
                     self._plan_entry(entry, job)
             if job.items:
                 break
+            # Every living entry has its record in a segment by now, or the file would go with it.
             assert file.holders == 0, (file.path, file.holders)
             self._sealed.popleft()
             self._cursor = 0
+            # Messages that have died meanwhile were not copied. Until their removes are durable,
+            # this journal alone has their bodies, and a power cut may bring the messages back.
             self._spent.append((self._gate(), file))
             # From here on, not when it is deleted: rounds wait while there are too many bytes in
             # sealed journals, and deleting this one waits for a round.
@@ -188,6 +191,7 @@ class Flusher:
     def _plan_removals(self, job: FlushJob, commits: int) -> None:
         """Adds the segments without a living entry, unless a power cut could bring one back."""
         segments = self._bodies.segments
+        # A segment may have become empty and be written to again, by this very job.
         wanted = {item.segment.number for item in job.items}
         for number, gate in [*self._emptied.items()]:
             if segments[number].holders or number in wanted:
@@ -226,6 +230,7 @@ class Flusher:
         if job.condemned is not None:
             self._bodies.give_back(job.condemned, job.given_back)
         for item in job.items:
+            # All messages of the piece have died while the thread was writing.
             if not item.segment.holders:
                 self._emptied[item.segment.number] = self._gate()
         counters = self._counters

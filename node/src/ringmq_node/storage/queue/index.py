@@ -136,6 +136,7 @@ class RunIndex:
         self._entries[low:high] = parts
         for part in parts:
             self._count(part, 1)
+        # A job in a thread may still have the old entries: this tells it that they are gone.
         for entry in entries:
             self._count(entry, -1)
             entry.live = 0
@@ -149,6 +150,7 @@ class RunIndex:
 
     def detach(self, entry: IndexEntry) -> None:
         """Takes the block, which is on disk, from a living entry."""
+        # Out and in again: sizes take the place of the block, which changes all the sums.
         self._count(entry, -1)
         entry.drop_block()
         self._count(entry, 1)

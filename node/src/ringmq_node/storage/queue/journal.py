@@ -97,6 +97,8 @@ class JournalWriter:
         assert len(payload) <= PAYLOAD_BYTES_MAX
         if not self._pieces:
             self._pieces.append(Piece(file, offset))
+        # `synced` tells the next start how far the file was durable when this record was framed.
+        # Damage before that offset is then damage, and not a torn tail.
         self._pieces[-1].buffers += (
             record_header(
                 file.marker,
@@ -172,6 +174,8 @@ def write_pieces(disk: Disk, directory: Path, pieces: list[Piece]) -> None:
     for piece in pieces:
         path = piece.file.path
         if piece.offset == 0:
+            # The pieces before have done step 1 (see the module). The state is whole in the new
+            # file before the old one loses its name, so at each moment one of them has it.
             new = path.with_name(path.name + NEW_SUFFIX)
             disk.write(new, 0, piece.buffers, sync=True)
             if piece.seals is not None:
@@ -190,4 +194,6 @@ def _seal(disk: Disk, directory: Path, file: QueueFile) -> None:
     with file.lock:
         disk.rename(file.path, path)
         file.path = path
+    # Before the new one takes the name: a power cut that kept the second rename and lost the first
+    # would leave no trace of this journal.
     disk.sync(directory)

@@ -127,6 +127,7 @@ class Pager:
     def _may_fold(self, segment: QueueFile) -> bool:
         first = segment.number * SEGMENT_POSITIONS
         last = first + SEGMENT_POSITIONS - 1
+        # Not the segment that the queue is filling: each publish would unfold it again.
         if not segment.holders or segment.damaged or last >= self._bodies.next_position:
             return False
         entries = [*self._bodies.index.overlapping(first, last)]
@@ -216,6 +217,7 @@ class Pager:
 
     def let_go(self, entry: IndexEntry) -> None:
         """Makes an alpha a beta. A transient entry becomes one when the transient store has it."""
+        # A persistent entry that isn't durable stays: its block has no copy on any disk.
         if entry.durable:
             self._bodies.index.detach(entry)
         elif entry.transient and entry.location is None:
@@ -232,6 +234,7 @@ class Pager:
         waiting: list[IndexEntry] = []
         for entry in self._leaving:
             if entry.location is None or not entry.live:
+                # It has died, and its place in the store was released.
                 continue
             if not store.is_durable(entry.location):
                 waiting.append(entry)

@@ -235,6 +235,7 @@ class QueueStore:
         has the old state or the new one. `state` belongs to the store from now on.
         """
         self._check_writable()
+        # With the old state: it says which gathered publishes have died.
         self._elide()
         generation = self._log.file.number + 1
         self.state = state
@@ -279,6 +280,7 @@ class QueueStore:
 
     def take(self) -> CommitJob:
         """Everything that has gathered since the last time, but for bodies removed meanwhile."""
+        # Before the releases are taken: an elided body is released here, not by the round as well.
         self._elide()
         self._takes += 1
         pieces, entries = self._log.take()
@@ -298,6 +300,7 @@ class QueueStore:
             self._flusher.sealed(sealed)
             self._host.mark_flushable(self)
         self.pager.durable(job.entries)
+        # The removes of these bodies are in the job's pieces, or in a round before.
         self.bodies.released(job.releases)
         self._commits += 1
         if self._flusher.waits_for_a_round:
