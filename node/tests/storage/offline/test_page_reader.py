@@ -31,6 +31,7 @@ from node.tests.storage.workload import run_store
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove, Requeue
 from ringmq_node.storage import QueueStore, Store
+from ringmq_node.storage.format.formats import FORMATS
 from ringmq_node.storage.format.records import RecordKind
 
 
@@ -64,6 +65,16 @@ def assert_same(queue: QueueStore, read: Queue) -> None:
     if not read.missing:
         assert read.bodies == dict(bodies_of(queue))
     assert mine.damaged == queue.damaged
+
+
+def test_the_page_has_every_format_and_every_kind_of_record() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "formats.md").read_text()
+    for format in FORMATS:
+        magic = format.magic.decode()
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| [{format.name}]("))
+        assert f"| `{magic}` | {format.version} |" in row
+    for kind in RecordKind:
+        assert f"| {kind.value} {kind.name.lower().replace('_', ' ')} |" in page, kind
 
 
 def test_the_reader_uses_nothing_of_ringmq() -> None:
