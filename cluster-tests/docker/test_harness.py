@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import docker
 import pytest
 from children import child_environment
 from containers.cluster import Cluster
-from containers.container import ClusterError
+from containers.container import ClusterError, wait_until
 from containers.echo import ask, echo_nodes, sees
 from containers.engine import RUN_LABEL, labels_of, new_run_id, remove_dead_runs
 from containers.networks import REGISTRY, RING
@@ -72,7 +73,9 @@ def test_a_killed_node_comes_back_with_its_data_at_its_address(cluster: Cluster)
     assert not sees(cluster.address("node2"), "node1")
     cluster.start("node1")
     assert ask(address) == ("node1", before + 1)
-    assert sees(cluster.address("node2"), "node1")
+    # While node1 was dead, node2's kernel has noted that nobody answers at its address.
+    sees_it = partial(sees, cluster.address("node2"), "node1")
+    wait_until(sees_it, "node2 sees node1 again", deadline_s=15)
 
 
 def test_a_stopped_node_gets_its_sigterm(cluster: Cluster) -> None:

@@ -72,6 +72,8 @@ class TcpProxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
             await self._open.wait()
+            if writer.transport.is_closing():
+                break  # Cut meanwhile. uvloop raises RuntimeError if it is written to.
             writer.write(data)
             await writer.drain()
         # One end has gone: so does the other.

@@ -133,10 +133,10 @@ class Cluster:
 
     def _judge_logs(self) -> None:
         """`AssertionError` for an error that a node logged, in any of its runs, unannounced."""
-        members = (member for name, member in self._members.items() if name in self.nodes)
         self._expected.judge(
             (member.name, member.raw.logs().decode(errors="replace").splitlines())
-            for member in members
+            for member in self._members.values()
+            if member.workload.judged
         )
 
     def close(self) -> None:

@@ -33,6 +33,8 @@ class Workload:
     why_not_ready: Callable[[str], str | None]
     command: Sequence[str] | None = None
     environment: Callable[[str], Mapping[str, str]] = lambda name: {}
+    # Whether an error in a member's log fails the test.
+    judged: bool = False
 
 
 def ringmq_nodes(
@@ -57,7 +59,7 @@ def ringmq_nodes(
     def why_not_ready(address: str) -> str | None:
         return why_not_serving(address, READY_CALL_SECONDS_MAX)
 
-    return Workload(image, NODE_PORT, why_not_ready, environment=environment)
+    return Workload(image, NODE_PORT, why_not_ready, environment=environment, judged=True)
 
 
 def etcd_server(image: str) -> Workload:
