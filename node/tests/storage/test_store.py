@@ -16,7 +16,7 @@ import pytest
 from children import child_environment
 from expected_logs import DAMAGE
 from node.tests.storage.queue.test_queue_store import append, publish
-from node.tests.storage.simulated_disk import SimulatedDisk
+from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 from node.tests.storage.workload import LIMITS, QUEUE, ROOT, bodies, open_store, run_store
 
 from ringmq_node.queue.ops import Remove
@@ -177,7 +177,7 @@ def test_deleted_queue_is_gone_and_its_name_is_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", ["nothing", "everything"])
-def test_power_cut_within_a_delete_leaves_all_of_the_queue_or_nothing(kept: str) -> None:
+def test_power_cut_within_a_delete_leaves_all_of_the_queue_or_nothing(kept: Kept) -> None:
     import random
 
     disk = SimulatedDisk()
@@ -193,7 +193,7 @@ def test_power_cut_within_a_delete_leaves_all_of_the_queue_or_nothing(kept: str)
     replayed = SimulatedDisk()
     for writes, call in enumerate(disk.log):
         if writes >= opened:
-            left = replayed.power_cut(kept, random.Random(1))  # type: ignore[arg-type]
+            left = replayed.power_cut(kept, random.Random(1))
             after = open_store(left)
             if after.queue_names():
                 assert bodies(after.open_queue(QUEUE)) == {0: b"x"}

@@ -57,7 +57,7 @@ class Hand:
         """Does a piece of work; one thread does its own in order."""
         first = next(other for other in self.waiting if other.worker == item.worker)
         self.waiting.remove(first)
-        if not first.task.has_run:  # type: ignore[attr-defined]
+        if not first.task.is_done:
             first.task.run()
         if not first.loop.is_closed():
             first.loop.call_soon(first.done)
@@ -102,16 +102,10 @@ def by_hand(*, segment_positions: int | None = None) -> Iterator[Hand]:
     hand = Hand()
 
     class HandTask(threads.Task):
-        has_run = False
-
-        def run(self) -> None:
-            self.has_run = True
-            super().run()
-
         def wait(self) -> None:
             """As if the thread came to it just now."""
             item = next((item for item in hand.waiting if item.task is self), None)
-            while not self.has_run:
+            while not self.is_done:
                 assert item is not None, "waits for a task that no thread was given"
                 hand.let_go(item)
 

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from node.tests.storage.engine.fuzz_engine import ORDERS, Plan, run
 from node.tests.storage.engine.hand import by_hand
 from node.tests.storage.engine.machine import NAMES, Engine
+from node.tests.storage.simulated_disk import Kept
 
 from ringmq_node.storage import StoreLimits
 
@@ -149,8 +150,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.stop()
 
     @rule(kept=st.sampled_from(["nothing", "everything", "anything", "anything"]))
-    def cut_power(self, kept: str) -> None:
-        self.engine.cut_power(kept)  # type: ignore[arg-type]
+    def cut_power(self, kept: Kept) -> None:
+        self.engine.cut_power(kept)
 
     # -- always
 

@@ -150,7 +150,7 @@ def test_hollow_publish_counts_and_is_dropped() -> None:
 # -- headers, not bodies
 
 
-def test_bodies_of_proven_records_are_not_read() -> None:
+def test_bodies_of_proven_records_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     segment = Segment()
     for at in range(0, 200, 10):
         segment.entry(at, *[bytes(10_000)] * 10)
@@ -163,7 +163,7 @@ def test_bodies_of_proven_records_are_not_read() -> None:
         read.append(len(data))
         return data
 
-    disk.read = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(disk, "read", counted)
     assert deltas(recovered(disk)) == {0: (200, 2_000_000, False)}
     # One window at the beginning, where nobody knows yet how long the records are.
     assert sum(read) < 1_250_000

@@ -9,9 +9,10 @@ import asyncio
 import random
 import shutil
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from node.tests.storage.simulated_disk import SimulatedDisk
+from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 from node.tests.storage.workload import ROOT, bodies, open_store, run_store
 from waiting import until
 
@@ -111,7 +112,7 @@ def test_paged_out_and_back_and_no_more_in_memory_than_may_be() -> None:
 
 
 @pytest.mark.parametrize("kept", ["clean", "nothing", "everything", "anything"])
-def test_nothing_comes_back(kept: str) -> None:
+def test_nothing_comes_back(kept: Kept | Literal["clean"]) -> None:
     """After a clean stop, a kill (everything that was written is there), and a power cut."""
     disk = SimulatedDisk()
     store, queue = opened(disk, TIGHT)
@@ -122,7 +123,7 @@ def test_nothing_comes_back(kept: str) -> None:
         publish(queue, COUNT)
         await until_folded(queue)
         if kept != "clean":
-            left.append(disk.power_cut(kept, random.Random(1)))  # type: ignore[arg-type]
+            left.append(disk.power_cut(kept, random.Random(1)))
 
     run_store(store, work)
     after = left[0] if left else disk
