@@ -126,8 +126,8 @@ class ViewChanger:
     # --- beginning ---
 
     def seek_drop(self, view: View, log: LogEnd, now: float) -> list[Effect]:
-        """A member: begins a change if one of its neighbours is dead and none is under way."""
-        if self._stage is not IDLE or not self._neighbour_is_dead(view):
+        """A member with a dead neighbour: begins a change, while none is under way."""
+        if self._stage is not IDLE:
             return []
         dead = {m for m in view.ids if self.lives.is_dead(m)}
         left = tuple(m.node for m in view.ids if m not in dead and m != self._me)
@@ -152,7 +152,8 @@ class ViewChanger:
         assert self._stage is IDLE
         return self._propose(view)
 
-    def _neighbour_is_dead(self, view: View) -> bool:
+    def has_dead_neighbour(self, view: View) -> bool:
+        """Whether a neighbour of this member is dead; it is in `view`."""
         # Asked at every step, so the neighbours of a view are worked out once.
         if self._neighbours is None or self._neighbours[0] is not view:
             index = view.index_of(self._me)

@@ -417,9 +417,12 @@ class RingMember:
             return changer.seek_entry(
                 view, self._log_end(), may_restart=self._log_is_whole, now=now
             )
-        effects = changer.seek_drop(view, self._log_end(), now)
-        if effects or not isinstance(phase, Master) or not changer.is_idle:
-            return effects
+        if changer.has_dead_neighbour(view):
+            effects = changer.seek_drop(view, self._log_end(), now)
+            if effects or not changer.is_idle:
+                return effects
+        if not isinstance(phase, Master):
+            return []
         wanted = phase.next_view()
         return [] if wanted is None else changer.propose_unprobed(wanted)
 
