@@ -5,8 +5,8 @@ reads, watches in order of revisions, leases. This module adds:
 
 * All keys lie below a prefix, so that clusters and other users can share an etcd.
 * A transaction is never repeated (`etcd_client.py`).
-* A watch that breaks, or whose member is cut off (no leader) or silent, or whose revisions are
-  compacted, starts again on any member with the whole state. There is one way to begin, so there
+* A watch that breaks, or whose endpoint is cut off (no leader) or silent, or whose revisions are
+  compacted, starts again on any endpoint with the whole state. There is one way to begin, so there
   is one way to repair.
 * A response that etcd sends in fragments is put together again: the changes of one commit stay
   together.
@@ -62,7 +62,7 @@ DEADLINE_S = 2.0
 SNAPSHOT_ATTEMPTS_MAX = 3
 # How long a watch hears nothing before it asks for a sign of life.
 WATCH_QUIET_S = 1.0
-# How many of these go by without one before it tries another member.
+# How many of these go by without one before it tries another endpoint.
 WATCH_QUIET_MAX = 3
 # How much slower than etcd's this machine's clock may run, as a share.
 CLOCK_DRIFT_MAX = 0.01
@@ -113,8 +113,8 @@ class EtcdRegistry:
             success=[self._operation(operation, lease) for operation in operations],
         )
 
-        async def call(member: Endpoint, timeout_s: float) -> rpc_pb2.TxnResponse:
-            return await member.kv.Txn(request, timeout=timeout_s, metadata=METADATA)
+        async def call(endpoint: Endpoint, timeout_s: float) -> rpc_pb2.TxnResponse:
+            return await endpoint.kv.Txn(request, timeout=timeout_s, metadata=METADATA)
 
         try:
             response = await self._client.send_once(call)
@@ -147,9 +147,11 @@ class EtcdRegistry:
         check_ttl(ttl_s)
         request = rpc_pb2.LeaseGrantRequest(TTL=math.ceil(ttl_s))
 
-        async def call(member: Endpoint, timeout_s: float) -> tuple[int, float]:
+        async def call(endpoint: Endpoint, timeout_s: float) -> tuple[int, float]:
             before = clock()
-            response = await member.lease.LeaseGrant(request, timeout=timeout_s, metadata=METADATA)
+            response = await endpoint.lease.LeaseGrant(
+                request, timeout=timeout_s, metadata=METADATA
+            )
             self._client.check(response.header)
             return response.ID, good_until(before, response.TTL)
 
@@ -218,8 +220,8 @@ class EtcdRegistry:
         return session.lease.number
 
     async def _range(self, request: rpc_pb2.RangeRequest) -> rpc_pb2.RangeResponse:
-        async def call(member: Endpoint, timeout_s: float) -> rpc_pb2.RangeResponse:
-            response = await member.kv.Range(request, timeout=timeout_s, metadata=METADATA)
+        async def call(endpoint: Endpoint, timeout_s: float) -> rpc_pb2.RangeResponse:
+            response = await endpoint.kv.Range(request, timeout=timeout_s, metadata=METADATA)
             self._client.check(response.header)
             return response
 
@@ -242,19 +244,19 @@ class _EtcdLease:
         return await self._client.ask(self._keep_alive)
 
     async def revoke(self) -> None:
-        async def call(member: Endpoint, timeout_s: float) -> None:
+        async def call(endpoint: Endpoint, timeout_s: float) -> None:
             request = rpc_pb2.LeaseRevokeRequest(ID=self.number)
-            await member.lease.LeaseRevoke(request, timeout=timeout_s, metadata=METADATA)
+            await endpoint.lease.LeaseRevoke(request, timeout=timeout_s, metadata=METADATA)
 
         try:
             await self._client.ask(call)
         except SessionLostError:
             return  # It had run out already.
 
-    async def _keep_alive(self, member: Endpoint, timeout_s: float) -> float | None:
+    async def _keep_alive(self, endpoint: Endpoint, timeout_s: float) -> float | None:
         """One exchange on a stream of its own: there is no stream whose state could be wrong."""
         before = clock()
-        call = member.lease.LeaseKeepAlive(timeout=timeout_s, metadata=METADATA)
+        call = endpoint.lease.LeaseKeepAlive(timeout=timeout_s, metadata=METADATA)
         try:
             await call.write(rpc_pb2.LeaseKeepAliveRequest(ID=self.number))
             response = await call.read()
@@ -279,7 +281,7 @@ class _Follower:
         self._registry = registry
         self._client = client
         self._prefix = prefix
-        self._member: Endpoint | None = None
+        self._endpoint: Endpoint | None = None
         self._call: WatchCall | None = None
         self._read: asyncio.Task[object] | None = None
 
@@ -312,8 +314,8 @@ class _Follower:
             await asyncio.gather(read, return_exceptions=True)
 
     async def _open(self, revision: int) -> None:
-        self._member = await self._client.ready_member(clock() + self._client.deadline_s)
-        self._call = self._member.watch.Watch(metadata=METADATA)
+        self._endpoint = await self._client.ready_endpoint(clock() + self._client.deadline_s)
+        self._call = self._endpoint.watch.Watch(metadata=METADATA)
         create = rpc_pb2.WatchCreateRequest(
             key=self._prefix,
             range_end=prefix_end(self._prefix),
@@ -323,8 +325,8 @@ class _Follower:
         await self._send(rpc_pb2.WatchRequest(create_request=create))
 
     async def _break(self) -> None:
-        if self._member is not None:
-            self._client.avoid(self._member)
+        if self._endpoint is not None:
+            self._client.avoid(self._endpoint)
         await self.close()
 
     async def _changes(self) -> Sequence[Change]:
@@ -345,7 +347,7 @@ class _Follower:
         return Changed(self._registry.entry(event.kv))
 
     async def _response(self) -> rpc_pb2.WatchResponse:
-        """The next response of any kind; makes sure that the member is still there."""
+        """The next response of any kind; makes sure that the endpoint is still there."""
         quiet = 0
         while True:
             if self._call is None:

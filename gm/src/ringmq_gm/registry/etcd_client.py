@@ -2,13 +2,13 @@
 
 Two kinds of calls, because etcd can't tell a repeated request from a new one:
 
-* `ask`: may be repeated. Goes from member to member, with back-off, until the deadline.
-* `send_once`: a transaction. It waits for a member with an open connection (until
+* `ask`: may be repeated. Goes from endpoint to endpoint, with back-off, until the deadline.
+* `send_once`: a transaction. It waits for an endpoint with an open connection (until
   then nothing was sent, so the failure is `RegistryUnavailableError`) and is sent to that
   one, once. Any answer that doesn't exclude that it was carried out is
   `CommitUnknownError`.
 
-Every call demands that the member has a leader (`hasleader`): one that is cut off
+Every call demands that the endpoint has a leader (`hasleader`): one that is cut off
 from the others says so at once, instead of letting the caller wait.
 """
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 METADATA = (("hasleader", "true"),)
 # How many entries one answer may bring; a list is read in pages of this many.
 PAGE_ENTRIES_MAX = 256
-# The least that one member gets of a call's deadline before the next one is asked.
+# The least that one endpoint gets of a call's deadline before the next one is asked.
 ATTEMPT_S_MIN = 0.5
 _READY_POLL_S = 0.01
 
@@ -52,7 +52,7 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
-    # Etcd's floor for pings is 5 s. Watches notice a dead member sooner, by themselves.
+    # Etcd's floor for pings is 5 s. Watches notice a dead endpoint sooner, by themselves.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
 )
@@ -63,7 +63,7 @@ class CompactedError(RegistryUnavailableError):
 
 
 class Endpoint:
-    """One endpoint of the cluster."""
+    """One member of the etcd cluster, at the address where it serves clients."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -83,34 +83,34 @@ class EtcdClient:
     def __init__(self, endpoints: Sequence[str], deadline_s: float) -> None:
         self.deadline_s = deadline_s
         self.closed = False
-        self._endpoints = tuple(endpoints)
-        self._members: list[Endpoint] = []
+        self._targets = tuple(endpoints)
+        self._endpoints: list[Endpoint] = []
         self._current = 0
         self._cluster_id = 0
 
     def __str__(self) -> str:
-        return f"etcd {','.join(self._endpoints)}"
+        return f"etcd {','.join(self._targets)}"
 
     async def ask(self, call: Callable[[Endpoint, float], Awaitable[T]]) -> T:
-        """The result of `call(member, timeout_s)`, which may be made several times.
+        """The result of `call(endpoint, timeout_s)`, which may be made several times.
 
         Raises `RegistryUnavailableError` at the deadline, other `RegistryError`s at once.
         """
         deadline = clock() + self.deadline_s
-        share = max(ATTEMPT_S_MIN, self.deadline_s / len(self._endpoints))
+        share = max(ATTEMPT_S_MIN, self.deadline_s / len(self._targets))
 
         # The faults of attempts that had their full share of time.
         told: list[RegistryUnavailableError] = []
 
         async def attempt() -> T:
-            member = await self.ready_member(deadline)
+            endpoint = await self.ready_endpoint(deadline)
             left = deadline - clock()
             try:
-                return await call(member, max(0.001, min(share, left)))
+                return await call(endpoint, max(0.001, min(share, left)))
             except grpc.aio.AioRpcError as error:
                 fault = self.fault(error)
                 if isinstance(fault, RegistryUnavailableError):
-                    self.avoid(member)
+                    self.avoid(endpoint)
                     # The deadline cuts the last attempt short: the earlier faults say more.
                     if left >= share:
                         told.append(fault)
@@ -133,38 +133,38 @@ class EtcdClient:
         return await retrying(attempt)
 
     async def send_once(self, call: Callable[[Endpoint, float], Awaitable[T]]) -> T:
-        """The result of `call(member, timeout_s)`, which is made once at most."""
+        """The result of `call(endpoint, timeout_s)`, which is made once at most."""
         deadline = clock() + self.deadline_s
-        member = await self.ready_member(deadline)
+        endpoint = await self.ready_endpoint(deadline)
         try:
-            return await call(member, max(0.001, deadline - clock()))
+            return await call(endpoint, max(0.001, deadline - clock()))
         except grpc.aio.AioRpcError as error:
             if error.code() not in _REFUSALS:
-                self.avoid(member)
+                self.avoid(endpoint)
             if _was_refused(error):
                 raise self.fault(error) from error
             raise CommitUnknownError(
-                f"{self}: transaction sent to {member.target}: {_text(error)}"
+                f"{self}: transaction sent to {endpoint.target}: {_text(error)}"
             ) from error
 
-    async def ready_member(self, deadline: float) -> Endpoint:
-        """A member with an open connection, preferably the one that answered last."""
+    async def ready_endpoint(self, deadline: float) -> Endpoint:
+        """An endpoint with an open connection, preferably the one that answered last."""
         while True:
-            members = self._opened()
-            for offset in range(len(members)):
-                index = (self._current + offset) % len(members)
-                if members[index].is_ready():
+            endpoints = self._opened()
+            for offset in range(len(endpoints)):
+                index = (self._current + offset) % len(endpoints)
+                if endpoints[index].is_ready():
                     self._current = index
-                    return members[index]
+                    return endpoints[index]
             if clock() >= deadline:
                 raise RegistryUnavailableError(f"{self}: no connection within {self.deadline_s} s")
             # Cancelling a wait for a change of state would leave the wait behind in gRPC.
             await asyncio.sleep(_READY_POLL_S)
 
-    def avoid(self, member: Endpoint) -> None:
-        """Begins with the next member from now on."""
-        if self._members and self._members[self._current] is member:
-            self._current = (self._current + 1) % len(self._members)
+    def avoid(self, endpoint: Endpoint) -> None:
+        """Begins with the next endpoint from now on."""
+        if self._endpoints and self._endpoints[self._current] is endpoint:
+            self._current = (self._current + 1) % len(self._endpoints)
 
     def check(self, header: rpc_pb2.ResponseHeader) -> None:
         """Raises `RegistryUnavailableError` if another cluster than before has answered."""
@@ -190,15 +190,15 @@ class EtcdClient:
 
     async def close(self) -> None:
         self.closed = True
-        for member in self._members:
-            await member.channel.close()
+        for endpoint in self._endpoints:
+            await endpoint.channel.close()
 
     def _opened(self) -> list[Endpoint]:
         if self.closed:
             raise RegistryUnavailableError(f"{self}: this connection was closed")
-        if not self._members:
-            self._members = [Endpoint(endpoint) for endpoint in self._endpoints]
-        return self._members
+        if not self._endpoints:
+            self._endpoints = [Endpoint(target) for target in self._targets]
+        return self._endpoints
 
 
 # With these an endpoint answers only before it has proposed the transaction, or after it has
