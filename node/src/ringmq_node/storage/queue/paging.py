@@ -24,13 +24,52 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
-from ringmq_node.storage.queue.entries import Delta, IndexEntry
 
 HALF_LIFE_S = 5.0
 # Below this many messages per second a queue counts as idle, and its messages last for ever.
 RATE_MIN = 0.01
+
+
+class PagedEntry(Protocol):
+    """An entry of the index, as far as these rules look at it. It lives."""
+
+    @property
+    def first(self) -> int:
+        """The first position."""
+
+    @property
+    def last(self) -> int:
+        """The last position."""
+
+    @property
+    def live(self) -> int:
+        """How many of the positions are live."""
+
+    @property
+    def block(self) -> object | None:
+        """The bodies, while they are in memory."""
+
+
+class PagedSegment(Protocol):
+    """A segment that is folded into a delta."""
+
+    @property
+    def first(self) -> int:
+        """The segment's first position, live or not."""
+
+    @property
+    def last(self) -> int:
+        """The segment's last position, live or not."""
+
+    @property
+    def live(self) -> int:
+        """How many live messages it has."""
+
+
+E = TypeVar("E", bound=PagedEntry)
 
 
 class Rates:
@@ -86,9 +125,7 @@ class Rates:
         return duration_s * self.total if self.total >= RATE_MIN else 0.0
 
 
-def to_release(
-    entries: Sequence[IndexEntry], head: int, excess: float, *, acks_first: bool
-) -> list[IndexEntry]:
+def to_release(entries: Sequence[E], head: int, excess: float, *, acks_first: bool) -> list[E]:
     """The entries whose blocks to let go of, so that `excess` messages fewer are in memory.
 
     `entries` are all living ones in order; `head` is the position that is fetched next. With
@@ -103,7 +140,7 @@ def to_release(
     pending.reverse()
     rest.reverse()
     order = [*pending, *q1, *rest] if acks_first else [*q1, *rest, *pending]
-    released: list[IndexEntry] = []
+    released: list[E] = []
     for entry in order:
         if excess <= 0:
             break
@@ -137,7 +174,7 @@ class Chain:
     q1: int
 
 
-def chain(entries: Iterable[IndexEntry], deltas: Iterable[Delta], head: int) -> Chain:
+def chain(entries: Iterable[E], deltas: Iterable[PagedSegment], head: int) -> Chain:
     """The parts of a queue. `entries` are in order, and all living."""
     folded = sorted(deltas, key=lambda delta: delta.first)
     start = folded[0].first if folded else math.inf
@@ -145,7 +182,7 @@ def chain(entries: Iterable[IndexEntry], deltas: Iterable[Delta], head: int) -> 
     # they will soon be folded again.
     end = folded[-1].last if folded else math.inf
     pending = q4 = q3 = 0
-    behind: list[IndexEntry] = []
+    behind: list[E] = []
     for entry in entries:
         if entry.last < head:
             pending += entry.live
