@@ -24,8 +24,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Two clusters, one in containers and the tests that compute keep two processors busy. With three
-# lanes the nodes alone use up both: 1.1 s of processor time a second, in the mean of all tests.
+# One after the other, the process tests take 300 s of processor time in 500 s. Two lanes of them
+# and the containers' lane use most of two processors, and leave the rest to `compute`. With a
+# third lane, nodes would wait for a processor, under time-outs that are meant for the faults.
 CLUSTER_LANES = 2
 WORKERS_PER_PROCESSOR = 2
 COMPUTE_NICENESS = 10
