@@ -97,5 +97,5 @@ def failure_of(error: Exception) -> StoreFailedError:
         return error
     text = f"store closed for writes: {error}"
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        return DiskFullError(text)
-    return StoreFailedError(text)
+        return DiskFullError(f"{text}: make room on the disk, then start the node again")
+    return StoreFailedError(f"{text}: repair the disk, then start the node again")

@@ -55,7 +55,7 @@ def _tell_nobody(queue: QueueStore) -> None:
     """`on_durable`, until the node sets it."""
 
 
-def _stop_tell_nobody(crowded: bool) -> None:
+def _stop_nobody(crowded: bool) -> None:
     """`on_crowded`, until the node sets it."""
 
 
@@ -82,7 +82,7 @@ class Store:
         self.on_failed: Callable[[StoreError], None] = _log_failure
         # Called on the loop when unsynced bytes cross `unsynced_bytes_max`, in either direction.
         # Whatever it stops for that time must not be needed for a round to end.
-        self.on_crowded: Callable[[bool], None] = _stop_tell_nobody
+        self.on_crowded: Callable[[bool], None] = _stop_nobody
         self.failure: StoreFailedError | None = None
         self._owned = owned
         self._folders, self.corruptions = folders.find_queues(disk, directory)
@@ -360,7 +360,8 @@ class Store:
             return
         late = self._watched.look(TICK_S, self.limits.disk_timeout_s)
         if late is not None:
-            self.fail(DiskHangsError(f"store closed for writes: {late}"))
+            text = f"store closed for writes: {late}: look at the disk, then start the node again"
+            self.fail(DiskHangsError(text))
             return
         self._loop.call_later(TICK_S, self._tick)
         self._ticks += 1
@@ -370,6 +371,8 @@ class Store:
             if self._ticks - tick > self.limits.idle_ticks_max
         ]
         for queue in idle:
+            # Else its journal would never be emptied: a start has to read all of it, and the
+            # bodies of acknowledged messages stay on the disk.
             del self._active[queue]
             queue.seal_if_large()
         self._memory.keep_budget(self._queues.values())
@@ -459,6 +462,7 @@ class Store:
         self.on_crowded(on)
 
     def _report_durable(self, queue: QueueStore) -> None:
+        # `on_durable` may have been set, or changed, since the call was scheduled.
         self.on_durable(queue)
 
     def fail(self, error: Exception) -> StoreFailedError:
