@@ -5,6 +5,9 @@ each other in time, so that a busy machine slows both halves of a pair. Within a
 alternates: whichever runs second meets the disk cache and the clocks that the first one left,
 and with a fixed order that would be counted for one side.
 
+A fault in a log of this tree's nodes fails the run, as always. The other tree is usually the past,
+which can't be mended, so its faults are only said; the ratios are still worth reading then.
+
 A single pair says little. Believe the median of the ratios, and only as far as the least and the
 most of them lie on one side of 1.
 """
@@ -22,7 +25,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench.comparison import Comparison
+from bench.comparison import Comparison, Say
 from bench.measure import BenchError, Measurement, Peer, Point
 from bench.peers.ringmq import RingPeer
 from bench.report import COLUMNS, WIDTH_PIPED, inline
@@ -52,13 +55,13 @@ def comparison(other: Path) -> Comparison:
     )
 
 
-def start_trees(other: Path, directory: Path, stack: ExitStack) -> list[Peer]:
+def start_trees(other: Path, directory: Path, stack: ExitStack, say: Say) -> list[Peer]:
     """The cluster of this tree, then that of `other`; `stack` ends them."""
     if not (other / "pyproject.toml").exists():
         raise BenchError(f"{other} is no checkout: there is no pyproject.toml")
     peers = [
         RingPeer(directory / THIS, name=THIS),
-        RingPeer(directory / OTHER, name=OTHER, tree=other.resolve()),
+        RingPeer(directory / OTHER, name=OTHER, tree=other.resolve(), excuse=say),
     ]
     for peer in peers:
         stack.callback(peer.stop)

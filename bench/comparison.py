@@ -24,6 +24,7 @@ from bench.measure import Measurement, Peer, Point, machine_facts, measure
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "bench"
 RESULTS = Path(__file__).resolve().parent / "results"
+Say = Callable[[str], None]
 # The share of a point that warms a peer up: connections, the Erlang JIT, page cache.
 _WARM_UP_SHARE = 10
 
@@ -32,14 +33,15 @@ _WARM_UP_SHARE = 10
 class Comparison:
     """The peers, the questions that they answer, their order, and the report about them.
 
-    `start` starts the peers in a directory and leaves their end to the stack. `order` gives the
+    `start` starts the peers in a directory, leaves their end to the stack, and says (with its last
+    argument) things beside the figures. `order` gives the
     peers of a round, counted from 1, in the order in which they run. `to_json` makes the result
     file out of its name, the facts of the run, the measurements and the points.
     """
 
     prefix: str
     points: Sequence[Point]
-    start: Callable[[Path, ExitStack], Sequence[Peer]]
+    start: Callable[[Path, ExitStack, Say], Sequence[Peer]]
     order: Callable[[Sequence[Peer], int], Sequence[Peer]]
     to_json: Callable[[str, dict[str, Any], Sequence[Measurement], Sequence[Point]], dict[str, Any]]
     print_report: Callable[[Console, Sequence[Measurement], Sequence[Point]], None]
@@ -57,7 +59,7 @@ def carry_out(
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, directory)
         progress.print("starting the clusters")
-        peers = comparison.start(directory, stack)
+        peers = comparison.start(directory, stack, progress.print)
         facts = {
             "started": started.isoformat(timespec="seconds"),
             "rounds": rounds,
@@ -80,7 +82,7 @@ def carry_out(
 
 
 def run_all(
-    peers: Sequence[Peer], comparison: Comparison, rounds: int, say: Callable[[str], None]
+    peers: Sequence[Peer], comparison: Comparison, rounds: int, say: Say
 ) -> list[Measurement]:
     """Each round takes the peers in turn, so that noise falls on all alike."""
     for peer in peers:

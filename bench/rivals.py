@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import report
-from bench.comparison import BUILD, Comparison
+from bench.comparison import BUILD, Comparison, Say
 from bench.measure import BenchError, Peer, Point
 from bench.peers.bare_ring import BareRing
 from bench.peers.footing import Footing
@@ -49,7 +49,7 @@ def require_rabbitmq() -> None:
         )
 
 
-def start_peers(names: Sequence[str], directory: Path, stack: ExitStack) -> list[Peer]:
+def start_peers(names: Sequence[str], directory: Path, stack: ExitStack, _: Say) -> list[Peer]:
     """Starts the peers `names`; `stack` ends them. They come back in the order of `PEERS`."""
     peers: list[Peer] = []
     if "ringmq" in names:

@@ -12,7 +12,7 @@ import pytest
 from bench import against
 from bench.comparison import run_all
 from bench.measure import BenchError, ClientReport, Point
-from bench.peers.ringmq import check_logs
+from bench.peers.ringmq import RingPeer, check_logs
 from bench.report import COLUMNS
 from rich.console import Console
 
@@ -79,7 +79,7 @@ def test_pairs_alternate_and_their_ratios_are_printed_one_by_one() -> None:
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match="no checkout"), ExitStack() as stack:
-        against.start_trees(tmp_path, tmp_path, stack)
+        against.start_trees(tmp_path, tmp_path, stack, print)
 
 
 def test_a_fault_in_a_nodes_log_fails_the_run_and_names_the_line(tmp_path: Path) -> None:
@@ -91,3 +91,20 @@ def test_a_fault_in_a_nodes_log_fails_the_run_and_names_the_line(tmp_path: Path)
         check_logs("ringmq", [clean, faulty])
     with pytest.raises(BenchError, match="no log"):
         check_logs("ringmq", [])
+
+
+@pytest.mark.parametrize("excused", [False, True])
+def test_only_the_other_trees_faults_are_excused(
+    excused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "node1.log").write_text(ERROR)
+    monkeypatch.setattr(RingPeer, "_run", lambda *_, **__: {})
+    said: list[str] = []
+    peer = RingPeer(tmp_path, name="other", excuse=said.append if excused else None)
+    if excused:
+        peer.stop()
+    else:
+        with pytest.raises(BenchError, match="bad frame"):
+            peer.stop()
+    assert len(said) == excused

@@ -22,6 +22,7 @@ def test_every_pair_of_life_and_step_is_allowed_or_a_bug(run: Run, life: Life, s
         if (life, step) in NEXT_LIFE:
             lifetime._step(step)
             assert lifetime.life is NEXT_LIFE[life, step]
+            assert lifetime.usable == (lifetime.life in (Life.OPENING, Life.OPEN))
             # Nothing that is over is ever usable again.
             assert not (life in (Life.FAILED, Life.CLOSING, Life.CLOSED) and lifetime.usable)
         else:

@@ -62,6 +62,8 @@ class Lifetime:
 
     def __init__(self, name: str, on_failure: Callable[[RingMQError], None]) -> None:
         self.life = Life.NEW
+        #: Whether it takes calls. Kept beside `life`, because each publish asks.
+        self.usable = False
         #: Why calls are refused; of no meaning while it is `usable`.
         self.reason: RingMQError = ClosedError(f"the {name} is not open")
         self._name = name
@@ -69,10 +71,6 @@ class Lifetime:
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # The keeper's, from `start` on.
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def usable(self) -> bool:
-        return self.life is Life.OPEN or self.life is Life.OPENING
 
     @property
     def over(self) -> bool:
@@ -135,6 +133,7 @@ class Lifetime:
         life = NEXT_LIFE.get((self.life, step))
         assert life is not None, f"the {self._name} is {self.life.name} and met {step.name}"
         self.life = life
+        self.usable = life is Life.OPENING or life is Life.OPEN
 
     async def _run(self, keeper: Keeper[Request, Response]) -> None:
         try:
