@@ -108,6 +108,8 @@ class ViewChanger:
 
     def view_entered(self) -> None:
         """A change under way is overtaken."""
+        # Proposals of the epoch before can't take effect any more: each was a compare-and-set on
+        # that epoch.
         self._stage = IDLE
         self.unresolved = []
 
@@ -129,6 +131,7 @@ class ViewChanger:
         """A member with a dead neighbour: begins a change, while none is under way."""
         if self._stage is not IDLE:
             return []
+        # All of the dead, not only the neighbour: one view for two deaths.
         dead = {m for m in view.ids if self.lives.is_dead(m)}
         left = tuple(m.node for m in view.ids if m not in dead and m != self._me)
         return self._probe(Purpose.DROP, left, view, log, now)
@@ -197,6 +200,7 @@ class ViewChanger:
         probe = self._stage
         if not isinstance(probe, Probing) or frame.nonce != self._nonce:
             return []
+        # By node: the answer may come from another life than the one that was asked.
         if sender.node in probe.targets:
             probe.replies[sender.node] = (sender, LogEnd(frame.log_epoch, frame.log_number))
         if len(probe.replies) < len(probe.targets):
@@ -241,6 +245,7 @@ class ViewChanger:
         lapsed: set[MemberId],
     ) -> View | None:
         if probe.purpose is Purpose.DROP:
+            # As it is now, not as it was when the probe began: a link may be up again.
             return view.without({m for m in view.ids if self.lives.is_dead(m)})
         if probe.purpose is Purpose.RESTART and not any(m in reached for m in view.ids):
             return self._restarted(probe, view, log)

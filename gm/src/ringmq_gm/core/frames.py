@@ -206,6 +206,7 @@ def decode(data: bytes) -> Iterator[Frame]:
         size, kind, flags, ring_size, epoch = HEADER.unpack_from(data, at)
         end = at + 4 + size
         body = at + HEADER.size + ring_size
+        # The sizes come from another process: both are checked before anything is sliced by them.
         if end > len(data) or body > end:
             raise FrameError(f"frame of {size} bytes in a message of {len(data)} at byte {at}")
         try:

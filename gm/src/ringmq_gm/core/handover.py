@@ -46,6 +46,7 @@ def refusal_of(view: View, target: MemberId) -> PromotionOutcome | None:
 def is_drained(marks: Mapping[MemberId, Mark], view: View, target: MemberId, last: int) -> bool:
     """Whether all members have received all ops, and the old and the new master have them on
     disk."""
+    # A member whose mark isn't known may lack any op, so it counts as not drained.
     return (
         len(marks) == len(view.members)
         and all(mark.received == last for mark in marks.values())

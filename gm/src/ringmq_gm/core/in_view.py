@@ -73,7 +73,7 @@ class InView:
 
     def _forward(self, op: CachedOp) -> list[Effect]:
         if self.downstream is None or not self.downstream_ready:
-            return []
+            return []  # The copy stays here. It goes when Resume says from where on.
         marks = self._carried_marks()
         stable = self.stable_sent = self.ops.stable
         frame = OpFrame(
@@ -132,6 +132,7 @@ class InView:
         """The link to `node` has been opened anew: frames on the one before may be lost."""
         if self.downstream is None or self.downstream.node != node:
             return []
+        # An op that went now would arrive behind a gap: the lost ones have to go first.
         self.downstream_ready = False
         return self.hello()
 

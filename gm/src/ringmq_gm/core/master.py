@@ -81,6 +81,7 @@ class Master(InView):
         # Only the last member has the marks of all.
         if sender != self.view.ids[-1]:
             return []
+        # One for each member after the master. Another count could not be matched with them.
         if len(frame.marks) == len(self.view.members) - 1:
             self.others = frame.marks
         return self.advance(unresolved, now)
@@ -90,6 +91,7 @@ class Master(InView):
         stable = self._received_by_all()
         if stable is not None:
             self.ops.trim(stable)
+        # Not at once: the next op takes it along, and a busy ring needs no frame for it.
         if self.stable_sent < self.ops.stable and self.stable_due is None:
             self.stable_due = now + self._timing.stable_delay_s
         return self.confirm(unresolved)
@@ -140,6 +142,7 @@ class Master(InView):
     def next_view(self) -> View | None:
         """The view that this master wants now, which drops nobody; None if it wants none."""
         if self.handover is not None:
+            # No joiner is counted meanwhile: that view would end the hand-over.
             target = self.handover.target
             if is_drained(self.marks_known(), self.view, target, self.ops.last):
                 return self.view.with_master(target)

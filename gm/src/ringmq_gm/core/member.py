@@ -176,7 +176,7 @@ class RingMember:
     def step(self, event: Event, *, now: float) -> list[Effect]:
         """Takes one event; returns the effects to be carried out, in order."""
         if self._phase is DELETED:
-            return []
+            return []  # A frame or an answer that was on its way when the ring was deleted.
         effects = self._handle(event, now)
         effects += self._seek_change(now)
         return effects
@@ -246,9 +246,13 @@ class RingMember:
     # --- frames ---
 
     def _received(self, sender: MemberId, frame: Frame, now: float) -> list[Effect]:
+        # Before anything else: a frame of a later life proves the death of the earlier one, even
+        # if no link has broken yet.
         self._changer.lives.saw(sender)
         match frame:
             case Ping():
+                # In every phase and epoch: members outside ask too, and a ring that begins again
+                # needs the logs of members that are outside.
                 end = self._log_end()
                 pong = Pong(self.ring, frame.epoch, frame.nonce, end.epoch, end.number)
                 return [Send(sender.node, pong)]
@@ -257,6 +261,7 @@ class RingMember:
                     return []
                 return self._changer.pong(sender, frame, self.view, self._log_end(), now)
             case Stale():
+                # A hint only: the registry alone says which view is the newest.
                 mine = self.view.epoch if self.view else 0
                 return [RefreshView()] if frame.epoch > mine else []
             case _:
@@ -266,6 +271,8 @@ class RingMember:
         """A frame that belongs to an epoch: refused if that has passed."""
         mine = self.view.epoch if self.view else 0
         if frame.epoch < mine:
+            # Its sender may have been put out without knowing. No frame of it may count, or a
+            # master of that epoch could confirm.
             return [Send(sender.node, Stale(self.ring, mine))]
         if frame.epoch > mine:
             # Its sender has heard of a view that this member hasn't. A Hello is kept, as it is
@@ -279,7 +286,7 @@ class RingMember:
             case Master() as master:
                 return master.received(sender, frame, self._changer.unresolved, now)
             case _:
-                return []
+                return []  # Outside: this member has no part in the epoch.
 
     def _keep_early(self, sender: MemberId, hello: Hello) -> None:
         """A Hello of an older epoch that comes later must not displace it."""
@@ -291,6 +298,7 @@ class RingMember:
     def _view_learned(self, view: View | None, now: float) -> list[Effect]:
         if view is None:
             return [] if self.view is None else self._delete()
+        # A watch, a read and an answer to a proposal race each other: an older view may come last.
         if self.view is not None and view.epoch <= self.view.epoch:
             return []
         return self._enter(view, now)
@@ -325,6 +333,7 @@ class RingMember:
             effects = self._become_master(view, now)
         else:
             effects = self._become_mirror(view, index, before)
+        # The Hello last: the application has to hear of the new role before `StartCatchUp`.
         return [*ended, *effects, *self._take_early_hello(view)]
 
     def _become_master(self, view: View, now: float) -> list[Effect]:
@@ -360,6 +369,7 @@ class RingMember:
 
     def _proposal_ended(self, view: View, outcome: ProposalOutcome, now: float) -> list[Effect]:
         if outcome is ProposalOutcome.WON:
+            # The watch would bring it as well, only later.
             return self._view_learned(view, now)
         return self._changer.proposal_failed(view, outcome, now)
 
@@ -380,6 +390,8 @@ class RingMember:
         lives = self._changer.lives
         if lives.leased != alive:
             lives.leased = alive
+            # A lease of a later life shows that the earlier one is dead. Sorted, because a set has
+            # another order in each process, and a seed must give the same run in all of them.
             for member_id in sorted(alive):
                 lives.saw(member_id)
             self._changer.situation_changed()

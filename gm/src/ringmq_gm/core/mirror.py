@@ -87,6 +87,8 @@ class Mirror(InView):
         self.is_greeted = True
         effects: list[Effect] = []
         if self.awaits_start:
+            # Here the past ends: every op after `last` will come around the ring, and the
+            # application fetches those up to it.
             self.awaits_start = False
             self.ops.begin_after(hello.last)
             effects.append(StartCatchUp(hello.last))
@@ -129,6 +131,8 @@ class Mirror(InView):
                 return []
             self.gap_at = last
             return [self._resume()]
+        # An op that is here already has come again after a handshake. Its marks and `stable` may
+        # be news all the same.
         self._take_marks(frame.marks)
         self.ops.trim(frame.stable)
         effects: list[Effect] = []
@@ -161,6 +165,8 @@ class Mirror(InView):
     def send_marks(self, *, due: bool = False) -> list[Effect]:
         """Sends the marks on if they tell anything new; from the last member, to the master."""
         self.marks_due |= due
+        # Not before the handshakes: the receiver may not be in the epoch yet, would drop the
+        # marks, and this member would take them for told.
         target = self.downstream
         if not self.is_greeted or (target is not None and not self.downstream_ready):
             return []

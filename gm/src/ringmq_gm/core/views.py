@@ -84,6 +84,7 @@ class View:
     def without(self, dead: Collection[MemberId]) -> Self | None:
         """The next view without `dead`; None if no synchronised member is left."""
         left = [member for member in self.members if member.id not in dead]
+        # A joiner must not become master: it may lack ops that were confirmed.
         while left and not left[0].synced:
             left.pop(0)
         return replace(self, epoch=self.epoch + 1, members=tuple(left)) if left else None
@@ -93,6 +94,7 @@ class View:
 
         An earlier life of the joiner's node counts as dead.
         """
+        # One life of a node at a time: frames are addressed to nodes.
         earlier = {member.id for member in self.members if member.id.node == joiner.node}
         rest = self.without({*dead, *earlier})
         if rest is None:
