@@ -14,7 +14,7 @@ from ringmq_node.storage.format.records import (
 )
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.messages.catalogue import Catalogue
-from ringmq_node.storage.messages.files import DataFile
+from ringmq_node.storage.messages.files import DataFile, FileState
 from ringmq_node.storage.messages.unwritten import UnwrittenBlocks, record_key
 from ringmq_node.storage.messages.writing import MessagesJob, MessagesPiece, PendingRecord
 
@@ -82,27 +82,31 @@ class Appender:
             file = piece.file
             file.written = piece.end
             self._catalogue.highest_durable = max(self._catalogue.highest_durable, file.number)
-            if file.sealed:
-                self._note_sealed(file)
+            if file.state is FileState.SEALED:
+                self._note_garbage(file)
 
     def _file_for(self, length: int) -> DataFile:
         file = self._file
         if file is not None and file.end + length > self._file_bytes_max:
-            file.sealed = True
-            self._note_sealed(file)
+            file.become(FileState.SEALED)
+            self._note_garbage(file)
             file = None
         if file is None:
             # Never a file that was there at the start: a crash may have torn its end, and records
             # behind a torn one don't count.
             number = self._catalogue.new_number()
-            file = DataFile(number, marker=new_marker(), end=FILE_HEADER.size, sealed=False)
+            file = DataFile(
+                number, marker=new_marker(), end=FILE_HEADER.size, state=FileState.GROWING
+            )
             with self._lock:
                 self._catalogue.files[number] = file
             self._file = file
         return file
 
-    def _note_sealed(self, file: DataFile) -> None:
-        """Once it is written, too, the file may be compacted or removed."""
+    def _note_garbage(self, file: DataFile) -> None:
+        """Of a sealed file. When it is settled, it may be compacted or removed."""
+        if file.written == file.end:
+            file.become(FileState.SETTLED)
         self._catalogue.note_idle(file.number)
         self._catalogue.released_bytes += file.disk_bytes - file.live_bytes
 

@@ -19,6 +19,7 @@ from ringmq_node.storage.messages.files import (
     SUFFIX,
     CountedFile,
     DataFile,
+    FileState,
     LostFile,
     MovedFile,
     StoreFile,
@@ -31,6 +32,7 @@ from ringmq_node.storage.messages.relocation import LOST
 # Numbers left free before the first new file, while queues that are not opened yet may refer to
 # lost files: room for 64 GiB of lost files of 16 MiB. The numbers last for a million starts.
 NUMBERS_SKIPPED = 4096
+_UNFINISHED = (FileState.GROWING, FileState.SEALED)
 
 
 class Catalogue:
@@ -259,5 +261,5 @@ class Catalogue:
         for data in self.data_files():
             assert data.sources is None or inward.get(data.number, 0) == data.live_records
             if data.live_records == 0 and self.complete:
-                assert data.number in self.idle or not data.is_settled
+                assert data.number in self.idle or data.state in _UNFINISHED
         assert all(number < self.next_number for number in self.files)

@@ -13,7 +13,7 @@ from pathlib import Path
 from ringmq_node.storage.format.records import new_marker
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.messages.catalogue import Catalogue
-from ringmq_node.storage.messages.files import SUFFIX, DataFile, MovedFile
+from ringmq_node.storage.messages.files import SUFFIX, DataFile, FileState, MovedFile
 from ringmq_node.storage.messages.moving import Compaction
 from ringmq_node.storage.messages.policy import FileNumbers, choose
 from ringmq_node.storage.messages.removal import Removal
@@ -99,8 +99,7 @@ class Collector:
                 return
 
     def _plan_removal(self) -> RemoveJob | None:
-        busy = self._compaction.busy if self._compaction is not None else frozenset[int]()
-        names = self._removal.plan(busy)
+        names = self._removal.plan()
         return RemoveJob(self._directory, self._persistent, names=names) if names else None
 
     def _plan_compaction(self, now: float) -> CompactionJob | None:
@@ -134,7 +133,7 @@ class Collector:
         files = [
             FileNumbers(file.number, file.disk_bytes, file.live_bytes)
             for file in catalogue.data_files()
-            if file.is_settled and not file.damaged
+            if file.state is FileState.SETTLED
         ]
         total = sum(file.disk_bytes for file in files)
         self._look_bytes = max(limits.store_file_bytes_max // 16, total // 64)

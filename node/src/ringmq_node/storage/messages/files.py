@@ -18,13 +18,16 @@ A number stands for one file for ever. This is how it moves from state to state:
     lost       LostFile   nothing that can be read   forgotten, when nothing refers to it
 
 A start finds files settled, moved or lost. A file that compaction writes begins as settled, with
-its publication. A forgotten file is in no table any more, and its names are removed.
+its publication. A forgotten file is in no table any more, and its names are removed. The states of
+a `DataFile` are data (`NEXT_STATES`), the others are its class.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
 
 from ringmq_node.storage.messages.counts import Counts
 from ringmq_node.storage.messages.relocation import LOST, Table
@@ -87,6 +90,25 @@ class LostFile(CountedFile):
     """
 
 
+class FileState(Enum):
+    GROWING = "growing"
+    SEALED = "sealed"
+    SETTLED = "settled"
+    VICTIM = "victim"
+    STUCK = "stuck"
+
+
+# All changes that are allowed while a file is a `DataFile`.
+NEXT_STATES: Final[dict[FileState, tuple[FileState, ...]]] = {
+    FileState.GROWING: (FileState.SEALED,),
+    FileState.SEALED: (FileState.SETTLED,),
+    FileState.SETTLED: (FileState.VICTIM,),
+    FileState.VICTIM: (FileState.STUCK,),
+    # Compaction can't tell the ordinals of the records behind a damaged header: never again.
+    FileState.STUCK: (),
+}
+
+
 @dataclass(slots=True, eq=False)
 class DataFile(CountedFile):
     """`N.rdq`, which has the records themselves."""
@@ -100,11 +122,7 @@ class DataFile(CountedFile):
     written: int = 0
     # Payloads of holes below `end`. They were never written, and take no room on the disk.
     hole_bytes: int = 0
-    # Nothing more is appended.
-    sealed: bool = True
-    # A header in it is damaged. Compaction can't tell the ordinals of the records behind it, and
-    # leaves the file alone.
-    damaged: bool = False
+    state: FileState = FileState.SETTLED
     # The numbers of the files whose maps lead here. None: `put` wrote the file, and the locations
     # that it gave lead here. A set: compaction wrote the file, and only maps lead here, for a
     # caller keeps the location that `put` gave.
@@ -114,14 +132,15 @@ class DataFile(CountedFile):
     def disk_bytes(self) -> int:
         return self.end - self.hole_bytes
 
-    @property
-    def is_settled(self) -> bool:
-        """All of it is on the disk, and nothing more will be written to it."""
-        return self.sealed and self.written == self.end
+    def become(self, state: FileState) -> None:
+        assert state in NEXT_STATES[self.state], f"file {self.number}: {self.state} to {state}"
+        self.state = state
 
     def check(self) -> None:
         CountedFile.check(self)
         assert 0 <= self.written <= self.end, self.number
+        is_whole = self.state not in (FileState.GROWING, FileState.SEALED)
+        assert not is_whole or self.written == self.end, self.number
 
 
 @dataclass(slots=True, eq=False)

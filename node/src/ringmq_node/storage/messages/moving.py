@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ringmq_node.storage.format.records import FILE_HEADER
 from ringmq_node.storage.messages.catalogue import Catalogue
-from ringmq_node.storage.messages.files import DataFile, MovedFile
+from ringmq_node.storage.messages.files import DataFile, FileState, MovedFile
 from ringmq_node.storage.messages.steps import (
     CopyJob,
     Cursor,
@@ -28,8 +28,8 @@ class Compaction:
     """Moves the live records of `victims`, at least one, to the file of the cursor `target`."""
 
     def __init__(self, victims: Sequence[DataFile], target: Cursor) -> None:
-        # All victims, those that have been copied as well.
-        self.busy = frozenset(file.number for file in victims)
+        for victim in victims:
+            victim.become(FileState.VICTIM)
         self.target = target
         # Still to be copied; the first is being copied.
         self._victims = [*victims]
@@ -67,7 +67,7 @@ class Compaction:
         if job.stuck:
             # The records that were copied before the damage are in the target without references:
             # garbage from the start.
-            victim.damaged = True
+            victim.become(FileState.STUCK)
         else:
             self._copied.append(self._moves)
         del self._victims[0]

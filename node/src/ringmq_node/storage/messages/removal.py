@@ -5,10 +5,18 @@ from __future__ import annotations
 import threading
 
 from ringmq_node.storage.messages.catalogue import Catalogue
-from ringmq_node.storage.messages.files import DataFile, MovedFile, StoreFile, data_name, map_name
+from ringmq_node.storage.messages.files import (
+    DataFile,
+    FileState,
+    MovedFile,
+    StoreFile,
+    data_name,
+    map_name,
+)
 
 # Names removed in one step.
 REMOVALS_MAX = 32
+_REMOVABLE = (FileState.SETTLED, FileState.STUCK)
 
 
 class Removal:
@@ -23,8 +31,8 @@ class Removal:
     def add_moved_away(self, number: int) -> None:
         self._moved_away[number] = None
 
-    def plan(self, busy: frozenset[int]) -> list[str]:
-        """At most `REMOVALS_MAX` names. `busy`: the victims of the compaction under way."""
+    def plan(self) -> list[str]:
+        """At most `REMOVALS_MAX` names."""
         catalogue = self._catalogue
         names: list[str] = []
         for number in [*self._moved_away]:
@@ -34,10 +42,10 @@ class Removal:
         for number in [*catalogue.idle]:
             if len(names) >= REMOVALS_MAX:
                 break
-            names += self._forget_if_idle(number, busy)
+            names += self._forget_if_idle(number)
         return names
 
-    def _forget_if_idle(self, number: int, busy: frozenset[int]) -> list[str]:
+    def _forget_if_idle(self, number: int) -> list[str]:
         """Forgets a file without references; returns its names. None if it has to stay for now."""
         catalogue = self._catalogue
         file = catalogue.files.get(number)
@@ -45,8 +53,8 @@ class Removal:
             # `idle` is a list of candidates: this one has been forgotten, or is referred to again.
             del catalogue.idle[number]
             return []
-        if isinstance(file, DataFile) and (not file.is_settled or number in busy):
-            # A job is writing to it or copying from it.
+        if isinstance(file, DataFile) and file.state not in _REMOVABLE:
+            # A job is writing to it or copying from it, or will be.
             return []
         if number >= catalogue.highest_durable or number in self._moved_away:
             # The highest name tells a restart which numbers have been used. And of a moved file the
