@@ -19,6 +19,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Self
 
 import pytest
 
@@ -69,8 +70,8 @@ def _shown(faults: list[LogFault]) -> str:
     return "\n".join([head, *shown])
 
 
-class _Faults(logging.Handler):
-    """Keeps every record that could be a fault, as a node's log would have it."""
+class Recorder(logging.Handler):
+    """`with Recorder() as recorder`: keeps every record of this process that could be a fault."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,6 +82,16 @@ class _Faults(logging.Handler):
         if record.levelno >= logging.ERROR or record.exc_info or "Traceback (" in str(record.msg):
             self.lines += self.format(record).split("\n")
 
+    def __enter__(self) -> Self:
+        logging.getLogger().addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+    def faults(self) -> list[LogFault]:
+        return log_faults("this process", self.lines)
+
 
 @pytest.fixture(autouse=True)
 def judged_logs(request: pytest.FixtureRequest) -> Iterator[None]:
@@ -89,10 +100,6 @@ def judged_logs(request: pytest.FixtureRequest) -> Iterator[None]:
         [mark.args[0] for mark in request.node.iter_markers("logs")],
         [CLOSED_LOOP, *(mark.args[0] for mark in request.node.iter_markers("may_log"))],
     )
-    handler = _Faults()
-    logging.getLogger().addHandler(handler)
-    try:
+    with Recorder() as recorder:
         yield
-    finally:
-        logging.getLogger().removeHandler(handler)
-    expected.judge([("this process", handler.lines)])
+    expected.judge([("this process", recorder.lines)])
