@@ -431,7 +431,7 @@ class Store:
             if not self.has(job.queue):
                 # Deleted meanwhile. The deletion has released what the queue still referred to,
                 # not the bodies that it had given to this round to release.
-                job.queue.bodies.released(job.releases)
+                job.queue.bodies.releases.release(job.releases)
             elif job.queue.committed(job) and self._loop is not None:
                 self._loop.call_soon(self._report_durable, job.queue)
         self._memory.round_ended()

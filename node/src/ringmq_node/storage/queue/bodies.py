@@ -16,7 +16,7 @@ Invariants (`check`):
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from ringmq_base.ranges import Range, RangeSet, numbers_in
@@ -24,7 +24,6 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
 from ringmq_node.storage.format.checkpoint import Cut
-from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.queue import paging
 from ringmq_node.storage.queue.blocks import read_block
 from ringmq_node.storage.queue.condemned import Condemned
@@ -33,6 +32,7 @@ from ringmq_node.storage.queue.index import RunIndex
 from ringmq_node.storage.queue.loading import load_segment
 from ringmq_node.storage.queue.parts import SharedParts
 from ringmq_node.storage.queue.recovery import Recovered
+from ringmq_node.storage.queue.releases import Releases
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Bodies:
         self.corruptions: list[CorruptionReport] = found.corruptions
         self.next_position = found.state.next_position
         self.condemned: deque[Condemned] = deque()
-        self._releasing: list[RecordLocation] = []
+        self.releases = Releases(shared)
         # Read back from disk since the queue was opened. Bytes of bodies, without properties.
         self.blocks_read = 0
         self.body_bytes_read = 0
@@ -168,9 +168,7 @@ class Bodies:
             # written yet, it never will be.
             self._shared.messages(transient=True).release(place)
         elif place is not None:
-            # Not before the remove is durable: a power cut may take it back, and the message
-            # would come back to find its body deleted.
-            self._releasing.append(place)
+            self.releases.wait(place)
         self._left(entry)
 
     def _left(self, entry: IndexEntry) -> None:
@@ -179,32 +177,6 @@ class Bodies:
             self._recent = None
         if entry.file is not None:
             self._on_emptied(entry.file)
-
-    def take_releases(self) -> list[RecordLocation]:
-        """The persistent bodies to release once all that was appended so far is durable."""
-        taken, self._releasing = self._releasing, []
-        return taken
-
-    def released(self, places: list[RecordLocation]) -> None:
-        """Releases persistent bodies: the removes that made them superfluous are durable."""
-        store = self._shared.messages(transient=False)
-        for place in places:
-            store.release(place)
-
-    def release_elided(self, places: list[RecordLocation]) -> None:
-        """Releases persistent bodies at once: their publishes were elided, so no record on the
-        disk refers to them, nor will one."""
-        # The removes have put these places into `_releasing` as well. Each must be released once:
-        # a second release would take away the reference of another queue.
-        at_once = Counter(places)
-        later: list[RecordLocation] = []
-        for place in self._releasing:
-            if at_once[place] > 0:
-                at_once[place] -= 1
-            else:
-                later.append(place)
-        self._releasing = later
-        self.released(places)
 
     def replace(self, entries: list[IndexEntry], parts: list[IndexEntry]) -> None:
         """The bodies of `entries`, which follow one another, have new index records: `parts`.
@@ -231,7 +203,7 @@ class Bodies:
             entry.live = 0
             if entry.location is not None:
                 self._shared.messages(transient=entry.transient).release(entry.location)
-        self.released(self.take_releases())
+        self.releases.release(self.releases.take())
         self.account()
 
     # -- another state in the place of this one

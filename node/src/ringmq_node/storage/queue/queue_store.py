@@ -288,7 +288,7 @@ class QueueStore:
             queue=self,
             pieces=pieces,
             entries=entries,
-            releases=self.bodies.take_releases(),
+            releases=self.bodies.releases.take(),
             last_number=self.state.last_number,
             fills=self._fills,
             installs=self._installs,
@@ -301,7 +301,7 @@ class QueueStore:
             self._host.mark_flushable(self)
         self.pager.durable(job.entries)
         # The removes of these bodies are in the job's pieces, or in a round before.
-        self.bodies.released(job.releases)
+        self.bodies.releases.release(job.releases)
         self._commits += 1
         if self._flusher.waits_for_a_round:
             self._host.mark_flushable(self)
@@ -465,7 +465,7 @@ class QueueStore:
         are written without their bodies."""
         places = self._log.elide(self.state.live)
         if places:
-            self.bodies.release_elided(places)
+            self.bodies.releases.release_elided(places)
 
     def _seal_if_full(self) -> None:
         if self._log.is_full:
