@@ -25,14 +25,14 @@ from ringmq_gm.core.views import MemberId, View
 class _OtherPhases(RingMember):
     """A member with phases of its own."""
 
-    master_class: type[Master] = Master
-    mirror_class: type[Mirror] = Mirror
+    MasterPhase: type[Master] = Master
+    MirrorPhase: type[Mirror] = Mirror
 
     def _new_master(self, view: View) -> Master:
-        return self.master_class(self.ops, view, self._timing, self._cache_bytes_max)
+        return self.MasterPhase(self.ops, view, self._timing, self._cache_bytes_max)
 
     def _new_mirror(self, view: View, index: int, *, awaits_start: bool) -> Mirror:
-        return self.mirror_class(self.ops, view, index, awaits_start=awaits_start)
+        return self.MirrorPhase(self.ops, view, index, awaits_start=awaits_start)
 
 
 class _ResendsNothing(InView):
@@ -54,10 +54,10 @@ class ForwardsOnlyNewOps(_OtherPhases):
     """Forwards incoming ops, and nothing from its cache: an op that a dead member had not passed
     on isn't sent again by its upstream neighbour."""
 
-    class master_class(_ResendsNothing, Master):
+    class MasterPhase(_ResendsNothing, Master):
         __slots__ = ()
 
-    class mirror_class(_ResendsNothing, Mirror):
+    class MirrorPhase(_ResendsNothing, Mirror):
         __slots__ = ()
 
 
@@ -69,27 +69,27 @@ class AppliesBeforeForwarding(_OtherPhases):
     loss. The order buys time: the others write to their disks while this member does.
     """
 
-    class master_class(_DeliversFirst, Master):
+    class MasterPhase(_DeliversFirst, Master):
         __slots__ = ()
 
-    class mirror_class(_DeliversFirst, Mirror):
+    class MirrorPhase(_DeliversFirst, Mirror):
         __slots__ = ()
 
 
 class AppliesFirstAndForgets(_OtherPhases):
     """The same, in a ring where nobody sends again the ops that a dead member had not passed on."""
 
-    class master_class(_DeliversFirst, _ResendsNothing, Master):
+    class MasterPhase(_DeliversFirst, _ResendsNothing, Master):
         __slots__ = ()
 
-    class mirror_class(_DeliversFirst, _ResendsNothing, Mirror):
+    class MirrorPhase(_DeliversFirst, _ResendsNothing, Mirror):
         __slots__ = ()
 
 
 class ConfirmsAtReceived(_OtherPhases):
     """Takes an op that all have in memory for one that all have on disk."""
 
-    class master_class(Master):
+    class MasterPhase(Master):
         __slots__ = ()
 
         def persisted_by_all(self, counted: Sequence[Mark]) -> int:
@@ -151,7 +151,7 @@ def _promoting_the_second(effect: Effect, current: View | None) -> Effect:
 class CountsAJoinerLate(_OtherPhases):
     """Waits for a new synchronised member only once it knows that the view has changed."""
 
-    class master_class(Master):
+    class MasterPhase(Master):
         __slots__ = ()
 
         def confirm(self, unresolved: Sequence[View]) -> list[Effect]:
@@ -161,7 +161,7 @@ class CountsAJoinerLate(_OtherPhases):
 class CountsAJoinerTooSoon(_OtherPhases):
     """Proposes a joiner that has caught up, whether or not it has all that is confirmed."""
 
-    class master_class(Master):
+    class MasterPhase(Master):
         __slots__ = ()
 
         def joiner_to_count(self) -> MemberId | None:
@@ -174,7 +174,7 @@ class CountsAJoinerTooSoon(_OtherPhases):
 class CallsOffAProposedHandover(_OtherPhases):
     """Takes ops again while the registry may yet turn the ring."""
 
-    class master_class(Master):
+    class MasterPhase(Master):
         __slots__ = ()
 
         def may_be_turned(self, unresolved: Sequence[View]) -> bool:
