@@ -189,7 +189,11 @@ class Group:
 
     async def close_ring(self, ring: str) -> None:
         """Hosts it no more. When this returns, the registry has answered all that the ring had
-        asked it. The ring itself goes on without this member. No error if it isn't open."""
+        asked it. The ring itself goes on without this member. No error if it isn't open.
+
+        If it is opened again in the same life of the node, it gets no op before the next view or
+        the next link: its upstream neighbour has said Hello, and doesn't repeat it.
+        """
         handle = self._rings.get(ring)
         if handle is not None:
             handle.close()
