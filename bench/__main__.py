@@ -97,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     of_storage = words[:1] == ["storage"]
     parsed = storage.parse(words[1:]) if of_storage else parse(words)
     signal.signal(signal.SIGTERM, _terminated)
-    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    # Without markup: a log line in brackets is no style, and rich raises on one that it can't read.
+    progress = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     try:
         if of_storage:
             storage.bench(parsed, progress)
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BenchError, subprocess.TimeoutExpired, OSError) as error:
         # An end that fails doesn't hide the failure that led to it.
         for each in filter(None, (error.__context__, error)):
-            progress.print(f"bench: {each}", style="red", markup=False)
+            progress.print(f"bench: {each}", style="red")
         return 1
     except KeyboardInterrupt:
         return 130
