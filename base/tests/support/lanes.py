@@ -39,7 +39,11 @@ settings.register_profile(
 settings.load_profile("busy machine")
 
 
-def pytest_xdist_auto_num_workers() -> int:
+# xdist answers this itself, with one worker per processor, unless another plugin is first.
+@pytest.hookimpl(tryfirst=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
     return WORKERS_PER_PROCESSOR * (os.cpu_count() or 1)
 
 
