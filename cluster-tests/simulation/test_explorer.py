@@ -19,6 +19,7 @@ CASES = [
     Case(members=2, joiners=1, ops=1, crashes=1),
     Case(members=2, ops=2, crashes=0, link_breaks=1),
     Case(members=2, ops=1, crashes=1, restarts=True, leases=True),
+    Case(members=2, ops=1, crashes=1, restarts=True, disk_losses=1, min_insync=2, leases=True),
 ]
 # With RINGMQ_EXHAUSTIVE=1, in tens of minutes; each may stop early, and says so.
 MORE = [
@@ -28,6 +29,7 @@ MORE = [
     Case(members=2, joiners=1, ops=2, crashes=1),
     Case(members=2, ops=2, crashes=1, link_breaks=1),
     Case(members=2, ops=2, crashes=2, restarts=True, leases=True),
+    Case(members=2, ops=1, crashes=2, restarts=True, disk_losses=1, min_insync=2, leases=True),
 ]
 
 
@@ -47,8 +49,8 @@ def test_all_interleavings_of_one_op_and_one_crash() -> None:
 @pytest.mark.slow
 @pytest.mark.compute
 def test_all_interleavings_of_small_cases() -> None:
-    """3 members, 3 ops and 2 crashes (1 115 760 states), then joins, restarts, leases, lost links
-    and lost answers of the registry."""
+    """3 members, 3 ops and 2 crashes (1 115 760 states), then joins, restarts, leases, a lost
+    disk, lost links and lost answers of the registry."""
     cases = [LARGEST, *CASES]
     if os.environ.get("RINGMQ_EXHAUSTIVE"):
         cases += MORE

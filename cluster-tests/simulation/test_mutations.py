@@ -10,6 +10,8 @@ from ringsim.explorer.search import Explorer
 from ringsim.explorer.states import Case, ExploredError
 from ringsim.simulator.faults import (
     BreakLink,
+    Crash,
+    DiskCutUnseen,
     Promote,
     Publish,
     RegistryCut,
@@ -37,12 +39,25 @@ LATE_HANDOVER = Scenario(
     faults=(RegistryOutage(0.45, 5.3, False), Promote(0.5, "b")),
 )
 
+# All are killed. The log of one is cut without anybody noticing, and it is up alone for a while.
+CUT_ONE_FIRST = Scenario(
+    nodes=("a", "b", "c"),
+    first_count=3,
+    min_insync=2,
+    publishes=tuple(Publish(0.3 + 0.1 * at, 1, False) for at in range(11)),
+    faults=(Crash(1.5, "b", 8.0), Crash(1.5, "c", 8.0), DiskCutUnseen(1.5, "a", 0.5, 0.1)),
+)
+
 BY_SEEDS: dict[type[RingMember], range] = {
     mutations.ForwardsOnlyNewOps: range(50),
     mutations.ConfirmsAtReceived: range(50),
     mutations.DropsBeforeStable: range(50),
-    # About one seed in 400 shows it; three of these do. The explorer always does.
-    mutations.CountsAJoinerTooSoon: range(1100, 1500),
+    # About one seed in 500 shows it; two of these do. The explorer always does.
+    mutations.CountsAJoinerTooSoon: range(100, 700),
+    mutations.BeginsFromADamagedLog: range(200),
+    mutations.IgnoresTheEligible: range(300),
+    mutations.KeepsTheEligible: range(50),
+    mutations.PromotesAJoiner: range(100),
 }
 BY_EXPLORER: dict[type[RingMember], Case] = {
     mutations.ForwardsOnlyNewOps: Case(ops=2, crashes=1),
@@ -60,6 +75,8 @@ HARMLESS: dict[type[RingMember], Case] = {
 BY_SCENARIO: dict[type[RingMember], Scenario] = {
     mutations.AcceptsStaleEpochs: STALE_MASTER,
     mutations.CallsOffAProposedHandover: LATE_HANDOVER,
+    # Of random seeds, about one in 1000 shows it.
+    mutations.BeginsAlone: CUT_ONE_FIRST,
 }
 STATES_MAX = 60_000
 DELAYS = range(150)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from ringmq_gm.core.cache import CachedOp
+from ringmq_gm.core.chance import Chance
+from ringmq_gm.core.changes import Log, Probing, Purpose, ViewChanger
 from ringmq_gm.core.events import Effect, Event, Propose
 from ringmq_gm.core.frames import EpochFrame, Mark
 from ringmq_gm.core.held_ops import HeldOps
@@ -179,3 +181,73 @@ class CallsOffAProposedHandover(_OtherPhases):
 
         def may_be_turned(self, unresolved: Sequence[View]) -> bool:
             return False
+
+
+class _OtherChanger(RingMember):
+    """A member with a view changer of its own."""
+
+    changer_class: type[ViewChanger] = ViewChanger
+
+    def __init__(self, *arguments: Any, chance: Chance, **options: Any) -> None:
+        super().__init__(*arguments, chance=chance, **options)
+        self._changer = self.changer_class(self.me, self.ring, self._timing, chance)
+
+
+class BeginsFromADamagedLog(RingMember):
+    """Takes the log for whole that its application has found damaged."""
+
+    def __init__(self, *arguments: Any, log_is_whole: bool = True, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+
+
+class _DeafToTheEligible(ViewChanger):
+    def _none_can_go_on(self, view: View) -> bool:
+        return super()._none_can_go_on(replace(view, eligible=()))
+
+
+class IgnoresTheEligible(_OtherChanger):
+    """A life that has left a view too small to confirm anything may not begin the ring again."""
+
+    changer_class = _DeafToTheEligible
+
+
+class KeepsTheEligible(RingMember):
+    """Whoever leaves stays eligible, though the others go on confirming without it."""
+
+    def step(self, event: Event, *, now: float) -> list[Effect]:
+        return [_keeping_the_eligible(effect, self.view) for effect in super().step(event, now=now)]
+
+
+def _keeping_the_eligible(effect: Effect, current: View | None) -> Effect:
+    if not isinstance(effect, Propose) or current is None:
+        return effect
+    nodes = {member_id.node for member_id in effect.view.ids}
+    left = (member_id for member_id in current.candidates if member_id.node not in nodes)
+    return replace(effect, view=replace(effect.view, eligible=tuple(sorted(left))))
+
+
+class _TakesOneForEnough(ViewChanger):
+    def _restarted(self, probe: Probing, view: View, log: Log) -> View | None:
+        found = super()._restarted(probe, replace(view, min_insync=1), log)
+        return None if found is None else replace(found, min_insync=view.min_insync)
+
+
+class BeginsAlone(_OtherChanger):
+    """The first one that is up begins the ring again with whatever log it has."""
+
+    changer_class = _TakesOneForEnough
+
+
+class _PromotesWhoeverIsNext(ViewChanger):
+    def _changed(self, purpose: Purpose, view: View, reached: set[MemberId]) -> View | None:
+        left = [m for m in view.members if not self.lives.is_dead(m.id)]
+        if purpose is Purpose.DROP and left and not left[0].synced:
+            members = (replace(left[0], synced=True), *left[1:])
+            return replace(view, epoch=view.epoch + 1, members=members)
+        return super()._changed(purpose, view, reached)
+
+
+class PromotesAJoiner(_OtherChanger):
+    """When the master dies, the next member becomes master, synchronised or not."""
+
+    changer_class = _PromotesWhoeverIsNext

@@ -77,7 +77,7 @@ def test_a_master_that_sees_nobody_goes_on_alone_when_all_leases_have_run_out() 
     ring.step("a", LinkDown("c"))
     ring.step("a", LeasesLearned(frozenset({A})))
     ring.step("a", Tick(), now=LATER)
-    assert ring.proposals("a") == [view(2, A)]
+    assert ring.proposals("a") == [view(2, A, eligible=(B, C))]
 
 
 def test_a_frame_of_an_old_epoch_is_refused() -> None:

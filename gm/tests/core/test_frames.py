@@ -29,13 +29,13 @@ RINGS = st.text(max_size=40)
 PAYLOADS = st.binary(max_size=200)
 MARKS = st.lists(st.builds(Mark, U64, U64, st.booleans()), max_size=6).map(tuple)
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(Hello, RINGS, U64, U64, U64),
+    st.builds(Hello, RINGS, U64, U64, U64, U64),
     st.builds(Resume, RINGS, U64, U64),
     st.builds(OpFrame, RINGS, U64, U64, U64, U64, st.booleans(), MARKS, PAYLOADS),
     st.builds(MarksFrame, RINGS, U64, U64, MARKS),
     st.builds(Stale, RINGS, U64),
     st.builds(Ping, RINGS, U64, U64),
-    st.builds(Pong, RINGS, U64, U64, U64, U64),
+    st.builds(Pong, RINGS, U64, U64, U64, U64, st.booleans()),
     st.builds(Submit, RINGS, U64, st.booleans(), PAYLOADS),
 )
 

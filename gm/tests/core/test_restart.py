@@ -1,17 +1,21 @@
-"""A ring whose members were all restarted begins again from their disks."""
+"""A ring without a member that could go on begins again from the logs of its candidates."""
 
 from __future__ import annotations
 
-from played_ring import A2, B2, C2, A, B, C, joining, member_of, ring_of_three, view
+from played_ring import A2, B2, C2, LATER, A, B, C, joining, member_of, ring_of_three, view
 
 from ringmq_gm.core.events import (
     Effect,
     LeasesLearned,
+    LinkDown,
     MembershipWanted,
     PromotionAsked,
     Propose,
     Received,
     RingDeleted,
+    Role,
+    Send,
+    Tick,
     ViewLearned,
 )
 from ringmq_gm.core.frames import (
@@ -21,7 +25,7 @@ from ringmq_gm.core.frames import (
 )
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
-from ringmq_gm.core.views import MemberId
+from ringmq_gm.core.views import MemberId, View
 
 
 def restarting(me: MemberId, log: LogEnd, *, log_is_whole: bool = True) -> RingMember:
@@ -33,8 +37,16 @@ def restarting(me: MemberId, log: LogEnd, *, log_is_whole: bool = True) -> RingM
     return member
 
 
-def answer(member: RingMember, sender: MemberId, log: LogEnd) -> list[Effect]:
-    pong = Pong("q", 1, 1, log.epoch, log.number)
+def answer(
+    member: RingMember,
+    sender: MemberId,
+    log: LogEnd,
+    *,
+    is_whole: bool = True,
+    epoch: int = 1,
+    nonce: int = 1,
+) -> list[Effect]:
+    pong = Pong("q", epoch, nonce, log.epoch, log.number, log_is_whole=is_whole)
     return member.step(Received(Envelope(sender, pong)), now=0)
 
 
@@ -59,8 +71,10 @@ def test_a_shorter_log_leaves_it_to_the_longer() -> None:
 def test_a_ring_is_not_begun_again_past_a_member_that_still_lives() -> None:
     """It may have taken ops after its answer, and would have brought them in."""
     member = restarting(C2, LogEnd(1, 9))
-    answer(member, A, LogEnd(1, 9))
-    assert answer(member, B, LogEnd(1, 9)) == [Propose(1, view(2, A, B, joining(C2)))]
+    pings = [Send("a", Ping("q", 1, 2)), Send("b", Ping("q", 1, 2))]
+    assert answer(member, A, LogEnd(1, 9)) == pings
+    answer(member, A, LogEnd(1, 9), nonce=2)
+    assert answer(member, B, LogEnd(1, 9), nonce=2) == [Propose(1, view(2, A, B, joining(C2)))]
 
 
 def test_a_damaged_log_begins_nothing() -> None:
@@ -69,10 +83,83 @@ def test_a_damaged_log_begins_nothing() -> None:
     assert answer(member, B2, LogEnd(1, 9)) == []
 
 
-def test_a_damaged_log_is_not_taken_for_an_empty_one() -> None:
+def test_a_damaged_log_is_nobodys_equal() -> None:
     member = restarting(A2, LogEnd())
-    answer(member, B2, LogEnd())
-    assert answer(member, C2, LogEnd()) == [Propose(1, view(2, A2))]
+    answer(member, B2, LogEnd(), is_whole=False)
+    assert answer(member, C2, LogEnd()) == [Propose(1, view(2, A2, C2))]
+
+
+def test_one_whole_log_is_enough_when_no_other_candidate_is_left_to_ask() -> None:
+    member = restarting(A2, LogEnd(1, 8))
+    answer(member, B2, LogEnd(), is_whole=False)
+    assert answer(member, C2, LogEnd(1, 9), is_whole=False) == [
+        Propose(1, view(2, A2, eligible=(B, C)))
+    ]
+
+
+def test_one_alone_never_begins_whatever_it_has() -> None:
+    member = restarting(A2, LogEnd(1, 9))
+    assert member.step(Tick(), now=LATER) == []
+    assert member.role is Role.OUTSIDE
+
+
+def test_two_whole_logs_of_three_are_enough_after_the_grace() -> None:
+    member = restarting(A2, LogEnd(1, 9))
+    assert answer(member, B2, LogEnd(1, 8)) == []
+    assert member.step(Tick(), now=LATER) == [Propose(1, view(2, A2, eligible=(B, C)))]
+
+
+def test_a_life_that_still_believes_an_older_view_does_not_count() -> None:
+    """It may take ops of that view after its answer."""
+    member = restarting(A2, LogEnd(1, 9))
+    answer(member, B2, LogEnd(1, 9), epoch=0)
+    assert answer(member, C2, LogEnd(1, 9)) == []
+    assert member.step(Tick(), now=LATER) == [Propose(1, view(2, A2, C2))]
+
+
+def test_a_candidate_that_has_learned_the_view_meanwhile_is_asked_again() -> None:
+    member = restarting(A2, LogEnd(1, 9))
+    answer(member, B2, LogEnd(1, 9), epoch=0)
+    effects = member.step(Received(Envelope(B2, Ping("q", 1, 1))), now=0)
+    assert effects == [Send("b", Pong("q", 1, 1, 1, 9, True)), Send("b", Ping("q", 1, 1))]
+
+
+def outside(me: MemberId, value: View) -> RingMember:
+    """Was in view 1, and is put out of the ring by `value`."""
+    member = member_of(me, LogEnd(1, 9))
+    member.step(MembershipWanted(True), now=0)
+    member.step(ViewLearned(view(1, A, B, C)), now=0)
+    member.step(ViewLearned(value), now=0)
+    return member
+
+
+def test_eligible_lives_go_on_without_the_last_member_if_they_cannot_reach_it() -> None:
+    member = outside(A, view(2, C, eligible=(A, B)))
+    member.step(LinkDown("c"), now=0)
+    answer(member, B, LogEnd(1, 9), epoch=2)
+    assert member.step(Tick(), now=LATER) == [Propose(2, view(3, A, B))]
+
+
+def test_a_view_with_a_quorum_is_not_begun_again_while_a_member_holds_its_lease() -> None:
+    """It may be confirming ops where this member can't see it."""
+    member = member_of(B2, LogEnd(1, 9))
+    member.step(MembershipWanted(True), now=0)
+    member.step(LinkDown("c"), now=0)
+    member.step(LeasesLearned(frozenset({B2, C})), now=0)
+    member.step(ViewLearned(view(2, B, C, min_insync=1)), now=0)
+    effects = [effect for at in range(1, 100) for effect in member.step(Tick(), now=at)]
+    assert effects
+    assert not any(isinstance(effect, Propose) for effect in effects)
+    member.step(LeasesLearned(frozenset({B2})), now=100)
+    assert member.step(Tick(), now=LATER) == [Propose(2, view(3, B2, min_insync=1))]
+
+
+def test_a_joiner_that_is_put_out_has_no_whole_log_any_more() -> None:
+    member = outside(A, view(2, B, C))
+    member.step(ViewLearned(view(3, B, C, joining(A))), now=20)
+    member.step(ViewLearned(view(4, B, C)), now=20)
+    pong = member.step(Received(Envelope(B, Ping("q", 4, 1))), now=20)[0]
+    assert pong == Send("b", Pong("q", 4, 1, 1, 9, log_is_whole=False))
 
 
 def test_a_deleted_ring_is_deaf() -> None:

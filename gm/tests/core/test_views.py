@@ -86,6 +86,73 @@ def test_ring_is_not_restarted_by_a_node_that_was_not_synchronised() -> None:
         view(*synced(A), joining(B)).restarted(B2, ())
 
 
+def test_only_candidates_begin_a_ring_again_and_the_others_stay_eligible() -> None:
+    a2, c2 = MemberId("a", 2), MemberId("c", 2)
+    before = View(7, (*synced(A), joining(D)), 2, (B, C))
+    assert before.candidates == (A, B, C)
+    assert before.restarted(c2, ()) == View(8, tuple(synced(c2)), 2, (A, B))
+    assert before.restarted(c2, [a2]) == View(8, tuple(synced(c2, a2)), 2)
+    with pytest.raises(AssertionError):
+        before.restarted(D, ())
+
+
+def test_whoever_leaves_a_view_that_can_confirm_nothing_stays_eligible() -> None:
+    alone = view(*synced(A, B, C)).without({A, B})
+    assert alone is not None
+    assert alone.eligible == (A, B)
+    fewer = view(*synced(A, B, C), min_insync=3).without({C})
+    assert fewer is not None
+    fewest = fewer.without({A})
+    assert fewest is not None
+    assert (fewer.eligible, fewest.eligible) == ((C,), (A, C))
+
+
+def test_whoever_leaves_a_view_that_goes_on_confirming_is_not_eligible() -> None:
+    after = view(*synced(A, B, C)).without({A})
+    assert after is not None
+    assert after.eligible == ()
+
+
+def test_an_unsynchronised_member_that_leaves_is_not_eligible() -> None:
+    after = view(*synced(A), joining(B), *synced(C)).without({A})
+    assert after is not None
+    assert (after.ids, after.eligible) == ((C,), (A,))
+
+
+def test_a_joiner_is_eligible_no_more_in_any_of_its_lives() -> None:
+    """It cuts its log."""
+    before = View(7, tuple(synced(A)), 2, (B, C))
+    after = before.with_joiner(B2, ())
+    assert after is not None
+    assert after.eligible == (C,)
+    assert view(*synced(A, B)).with_joiner(B2, ()) == View(8, (*synced(A), joining(B2)), 2)
+
+
+def test_nobody_stays_eligible_when_there_is_a_quorum_again() -> None:
+    before = View(7, (*synced(A), joining(B2)), 2, (C, D))
+    assert before.with_synced(B2).eligible == ()
+    too_few = View(7, (*synced(A), joining(B2)), 3, (C, D))
+    assert too_few.with_synced(B2).eligible == (C, D)
+    assert View(7, tuple(synced(A, B)), 3, (C,)).with_master(B).eligible == (C,)
+
+
+@pytest.mark.parametrize(
+    ("heard", "enough"),
+    [
+        ({"a": True}, False),
+        ({"a": True, "b": True}, True),
+        ({"a": True, "b": False}, False),
+        ({"a": True, "b": False, "c": False}, True),
+        ({"a": False, "b": False, "c": False}, False),
+        ({"a": True, "d": True}, False),
+    ],
+)
+def test_how_many_logs_have_to_be_heard_before_a_ring_begins_again(
+    heard: dict[str, bool], enough: bool
+) -> None:
+    assert View(7, tuple(synced(C)), 2, (A, B)).may_begin_again(heard) == enough
+
+
 def test_proposer_must_have_reached_every_member() -> None:
     before = view(*synced(A, B, C))
     after = before.without({C})
@@ -112,8 +179,13 @@ def test_dropping_an_unsynchronised_member_needs_no_majority() -> None:
 MEMBERS = st.builds(
     Member, st.builds(MemberId, st.text(max_size=8), st.integers(0, 2**40)), st.booleans()
 )
+IDS = st.builds(MemberId, st.text(max_size=8), st.integers(0, 2**40))
 VIEWS = st.builds(
-    View, st.integers(0, 2**60), st.lists(MEMBERS, max_size=5).map(tuple), st.integers(1, 5)
+    View,
+    st.integers(0, 2**60),
+    st.lists(MEMBERS, max_size=5).map(tuple),
+    st.integers(1, 5),
+    st.lists(IDS, max_size=3).map(tuple),
 )
 
 
@@ -132,6 +204,7 @@ def test_after_any_leaving_the_master_is_synchronised_and_was_a_member(
         assert after.members[0].synced
         assert set(after.members) <= set(before.members)
         assert not set(after.ids) & dead
+        assert not (after.eligible and after.has_quorum)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"\xff", b'{"members": [1]}', b"null"])

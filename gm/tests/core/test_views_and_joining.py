@@ -21,6 +21,7 @@ from ringmq_gm.core.frames import (
     Ping,
     Resume,
 )
+from ringmq_gm.core.held_ops import LogEnd
 
 
 def test_a_new_view_tells_members_which_ops_were_stable_before_it() -> None:
@@ -51,8 +52,8 @@ def test_marks_reach_no_master_that_has_not_entered_the_epoch() -> None:
 def test_an_early_hello_is_not_displaced_by_one_of_an_older_epoch() -> None:
     member = member_of(B)
     member.step(ViewLearned(view(1, A, B, C)), now=0)
-    member.step(Received(Envelope(C, Hello("q", 3, 0, 0))), now=0)
-    member.step(Received(Envelope(A, Hello("q", 2, 0, 0))), now=0)
+    member.step(Received(Envelope(C, Hello("q", 3, 0, 0, 0))), now=0)
+    member.step(Received(Envelope(A, Hello("q", 2, 0, 0, 0))), now=0)
     effects = member.step(ViewLearned(view(3, C, B)), now=0)
     assert Send("c", Resume("q", 3, 0)) in effects
 
@@ -130,6 +131,16 @@ def test_an_op_that_was_fetched_before_it_came_is_on_disk_when_it_comes() -> Non
     ring.step("b", CaughtUp(2))
     ring.run()
     assert ring.members["b"].marks()[B] == Mark(2, 2, True)
+
+
+def test_a_joiner_is_told_the_epoch_of_the_last_op_before_it_joined() -> None:
+    """It said 0, and a log that was cut short counted as longer when logs were compared."""
+    ring = PlayedRing(A, B)
+    ring.learn(view(1, A, min_insync=1), "a")
+    ring.multicast("a", b"1")
+    ring.learn(view(2, A, joining(B), min_insync=1))
+    ring.run()
+    assert ring.members["b"].ops.end == LogEnd(1, 1)
 
 
 def test_persisted_of_the_log_before_joining_is_not_believed() -> None:

@@ -91,7 +91,7 @@ def test_marks_of_another_ring_go_before_bodies() -> None:
 def test_control_goes_first_and_only_its_newest() -> None:
     control: list[Frame] = [
         Ping("r", 1, 2),
-        Pong("r", 1, 3, 0, 0),
+        Pong("r", 1, 3, 0, 0, True),
         Stale("r", 4),
         Resume("r", 1, 9),
     ]
@@ -100,15 +100,15 @@ def test_control_goes_first_and_only_its_newest() -> None:
 
 
 def test_without_bodies_a_frame_behind_a_body_waits() -> None:
-    waiting = put(outbox(), op(1), marks(1), Hello("other", 1, 0, 0), Ping("r", 1, 1))
-    assert drained(waiting, bodies=False) == [Ping("r", 1, 1), Hello("other", 1, 0, 0)]
+    waiting = put(outbox(), op(1), marks(1), Hello("other", 1, 0, 0, 0), Ping("r", 1, 1))
+    assert drained(waiting, bodies=False) == [Ping("r", 1, 1), Hello("other", 1, 0, 0, 0)]
     assert waiting.has_bodies
     assert drained(waiting) == [op(1), marks(1)]
 
 
 def test_a_newer_epoch_replaces_the_waiting_frames_of_its_ring() -> None:
-    waiting = put(outbox(), op(1), op(2), op(1, ring="other"), Hello("r", 2, 2, 0))
-    assert drained(waiting) == [Hello("r", 2, 2, 0), op(1, ring="other")]
+    waiting = put(outbox(), op(1), op(2), op(1, ring="other"), Hello("r", 2, 0, 2, 0))
+    assert drained(waiting) == [Hello("r", 2, 0, 2, 0), op(1, ring="other")]
     assert not waiting.has_bodies
 
 
@@ -163,7 +163,7 @@ def test_a_ring_forgotten_while_in_parts_may_begin_again_with_a_low_epoch() -> N
     assert data is not None
     receiver.take(data)
     waiting.forget("r")
-    put(waiting, Hello("r", 1, 0, 0))
+    put(waiting, Hello("r", 1, 0, 0, 0))
     while (data := waiting.take(bodies=True)) is not None:
         receiver.take(data)
         waiting.check()
@@ -180,7 +180,7 @@ FRAMES = st.one_of(
         size=st.sampled_from([1, 900, 9000]),
     ),
     st.builds(marks, st.integers(0, 20), ring=RINGS, epoch=st.integers(1, 2)),
-    st.builds(Hello, RINGS, st.integers(1, 2), st.integers(0, 9), st.just(0)),
+    st.builds(Hello, RINGS, st.integers(1, 2), st.just(0), st.integers(0, 9), st.just(0)),
     st.builds(Submit, RINGS, st.integers(1, 2), st.booleans(), st.binary(max_size=50)),
     st.builds(Ping, RINGS, st.just(1), st.integers(0, 9)),
 )

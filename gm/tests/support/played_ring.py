@@ -44,11 +44,17 @@ class Even:
         return 0.5
 
 
-def view(epoch: int, *members: MemberId | Member, min_insync: int = 2) -> View:
+def view(
+    epoch: int,
+    *members: MemberId | Member,
+    min_insync: int = 2,
+    eligible: tuple[MemberId, ...] = (),
+) -> View:
     return View(
         epoch,
         tuple(m if isinstance(m, Member) else Member(m, synced=True) for m in members),
         min_insync,
+        eligible,
     )
 
 

@@ -52,6 +52,12 @@ def test_gone_when_a_later_life_was_seen_of_each_that_was_synchronised(
     assert is_gone(VIEW, lambda node: seen.get(node, 0)) == gone
 
 
+def test_not_gone_while_an_eligible_life_may_begin_the_ring_again() -> None:
+    shrunk = View(5, (Member(MemberId("a", 3), synced=True),), 2, (MemberId("b", 5),))
+    assert not is_gone(shrunk, {"a": 4, "b": 5}.__getitem__)
+    assert is_gone(shrunk, {"a": 4, "b": 6}.__getitem__)
+
+
 class PlayedGroup:
     """The facts that this node has seen: a view, perhaps an old one, and lives of the others."""
 

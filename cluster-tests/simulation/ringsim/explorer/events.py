@@ -6,7 +6,7 @@ Members take every event that waits for them, in every order:
 * a member's disk has all ops that were delivered to it;
 * the application multicasts an op at a member that takes it;
 * a process dies, also between any two effects of one step; with `restarts` it comes back with
-  any part of the ops that it had not synced;
+  any part of the ops that it had not synced, or with an empty disk;
 * a link breaks without a crash, and is opened again;
 * an end of a link is told that it is down, whereby the rest of its frames is lost;
 * a proposal reaches the registry and is answered; or is answered UNKNOWN, and reaches the
@@ -183,6 +183,9 @@ class PossibleEvents:
             elif self._case.restarts:
                 for name, started in self._make.restart(state, index):
                     yield Happening(name, started)
+                if state.disk_losses:
+                    emptied = self._make.restart_empty(state, index)
+                    yield Happening(f"restart {NAMES[index]} empty", emptied, is_fault=True)
         if state.breaks:
             for one in range(n):
                 for two in range(one + 1, n):

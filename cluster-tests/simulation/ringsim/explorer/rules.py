@@ -57,11 +57,14 @@ class Rules:
         return state
 
     def check_disks(self, state: State, path: Path | None) -> None:
-        """Every synchronised member has every confirmed op on disk; urgent ones need not be."""
+        """Every synchronised member, and every eligible life, has every confirmed op on disk;
+        urgent ones need not be."""
         if self._case.urgent:
             return
-        for member_id in self._tables.views[state.view].synced:
+        for member_id in self._tables.views[state.view].candidates:
             node = self._tables.nodes[state.nodes[self._index[member_id.node]]]
+            if not node.whole and node.me != member_id:
+                continue  # This life has died since, and its disk is lost.
             for number, (entry, _) in self._tables.confirmed[state.confirmed].items():
                 fine = node.holds(number, entry)
                 self.require(fine, path, f"{member_id} has not op {number} on disk")
@@ -83,6 +86,10 @@ class Rules:
         """No event but a fault is left: the ring must be whole, and all its ops confirmed."""
         nodes = [self._tables.nodes[n] for n in state.nodes if self._tables.facts[n].up]
         view = self._tables.views[state.view]
+        if len(nodes) == len(state.nodes) and not view.has_quorum:
+            whole = {node.me.node for node in nodes if node.whole}
+            lost = whole.isdisjoint(member_id.node for member_id in view.candidates)
+            self.require(lost, path, f"it ends with {view}, and all are up")
         if not nodes or not view.has_quorum:
             return
         # By now every member has had the time to learn of each death.

@@ -31,6 +31,8 @@ class Case:
     link_breaks: int = 0
     unknowns: int = 0
     restarts: bool = False
+    # How many times a node may come back with an empty disk.
+    disk_losses: int = 0
     leases: bool = False
     min_insync: int = 1
     urgent: bool = False
@@ -100,6 +102,7 @@ class State(NamedTuple):
     crashes: int
     breaks: int
     unknowns: int
+    disk_losses: int
 
 
 # How an end sees its link.

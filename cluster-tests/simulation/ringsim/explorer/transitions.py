@@ -89,6 +89,7 @@ class Transitions:
             case.crashes,
             case.link_breaks,
             case.unknowns,
+            case.disk_losses,
         )
         for index in range(n):
             for other in ids:
@@ -293,3 +294,11 @@ class Transitions:
             )
             started = self.step(started, index, MembershipWanted(True), None)
             yield f"restart {NAMES[index]} {kept}", started
+
+    def restart_empty(self, state: State, index: int) -> State:
+        """A start with an empty disk, which the application notices."""
+        node = self._tables.nodes[state.nodes[index]]
+        me = MemberId(node.me.node, node.me.incarnation + 1)
+        started = self._tables.with_node(state, index, self._new_node(me, (), whole=False))
+        started = started._replace(disk_losses=state.disk_losses - 1)
+        return self.step(started, index, MembershipWanted(True), None)

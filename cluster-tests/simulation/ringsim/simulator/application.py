@@ -21,17 +21,37 @@ class BrokenInvariantError(AssertionError):
 
 @dataclass(slots=True)
 class VirtualDisk:
-    """Outlives a crash. The log's entry `i` is op `i + 1`."""
+    """Outlives a crash. The log's entry `i` is op `i + 1`.
+
+    `whole` is what the application says of the log. It is wrong if `is_cut_unseen`.
+    """
 
     log: list[LogEntry] = field(default_factory=list)
     whole: bool = True
     incarnation: int = 0
+    is_cut_unseen: bool = False
 
     def end(self) -> LogEnd:
         return LogEnd(self.log[-1][0], len(self.log)) if self.log else LogEnd()
 
     def holds(self, number: int, entry: LogEntry) -> bool:
         return self.whole and number <= len(self.log) and self.log[number - 1] == entry
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing that was once synced is missing from the log."""
+        return self.whole and not self.is_cut_unseen
+
+    def put_back(self, log: list[LogEntry]) -> None:
+        """The disk has this older log, or none, from now on; and that is noticed."""
+        self.log = log
+        self.whole = self.is_cut_unseen = False
+
+    def cut_unseen(self, count: int) -> None:
+        """All but the first `count` entries are gone, and nobody notices."""
+        if self.whole and count < len(self.log):
+            self.log = self.log[:count]
+            self.is_cut_unseen = True
 
 
 class LogApplication:
@@ -98,6 +118,7 @@ class LogApplication:
         if len(state) < self.tail_from:
             raise BrokenInvariantError(f"fetched {len(state)} ops, joined after {self.tail_from}")
         self.log = state
+        self.disk.is_cut_unseen = False
         self.catching_up = False
         self.tail = []
 

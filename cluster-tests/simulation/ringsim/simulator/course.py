@@ -22,6 +22,15 @@ class Course:
 
     def play(self) -> None:
         """The whole scenario. Raises `BrokenInvariantError`, or whatever a member raises."""
+        ends = self.begin()
+        self.run_until(ends + 0.1)
+        self._nemesis.heal()
+        if self._settle("after the faults"):
+            self._publish(Publish(self._world.clock.now, 1, False))
+            self._settle("after one more op")
+
+    def begin(self) -> float:
+        """Starts the processes, and plans publishes and faults; returns when these are over."""
         world, scenario = self._world, self._world.scenario
         for machine in world.machines.values():
             world.start(machine)
@@ -32,13 +41,9 @@ class Course:
         for fault in scenario.faults:
             world.clock.at(fault.at, self._nemesis.begin, fault)
             ends = max(ends, ends_at(fault))
-        self._run_until(ends + 0.1)
-        self._nemesis.heal()
-        self._settle("after the faults")
-        self._publish(Publish(world.clock.now, 1, False))
-        self._settle("after one more op")
+        return ends
 
-    def _run_until(self, when: float) -> None:
+    def run_until(self, when: float) -> None:
         clock = self._world.clock
         reached = False
 
@@ -50,13 +55,25 @@ class Course:
         while not reached:
             clock.run_next()
 
-    def _settle(self, when: str) -> None:
+    def _settle(self, when: str) -> bool:
+        """Goes on until the ring is whole and quiet. False if that can never be."""
         clock = self._world.clock
         limit = clock.now + SETTLE_S
         while (reason := self._unsettled()) is not None:
+            if self._is_lost():
+                return False
             if clock.now > limit:
                 raise BrokenInvariantError(f"not settled {when}: {reason}")
-            self._run_until(clock.now + 0.25)
+            self.run_until(clock.now + 0.25)
+        return True
+
+    def _is_lost(self) -> bool:
+        """Whether every candidate has died and lost its disk: then nobody may begin the ring."""
+        machines = self._world.machines
+        return all(
+            machines[member_id.node].me != member_id and not machines[member_id.node].disk.whole
+            for member_id in self._world.registry.view.candidates
+        )
 
     def _unsettled(self) -> str | None:
         """Why the ring is not whole and quiet; None if it is."""
@@ -76,8 +93,9 @@ class Course:
             logs.append(machine.app.log)
         if any(log != logs[0] for log in logs):
             return "the logs differ"
-        if world.confirmed_last != len(logs[0]):
-            return f"{len(logs[0])} ops, confirmed up to {world.confirmed_last}"
+        confirmed = world.oracle.confirmed_last
+        if confirmed != len(logs[0]):
+            return f"{len(logs[0])} ops, confirmed up to {confirmed}"
         return None
 
     def _publish(self, publish: Publish) -> None:

@@ -22,6 +22,37 @@ class Crash:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskLost:
+    """A crash, or one that has happened already; the process comes back with an empty disk. The
+    application notices, and says that its log isn't whole."""
+
+    at: float
+    node: str
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRestored:
+    """The same, with a copy of the disk that was made at `at`, `age_s` before the crash."""
+
+    at: float
+    node: str
+    age_s: float
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCutUnseen:
+    """The same, and of the log only the first part is left, `kept` of 1. Nobody notices: the
+    application says that its log is whole. One node in a run may have this."""
+
+    at: float
+    node: str
+    kept: float
+    down_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PowerCut:
     """All processes die at once and start again, each after a part of `down_s`."""
 
@@ -124,6 +155,9 @@ class Promote:
 
 Fault = (
     Crash
+    | DiskLost
+    | DiskRestored
+    | DiskCutUnseen
     | PowerCut
     | Pause
     | Block
@@ -143,8 +177,10 @@ def ends_at(fault: Fault) -> float:
     match fault:
         case BreakLink() | Stall() | Promote():
             return fault.at
-        case Crash() | PowerCut():
+        case Crash() | DiskLost() | DiskCutUnseen() | PowerCut():
             return fault.at + fault.down_s
+        case DiskRestored():
+            return fault.at + fault.age_s + fault.down_s
         case _:
             return fault.at + fault.for_s
 
@@ -189,22 +225,31 @@ FAULTS_END_S = 3.0
 
 
 def scenario_of(rng: random.Random) -> Scenario:
-    """Draws a scenario: mostly three nodes, few ops, one to five faults close together."""
+    """Draws a scenario: mostly three nodes, few ops, one to five faults close together. In one of
+    three the whole ring is taken apart besides, and some disk is lost."""
     count = rng.choice((2, 3, 3, 3, 3, 3, 4, 5))
     nodes = NODES[:count]
     first_count = count if rng.random() < 0.7 else rng.randint(1, count)
     majority = count // 2 + 1
     min_insync = min(majority if rng.random() < 0.8 else 1, first_count)
-    publishes = tuple(
+    publishes = [
         Publish(rng.uniform(0.02, FAULTS_END_S), rng.randint(1, 3), rng.random() < 0.3)
         for _ in range(rng.randint(4, 12))
-    )
+    ]
     faults: list[Fault] = []
     at = rng.uniform(0.05, 1.5)
     for _ in range(rng.randint(1, 5)):
         faults.append(_fault(rng, nodes, at))
         # Half of the faults meet the ring while it still mends the one before.
         at += rng.choice((0.001, 0.02, 0.3, 0.7)) * rng.random() * 2
+    if rng.random() < 0.35:
+        # Often without other faults: these would mend what was taken apart, or hide it.
+        taken_apart = _taken_apart(rng, nodes, min_insync)
+        faults = [*(faults if rng.random() < 0.3 else ()), *taken_apart]
+        publishes += [
+            Publish(rng.uniform(0.3, ends_at(fault)), rng.randint(1, 2), False)
+            for fault in taken_apart
+        ]
     latencies = Latencies(
         frame_s=rng.choice((0.003, 0.003, 0.05)),
         sync_s=rng.choice((0.006, 0.006, 0.1, 0.5)),
@@ -212,7 +257,46 @@ def scenario_of(rng: random.Random) -> Scenario:
         watch_s=rng.choice((0.005, 0.1, 0.4)),
         fetch_from_master=rng.random() < 0.5,
     )
-    return Scenario(nodes, first_count, min_insync, publishes, tuple(faults), latencies)
+    return Scenario(nodes, first_count, min_insync, tuple(publishes), tuple(faults), latencies)
+
+
+# A lease has run out by then.
+LAPSED_S = 1.4
+
+
+def _taken_apart(rng: random.Random, nodes: tuple[str, ...], min_insync: int) -> list[Fault]:
+    """No synchronised member is left, or too few are. The nodes come back in any order, most of
+    the times with some disk lost."""
+    order = rng.sample(nodes, len(nodes))
+    at = rng.uniform(0.3, 1.5)
+    gap_s = rng.choice((0.0, 0.3, LAPSED_S, 2 * LAPSED_S))
+    if rng.random() < 0.25:
+        # Nobody but the last one keeps its lease, which is cut from the others for longer.
+        *others, last = order
+        for_s = rng.uniform(LAPSED_S, 4.0)
+        cuts: list[Fault] = [RegistryCut(at, name, for_s) for name in others]
+        return [*cuts, Block(at, (last,), tuple(others), True, for_s + rng.uniform(0.0, 7.0))]
+    crashed_at = {name: at + index * gap_s for index, name in enumerate(order)}
+    all_down_at = max(crashed_at.values())
+    down_s = {
+        name: all_down_at - when + rng.choice((0.1, 1.0, LAPSED_S, 5.0)) * (0.5 + rng.random())
+        for name, when in crashed_at.items()
+    }
+    if rng.random() < 0.2:
+        # Some come back before the last is gone, and join those that are left.
+        name = rng.choice(order)
+        down_s[name] = rng.uniform(0.1, 2.0)
+    faults: list[Fault] = [Crash(crashed_at[name], name, down_s[name]) for name in order]
+    for name in rng.sample(nodes, rng.choice((0, 1, 1, 1, 2, 2))):
+        gone_at = crashed_at[name] + 0.05
+        if rng.random() < 0.5:
+            faults.append(DiskLost(gone_at, name, down_s[name]))
+        else:
+            faults.append(DiskRestored(at * rng.random(), name, gone_at - at * 0.5, down_s[name]))
+    if min_insync > 1 and rng.random() < 0.5:
+        name = rng.choice(nodes)
+        faults.append(DiskCutUnseen(crashed_at[name] + 0.06, name, rng.random(), down_s[name]))
+    return faults
 
 
 def _fault(rng: random.Random, nodes: tuple[str, ...], at: float) -> Fault:

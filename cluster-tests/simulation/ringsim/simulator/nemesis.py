@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from ringmq_gm.core.events import PeerStalled, PromotionAsked, Role
 from ringmq_gm.core.member import RingMember
+from ringsim.simulator.application import LogEntry
 from ringsim.simulator.faults import (
     Block,
     BreakLink,
     Crash,
+    DiskCutUnseen,
+    DiskLost,
+    DiskRestored,
     Fault,
     Pause,
     PowerCut,
@@ -46,6 +50,15 @@ class Nemesis:
                     world.crash(machine, down_s)
                 else:
                     machine.crash_after, machine.down_s = after_effects, down_s
+            case DiskLost(_, name, down_s):
+                self._put_back(machines[name], down_s, [])
+            case DiskRestored(_, name, age_s, down_s):
+                copy = list(machines[name].disk.log)
+                clock.after(age_s, self._put_back, machines[name], down_s, copy)
+            case DiskCutUnseen(_, name, kept, down_s):
+                world.crash(machines[name], down_s)
+                disk = machines[name].disk
+                disk.cut_unseen(int(kept * len(disk.log)))
             case PowerCut(_, down_s):
                 for machine in machines.values():
                     world.crash(machine, down_s * world.rng.random())
@@ -89,6 +102,10 @@ class Nemesis:
             if machine.member is None:
                 world.start(machine)
         world.registry.heal()
+
+    def _put_back(self, machine: Machine, down_s: float, log: list[LogEntry]) -> None:
+        self._world.crash(machine, down_s)
+        machine.disk.put_back(log)
 
     def _pause(self, machine: Machine, for_s: float) -> None:
         if machine.member is None:

@@ -2,9 +2,15 @@
 
 * A confirmed op is in the log of every later master, and (persistent ops) on the disk of every
   synchronised member of the newest view.
+* The same holds for the disks of eligible lives, as long as their logs are whole.
 * An epoch and a number name one op, and one op before it: logs agree.
 * At most one member confirms in an epoch, and only the master of a view.
 * No member has dropped an op that a member of its view has yet to receive.
+
+Disks may be lost, or be replaced by older copies. As long as that is noticed nothing confirmed is
+lost: a ring is begun again only from a whole log, or not at all. One node in a run may have its log
+cut without anybody noticing. With `min_insync` of 2 or more nothing is lost even then, as long as
+one more candidate has its log (`_may_have_lost`).
 
 Urgent ops are confirmed when received. They may be lost with the memory of all synchronised
 members, that is, by a view that begins the ring again from disks.
@@ -81,16 +87,32 @@ class Oracle:
         lives = {member.id for member in old.members}
         if any(member_id not in lives for member_id in new.synced):
             self._restart_epoch = new.epoch
-            self._forget_lost(self._machines[new.master.node].disk.log)
+            log = self._log_of(new.master)
+            self._forget_lost(self.received, log)
+            if self._may_have_lost(old):
+                self._forget_lost(self.persisted, log)
+            for member_id in new.synced:
+                self._machines[member_id.node].disk.is_cut_unseen = False
         for number in self.persisted:
             self._check_disks(number)
 
-    def _forget_lost(self, log: list[LogEntry]) -> None:
-        """The ring begins again with this log: received ops that aren't in it are lost."""
-        for number, entry in list(self.received.items()):
+    def _log_of(self, member_id: MemberId) -> list[LogEntry]:
+        """In memory if this life runs; it may have been put out of the ring, and never died."""
+        machine = self._machines[member_id.node]
+        is_running = machine.member is not None and machine.me == member_id
+        return machine.app.log if is_running else machine.disk.log
+
+    def _may_have_lost(self, old: View) -> bool:
+        """Whether the node whose log was cut unseen was the last candidate with a whole log."""
+        disks = [self._machines[member_id.node].disk for member_id in old.candidates]
+        return any(d.is_cut_unseen for d in disks) and not any(d.is_intact for d in disks)
+
+    def _forget_lost(self, confirmed: dict[int, LogEntry], log: list[LogEntry]) -> None:
+        """The ring begins again with this log: ops that aren't in it are lost."""
+        for number, entry in list(confirmed.items()):
             if number > len(log) or log[number - 1] != entry:
-                del self.received[number]
-                self._confirmed_in.pop(number)
+                del confirmed[number]
+                self._confirmed_in.pop(number, None)
 
     def became_master(self, machine: Machine, view: View) -> None:
         """May come long after `view` was the newest."""
@@ -126,9 +148,16 @@ class Oracle:
 
     def _check_disks(self, number: int) -> None:
         entry = self.persisted[number]
-        for member_id in self._view.synced:
-            disk = self._machines[member_id.node].disk
-            _require(disk.holds(number, entry), f"{member_id} has not op {number} on disk")
+        for member_id in self._view.candidates:
+            machine = self._machines[member_id.node]
+            if not machine.disk.is_intact and machine.me != member_id:
+                continue  # This life has died since, and its disk is lost.
+            _require(machine.disk.holds(number, entry), f"{member_id} has not op {number} on disk")
+
+    @property
+    def confirmed_last(self) -> int:
+        """The last op that was confirmed as being on disk."""
+        return max(self.persisted, default=0)
 
 
 def _require(holds: bool, message: str) -> None:

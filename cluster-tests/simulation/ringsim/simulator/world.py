@@ -66,7 +66,6 @@ class World:
         self.rng = rng
         self.trace: list[str] | None = [] if tracing else None
         self.steps = 0
-        self.confirmed_last = 0
         self.clock = Clock()
         self._make_member = make_member
         self.machines = {name: Machine(name) for name in scenario.nodes}
@@ -185,7 +184,6 @@ class World:
                 self._slow_work.write(machine)
             case Watermarks():
                 self.oracle.confirmed(machine, effect)
-                self.confirmed_last = max(self.confirmed_last, effect.persisted)
             case RoleChanged(role, view):
                 if role is Role.MASTER:
                     self.oracle.became_master(machine, view)

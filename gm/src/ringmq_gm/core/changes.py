@@ -18,8 +18,24 @@ A node is dead to a member if the link to it is down, or if a later life of it h
 joiner trusts its own links less, as it may sit behind a broken one: it counts only earlier
 lives, and members that don't answer and whose lease has run out.
 
-A ring whose synchronised members have all been restarted begins again from their disks, if none
-of the old lives answers; the member with the longest log proposes it.
+Beginning again. When no synchronised member of the view is left that could go on, the ring is
+begun again from the logs of the candidates (`View.candidates`). That is so when each of them is
+an earlier life or has lost its lease; in a view without a quorum it is enough that this member
+can't reach them, because they confirm nothing:
+
+1. a and b lose their leases while c is cut from them, 2. c makes itself the whole view, which is
+too small to confirm anything, 3. a and b have the registry again, and can't reach c. They hold
+everything that was confirmed, are enough, and go on without c.
+
+A member outside the ring asks all other candidates. If a synchronised member of the view answers,
+this one joins it instead. Else it waits for all of them, at most `restart_grace_s`, and the one
+with the longest whole log among those heard proposes, if enough were heard
+(`View.may_begin_again`). An answer counts only if its sender knows the same view: it is outside,
+as this member is, and its log can't grow before the next view. A life that still believes an older
+view could take ops after its answer, and would bring them into the new ring:
+
+1. b, which doesn't know that it is out, answers that its log ends at 10, 2. b takes op 11 from the
+master of the older view, 3. a begins the ring again with b as its equal, and numbers another op 11.
 """
 
 from __future__ import annotations
@@ -45,6 +61,14 @@ class Purpose(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Log:
+    """A member's log as the others are told: its end, and whether nothing of it is missing."""
+
+    end: LogEnd
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Idle:
     """No change is under way."""
 
@@ -56,7 +80,7 @@ class Probing:
     purpose: Purpose
     targets: tuple[str, ...]
     deadline: float
-    replies: dict[str, tuple[MemberId, LogEnd]] = field(default_factory=dict)
+    replies: dict[str, tuple[MemberId, Log]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +151,7 @@ class ViewChanger:
 
     # --- beginning ---
 
-    def seek_drop(self, view: View, log: LogEnd, now: float) -> list[Effect]:
+    def seek_drop(self, view: View, log: Log, now: float) -> list[Effect]:
         """A member with a dead neighbour: begins a change, while none is under way."""
         if self._stage is not IDLE:
             return []
@@ -136,13 +160,16 @@ class ViewChanger:
         left = tuple(m.node for m in view.ids if m not in dead and m != self._me)
         return self._probe(Purpose.DROP, left, view, log, now)
 
-    def seek_entry(self, view: View, log: LogEnd, *, may_restart: bool, now: float) -> list[Effect]:
+    def seek_entry(self, view: View, log: Log, now: float) -> list[Effect]:
         """Outside the ring, and wanted in it: joins it, or begins it again."""
         if self._stage is not IDLE:
             return []
-        if may_restart and self._all_restarted(view):
-            targets = tuple(m.node for m in view.synced if m.node != self._me.node)
+        if log.is_whole and self._none_can_go_on(view):
+            targets = tuple(m.node for m in view.candidates if m.node != self._me.node)
             return self._probe(Purpose.RESTART, targets, view, log, now)
+        return self._seek_join(view, log, now)
+
+    def _seek_join(self, view: View, log: Log, now: float) -> list[Effect]:
         earlier = {m for m in view.ids if self.lives.is_superseded(m)}
         joined = view.with_joiner(self._me, earlier)
         if joined is None:
@@ -165,14 +192,17 @@ class ViewChanger:
             self._neighbours = view, tuple(m for m in around if m != self._me)
         return any(map(self.lives.is_dead, self._neighbours[1]))
 
-    def _all_restarted(self, view: View) -> bool:
-        """Whether all synchronised members are earlier lives, this node's one of them."""
-        return self._me.node in {m.node for m in view.synced} and all(
-            self.lives.is_lapsed(member_id) for member_id in view.synced
+    def _none_can_go_on(self, view: View) -> bool:
+        """Whether this node is a candidate, and no synchronised member is known to be there."""
+        lives = self.lives
+        return self._me.node in {m.node for m in view.candidates} and all(
+            # A view with a quorum may be confirming ops where this member can't see it.
+            lives.is_lapsed(m) or (m.node in lives.down and not view.has_quorum)
+            for m in view.synced
         )
 
     def _probe(
-        self, purpose: Purpose, targets: tuple[str, ...], view: View, log: LogEnd, now: float
+        self, purpose: Purpose, targets: tuple[str, ...], view: View, log: Log, now: float
     ) -> list[Effect]:
         timing = self._timing
         patience_s = timing.restart_grace_s if purpose is Purpose.RESTART else timing.probe_s
@@ -194,20 +224,36 @@ class ViewChanger:
             return [Send(node, self._ping(view))]
         return []
 
-    def pong(
-        self, sender: MemberId, frame: Pong, view: View, log: LogEnd, now: float
-    ) -> list[Effect]:
+    def pong(self, sender: MemberId, frame: Pong, view: View, log: Log, now: float) -> list[Effect]:
         probe = self._stage
         if not isinstance(probe, Probing) or frame.nonce != self._nonce:
             return []
+        if probe.purpose is Purpose.RESTART:
+            if sender in view.synced:
+                # It goes on by itself, or will find that it can't.
+                self._stage = IDLE
+                return self._seek_join(view, log, now)
+            if frame.epoch != view.epoch:
+                return []
         # By node: the answer may come from another life than the one that was asked.
         if sender.node in probe.targets:
-            probe.replies[sender.node] = (sender, LogEnd(frame.log_epoch, frame.log_number))
+            end = LogEnd(frame.log_epoch, frame.log_number)
+            probe.replies[sender.node] = (sender, Log(end, frame.log_is_whole))
         if len(probe.replies) < len(probe.targets):
             return []
         return self._conclude(probe, view, log, now)
 
-    def tick(self, view: View, log: LogEnd, now: float) -> list[Effect]:
+    def pinged(self, sender: MemberId, frame: Ping, view: View) -> list[Effect]:
+        """Asks a candidate again that knows this view by now. Its first answer may not have
+        counted, because it had just been started and knew no view."""
+        probe = self._stage
+        if not isinstance(probe, Probing) or probe.purpose is not Purpose.RESTART:
+            return []
+        if frame.epoch != view.epoch or sender.node in probe.replies:
+            return []
+        return [Send(sender.node, self._ping(view))] if sender.node in probe.targets else []
+
+    def tick(self, view: View, log: Log, now: float) -> list[Effect]:
         match self._stage:
             case Probing(deadline=deadline) as probe if now >= deadline:
                 return self._conclude(probe, view, log, now)
@@ -227,47 +273,48 @@ class ViewChanger:
 
     # --- concluding ---
 
-    def _conclude(self, probe: Probing, view: View, log: LogEnd, now: float) -> list[Effect]:
+    def _conclude(self, probe: Probing, view: View, log: Log, now: float) -> list[Effect]:
         reached = {self._me, *(member_id for member_id, _ in probe.replies.values())}
-        lapsed = self.lives.lapsed_of(view)
-        proposal = self._proposal(probe, view, log, reached, lapsed)
-        if proposal is None or not proposal.may_follow(view, reached=reached, lapsed=lapsed):
+        if probe.purpose is Purpose.RESTART:
+            proposal = self._restarted(probe, view, log)
+        else:
+            proposal = self._changed(probe.purpose, view, reached)
+        if proposal is None:
             self._wait(now)
             return []
         return self._propose(proposal)
 
-    def _proposal(
-        self,
-        probe: Probing,
-        view: View,
-        log: LogEnd,
-        reached: set[MemberId],
-        lapsed: set[MemberId],
-    ) -> View | None:
-        if probe.purpose is Purpose.DROP:
+    def _changed(self, purpose: Purpose, view: View, reached: set[MemberId]) -> View | None:
+        """The view after a death or a joining; None if this member can't close it."""
+        lapsed = self.lives.lapsed_of(view)
+        if purpose is Purpose.DROP:
             # As it is now, not as it was when the probe began: a link may be up again.
-            return view.without({m for m in view.ids if self.lives.is_dead(m)})
-        if probe.purpose is Purpose.RESTART and not any(m in reached for m in view.ids):
-            return self._restarted(probe, view, log)
-        # A member that has merely lost its lease is still one: 1. the registry is away until
-        # all leases have run out, 2. two nodes join, each without the other, for ever.
-        return view.with_joiner(self._me, lapsed - reached)
-
-    def _restarted(self, probe: Probing, view: View, log: LogEnd) -> View | None:
-        """The ring begun again from disks; None unless this member has the longest log.
-
-        The caller has made sure that no life answered that is in the view: it may take ops
-        between its answer and the new view, and would bring them in.
-        """
-        if not self._all_restarted(view):
+            proposal = view.without({m for m in view.ids if self.lives.is_dead(m)})
+        else:
+            # A member that has merely lost its lease is still one: 1. the registry is away until
+            # all leases have run out, 2. two nodes join, each without the other, for ever.
+            proposal = view.with_joiner(self._me, lapsed - reached)
+        if proposal is None or not proposal.may_follow(view, reached=reached, lapsed=lapsed):
             return None
-        order = [member_id.node for member_id in view.synced]
+        return proposal
+
+    def _restarted(self, probe: Probing, view: View, log: Log) -> View | None:
+        """The ring begun again from the longest log; None unless that is this member's.
+
+        No synchronised member of the view has answered: it might take ops between its answer and
+        the new view, and would bring them in. It may be there all the same, cut off. If the view
+        has a quorum, its lease has run out. If not, it has confirmed nothing, and joins again.
+        """
         logs = {self._me: log, **dict(probe.replies.values())}
-        best = max(logs, key=lambda m: (logs[m], -order.index(m.node)))
+        heard = {member_id.node: found.is_whole for member_id, found in logs.items()}
+        if not self._none_can_go_on(view) or not view.may_begin_again(heard):
+            return None
+        order = [member_id.node for member_id in view.candidates]
+        whole = {m: found.end for m, found in logs.items() if found.is_whole}
+        best = max(whole, key=lambda m: (whole[m], -order.index(m.node)))
         if best != self._me:
             return None
-        # A member with a damaged log says that it is empty: so no empty log is an equal.
-        equals = [m for m in logs if logs[m] == log] if log != LogEnd() else []
+        equals = [m for m in whole if whole[m] == log.end]
         return view.restarted(self._me, sorted(equals, key=lambda m: order.index(m.node)))
 
     def _propose(self, proposal: View) -> list[Effect]:

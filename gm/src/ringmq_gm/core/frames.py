@@ -10,7 +10,7 @@ follow each other in one message of a link, each behind its size.
     epoch        u64   of the view it was sent in
     ring         utf-8
 
-    hello   last number u64, stable u64
+    hello   last epoch u64, last number u64, stable u64
     resume  last number u64
     op      stable u64, op epoch u64, number u64, marks u16, marks, payload
     marks   stable u64, marks u16, marks
@@ -20,6 +20,8 @@ follow each other in one message of a link, each behind its size.
     submit  payload
 
     a mark  received u64, persisted u64, complete u8
+
+    flags   1 urgent (op, submit), 2 the log is whole (pong)
 
 A frame has no checksum: TCP's guards the way, and an op that is kept gets one in the journal.
 """
@@ -35,7 +37,6 @@ from ringmq_gm.core.views import MemberId
 HEADER = struct.Struct("<IBBHQ")
 AFTER_SIZE = HEADER.size - 4
 U64 = struct.Struct("<Q")
-U64_2 = struct.Struct("<QQ")
 U64_3 = struct.Struct("<QQQ")
 COUNT = struct.Struct("<H")
 MARK = struct.Struct("<QQB")
@@ -43,6 +44,7 @@ OP_FIXED = struct.Struct("<QQQH")
 MARKS_FIXED = struct.Struct("<QH")
 
 FLAG_URGENT = 1
+FLAG_WHOLE = 2
 
 
 class FrameError(ValueError):
@@ -60,10 +62,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """To the downstream neighbour: I am before you in this epoch, and hold the ops up to `last`."""
+    """To the downstream neighbour: I am before you in this epoch, and hold the ops up to `last`,
+    which was numbered in epoch `last_epoch`."""
 
     ring: str
     epoch: int
+    last_epoch: int
     last: int
     stable: int
 
@@ -123,13 +127,18 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer. The log is as long as its sender's copy of the ring, or was so at its start."""
+    """The answer: how far the sender's log goes, and whether it is whole.
+
+    `epoch` is that of the newest view that the sender knows. A member that is outside that view
+    takes no op until it enters a later one, so its log stays as it is said here.
+    """
 
     ring: str
     epoch: int
     nonce: int
     log_epoch: int
     log_number: int
+    log_is_whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +178,8 @@ def encode(frame: Frame) -> list[bytes]:
             fixed = MARKS_FIXED.pack(frame.stable, len(frame.marks))
             return _join(MARKS, frame, fixed + _encode_marks(frame.marks))
         case Hello():
-            return _join(HELLO, frame, U64_2.pack(frame.last, frame.stable))
+            fixed = U64_3.pack(frame.last_epoch, frame.last, frame.stable)
+            return _join(HELLO, frame, fixed)
         case Resume():
             return _join(RESUME, frame, U64.pack(frame.last))
         case Stale():
@@ -178,17 +188,23 @@ def encode(frame: Frame) -> list[bytes]:
             return _join(PING, frame, U64.pack(frame.nonce))
         case Pong():
             fixed = U64_3.pack(frame.nonce, frame.log_epoch, frame.log_number)
-            return _join(PONG, frame, fixed)
+            return _join(PONG, frame, fixed, is_whole=frame.log_is_whole)
         case Submit():
             return _join(SUBMIT, frame, b"", frame.payload, urgent=frame.urgent)
 
 
 def _join(
-    kind: int, frame: Frame, fixed: bytes, payload: bytes = b"", *, urgent: bool = False
+    kind: int,
+    frame: Frame,
+    fixed: bytes,
+    payload: bytes = b"",
+    *,
+    urgent: bool = False,
+    is_whole: bool = False,
 ) -> list[bytes]:
     ring = frame.ring.encode()
     size = AFTER_SIZE + len(ring) + len(fixed) + len(payload)
-    flags = FLAG_URGENT if urgent else 0
+    flags = (FLAG_URGENT if urgent else 0) | (FLAG_WHOLE if is_whole else 0)
     head = HEADER.pack(size, kind, flags, len(ring), frame.epoch) + ring + fixed
     return [head, payload] if payload else [head]
 
@@ -236,14 +252,19 @@ def _marks(ring: str, epoch: int, _: int, body: bytes) -> MarksFrame:
     return MarksFrame(ring, epoch, stable, _decode_marks(body, MARKS_FIXED.size, count)[0])
 
 
+def _pong(ring: str, epoch: int, flags: int, body: bytes) -> Pong:
+    nonce, log_epoch, log_number = U64_3.unpack(body)
+    return Pong(ring, epoch, nonce, log_epoch, log_number, bool(flags & FLAG_WHOLE))
+
+
 _DECODERS: dict[int, Callable[[str, int, int, bytes], Frame]] = {
-    HELLO: lambda ring, epoch, _, body: Hello(ring, epoch, *U64_2.unpack(body)),
+    HELLO: lambda ring, epoch, _, body: Hello(ring, epoch, *U64_3.unpack(body)),
     RESUME: lambda ring, epoch, _, body: Resume(ring, epoch, *U64.unpack(body)),
     OP: _op,
     MARKS: _marks,
     STALE: lambda ring, epoch, _, __: Stale(ring, epoch),
     PING: lambda ring, epoch, _, body: Ping(ring, epoch, *U64.unpack(body)),
-    PONG: lambda ring, epoch, _, body: Pong(ring, epoch, *U64_3.unpack(body)),
+    PONG: _pong,
     SUBMIT: lambda ring, epoch, flags, body: Submit(ring, epoch, bool(flags & FLAG_URGENT), body),
 }
 

@@ -38,7 +38,8 @@ class HeldOps:
     def __init__(self, ring: str, log: LogEnd) -> None:
         self.ring = ring
         self.last = log.number
-        # The epoch in which the op `last` was numbered; 0 if that was before this member joined.
+        # The epoch in which the op `last` was numbered. A joiner is told it, as logs are compared
+        # by it.
         self.last_epoch = log.epoch
         # As the application reports it. A joiner may have fetched ops that the ring has not
         # sent it yet, so this can be ahead of `last`.
@@ -81,13 +82,13 @@ class HeldOps:
     def after(self, number: int) -> Iterator[CachedOp]:
         return self.cache.after(number)
 
-    def begin_after(self, number: int) -> None:
-        """This member has joined: the ring sends ops from `number` + 1 on, the rest is fetched."""
-        self.last, self.last_epoch = number, 0
+    def begin_after(self, end: LogEnd) -> None:
+        """This member has joined: the ring sends the ops after `end`, the rest is fetched."""
+        self.last, self.last_epoch = end.number, end.epoch
         # The log from before joining will be cut; nothing on disk counts until `CaughtUp`.
         self.on_disk, self.complete = 0, False
         self.urgent, self.confirmed = 0, (0, 0)
-        self.cache.reset(number)
+        self.cache.reset(end.number)
 
     def drop_copies(self) -> None:
         """Out of the ring: nobody will ask this member for ops."""

@@ -57,8 +57,9 @@ class InView:
         """Greets the downstream neighbour."""
         if self.downstream is None:
             return []
-        self.stable_sent = self.ops.stable
-        hello = Hello(self.ops.ring, self.view.epoch, self.ops.last, self.ops.stable)
+        ops = self.ops
+        self.stable_sent = ops.stable
+        hello = Hello(ops.ring, self.view.epoch, ops.last_epoch, ops.last, ops.stable)
         return [Send(self.downstream.node, hello)]
 
     def accept(self, op: CachedOp) -> list[Effect]:

@@ -54,7 +54,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from ringmq_gm.core.chance import Chance
-from ringmq_gm.core.changes import ViewChanger
+from ringmq_gm.core.changes import Log, ViewChanger
 from ringmq_gm.core.events import (
     CaughtUp,
     Effect,
@@ -95,7 +95,9 @@ CACHE_BYTES_MAX = 64 * 1024 * 1024
 class RingMember:
     """See the module. Create it with the end of the log that the application has on disk.
 
-    A member with a damaged log (`log_is_whole` false) may join, but not begin a ring again.
+    A member whose log isn't whole may join, but not begin a ring again. `log_is_whole` is the
+    application's word for the disk that it found. From then on the views decide: a synchronised
+    member's log is whole, a joiner's isn't.
     """
 
     def __init__(
@@ -253,19 +255,34 @@ class RingMember:
             case Ping():
                 # In every phase and epoch: members outside ask too, and a ring that begins again
                 # needs the logs of members that are outside.
-                end = self._log_end()
-                pong = Pong(self.ring, frame.epoch, frame.nonce, end.epoch, end.number)
-                return [Send(sender.node, pong)]
+                return self._pinged(sender, frame)
             case Pong():
-                if self.view is None:
-                    return []
-                return self._changer.pong(sender, frame, self.view, self._log_end(), now)
+                return self._ponged(sender, frame, now)
             case Stale():
                 # A hint only: the registry alone says which view is the newest.
-                mine = self.view.epoch if self.view else 0
-                return [RefreshView()] if frame.epoch > mine else []
+                return self._refresh_before(frame.epoch)
             case _:
                 return self._ring_frame(sender, frame, now)
+
+    def _pinged(self, sender: MemberId, ping: Ping) -> list[Effect]:
+        epoch = self.view.epoch if self.view else 0
+        end = self.ops.end
+        pong = Pong(self.ring, epoch, ping.nonce, end.epoch, end.number, self._log_is_whole)
+        effects: list[Effect] = [Send(sender.node, pong), *self._refresh_before(ping.epoch)]
+        if self.view is not None:
+            effects += self._changer.pinged(sender, ping, self.view)
+        return effects
+
+    def _ponged(self, sender: MemberId, pong: Pong, now: float) -> list[Effect]:
+        if self.view is None:
+            return []
+        effects = self._changer.pong(sender, pong, self.view, self._log(), now)
+        return effects + self._refresh_before(pong.epoch)
+
+    def _refresh_before(self, epoch: int) -> list[Effect]:
+        """Reads the registry if another member knows a later view."""
+        mine = self.view.epoch if self.view else 0
+        return [RefreshView()] if epoch > mine else []
 
     def _ring_frame(self, sender: MemberId, frame: EpochFrame, now: float) -> list[Effect]:
         """A frame that belongs to an epoch: refused if that has passed."""
@@ -319,6 +336,10 @@ class RingMember:
         self.view = view
         self._changer.view_entered()
         index = view.index_of(self.me)
+        if index is not None:
+            # A joiner cuts its log as soon as it is greeted. Once it is out again, this log is
+            # neither its old one nor that of the ring.
+            self._log_is_whole = view.members[index].synced
         if index is None:
             self._phase = OUTSIDE
             self.ops.drop_copies()
@@ -414,9 +435,8 @@ class RingMember:
 
     # --- changes that this member brings about ---
 
-    def _log_end(self) -> LogEnd:
-        """As the others are told. Of a damaged log: none of it can be relied on."""
-        return self.ops.end if self._log_is_whole else LogEnd()
+    def _log(self) -> Log:
+        return Log(self.ops.end, self._log_is_whole)
 
     def _seek_change(self, now: float) -> list[Effect]:
         """Looked at after every event, so that no change depends on one certain event."""
@@ -426,11 +446,9 @@ class RingMember:
         if isinstance(phase, Outside):
             if not self._wanted:
                 return []
-            return changer.seek_entry(
-                view, self._log_end(), may_restart=self._log_is_whole, now=now
-            )
+            return changer.seek_entry(view, self._log(), now)
         if changer.has_dead_neighbour(view):
-            effects = changer.seek_drop(view, self._log_end(), now)
+            effects = changer.seek_drop(view, self._log(), now)
             if effects or not changer.is_idle:
                 return effects
         if not isinstance(phase, Master):
@@ -445,5 +463,5 @@ class RingMember:
         if isinstance(self._phase, Master):
             effects = self._phase.tick(self._changer.unresolved, now)
         if self.view is not None:
-            effects += self._changer.tick(self.view, self._log_end(), now)
+            effects += self._changer.tick(self.view, self._log(), now)
         return effects

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ringmq_gm.core.cache import CachedOp
 from ringmq_gm.core.events import Effect, Role, Send, StartCatchUp
 from ringmq_gm.core.frames import EpochFrame, Hello, Mark, MarksFrame, OpFrame, Resume, Submit
-from ringmq_gm.core.held_ops import HeldOps
+from ringmq_gm.core.held_ops import HeldOps, LogEnd
 from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.views import MemberId, View
 
@@ -90,7 +90,7 @@ class Mirror(InView):
             # Here the past ends: every op after `last` will come around the ring, and the
             # application fetches those up to it.
             self.awaits_start = False
-            self.ops.begin_after(hello.last)
+            self.ops.begin_after(LogEnd(hello.last_epoch, hello.last))
             effects.append(StartCatchUp(hello.last))
         else:
             self.ops.trim(hello.stable)

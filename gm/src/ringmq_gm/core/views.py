@@ -4,8 +4,14 @@ A view is one value in the registry, changed only by compare-and-set on its epoc
 carries the epoch that it was sent in. The rules keep one property, on which "nothing confirmed
 is lost" rests:
 
-    every synchronised member of a view holds every op that was confirmed in it
-    or in any view before it.
+    every synchronised member of a view, and every life in its `eligible`, holds on disk every
+    op that was confirmed in that view or in any view before it.
+
+`eligible` are lives that have left the ring since it has too few synchronised members to confirm
+anything (`min_insync`). An op is confirmed only when every synchronised member has it on disk. So
+a life that leaves a view holds everything confirmed in that view, and in the views after it
+nothing is confirmed until there is a quorum again. From that moment on it may lack ops, and
+`eligible` is emptied.
 
 * Leaving (`without`) keeps the order of the members that stay. The first synchronised one is
   the master: ops pass from member to member, so it holds all ops that the members after it
@@ -15,14 +21,18 @@ is lost" rests:
 * Only the master declares a member synchronised (`with_synced`), and it waits for that member's
   marks from the proposal on.
 * Hand-over (`with_master`) turns the ring, once all members hold the same ops.
-* A fresh start (`restarted`) comes after all synchronised members have been restarted. Any of
-  them has every confirmed op on its disk.
+* Joining takes all entries of the joiner's node out of `eligible`: the joiner is about to cut and
+  overwrite its log.
+* Beginning again (`restarted`) comes when no synchronised member is left that could go on. The
+  nodes of synchronised and eligible members are the *candidates*: each of them, unless it has
+  lost its log, has every confirmed op on its disk. `may_begin_again` says how many have to be
+  heard.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -53,11 +63,15 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An epoch of a ring. `members[0]` is the master, and is synchronised."""
+    """An epoch of a ring. `members[0]` is the master, and is synchronised.
+
+    `eligible` is sorted, and empty in a view that has a quorum.
+    """
 
     epoch: int
     members: tuple[Member, ...]
     min_insync: int
+    eligible: tuple[MemberId, ...] = ()
     # Both follow from `members`. Each op asks for them, so they are worked out once.
     ids: tuple[MemberId, ...] = field(init=False, compare=False, repr=False)
     synced: tuple[MemberId, ...] = field(init=False, compare=False, repr=False)
@@ -75,6 +89,12 @@ class View:
         """Whether enough members are synchronised for anything to be confirmed."""
         return len(self.synced) >= self.min_insync
 
+    @property
+    def candidates(self) -> tuple[MemberId, ...]:
+        """The lives whose logs hold everything that was confirmed: the ring can be begun again
+        from the disks of their nodes. Synchronised members first, in the order of the ring."""
+        return self.synced + self.eligible
+
     def index_of(self, member_id: MemberId) -> int | None:
         for index, member in enumerate(self.members):
             if member.id == member_id:
@@ -87,26 +107,43 @@ class View:
         # A joiner must not become master: it may lack ops that were confirmed.
         while left and not left[0].synced:
             left.pop(0)
-        return replace(self, epoch=self.epoch + 1, members=tuple(left)) if left else None
+        if not left:
+            return None
+        # Members that stood unsynchronised before the new master may lack confirmed ops: of those
+        # who leave, only the synchronised ones become eligible.
+        stay = {member.id for member in left}
+        dropped = (member_id for member_id in self.synced if member_id not in stay)
+        return self._next(left, {*self.eligible, *dropped})
+
+    def _next(self, members: Iterable[Member], eligible: Iterable[MemberId]) -> Self:
+        """The next view with these members. Nobody stays eligible beside a quorum: it confirms
+        ops that those outside don't get."""
+        following = replace(self, epoch=self.epoch + 1, members=tuple(members), eligible=())
+        if following.has_quorum:
+            return following
+        return replace(following, eligible=tuple(sorted(eligible)))
 
     def with_joiner(self, joiner: MemberId, dead: Collection[MemberId]) -> Self | None:
         """The next view with `joiner` at the end and without `dead`; None as for `without`.
 
-        An earlier life of the joiner's node counts as dead.
+        An earlier life of the joiner's node counts as dead. No life of its node stays eligible:
+        the joiner cuts its log, and has again what was confirmed once it is synchronised.
         """
         # One life of a node at a time: frames are addressed to nodes.
         earlier = {member.id for member in self.members if member.id.node == joiner.node}
         rest = self.without({*dead, *earlier})
         if rest is None:
             return None
-        return replace(rest, members=(*rest.members, Member(joiner, synced=False)))
+        eligible = tuple(other for other in rest.eligible if other.node != joiner.node)
+        members = (*rest.members, Member(joiner, synced=False))
+        return replace(rest, members=members, eligible=eligible)
 
     def with_synced(self, member_id: MemberId) -> Self:
         members = tuple(
             replace(member, synced=True) if member.id == member_id else member
             for member in self.members
         )
-        return replace(self, epoch=self.epoch + 1, members=members)
+        return self._next(members, self.eligible)
 
     def with_master(self, member_id: MemberId) -> Self:
         """The ring turned so that `member_id`, which is synchronised, comes first."""
@@ -117,12 +154,28 @@ class View:
         return replace(self, epoch=self.epoch + 1, members=turned)
 
     def restarted(self, best: MemberId, equals: Iterable[MemberId]) -> Self:
-        """The next view after all synchronised members have been restarted: `best` has the
-        longest log of them, `equals` have the same one."""
+        """The ring begun again from the disks of candidates: `best` has the longest log of those
+        that were heard, `equals` have the same one.
+
+        The other candidates stay eligible as long as the new view can't confirm anything.
+        """
         ids = (best, *(other for other in equals if other != best))
-        assert {member_id.node for member_id in ids} <= {old.node for old in self.synced}
+        nodes = {member_id.node for member_id in ids}
+        assert nodes <= {old.node for old in self.candidates}
         members = tuple(Member(member_id, synced=True) for member_id in ids)
-        return replace(self, epoch=self.epoch + 1, members=members)
+        return self._next(members, (old for old in self.candidates if old.node not in nodes))
+
+    def may_begin_again(self, heard: Mapping[str, bool]) -> bool:
+        """Whether the ring may be begun again from the longest whole log among those `heard`:
+        nodes that have answered, and whether their logs are whole.
+
+        One whole log would do if every loss of a disk were noticed. A log that was cut short
+        without anybody noticing says that it is whole, and an empty disk starts fastest. So there
+        have to be `min_insync` whole logs to choose from, or else no candidate is left to ask.
+        """
+        candidates = {member_id.node for member_id in self.candidates}
+        whole = sum(heard[node] for node in candidates if node in heard)
+        return whole >= self.min_insync or (whole > 0 and candidates <= heard.keys())
 
     def may_follow(
         self, current: View, *, reached: Collection[MemberId], lapsed: Collection[MemberId]
@@ -144,7 +197,12 @@ class View:
             {"node": m.id.node, "incarnation": m.id.incarnation, "synced": m.synced}
             for m in self.members
         ]
-        value = {"epoch": self.epoch, "min_insync": self.min_insync, "members": members}
+        value = {
+            "epoch": self.epoch,
+            "min_insync": self.min_insync,
+            "members": members,
+            "eligible": [{"node": m.node, "incarnation": m.incarnation} for m in self.eligible],
+        }
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
@@ -154,7 +212,8 @@ class View:
             members = tuple(
                 Member(MemberId(m["node"], m["incarnation"]), m["synced"]) for m in value["members"]
             )
-            return cls(value["epoch"], members, value["min_insync"])
+            eligible = tuple(MemberId(m["node"], m["incarnation"]) for m in value["eligible"])
+            return cls(value["epoch"], members, value["min_insync"], eligible)
         except (ValueError, KeyError, TypeError) as error:
             raise ViewError(f"not a view: {error!r} in {data[:80]!r}") from error
 

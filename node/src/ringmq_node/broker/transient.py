@@ -3,7 +3,8 @@
 A transient queue lives in the memory of the nodes that hold it. As long as one synchronised
 member of its ring lives, that member has everything. A node that is started again brings nothing
 back, and fetches the messages from a member that lives. If no such member is left, the queue is
-deleted, record and ring, and can be declared anew.
+deleted, record and ring, and can be declared anew. The same holds for a life that has left the
+ring and is still eligible (`View.eligible`): it has everything too, and may begin the ring again.
 
 "No member is left" must never be said of a ring that merely can't be seen: the messages deleted
 then are confirmed ones. So it is said only when, of every synchronised member of the view, a
@@ -35,11 +36,12 @@ GONE_POLL_S = 0.5
 
 
 def is_gone(view: View, incarnation_of: Callable[[str], int]) -> bool:
-    """Whether every synchronised member is an earlier life of its node.
+    """Whether every life that holds all the messages is an earlier one of its node: a
+    synchronised member, or one that left when the ring could confirm nothing any more.
 
     `incarnation_of(node)` is the highest incarnation that was seen of a node, 0 if none was.
     """
-    return all(incarnation_of(member.node) > member.incarnation for member in view.synced)
+    return all(incarnation_of(member.node) > member.incarnation for member in view.candidates)
 
 
 class TransientQueues:
@@ -88,6 +90,8 @@ class TransientQueues:
         if revision is None:
             return False
         logger.warning(
-            "queue %s: transient, and %s are gone: deleted", record.name, [*map(str, view.synced)]
+            "queue %s: transient, and %s are gone: deleted",
+            record.name,
+            [*map(str, view.candidates)],
         )
         return True

@@ -1,0 +1,109 @@
+"""Rings that begin again after disks were lost or the view had shrunk, as scenarios by hand.
+
+Three nodes and `min_insync` 2. docs/ring.md draws them.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from ringsim.simulator.course import Course
+from ringsim.simulator.faults import (
+    Block,
+    Crash,
+    DiskCutUnseen,
+    DiskLost,
+    DiskRestored,
+    Fault,
+    Publish,
+    RegistryCut,
+    Scenario,
+)
+from ringsim.simulator.runs import run_scenario
+from ringsim.simulator.world import World
+
+DELAYS = range(20)
+
+# All are killed. The one with the bad disk is up first, and waits alone for longer than it takes
+# for the leases to lapse and for `restart_grace_s` to pass.
+EMPTY_ONE_FIRST = (Crash(1.5, "b", 8.0), Crash(1.5, "c", 8.0), DiskLost(1.5, "a", 0.1))
+OLD_COPY_FIRST = (
+    DiskRestored(0.8, "a", 0.7, 0.1),
+    Crash(1.5, "b", 8.0),
+    Crash(1.5, "c", 8.0),
+)
+CUT_ONE_FIRST = (Crash(1.5, "b", 8.0), Crash(1.5, "c", 8.0), DiskCutUnseen(1.5, "a", 0.5, 0.1))
+
+# a leaves, then b, then c, whose disk is lost. b has everything that was confirmed.
+STOPPED_ONE_BY_ONE = (Crash(1.5, "a", 6.0), Crash(3.0, "b", 5.0), DiskLost(4.5, "c", 3.0))
+
+# a and b lose the registry for longer than their leases last, while c is cut from them.
+LAST_ONE_CUT_OFF = (
+    RegistryCut(1.5, "a", 2.0),
+    RegistryCut(1.5, "b", 2.0),
+    Block(1.5, ("c",), ("a", "b"), both_ways=True, for_s=30.0),
+)
+# The same, and soon a can reach c again; b never can.
+ONE_WAY_LEFT = (
+    *LAST_ONE_CUT_OFF[:2],
+    Block(1.5, ("c",), ("a",), both_ways=True, for_s=2.5),
+    Block(1.5, ("c",), ("b",), both_ways=True, for_s=30.0),
+)
+
+
+def scenario(faults: tuple[Fault, ...]) -> Scenario:
+    publishes = tuple(Publish(0.3 + 0.1 * at, 1, False) for at in range(11))
+    return Scenario(("a", "b", "c"), 3, 2, publishes, faults)
+
+
+def world_at(when: float, faults: tuple[Fault, ...], seed: int) -> World:
+    """The world at that moment, with the faults that still last."""
+    world = World(scenario(faults), random.Random(seed))
+    course = Course(world)
+    course.begin()
+    course.run_until(when)
+    return world
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [EMPTY_ONE_FIRST, OLD_COPY_FIRST, CUT_ONE_FIRST, STOPPED_ONE_BY_ONE, LAST_ONE_CUT_OFF],
+    ids=["empty disk", "old copy", "log cut unseen", "stopped one by one", "last one cut off"],
+)
+def test_nothing_is_lost_and_the_ring_comes_back(faults: tuple[Fault, ...]) -> None:
+    for seed in DELAYS:
+        assert run_scenario(scenario(faults), seed) is None
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [EMPTY_ONE_FIRST, OLD_COPY_FIRST, CUT_ONE_FIRST],
+    ids=["empty disk", "old copy", "log cut unseen"],
+)
+def test_a_bad_disk_that_is_up_first_waits_for_the_others(faults: tuple[Fault, ...]) -> None:
+    for seed in DELAYS:
+        world = world_at(9.0, faults, seed)
+        assert world.machines["a"].member is not None
+        assert world.registry.view.epoch == 1
+
+
+def test_b_brings_the_ring_back_though_it_had_left_before_c() -> None:
+    for seed in DELAYS:
+        world = world_at(14.0, STOPPED_ONE_BY_ONE, seed)
+        assert len(world.registry.view.synced) == 3
+        assert world.oracle.confirmed_last == len(world.machines["b"].disk.log) > 0
+
+
+def test_two_go_on_without_the_third_that_is_cut_off() -> None:
+    for seed in DELAYS:
+        view = world_at(12.0, LAST_ONE_CUT_OFF, seed).registry.view
+        assert {member_id.node for member_id in view.synced} == {"a", "b"}
+
+
+def test_one_that_can_reach_the_last_member_joins_it_and_there_is_no_to_and_fro() -> None:
+    for seed in DELAYS:
+        view = world_at(12.0, ONE_WAY_LEFT, seed).registry.view
+        assert {member_id.node for member_id in view.synced} == {"a", "c"}
+        # It shrank to c, then a joined, and was synchronised.
+        assert view.epoch <= 6
