@@ -23,7 +23,7 @@ from ringsim.simulator.faults import (
 from ringsim.simulator.runs import run_scenario
 from ringsim.simulator.world import World
 
-DELAYS = range(20)
+DELAYS = range(8)
 
 # All are killed. The one with the bad disk is up first, and waits alone for longer than it takes
 # for the leases to lapse and for `restart_grace_s` to pass.

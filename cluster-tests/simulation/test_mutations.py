@@ -9,6 +9,7 @@ from ringsim import mutations
 from ringsim.explorer.search import Explorer
 from ringsim.explorer.states import Case, ExploredError
 from ringsim.simulator.faults import (
+    Block,
     BreakLink,
     Crash,
     DiskCutUnseen,
@@ -39,6 +40,20 @@ LATE_HANDOVER = Scenario(
     faults=(RegistryOutage(0.45, 5.3, False), Promote(0.5, "b")),
 )
 
+# d is cut off, and makes itself the whole view. a knows that. b and c can't see the registry and
+# don't; they take another op between their answers to a and the new view.
+STALE_ANSWERS = Scenario(
+    nodes=("b", "c", "a", "d"),
+    first_count=4,
+    min_insync=3,
+    publishes=tuple(Publish(at, 1, False) for at in (0.3, 0.6, 4.5, 5.0, 7.0, 7.3)),
+    faults=(
+        RegistryCut(1.0, "b", 7.0),
+        RegistryCut(1.0, "c", 7.0),
+        RegistryCut(1.0, "a", 2.0),
+        Block(1.0, ("d",), ("a", "b", "c"), True, 20.0),
+    ),
+)
 # All are killed. The log of one is cut without anybody noticing, and it is up alone for a while.
 CUT_ONE_FIRST = Scenario(
     nodes=("a", "b", "c"),
@@ -77,6 +92,7 @@ BY_SCENARIO: dict[type[RingMember], Scenario] = {
     mutations.CallsOffAProposedHandover: LATE_HANDOVER,
     # Of random seeds, about one in 1000 shows it.
     mutations.BeginsAlone: CUT_ONE_FIRST,
+    mutations.CountsStaleAnswers: STALE_ANSWERS,
 }
 STATES_MAX = 60_000
 DELAYS = range(150)

@@ -14,7 +14,7 @@ from ringmq_gm.core.cache import CachedOp
 from ringmq_gm.core.chance import Chance
 from ringmq_gm.core.changes import Log, Probing, Purpose, ViewChanger
 from ringmq_gm.core.events import Effect, Event, Propose
-from ringmq_gm.core.frames import EpochFrame, Mark
+from ringmq_gm.core.frames import EpochFrame, Mark, Pong
 from ringmq_gm.core.held_ops import HeldOps
 from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.master import Master
@@ -251,3 +251,14 @@ class PromotesAJoiner(_OtherChanger):
     """When the master dies, the next member becomes master, synchronised or not."""
 
     changer_class = _PromotesWhoeverIsNext
+
+
+class _CountsAnyAnswer(ViewChanger):
+    def pong(self, sender: MemberId, frame: Pong, view: View, log: Log, now: float) -> list[Effect]:
+        return super().pong(sender, replace(frame, epoch=view.epoch), view, log, now)
+
+
+class CountsStaleAnswers(_OtherChanger):
+    """Begins the ring again with the logs of members that still believe an older view."""
+
+    changer_class = _CountsAnyAnswer
