@@ -1,21 +1,172 @@
-"""Which cluster this is, and whether this node's name is its own."""
+"""Which cluster this is, whether this node's name is its own, and whether its disk is.
+
+The registry remembers, under a key that no lease removes, the identity of each node's disk and the
+last life that has used it (`storage.disk.life` has the copy on the disk). A node whose disk doesn't
+match has lost messages that it has confirmed, or may have. `judge_disk` tells the cases apart.
+
+A trusted disk's new life is recorded on the disk and in the registry *before* the node joins a
+ring. Otherwise a copy taken of the life before could pass for this one. An untrusted disk is
+recorded only *after* each of its replicas is marked as partial. Otherwise a crash in between
+would leave a disk that is trusted and replicas that look whole.
+
+Not noticed: a disk that is put back to an earlier moment of the very life that used it last. The
+ring guards against that: it needs `min_insync` whole replicas to begin again.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Self
 
 from ringmq_gm.nodes import NODES, NodeRecord
-from ringmq_gm.registry.base import Guard, Put, Registry, RegistryError
+from ringmq_gm.registry.base import (
+    Change,
+    Changed,
+    CommitUnknownError,
+    Guard,
+    KeyValue,
+    Put,
+    Registry,
+    RegistryError,
+    Removed,
+    Reset,
+)
 from ringmq_node.config import NodeConfig
+from ringmq_node.storage import Store, StoreLife
+from ringmq_node.storage.disk.life import read_life, write_life
 
 CLUSTER_KEY = "cluster"
-IDENTITY_FILE = "identity"
+# How long the lease of a node of the same name is waited for, in leases of ours.
+LEASES_WAITED = 1.5
+STORES = "stores/"
 
 
 class StartError(Exception):
     """A node can't start; the message says why, in one line."""
+
+
+class DiskStanding(Enum):
+    """How a node's disk compares with the registry's record. The value is for the log."""
+
+    NEW = "new to the cluster"
+    SAME = "the one that this node used last"
+    LOST = "not the one that this node used last: that one was lost or replaced"
+    RESTORED = "older than this node's last life: it was restored from a copy"
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether every message that this node has confirmed is on the disk."""
+        return self in (DiskStanding.NEW, DiskStanding.SAME)
+
+
+def judge_disk(own: StoreLife | None, registered: StoreLife | None) -> DiskStanding:
+    """Pure. `own` is read from the disk, `registered` from the registry."""
+    if registered is None:
+        return DiskStanding.NEW
+    if own is None or own.identity != registered.identity:
+        return DiskStanding.LOST
+    # The disk is written first: it may be ahead of the registry by a life that ended in between.
+    if own.incarnation < registered.incarnation:
+        return DiskStanding.RESTORED
+    return DiskStanding.SAME
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredStore:
+    """The registry's copy of a node's `StoreLife`, and the revision to guard it with."""
+
+    life: StoreLife | None
+    revision: int
+
+    @classmethod
+    def of(cls, entry: KeyValue | None) -> Self:
+        if entry is None:
+            return cls(None, 0)
+        value = json.loads(entry.value)
+        return cls(StoreLife(value["identity"], value["incarnation"]), entry.revision)
+
+
+class DiskIdentity:
+    """The identity of this node's disk, from the start of a life on."""
+
+    def __init__(
+        self, registry: Registry, store: Store, node: str, incarnation: int, before: RegisteredStore
+    ) -> None:
+        own = read_life(store.disk, store.directory)
+        self.standing = judge_disk(own, before.life)
+        # A disk of its own makes an identity of its own, also in the place of one that was lost.
+        identity = uuid.uuid4().hex if own is None else own.identity
+        self.life = StoreLife(identity, incarnation)
+        self._registry = registry
+        self._store = store
+        self._key = STORES + node
+        self._before = before
+
+    async def record(self) -> None:
+        """Records this life on the disk, then in the registry. Raises `StartError`."""
+        try:
+            write_life(self._store.disk, self._store.directory, self.life)
+        except OSError as error:
+            raise StartError(f"data directory {self._store.directory}: {error}") from error
+        value = json.dumps(
+            {"identity": self.life.identity, "incarnation": self.life.incarnation}
+        ).encode()
+        before = self._before
+        while True:
+            try:
+                revision = await self._registry.commit(
+                    [Guard(self._key, before.revision)], [Put(self._key, value)]
+                )
+            except CommitUnknownError:
+                revision = None
+            except RegistryError as error:
+                raise StartError(
+                    f"registry: this life of the disk is not recorded: {error}"
+                ) from error
+            if revision is not None:
+                return
+            # Either the commit's answer was lost, or another process has this node's name.
+            before = await registered_store(self._registry, self._key.removeprefix(STORES))
+            if before.life == self.life:
+                return
+            if before.life is not None and before.life.incarnation > self.life.incarnation:
+                raise StartError(f"a later life of this node has begun: {before.life}")
+
+
+async def registered_store(registry: Registry, node: str) -> RegisteredStore:
+    """The registry's record of the node's disk. Raises `StartError`."""
+    try:
+        return RegisteredStore.of(await registry.get(STORES + node))
+    except RegistryError as error:
+        raise StartError(f"registry: {error}") from error
+
+
+async def disk_identity(
+    registry: Registry, store: Store, config: NodeConfig, incarnation: int
+) -> DiskIdentity:
+    """Judges the disk; records its new life if it is trusted.
+
+    An untrusted one is left for `DiskIdentity.record`, see the module. Raises `StartError`: also if
+    the registry has forgotten lives that the disk remembers, for then it may have forgotten
+    views, too, and an old master could be named again.
+    """
+    own = read_life(store.disk, store.directory)
+    if own is not None and own.incarnation >= incarnation:
+        raise StartError(
+            f"data directory {config.data} was used by life {own.incarnation} of this node, and "
+            f"for the registry this is life {incarnation}: it was put back to an earlier state"
+        )
+    identity = DiskIdentity(
+        registry, store, config.node, incarnation, await registered_store(registry, config.node)
+    )
+    if identity.standing.is_trusted:
+        await identity.record()
+    return identity
 
 
 async def cluster_id_of(registry: Registry, name: str) -> str:
@@ -36,24 +187,43 @@ async def cluster_id_of(registry: Registry, name: str) -> str:
         )
 
 
-async def check_own_name(registry: Registry, config: NodeConfig) -> str:
-    """This data directory's identity; refuses a name under which another directory's node serves.
+async def check_own_name(registry: Registry, config: NodeConfig, store: Store) -> None:
+    """Refuses a name under which another directory's node serves.
 
     A later life of a node takes over from an earlier one. So a name that was given to two nodes by
-    mistake would make the second put the first, healthy one out of its rings. Raises `StartError`.
+    mistake would make the second put the first, healthy one out of its rings. A node that was
+    killed and has lost its disk looks the same until its lease has run out: that is waited for.
+    Raises `StartError`.
     """
-    path = Path(config.data) / IDENTITY_FILE
-    if not path.exists():
-        path.write_text(uuid.uuid4().hex)
-    identity = path.read_text()
+    life = read_life(store.disk, store.directory)
+    own = "" if life is None else life.identity
+    other: NodeRecord | None = None
     try:
-        entry = await registry.get(NODES + config.node)
+        async with asyncio.timeout(config.lease_s * LEASES_WAITED):
+            async for changes in registry.watch(NODES + config.node):
+                other = _holder(config.node, changes, other)
+                if other is None or other.extra.get("identity", own) == own:
+                    return
+    except TimeoutError:
+        assert other is not None
+        raise StartError(
+            f"node {config.node} serves at {other.address} from another data directory"
+        ) from None
     except RegistryError as error:
         raise StartError(f"registry {config.registry}: {error}") from error
-    if entry is not None:
-        other = NodeRecord.decode(config.node, entry.value)
-        if other.extra.get("identity", identity) != identity:
-            raise StartError(
-                f"node {config.node} serves at {other.address} from another data directory"
-            )
-    return identity
+
+
+def _holder(node: str, changes: Iterable[Change], before: NodeRecord | None) -> NodeRecord | None:
+    """The node that has the name after these changes. Names that only begin alike are others'."""
+    key = NODES + node
+    holder = before
+    for change in changes:
+        match change:
+            case Reset(snapshot):
+                values = [entry.value for entry in snapshot.entries if entry.key == key]
+                holder = NodeRecord.decode(node, values[0]) if values else None
+            case Changed(entry) if entry.key == key:
+                holder = NodeRecord.decode(node, entry.value)
+            case Removed(removed, _) if removed == key:
+                holder = None
+    return holder

@@ -48,7 +48,13 @@ from ringmq_node.doors.grpc.broker import BrokerService
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcPeers, GrpcSources
 from ringmq_node.doors.grpc.ring import FetchService
-from ringmq_node.identity import StartError, check_own_name, cluster_id_of
+from ringmq_node.identity import (
+    DiskIdentity,
+    StartError,
+    check_own_name,
+    cluster_id_of,
+    disk_identity,
+)
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.replica.hosting import Hosting
@@ -78,14 +84,14 @@ class Node:
         store: Store,
         *,
         cluster_id: str,
-        incarnation: int,
-        identity: str,
+        disk: DiskIdentity,
     ) -> None:
         """Listens at once, but serves nobody before `start`. Raises `StartError`."""
         self.config = config
         self.registry = registry
         self.store = store
-        self.me = MemberId(config.node, incarnation)
+        self.me = MemberId(config.node, disk.life.incarnation)
+        self._disk = disk
         # Resources that are short now, and a store that has failed; for the cluster status.
         self.alarms: set[Alarm] = set()
         self.gate = NodeGate(config.node)
@@ -97,10 +103,10 @@ class Node:
         self.group = Group(
             registry,
             node=config.node,
-            incarnation=incarnation,
+            incarnation=self.me.incarnation,
             address=self.address,
             options=_group_options(config),
-            extra={"version": version("ringmq"), "identity": identity},
+            extra={"version": version("ringmq"), "identity": disk.life.identity},
         )
         self._group_task: asyncio.Task[None] | None = None
         self.cluster = Cluster(self.group, registry, cluster_id=cluster_id, address=self.address)
@@ -111,6 +117,7 @@ class Node:
             sources=GrpcSources(self.channels, self.cluster),
             spawn=self.supervisor.spawn,
             store_failed=self._store_failed,
+            disk_is_trusted=disk.standing.is_trusted,
         )
         self.catalogue = QueueCatalogue(registry)
         self.transient = TransientQueues(registry, self.group)
@@ -209,10 +216,17 @@ class Node:
             raise StartError(f"registry {self.config.registry}: no answer") from None
         # Without a deadline: a node may have any amount of data to recover.
         await or_fatal(self.catalogue.loaded.wait())
+        await self._trust_disk()
         self.supervisor.spawn(self.transient.run(self.hosting), "transient queues")
         self.hosting.drop_leftovers(self.catalogue.records.values())
         for service in ("", *SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    async def _trust_disk(self) -> None:
+        """Every replica that an untrusted disk may lack messages of is marked by now."""
+        if not self._disk.standing.is_trusted:
+            await self._disk.record()
+            self.hosting.trust_disk()
 
     async def wait_fatal(self) -> None:
         """Raises when a part has failed that the node can't do without."""
@@ -311,15 +325,22 @@ async def make_node(config: NodeConfig) -> Node:
         raise StartError(f"registry {config.registry}: {error or 'no answer'}") from error
     store = _open_store(config, cluster_id)
     try:
-        # After the lock: an identity file is only read and made by the directory's one owner.
-        identity = await check_own_name(registry, config)
+        # Before the disk is judged: the node that has this name now may be on the right one.
+        await check_own_name(registry, config, store)
+        disk = await disk_identity(registry, store, config, incarnation)
+        if not disk.standing.is_trusted:
+            logger.error(
+                "the data directory %s is %s. Its replicas may lack confirmed messages: they begin "
+                "no ring, and fetch what is missing from the other members",
+                config.data,
+                disk.standing.value,
+            )
         return Node(
             config,
             registry,
             store,
             cluster_id=cluster_id,
-            incarnation=incarnation,
-            identity=identity,
+            disk=disk,
         )
     except BaseException:
         store.close()

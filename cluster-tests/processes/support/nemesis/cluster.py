@@ -8,6 +8,7 @@ announced it by `expect_log`. If the test has failed already, the ends of the lo
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import subprocess
 import sys
@@ -203,6 +204,22 @@ class Cluster:
             self._processes[name].kill()
         for name in names:
             self._processes[name].wait(10)
+
+    def lose_disk(self, name: str) -> None:
+        """The data directory of a node that is down is empty from now on."""
+        assert not self.is_running(name)
+        shutil.rmtree(self.data(name))
+
+    def copy_disk(self, name: str) -> Path:
+        """A copy of a data directory, as it is at this moment."""
+        copy = self.folder / f"{name}.copy"
+        shutil.copytree(self.data(name), copy)
+        return copy
+
+    def restore_disk(self, name: str, copy: Path) -> None:
+        """Puts a copy in the place of the data directory of a node that is down."""
+        self.lose_disk(name)
+        shutil.copytree(copy, self.data(name))
 
     def pause(self, name: str) -> None:
         """SIGSTOP: its connections stay open, and nothing answers on them."""

@@ -36,15 +36,20 @@ class Hosting:
         sources: Sources,
         spawn: Spawn,
         store_failed: Callable[[StoreError], None],
+        disk_is_trusted: bool,
     ) -> None:
-        """`spawn` starts a task whose failure is the node's. `store_failed` is told once of an
-        error after which nothing may be promised any more."""
+        """`disk_is_trusted`: every message that this node has confirmed is on its disk.
+
+        `spawn` starts a task whose failure is the node's. `store_failed` is told once of an error
+        after which nothing may be promised any more.
+        """
         self.replicas: dict[str, Replica] = {}
         self.sources = sources
         self._store = store
         self._group = group
         self._spawn = spawn
         self._store_failed = store_failed
+        self._disk_is_trusted = disk_is_trusted
         self._opens = True
         self._closed = False
 
@@ -88,7 +93,12 @@ class Hosting:
 
     def _open(self, record: QueueRecord) -> None:
         try:
-            store = self._store.open_queue(record.id, durable=record.durable, label=record.name)
+            store = self._store.open_queue(
+                record.id,
+                durable=record.durable,
+                label=record.name,
+                partial=not self._disk_is_trusted,
+            )
         except StoreError as error:
             self._store_failed(error)
             return
@@ -98,8 +108,9 @@ class Hosting:
         # Missing bodies don't make the log less whole: every op is there, and the bodies are
         # fetched from members that have them (docs/decisions/0014-damage-is-repaired-in-place.md).
         # A transient queue has nothing on disk. This replica has to fetch its state, and may
-        # never begin the ring again from nothing.
-        whole = record.durable and not store.damaged
+        # never begin the ring again from nothing. The same holds for one on a disk that was lost
+        # or restored, until the ring has counted it as synchronised.
+        whole = record.durable and not store.damaged and not store.partial
         replica.attach(self._group.open(record.id, replica, log, log_is_whole=whole))
         self.replicas[record.id] = replica
         replica.ring.want(True)
@@ -132,6 +143,10 @@ class Hosting:
         for queue_id in self._store.queue_names():
             if queue_id not in known:
                 self._store.delete_queue(queue_id)
+
+    def trust_disk(self) -> None:
+        """Every replica of a disk that wasn't trusted has been opened, and marked as partial."""
+        self._disk_is_trusted = True
 
     def stop_opening(self) -> None:
         """The node stops: a replica that is opened now would join rings only to leave them."""

@@ -146,8 +146,17 @@ class Replica:
             self._end_mastership(Reason.NOT_MASTER)
         if role is Role.OUTSIDE:
             self._stop_joining()
+        if self.ring.me in view.synced:
+            self._mark_whole()
         self._repair.view_changed(active=role in (Role.MASTER, Role.MIRROR))
         self._changed.notify()
+
+    def _mark_whole(self) -> None:
+        """The ring counts this replica as synchronised: it may begin the ring from its disk."""
+        try:
+            self.store.mark_whole()
+        except StoreError as error:
+            self._host.store_failed(error)
 
     def start_catch_up(self, number: int, source: MemberId) -> None:
         self._stop_joining()

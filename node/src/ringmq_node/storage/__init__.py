@@ -6,6 +6,7 @@ bytes look, `disk` how the disk is touched, `messages` the message stores of lar
 """
 
 from ringmq_node.storage.disk.disk import Disk, FileDisk
+from ringmq_node.storage.disk.life import StoreLife
 from ringmq_node.storage.errors import (
     CorruptError,
     CorruptionReport,
@@ -35,6 +36,7 @@ __all__ = [
     "StoreClosedError",
     "StoreError",
     "StoreFailedError",
+    "StoreLife",
     "StoreLimits",
     "StoreStatistics",
     "UnsupportedFormatError",

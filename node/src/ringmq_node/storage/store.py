@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ringmq_node.storage.background import Background
@@ -157,14 +158,17 @@ class Store:
         """All queues of the directory, opened or not."""
         return sorted(self._folders)
 
-    def open_queue(self, queue: str, *, durable: bool = True, label: str = "") -> QueueStore:
+    def open_queue(
+        self, queue: str, *, durable: bool = True, label: str = "", partial: bool = False
+    ) -> QueueStore:
         """The queue, new or recovered; the same object if it is open already.
 
         Blocks: a new queue is synced, which takes about a millisecond; of an old one the journals
         and the headers of segments are read. A queue that isn't `durable` is always new and empty,
         whatever was under its name before, and nothing of it is synced. `label` is the name that
-        people use. Raises `StoreFailedError`, `UnsupportedFormatError`, or `ValueError` for a name
-        that isn't legal.
+        people use. `partial`: the replica may lack confirmed messages, and that is remembered on
+        disk until `QueueStore.mark_whole`. Raises `StoreFailedError`, `UnsupportedFormatError`, or
+        `ValueError` for a name that isn't legal.
         """
         opened = self._queues.get(queue)
         if opened is not None:
@@ -173,7 +177,7 @@ class Store:
         self.check_writable()
         if not durable and queue in self._folders:
             self.delete_queue(queue)
-        try:
+        with self._failing():
             # A deleted queue of this name may still have its folder, until its threads are done.
             self._deletions.wait(queue)
             folder = self._folders.get(queue)
@@ -181,16 +185,18 @@ class Store:
             if folder is None:
                 create = folders.create_folder if durable else folders.create_transient_folder
                 folder = create(self.disk, self.directory, queue)
+            if partial and durable:
+                # Before the first journal, and so before anything that a later life could take
+                # for a whole log.
+                folders.mark_partial(self.disk, folder, "the disk was lost or restored")
             found = recover(self.disk, folder, self._persistent.share, self._persistent.lost)
             opened = QueueStore(queue, folder, self, found, durable=durable)
+            opened.partial = durable and folders.is_partial(self.disk, folder)
             if new and durable:
                 # A folder without a journal is removed by the next start, and the caller is about
                 # to tell others that the queue exists.
                 self._commit.commit_new(opened)
             folders.keep_label(self.disk, folder, label)
-        except OSError as error:
-            failure = self.fail(error)
-            raise failure from error
         self._folders[queue] = folder
         self._queues[queue] = opened
         self._memory.opened(opened)
@@ -201,6 +207,12 @@ class Store:
         for report in opened.corruptions[:REPORTS_LOGGED_MAX]:
             logger.error("queue %r: %s", queue, report)
         return opened
+
+    def mark_whole(self, queue: QueueStore) -> None:
+        """The queue is partial no more. Blocks for a sync; raises `StoreFailedError`."""
+        self.check_writable()
+        with self._failing():
+            folders.mark_whole(self.disk, queue.directory)
 
     def delete_queue(self, queue: str) -> None:
         """Removes a queue and all its messages. Blocks for a sync.
@@ -213,7 +225,7 @@ class Store:
         folder = self._folders.pop(queue)
         self._unopened.discard(folder.name)
         opened = self._queues.pop(queue, None)
-        try:
+        with self._failing():
             if opened is None:
                 self._deletions.remove(folder, (), durable=True)
             else:
@@ -222,8 +234,6 @@ class Store:
                 self._active.pop(opened, None)
                 self._memory.forget(opened)
                 self._deletions.delete(opened, folder)
-        except OSError as error:
-            raise self.fail(error) from error
         self._collect_if_known()
 
     def _tasks_of(self, queue: QueueStore) -> list[Task]:
@@ -464,6 +474,14 @@ class Store:
     def _report_durable(self, queue: QueueStore) -> None:
         # `on_durable` may have been set, or changed, since the call was scheduled.
         self.on_durable(queue)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """An error of the disk in here fails the store."""
+        try:
+            yield
+        except OSError as error:
+            raise self.fail(error) from error
 
     def fail(self, error: Exception) -> StoreFailedError:
         """Closes the store for writes. Returns the failure that is raised from now on."""

@@ -20,8 +20,10 @@ from ringmq_node.storage.format.formats import (
     MESSAGE_FILE,
     QUEUE_LABEL,
     QUEUE_NAME,
+    QUEUE_PARTIAL,
     RELOCATION_MAP,
     SEGMENT,
+    STORE_LIFE,
     STORE_META,
     Format,
 )
@@ -38,8 +40,10 @@ MAGICS = {
     MESSAGE_FILE: b"RINGMQ-B",
     RELOCATION_MAP: b"RINGMQ-R",
     STORE_META: b"RINGMQ-M",
+    STORE_LIFE: b"RINGMQ-I",
     QUEUE_NAME: b"RINGMQ-N",
     QUEUE_LABEL: b"RINGMQ-L",
+    QUEUE_PARTIAL: b"RINGMQ-P",
 }
 MARKER = 0x01020304
 
@@ -49,7 +53,7 @@ def of_records(format: Format) -> bytes:
 
 
 def of_texts(format: Format) -> bytes:
-    return encode_texts(format, "one", "two" if format is STORE_META else "")
+    return encode_texts(format, "one", "two" if format in (STORE_META, STORE_LIFE) else "")
 
 
 def of_map(format: Format) -> bytes:
@@ -62,8 +66,10 @@ ENCODERS: dict[Format, Callable[[Format], bytes]] = {
     MESSAGE_FILE: of_records,
     RELOCATION_MAP: of_map,
     STORE_META: of_texts,
+    STORE_LIFE: of_texts,
     QUEUE_NAME: of_texts,
     QUEUE_LABEL: of_texts,
+    QUEUE_PARTIAL: of_texts,
 }
 
 
@@ -83,7 +89,7 @@ def of_version(format: Format, version: int) -> bytes:
     """A file that is whole, its checksum included, but for its version."""
     data = bytearray(ENCODERS[format](format))
     struct.pack_into("<H", data, 8, version)
-    if format in (STORE_META, QUEUE_NAME, QUEUE_LABEL):
+    if ENCODERS[format] is of_texts:
         struct.pack_into("<I", data, 14, zlib.crc32(data[18:], zlib.crc32(data[:14])))
     else:
         struct.pack_into("<I", data, 24, zlib.crc32(data[:24]))
@@ -127,7 +133,10 @@ def test_a_version_of_another_format_changes_nothing(format: Format) -> None:
         assert ENCODERS[format](raised)[8:10] == b"\x02\x00"
 
 
-@pytest.mark.parametrize("format", [STORE_META, QUEUE_NAME, QUEUE_LABEL], ids=lambda f: f.name)
+TEXTS = [format for format, encode in ENCODERS.items() if encode is of_texts]
+
+
+@pytest.mark.parametrize("format", TEXTS, ids=lambda format: format.name)
 def test_a_flipped_bit_in_the_version_is_damage(format: Format) -> None:
     data = bytearray(ENCODERS[format](format))
     data[8] ^= 2

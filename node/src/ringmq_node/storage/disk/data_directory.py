@@ -5,12 +5,13 @@
     queues/H/         one folder per queue, H from the queue's name
         queue.name    the name
         queue.label   the name that people use, if that is another one
+        queue.partial this replica may lack confirmed messages; removed once it is synchronised
         ...           journals and segments: see `format.queue_folder`
     queues/H.N.gone/  a deleted queue, about to be removed
     queues/H.transient/  the segments of a transient queue, and its `queue.name`; only the process
                       that made it can use it, so every start removes it
 
-The bytes of the three small files are in `format.texts`. A folder's name is the first 32
+The bytes of the small files are in `format.texts`. A folder's name is the first 32
 hexadecimal digits of the SHA-256 of the queue's name: any name of 1 to 255 bytes is legal, and
 few file systems take them all. Nodes call a queue by its id; the label is for people who look at
 a directory. Nothing depends on it: it isn't synced, and a wrong or damaged label is written anew
@@ -33,7 +34,12 @@ from ringmq_node.storage.errors import (
     DirectoryInUseError,
     ForeignDirectoryError,
 )
-from ringmq_node.storage.format.formats import QUEUE_LABEL, QUEUE_NAME, STORE_META
+from ringmq_node.storage.format.formats import (
+    QUEUE_LABEL,
+    QUEUE_NAME,
+    QUEUE_PARTIAL,
+    STORE_META,
+)
 from ringmq_node.storage.format.texts import decode_texts, encode_texts
 
 logger = logging.getLogger(__name__)
@@ -44,6 +50,9 @@ QUEUES_NAME = "queues"
 MESSAGES_NAME = "messages"
 NAME_NAME = "queue.name"
 LABEL_NAME = "queue.label"
+PARTIAL_NAME = "queue.partial"
+# The files that a folder may have before its first journal is made.
+TEXT_NAMES = frozenset({NAME_NAME, LABEL_NAME, PARTIAL_NAME})
 GONE_SUFFIX = ".gone"
 TRANSIENT_SUFFIX = ".transient"
 # The suffixes of folders that a start removes.
@@ -142,7 +151,7 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
         texts = decode_texts(QUEUE_NAME, path, disk.read(path, 0, size)) if size else None
         if texts is not None and folder_name(texts[0]) == name:
             queues[texts[0]] = folder
-        elif files.keys() <= {NAME_NAME, LABEL_NAME}:
+        elif files.keys() <= TEXT_NAMES:
             # The name is synced before the first journal is made. So this queue never had one: its
             # creation was cut short, and was reported to nobody.
             remove_folder(disk, folder)
@@ -197,6 +206,24 @@ def keep_label(disk: Disk, folder: Path, label: str) -> None:
     except OSError as error:
         # The disk may be full, for example. Nothing depends on the label.
         logger.warning("%s: the queue's label %r is not kept: %s", folder, label, error)
+
+
+def is_partial(disk: Disk, folder: Path) -> bool:
+    """Whether the replica may lack confirmed messages. Only the file's presence counts."""
+    return PARTIAL_NAME in disk.list(folder)
+
+
+def mark_partial(disk: Disk, folder: Path, reason: str) -> None:
+    """Marks the replica as partial, durably. Raises `OSError`."""
+    if not is_partial(disk, folder):
+        disk.write(folder / PARTIAL_NAME, 0, [encode_texts(QUEUE_PARTIAL, reason)], sync=True)
+        disk.sync(folder)
+
+
+def mark_whole(disk: Disk, folder: Path) -> None:
+    """Removes the mark, durably. Raises `OSError`."""
+    disk.remove(folder / PARTIAL_NAME)
+    disk.sync(folder)
 
 
 def remove_folder(disk: Disk, folder: Path) -> None:

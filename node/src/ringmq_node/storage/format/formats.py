@@ -41,7 +41,9 @@ MESSAGE_FILE: Final = Format("message store file", b"RINGMQ-B", 1)
 RELOCATION_MAP: Final = Format("relocation map", b"RINGMQ-R", 1)
 STORE_META: Final = Format("store.meta", b"RINGMQ-M", 1)
 QUEUE_NAME: Final = Format("queue.name", b"RINGMQ-N", 1)
+STORE_LIFE: Final = Format("store.life", b"RINGMQ-I", 1)
 QUEUE_LABEL: Final = Format("queue.label", b"RINGMQ-L", 1)
+QUEUE_PARTIAL: Final = Format("queue.partial", b"RINGMQ-P", 1)
 
 FORMATS: Final = (
     JOURNAL,
@@ -49,6 +51,8 @@ FORMATS: Final = (
     MESSAGE_FILE,
     RELOCATION_MAP,
     STORE_META,
+    STORE_LIFE,
     QUEUE_NAME,
     QUEUE_LABEL,
+    QUEUE_PARTIAL,
 )

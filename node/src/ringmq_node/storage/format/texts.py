@@ -1,10 +1,11 @@
-"""Small files of one or two texts: `store.meta`, `queue.name` and `queue.label`.
+"""Small files of one or two texts: `store.meta`, `store.life`, `queue.name`, and others.
 
     magic      8 bytes   by format: see `formats`
     version    u16       by format
-    sizes      u16 x 2   of the two texts, in bytes; the second is 0 in a name and in a label
+    sizes      u16 x 2   of the two texts, in bytes; the second is 0 if there is only one
     crc        u32       of all the other bytes
-    texts      UTF-8     store.meta: cluster id, node | queue.name: name | queue.label: label
+    texts      UTF-8     store.meta: cluster id, node | store.life: identity, incarnation
+                         queue.name: name | queue.label: label | queue.partial: the reason
 
 Little endian.
 """

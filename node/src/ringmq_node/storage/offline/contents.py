@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ringmq_node.storage.disk import data_directory as folders
+from ringmq_node.storage.disk import life
 from ringmq_node.storage.errors import StoreError, UnsupportedFormatError
 from ringmq_node.storage.format.formats import QUEUE_LABEL, QUEUE_NAME, STORE_META, Format
 from ringmq_node.storage.format.queue_folder import BAD_SUFFIX, NEW_SUFFIX
@@ -19,11 +20,11 @@ from ringmq_node.storage.offline.queues import QueueFolder
 PERSISTENT_NAME = "persistent"
 TRANSIENT_NAME = "transient"
 
-# No `store.meta`, `queue.name` or `queue.label` is longer.
+# No file of texts is longer.
 _TEXTS_BYTES_MAX = 1 << 18
-_NAMES = frozenset({folders.NAME_NAME, folders.LABEL_NAME})
+_NAMES = folders.TEXT_NAMES
 # Of the node, beside the store.
-_OTHER_NAMES = frozenset({folders.LOCK_NAME, folders.META_NAME, "identity"})
+_OTHER_NAMES = frozenset({folders.LOCK_NAME, folders.META_NAME, life.LIFE_NAME})
 
 
 class NotADataDirectoryError(StoreError):

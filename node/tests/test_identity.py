@@ -1,0 +1,69 @@
+"""Whether a node's disk is the one that it used last, and what is recorded of it when."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from loops import run
+from node.tests.nodes import lone_node
+
+from ringmq_node.identity import DiskStanding, judge_disk, registered_store
+from ringmq_node.storage import StoreLife
+from ringmq_node.storage.disk.disk import FileDisk
+from ringmq_node.storage.disk.life import LIFE_NAME, read_life, write_life
+
+
+@pytest.mark.parametrize(
+    ("own", "registered", "standing"),
+    [
+        (None, None, DiskStanding.NEW),
+        (StoreLife("x", 3), None, DiskStanding.NEW),
+        (StoreLife("x", 3), StoreLife("x", 3), DiskStanding.SAME),
+        # It ended between the two records of its last life.
+        (StoreLife("x", 4), StoreLife("x", 3), DiskStanding.SAME),
+        (StoreLife("x", 2), StoreLife("x", 3), DiskStanding.RESTORED),
+        (StoreLife("y", 3), StoreLife("x", 3), DiskStanding.LOST),
+        (StoreLife("y", 9), StoreLife("x", 3), DiskStanding.LOST),
+        (None, StoreLife("x", 3), DiskStanding.LOST),
+    ],
+)
+def test_a_disk_is_trusted_if_it_has_every_life_that_the_registry_knows(
+    own: StoreLife | None, registered: StoreLife | None, standing: DiskStanding
+) -> None:
+    assert judge_disk(own, registered) is standing
+    assert standing.is_trusted == (standing in (DiskStanding.NEW, DiskStanding.SAME))
+
+
+def test_a_life_is_read_as_written(tmp_path: Path) -> None:
+    disk = FileDisk()
+    try:
+        assert read_life(disk, tmp_path) is None
+        for life in (StoreLife("abc", 1), StoreLife("abc", 12)):
+            write_life(disk, tmp_path, life)
+            assert read_life(disk, tmp_path) == life
+        path = tmp_path / LIFE_NAME
+        damaged = bytearray(path.read_bytes())
+        damaged[-1] ^= 1
+        path.write_bytes(damaged)
+        assert read_life(disk, tmp_path) is None
+    finally:
+        disk.close()
+
+
+def test_a_new_life_is_recorded_before_the_node_starts(tmp_path: Path) -> None:
+    """Else a copy of the disk, taken of the life before, could pass for it."""
+
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            node = await lone_node(tmp_path)
+            try:
+                registered = (await registered_store(node.registry, "a")).life
+                assert registered is not None
+                assert registered == read_life(node.store.disk, node.store.directory)
+                assert registered.incarnation == node.me.incarnation
+            finally:
+                await node.stop()
+
+    run(main())
