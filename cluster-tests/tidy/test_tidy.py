@@ -80,9 +80,6 @@ SAME_NOTION = {
     "DiskFullError",
     "StoreFailedError",
 }
-# Being mended; each of these lists only shrinks.
-NAMES_TO_MEND = {"Node", "Replica"}
-MODULES_TO_SPLIT = {"sqlite_store.py"}
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 500
 
@@ -286,14 +283,13 @@ def test_a_class_name_has_one_meaning() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(name_of(path))
     twice = {name: paths for name, paths in places.items() if len(paths) > 1}
-    allowed = SAME_NOTION | NAMES_TO_MEND
-    assert {name: paths for name, paths in twice.items() if name not in allowed} == {}
+    assert {name: paths for name, paths in twice.items() if name not in SAME_NOTION} == {}
 
 
 def test_modules_are_short() -> None:
     lines = {name_of(path): path.read_text().count("\n") for path in ALL_SOURCES}
     long = {name: count for name, count in lines.items() if count > MODULE_LINES_MAX}
-    assert {name for name in long if Path(name).name not in MODULES_TO_SPLIT} == set()
+    assert long == {}
 
 
 @pytest.mark.parametrize("path", ALL_SOURCES, ids=name_of)

@@ -22,7 +22,7 @@ from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.replica import Replica
-from ringmq_node.storage import Store, StoreError
+from ringmq_node.storage import QueueStore, Store, StoreError
 
 ME, NEXT, LAST = (MemberId(name, 1) for name in ("a", "b", "c"))
 
@@ -128,6 +128,9 @@ class PlayedHost:
 
     def store_failed(self, error: StoreError) -> None:
         self.failures.append(error)
+
+    def mark_whole(self, store: QueueStore) -> None:
+        self.store.mark_whole(store)
 
     async def sync_store(self) -> None:
         await self.store.sync()

@@ -61,6 +61,12 @@ class Hosting:
     def store_failed(self, error: StoreError) -> None:
         self._store_failed(error)
 
+    def mark_whole(self, store: QueueStore) -> None:
+        try:
+            self._store.mark_whole(store)
+        except StoreError as error:
+            self._store_failed(error)
+
     async def sync_store(self) -> None:
         await self._store.sync()
 

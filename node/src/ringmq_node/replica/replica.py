@@ -55,6 +55,10 @@ class ReplicaHost(Protocol):
         """The store can't be trusted any more; the node leaves its rings."""
         ...
 
+    def mark_whole(self, store: QueueStore) -> None:
+        """The ring counts this replica as synchronised."""
+        ...
+
     async def sync_store(self) -> None:
         """Returns when everything that the store was given before is on disk."""
         ...
@@ -147,16 +151,10 @@ class Replica:
         if role is Role.OUTSIDE:
             self._stop_joining()
         if self.ring.me in view.synced:
-            self._mark_whole()
+            # From now on it may begin the ring again from its disk.
+            self._host.mark_whole(self.store)
         self._repair.view_changed(active=role in (Role.MASTER, Role.MIRROR))
         self._changed.notify()
-
-    def _mark_whole(self) -> None:
-        """The ring counts this replica as synchronised: it may begin the ring from its disk."""
-        try:
-            self.store.mark_whole()
-        except StoreError as error:
-            self._host.store_failed(error)
 
     def start_catch_up(self, number: int, source: MemberId) -> None:
         self._stop_joining()

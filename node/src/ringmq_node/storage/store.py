@@ -167,7 +167,7 @@ class Store:
         and the headers of segments are read. A queue that isn't `durable` is always new and empty,
         whatever was under its name before, and nothing of it is synced. `label` is the name that
         people use. `partial`: the replica may lack confirmed messages, and that is remembered on
-        disk until `QueueStore.mark_whole`. Raises `StoreFailedError`, `UnsupportedFormatError`, or
+        disk until `mark_whole`. Raises `StoreFailedError`, `UnsupportedFormatError`, or
         `ValueError` for a name that isn't legal.
         """
         opened = self._queues.get(queue)
@@ -209,10 +209,15 @@ class Store:
         return opened
 
     def mark_whole(self, queue: QueueStore) -> None:
-        """The queue is partial no more. Blocks for a sync; raises `StoreFailedError`."""
-        self.check_writable()
-        with self._failing():
-            folders.mark_whole(self.disk, queue.directory)
+        """The ring counts this replica as synchronised: it lacks no confirmed message any more.
+
+        Blocks for a sync if the replica was partial. Raises `StoreFailedError`.
+        """
+        if queue.partial:
+            self.check_writable()
+            with self._failing():
+                folders.mark_whole(self.disk, queue.directory)
+            queue.partial = False
 
     def delete_queue(self, queue: str) -> None:
         """Removes a queue and all its messages. Blocks for a sync.

@@ -55,9 +55,6 @@ class QueueHost(PagerHost, ReadAheadHost, Protocol):
     def check_writable(self) -> None:
         """Raises `StoreFailedError` if nothing can be written any more."""
 
-    def mark_whole(self, queue: QueueStore) -> None:
-        """The queue is partial no more. Blocks; raises `StoreFailedError`."""
-
     def mark_dirty(self, queue: QueueStore) -> None:
         """The queue has something for the next round."""
 
@@ -111,7 +108,7 @@ class QueueStore:
         # Ops were lost on disk and the state is a guess; until the next `install`.
         self.damaged = found.damaged
         self.torn_bytes = found.torn_bytes
-        # This replica may lack confirmed messages: set by the store, see `mark_whole`.
+        # This replica may lack confirmed messages; see `Store.mark_whole`.
         self.partial = False
         # Called on the loop when somebody has found bodies of live messages damaged. They are
         # `missing` from then on. The reader who has found them is still in the middle of its work.
@@ -165,12 +162,6 @@ class QueueStore:
     def fills_durable(self) -> bool:
         """Whether all that was given to `fill` so far is synced."""
         return self._fills == self._fills_durable
-
-    def mark_whole(self) -> None:
-        """The ring counts this replica as synchronised. Blocks; raises `StoreFailedError`."""
-        if self.partial:
-            self._host.mark_whole(self)
-            self.partial = False
 
     def begin_epoch(self, epoch: int) -> None:
         """The ops from here on are of `epoch`."""
