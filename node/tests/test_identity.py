@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from loops import run
 from node.tests.nodes import lone_node
 
-from ringmq_node.identity import DiskStanding, judge_disk, registered_store
-from ringmq_node.storage import StoreLife
+from ringmq_gm.nodes import NODES, NodeRecord
+from ringmq_gm.registry.base import Delete, Put, Registry
+from ringmq_gm.registry.url import open_registry
+from ringmq_node.config import NodeConfig
+from ringmq_node.identity import (
+    DiskStanding,
+    StartError,
+    check_own_name,
+    judge_disk,
+    registered_store,
+)
+from ringmq_node.storage import Store, StoreLife
 from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.disk.life import LIFE_NAME, read_life, write_life
 
@@ -50,6 +61,49 @@ def test_a_life_is_read_as_written(tmp_path: Path) -> None:
         assert read_life(disk, tmp_path) is None
     finally:
         disk.close()
+
+
+def holding(
+    registry: Registry, folder: Path, work: Callable[[NodeConfig, Store], Awaitable[None]]
+) -> None:
+    """Another data directory's node a is registered, without a lease that could run out."""
+
+    async def main() -> None:
+        other = NodeRecord("a", 1, "127.0.0.1:1", {"identity": "another"})
+        await registry.commit([], [Put(NODES + "a", other.encode())])
+        config = NodeConfig("a", "sqlite:///unused", str(folder / "data"), lease_s=0.2)
+        store = Store.open(folder / "data", cluster_id="c", node="a")
+        try:
+            async with asyncio.timeout(10):
+                await work(config, store)
+        finally:
+            store.close()
+            await registry.close()
+
+    run(main())
+
+
+def test_a_name_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    registry = open_registry(f"sqlite:///{tmp_path / 'registry.db'}")
+
+    async def work(config: NodeConfig, store: Store) -> None:
+        with pytest.raises(StartError, match="from another data directory"):
+            await check_own_name(registry, config, store)
+
+    holding(registry, tmp_path, work)
+
+
+def test_the_lease_of_a_life_that_was_killed_is_waited_for(tmp_path: Path) -> None:
+    registry = open_registry(f"sqlite:///{tmp_path / 'registry.db'}")
+
+    async def work(config: NodeConfig, store: Store) -> None:
+        checking = asyncio.create_task(check_own_name(registry, config, store))
+        await asyncio.sleep(0)
+        assert not checking.done()
+        await registry.commit([], [Delete(NODES + "a")])
+        await checking
+
+    holding(registry, tmp_path, work)
 
 
 def test_a_new_life_is_recorded_before_the_node_starts(tmp_path: Path) -> None:

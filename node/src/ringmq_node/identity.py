@@ -43,6 +43,8 @@ from ringmq_node.storage.disk.life import read_life, write_life
 CLUSTER_KEY = "cluster"
 # How long the lease of a node of the same name is waited for, in leases of ours.
 LEASES_WAITED = 1.5
+# A commit whose answer is lost, or that another process has overtaken, is tried again so often.
+RECORD_TRIES = 5
 STORES = "stores/"
 
 
@@ -117,7 +119,7 @@ class DiskIdentity:
             {"identity": self.life.identity, "incarnation": self.life.incarnation}
         ).encode()
         before = self._before
-        while True:
+        for _ in range(RECORD_TRIES):
             try:
                 revision = await self._registry.commit(
                     [Guard(self._key, before.revision)], [Put(self._key, value)]
@@ -136,6 +138,7 @@ class DiskIdentity:
                 return
             if before.life is not None and before.life.incarnation > self.life.incarnation:
                 raise StartError(f"a later life of this node has begun: {before.life}")
+        raise StartError(f"registry: this life is not recorded after {RECORD_TRIES} tries")
 
 
 async def registered_store(registry: Registry, node: str) -> RegisteredStore:
@@ -205,7 +208,8 @@ async def check_own_name(registry: Registry, config: NodeConfig, store: Store) -
                 if other is None or other.extra.get("identity", own) == own:
                     return
     except TimeoutError:
-        assert other is not None
+        if other is None:
+            raise StartError(f"registry {config.registry}: no answer") from None
         raise StartError(
             f"node {config.node} serves at {other.address} from another data directory"
         ) from None

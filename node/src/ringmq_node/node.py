@@ -344,6 +344,7 @@ async def make_node(config: NodeConfig) -> Node:
         )
     except BaseException:
         store.close()
+        await registry.close()
         raise
 
 
