@@ -31,6 +31,7 @@ from nemesis.network import Network
 from nemesis.oracle import Delivered
 from nemesis.workload import Consuming, Publishing
 from ringmq.v1 import admin_pb2 as admin
+from ringmq_base.limits import GIB
 
 NODES = ("a", "b", "c")
 # In a namespace of its own, where every port is free.
@@ -346,6 +347,10 @@ class Cluster:
     async def contents(self, queue: str, *, within_s: float = 30.0) -> Delivered:
         """Everything that is in the queue, left there; it becomes redelivered."""
         wanted = (await self.info(queue)).messages_ready
-        async with self.consuming(queue, prefetch=1_000_000, ack=False) as all_of_it:
+        # Nothing is acked, so the whole queue has to fit: the node's default of 16 MiB does not do
+        # on a machine that publishes fast.
+        async with self.consuming(
+            queue, ack=False, prefetch=1_000_000, prefetch_bytes=GIB
+        ) as all_of_it:
             await all_of_it.has(wanted, within_s=within_s)
         return all_of_it.delivered

@@ -158,13 +158,19 @@ class Consuming(_Beside):
     """Consumes and acks until the block is left; `delivered` has the deliveries."""
 
     def __init__(
-        self, seeds: list[str], queue: str, *, prefetch: int = 500, ack: bool = True
+        self,
+        seeds: list[str],
+        queue: str,
+        *,
+        prefetch: int = 500,
+        prefetch_bytes: int = 0,
+        ack: bool = True,
     ) -> None:
         super().__init__(f"c{next(_tags)}")
         self.delivered = Delivered()
         self.messages = 0
         self._seeds, self._queue = seeds, queue
-        self._prefetch, self._ack = prefetch, ack
+        self._prefetch, self._prefetch_bytes, self._ack = prefetch, prefetch_bytes, ack
 
     async def __aexit__(
         self,
@@ -181,7 +187,9 @@ class Consuming(_Beside):
     async def _run(self) -> None:
         async with (
             ringmq.connect(self._seeds) as client,
-            client.consumer(self._queue, prefetch=self._prefetch) as consumer,
+            client.consumer(
+                self._queue, prefetch=self._prefetch, prefetch_bytes=self._prefetch_bytes
+            ) as consumer,
         ):
             self._open.set()
             async for batch in consumer:
