@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -119,5 +120,29 @@ def test_a_new_life_is_recorded_before_the_node_starts(tmp_path: Path) -> None:
                 assert registered.incarnation == node.me.incarnation
             finally:
                 await node.stop()
+
+    run(main())
+
+
+@pytest.mark.logs("may lack confirmed messages")
+def test_a_lost_disk_stays_untrusted_if_not_all_replicas_were_opened(tmp_path: Path) -> None:
+    """Some have no mark yet: a disk that is trusted now would make them look whole."""
+
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            first = await lone_node(tmp_path)
+            await first.stop()
+            shutil.rmtree(tmp_path / "data")
+            second = await lone_node(tmp_path)
+            try:
+                before = await registered_store(second.registry, "a")
+                second.gate.draining = True
+                await second._trust_disk()
+                assert await registered_store(second.registry, "a") == before
+                second.gate.draining = False
+                await second._trust_disk()
+                assert (await registered_store(second.registry, "a")).life != before.life
+            finally:
+                await second.stop()
 
     run(main())

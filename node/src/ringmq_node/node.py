@@ -223,8 +223,12 @@ class Node:
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     async def _trust_disk(self) -> None:
-        """Every replica that an untrusted disk may lack messages of is marked by now."""
-        if not self._disk.standing.is_trusted:
+        """Every replica that an untrusted disk may lack messages of is marked by now.
+
+        Unless the store has failed meanwhile, or the node begun to stop: then some were not even
+        opened, and the next life has to find the disk untrusted again.
+        """
+        if not self._disk.standing.is_trusted and self.gate.is_open:
             await self._disk.record()
             self.hosting.trust_disk()
 
