@@ -2,6 +2,9 @@
 
 Op 2n+1 publishes 20 messages, op 2n+2 removes the first 10 of them. Bodies begin with their
 position. Goes on where an earlier run was killed.
+
+As in a node, ops wait while too many of them are not durable. Without this limit, each round of a
+slow disk would have more to write than the round before, until the disk is full.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ LIMITS = StoreLimits(
     queue_memory_bytes_max=200_000, journal_entries_max=2_000, journal_bytes_max=400_000
 )
 BODY_BYTES = 200
+# Ops that may wait for their round.
+WINDOW = 200
 
 
 def next_op(queue: QueueStore) -> Op:
@@ -39,13 +44,25 @@ async def main(directory: Path) -> None:
     queue = store.open_queue("q")
     failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
 
+    durable = asyncio.Event()
+
     def say(queue: QueueStore) -> None:
+        durable.set()
         print("durable", queue.durable_number, flush=True)
 
     store.on_durable = say
-    store.on_failed = failed.set_result
+
+    def fail(failure: StoreError) -> None:
+        durable.set()
+        failed.set_result(failure)
+
+    store.on_failed = fail
     running = asyncio.create_task(store.run())
     while not failed.done():
+        if queue.state.last_number - queue.durable_number >= WINDOW:
+            durable.clear()
+            await durable.wait()
+            continue
         op = next_op(queue)
         queue.append(queue.state.last_number + 1, op, ops.encode(op))
         # Some ops share a round, and some are alone.

@@ -145,8 +145,14 @@ class SimulatedDisk:
         return after
 
     def files(self) -> Iterator[Path]:
-        """All files there are."""
-        return _walk(self.root, Path("/"))
+        """All files there are at this moment; the store's threads may go on changing them."""
+        with self._lock:
+            return iter([*_walk(self.root, Path("/"))])
+
+    def sizes(self) -> dict[Path, int]:
+        """The bytes of each file there is at this moment."""
+        with self._lock:
+            return {path: len(self._file(path).data) for path in _walk(self.root, Path("/"))}
 
     def content(self, path: Path) -> bytearray:
         """The bytes of a file, to be damaged in place."""

@@ -50,8 +50,8 @@ class SlowSegments(SimulatedDisk):
 
     def sealed_bytes(self) -> int:
         return sum(
-            len(self.content(path))
-            for path in self.files()
+            size_bytes
+            for path, size_bytes in self.sizes().items()
             if path.suffix == ".jif" and path.stem != "journal"
         )
 
