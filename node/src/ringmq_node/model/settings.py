@@ -1,12 +1,13 @@
-"""The limits that the broker enforces for every door, and the times that streams keep.
+"""The limits that the broker enforces for every door, and what policies decide for one replica.
 
-A door tells them to its clients where its protocol can (the gRPC door in `PublishOpened`), but the
-broker checks them: a client that ignores them is refused at every door.
+A door tells the limits to its clients where its protocol can (the gRPC door in `PublishOpened`),
+but the broker checks them: a client that ignores them is refused at every door.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from ringmq_base.limits import GIB, KIB, MIB
@@ -36,3 +37,24 @@ class BrokerSettings:
     # Encoded properties of one message.
     properties_bytes_max: int = 128 * KIB
     heartbeat_s: float = 1.0
+
+
+class SyncMode(Enum):
+    """When a replica that lacks messages fetches them. The values are those of policies."""
+
+    AUTOMATIC = "automatic"
+    MANUAL = "manual"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSettings:
+    """How a replica that joins its ring gets what it lacks, as the queue's policies decide.
+
+    `MANUAL`: it takes the ops that come, and fetches the earlier ones only when an operator asks
+    for it. Without that it is synchronised once it lacks nothing any more, because everything from
+    before it joined has been consumed.
+    """
+
+    mode: SyncMode = SyncMode.AUTOMATIC
+    # Bytes of bodies fetched per second, by one replica; None: as fast as both ends can.
+    rate_bytes_max: int | None = None

@@ -28,6 +28,7 @@ from ringmq_gm import MemberId, Ring, RingClosedError, RingFailedError, Role, Vi
 from ringmq_node.model.info import QueueCondition
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.records import QueueMode, QueueRecord
+from ringmq_node.model.settings import SyncSettings
 from ringmq_node.queue import ops
 from ringmq_node.queue.ops import Op, Publish, Requeue
 from ringmq_node.replica.fetching import Fetched, Sources
@@ -72,6 +73,8 @@ class Replica:
     def __init__(self, record: QueueRecord, store: QueueStore, host: ReplicaHost) -> None:
         self.record = record
         self.store = store
+        # As the queue's policies have it now; the default until they have been read.
+        self.sync_settings = SyncSettings()
         # None while this replica serves nobody: another member is master, or this one is still
         # taking over.
         self.mastership: Mastership | None = None
@@ -99,6 +102,10 @@ class Replica:
         if record.mode is not before.mode:
             self.store.set_lazy(record.mode is QueueMode.LAZY)
             logger.info("queue %s: mode %s", record.name, record.mode.value)
+
+    def configure(self, settings: SyncSettings) -> None:
+        """Takes over what the queue's policies say now, changed or not."""
+        self.sync_settings = settings
 
     @property
     def view(self) -> View:
