@@ -9,6 +9,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
+
+# The faults are shared with the tests of real clusters; pytest has this folder on its path.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 
 from ringsim.simulator.runs import replay, run_many
 from ringsim.simulator.story import shortened

@@ -8,19 +8,18 @@ from __future__ import annotations
 import random
 
 import pytest
-from ringsim.simulator.course import Course
-from ringsim.simulator.faults import (
+from faults.vocabulary import (
     Block,
     Crash,
     DiskCutUnseen,
     DiskLost,
     DiskRestored,
     Fault,
-    Publish,
     RegistryCut,
-    Scenario,
 )
+from ringsim.simulator.course import Course
 from ringsim.simulator.runs import run_scenario
+from ringsim.simulator.scenarios import Publish, Scenario
 from ringsim.simulator.world import World
 
 DELAYS = range(8)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from itertools import chain
 
 import pytest
-from ringsim import mutations
-from ringsim.explorer.search import Explorer
-from ringsim.explorer.states import Case, ExploredError
-from ringsim.simulator.faults import (
+from faults.vocabulary import (
     Block,
     BreakLink,
     Crash,
     DiskCutUnseen,
     Promote,
-    Publish,
     RegistryCut,
     RegistryOutage,
-    Scenario,
 )
+from ringsim import mutations
+from ringsim.explorer.search import Explorer
+from ringsim.explorer.states import Case, ExploredError
 from ringsim.simulator.runs import failures_of, run_scenario
+from ringsim.simulator.scenarios import Publish, Scenario
 
 from ringmq_gm.core.member import RingMember
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from faults.vocabulary import ends_at
+
 from ringmq_gm.core.events import Multicast
 from ringsim.simulator.application import BrokenInvariantError, LogEntry
-from ringsim.simulator.faults import Publish, ends_at
 from ringsim.simulator.nemesis import Nemesis
+from ringsim.simulator.scenarios import Publish
 from ringsim.simulator.world import World
 
 # Once all faults are mended, the ring has so long to become whole.

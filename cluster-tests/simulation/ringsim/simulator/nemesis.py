@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from ringmq_gm.core.events import PeerStalled, PromotionAsked, Role
-from ringmq_gm.core.member import RingMember
-from ringsim.simulator.application import LogEntry
-from ringsim.simulator.faults import (
+from faults.vocabulary import (
+    BitFlips,
     Block,
     BreakLink,
     Crash,
@@ -13,16 +11,23 @@ from ringsim.simulator.faults import (
     DiskLost,
     DiskRestored,
     Fault,
+    Flap,
+    FullDisk,
     Pause,
     PowerCut,
     Promote,
     RegistryCut,
     RegistryFlaky,
     RegistryOutage,
+    Restart,
     SlowDisk,
     SlowNetwork,
     Stall,
 )
+
+from ringmq_gm.core.events import PeerStalled, PromotionAsked, Role
+from ringmq_gm.core.member import RingMember
+from ringsim.simulator.application import LogEntry
 from ringsim.simulator.machines import Machine
 from ringsim.simulator.network import RING_TIMEOUT_S
 from ringsim.simulator.world import World
@@ -66,6 +71,10 @@ class Nemesis:
                 self._pause(machines[name], for_s)
             case Block():
                 self._block(fault)
+            case Flap(_, sources, targets, period_s, for_s):
+                for turn in range(int(for_s / (2 * period_s))):
+                    cut = Block(0.0, sources, targets, both_ways=True, for_s=period_s)
+                    clock.after(2 * period_s * turn, self._block, cut)
             case BreakLink(_, one, two):
                 network.break_between(one, two)
             case SlowNetwork(_, one, two, delay_s, for_s):
@@ -87,6 +96,8 @@ class Nemesis:
                 self._stall(name)
             case Promote(_, name):
                 self._promote(name)
+            case BitFlips() | FullDisk() | Restart():
+                raise ValueError(f"only a real cluster has this fault: {fault}")
 
     def heal(self) -> None:
         """Mends all that is still broken, and starts every process that is down."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from ringmq_gm.core.member import RingMember
 from ringsim.processes import over_all
 from ringsim.simulator.course import Course
-from ringsim.simulator.faults import Scenario, scenario_of
+from ringsim.simulator.scenarios import Scenario, scenario_of
 from ringsim.simulator.story import shortened
 from ringsim.simulator.world import MakeMember, World
 

@@ -13,9 +13,9 @@ from ringmq_gm.core.events import CaughtUp, Persisted
 from ringmq_gm.core.member import RingMember
 from ringsim.simulator.application import LogApplication, LogEntry
 from ringsim.simulator.clock import Clock
-from ringsim.simulator.faults import Latencies
 from ringsim.simulator.machines import Give, Machine, Machines
 from ringsim.simulator.network import Network
+from ringsim.simulator.scenarios import Latencies
 
 
 class SlowWork:

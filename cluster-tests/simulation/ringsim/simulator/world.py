@@ -32,11 +32,11 @@ from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import View, first_view
 from ringsim.simulator.application import LogApplication
 from ringsim.simulator.clock import Clock
-from ringsim.simulator.faults import Scenario
 from ringsim.simulator.machines import Machine
 from ringsim.simulator.network import Network
 from ringsim.simulator.oracle import Oracle
 from ringsim.simulator.registry import VirtualRegistry
+from ringsim.simulator.scenarios import Scenario
 from ringsim.simulator.slow_work import SlowWork
 
 RING = "r"

@@ -1,6 +1,6 @@
-"""The faults of a run, as data: written by hand, or drawn from a seed.
+"""Scenarios of simulated rings, written by hand or drawn from a seed.
 
-Times are in seconds of virtual time. A fault that lasts ends by itself; a run ends by mending
+The faults themselves are in `cluster-tests/support/faults/vocabulary.py`. A run ends by mending
 every fault that still lasts (`Nemesis.heal`).
 """
 
@@ -9,180 +9,25 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """The process dies; ops that had not been synced may be lost or torn. With `after_effects`
-    it dies in the next step that has more effects than that, between two of them."""
-
-    at: float
-    node: str
-    down_s: float
-    after_effects: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DiskLost:
-    """A crash, or one that has happened already; the process comes back with an empty disk. The
-    application notices, and says that its log isn't whole."""
-
-    at: float
-    node: str
-    down_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class DiskRestored:
-    """The same, with a copy of the disk that was made at `at`, `age_s` before the crash."""
-
-    at: float
-    node: str
-    age_s: float
-    down_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class DiskCutUnseen:
-    """The same, and of the log only the first part is left, `kept` of 1. Nobody notices: the
-    application says that its log is whole. One node in a run may have this."""
-
-    at: float
-    node: str
-    kept: float
-    down_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class PowerCut:
-    """All processes die at once and start again, each after a part of `down_s`."""
-
-    at: float
-    down_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """The process stands still (a debugger, a stopped machine), then goes on."""
-
-    at: float
-    node: str
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Nothing gets from any of `sources` to any of `targets`. In both directions it is a
-    partition, complete or partial; in one, a one-way loss."""
-
-    at: float
-    sources: tuple[str, ...]
-    targets: tuple[str, ...]
-    both_ways: bool
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class BreakLink:
-    """The connection of two nodes breaks, and is opened again."""
-
-    at: float
-    node: str
-    other: str
-
-
-@dataclass(frozen=True, slots=True)
-class SlowNetwork:
-    """Frames between two nodes take `delay_s` more."""
-
-    at: float
-    node: str
-    other: str
-    delay_s: float
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class SlowDisk:
-    """Each sync of a node takes `delay_s` more."""
-
-    at: float
-    node: str
-    delay_s: float
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryCut:
-    """A node can't reach the registry; the others can."""
-
-    at: float
-    node: str
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryOutage:
-    """No node can. With `leases_lapse` every lease has run out when the registry is back."""
-
-    at: float
-    for_s: float
-    leases_lapse: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryFlaky:
-    """Requests or answers get lost, or a request takes effect long after its caller gave up."""
-
-    at: float
-    for_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Stall:
-    """A node's upstream neighbour finds that it takes its frames too slowly."""
-
-    at: float
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class Promote:
-    """An operator asks for another master."""
-
-    at: float
-    target: str
-
-
-Fault = (
-    Crash
-    | DiskLost
-    | DiskRestored
-    | DiskCutUnseen
-    | PowerCut
-    | Pause
-    | Block
-    | BreakLink
-    | SlowNetwork
-    | SlowDisk
-    | RegistryCut
-    | RegistryOutage
-    | RegistryFlaky
-    | Stall
-    | Promote
+from faults.vocabulary import (
+    Block,
+    BreakLink,
+    Crash,
+    DiskCutUnseen,
+    DiskLost,
+    DiskRestored,
+    Fault,
+    Pause,
+    PowerCut,
+    Promote,
+    RegistryCut,
+    RegistryFlaky,
+    RegistryOutage,
+    SlowDisk,
+    SlowNetwork,
+    Stall,
+    ends_at,
 )
-
-
-def ends_at(fault: Fault) -> float:
-    """When it is over, if nothing mends it before."""
-    match fault:
-        case BreakLink() | Stall() | Promote():
-            return fault.at
-        case Crash() | DiskLost() | DiskCutUnseen() | PowerCut():
-            return fault.at + fault.down_s
-        case DiskRestored():
-            return fault.at + fault.age_s + fault.down_s
-        case _:
-            return fault.at + fault.for_s
 
 
 @dataclass(frozen=True, slots=True)
