@@ -229,6 +229,7 @@ class Node:
         opened, and the next life has to find the disk untrusted again.
         """
         if not self._disk.standing.is_trusted and self.gate.is_open:
+            await self.store.sync_marks()
             await self._disk.record()
             self.hosting.trust_disk()
 

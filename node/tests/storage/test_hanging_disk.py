@@ -261,7 +261,8 @@ def test_a_queue_that_a_thread_writes_to_is_deleted_without_waiting_for_it(
             store.close()
             await running
         again = open_store(gate.copy(), limits)
-        assert again.queue_names() == sorted([QUEUE, "other"])
+        # The new queue of this name has nothing on the disk yet.
+        assert again.queue_names() == ["other"]
         assert bodies(again.open_queue("other")) == {0: b"kept"}
         assert bodies(again.open_queue(QUEUE)) == {}
         again.close()

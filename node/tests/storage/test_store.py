@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from expected_logs import DAMAGE
 from node.tests.storage.queue.test_queue_store import append, publish
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 from node.tests.storage.workload import LIMITS, QUEUE, ROOT, bodies, open_store, run_store
+from waiting import until
 
 from ringmq_node.queue.ops import Remove
 from ringmq_node.storage import (
@@ -78,7 +80,7 @@ def test_directory_of_another_is_refused(tmp_path: Path, cluster_id: str, node: 
 
 def test_directory_with_queues_and_nothing_to_say_whose_is_refused(tmp_path: Path) -> None:
     store = open_real(tmp_path)
-    store.open_queue(QUEUE)
+    publish(store.open_queue(QUEUE), [b"x"])
     store.close()
     (tmp_path / "store.meta").unlink()
     with pytest.raises(ForeignDirectoryError, match=r"no store\.meta that names their owner"):
@@ -96,7 +98,7 @@ def test_damaged_meta_is_refused(tmp_path: Path) -> None:
 def test_other_format_version_is_refused_with_both_versions(name: str) -> None:
     disk = SimulatedDisk()
     store = open_store(disk)
-    store.open_queue(QUEUE)
+    publish(store.open_queue(QUEUE), [b"x"])
     store.close()
     path = next(path for path in disk.files() if path.name == name)
     content = disk.content(path)
@@ -438,5 +440,63 @@ def test_what_was_durable_survives_kill_9_in_the_middle_of_writing(
 
 def test_root_is_where_the_simulated_queues_are() -> None:
     disk = SimulatedDisk()
-    open_store(disk).open_queue(QUEUE)
+    store = open_store(disk)
+    publish(store.open_queue(QUEUE), [b"x"])
+    store.close()
     assert ROOT / "queues" / folder_name(QUEUE) / "journal.jif" in [*disk.files()]
+
+
+# -- folders, and marks of partial replicas
+
+
+def syncs_since(disk: SimulatedDisk, calls: int) -> list[Path]:
+    return [call.path for call in disk.log[calls:] if call.name == "sync"]
+
+
+@pytest.mark.parametrize("queues", [1, 30], ids=["one", "many"])
+def test_a_queue_gets_its_folder_with_its_first_op(queues: int) -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    names = [f"q{number}" for number in range(queues)]
+
+    async def work() -> None:
+        opened = [store.open_queue(name, label=f"label of {name}") for name in names]
+        assert disk.list(ROOT / "queues") == {}
+        before = len(disk.log)
+        for queue in opened:
+            publish(queue, [b"x"])
+        await store.sync()
+        for kept in ("nothing", "everything"):
+            after = disk.power_cut(kept, random.Random(1))
+            again = open_store(after)
+            assert again.queue_names() == sorted(names)
+            assert all(bodies(again.open_queue(name)) == {0: b"x"} for name in names)
+        # Of each queue, its journal and the journal's name; the folders have theirs in common.
+        assert len(syncs_since(disk, before)) <= 2 * queues + 4
+
+    run_store(store, work)
+
+
+def test_marks_of_many_queues_share_a_sync_and_go_in_a_thread() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    names = [f"q{number}" for number in range(30)]
+
+    def partial_after(kept: Kept) -> list[bool]:
+        again = open_store(disk.power_cut(kept, random.Random(1)))
+        return [again.open_queue(name).partial for name in names]
+
+    async def work() -> None:
+        before = len(disk.log)
+        opened = [store.open_queue(name, partial=True) for name in names]
+        assert not syncs_since(disk, before)
+        await store.sync_marks()
+        assert all(partial_after("nothing"))
+        for queue in opened:
+            store.mark_whole(queue)
+        # A deleted queue doesn't stop the removal of the others' marks.
+        store.delete_queue(names.pop())
+        await until(lambda: not any(partial_after("everything")), "the marks are removed")
+
+    run_store(store, work)
+    assert not any(partial_after("nothing"))

@@ -65,6 +65,8 @@ class Deletions:
     def remove(self, folder: Path, condemned: Sequence[Condemned], *, durable: bool) -> None:
         """Removes the folder of a queue. When this returns, no power cut brings the queue back, if
         it was `durable`. Raises `OSError`."""
+        if not self._disk.list(folder):
+            return  # Nothing was ever written to this queue, so it has no folder.
         self._gone += 1
         gone = folder.with_name(f"{folder.name}.{self._gone}{folders.GONE_SUFFIX}")
         self._disk.rename(folder, gone)

@@ -34,6 +34,7 @@ from time import monotonic
 from typing import Protocol
 
 from ringmq_node.storage import messages
+from ringmq_node.storage.disk.data_directory import make_folders
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.disk.sync_duration import SyncDuration
 from ringmq_node.storage.disk.threads import Task, Worker
@@ -175,6 +176,7 @@ class GroupCommit:
                     # The folder is about to be renamed. A write by the old path would make it
                     # again, and the next start would find the deleted queue.
                     job.pieces.clear()
+                    job.unmade = None
 
     def tasks_of(self, queue: QueueStore) -> list[Task]:
         """The tasks of threads that write the queue's journal, as far as they aren't done."""
@@ -206,13 +208,6 @@ class GroupCommit:
         self._dirty.clear()
         self._done = self._begun + 1
         self._commit_here([queue for queue in queues if queue.end()])
-
-    def commit_new(self, queue: QueueStore) -> None:
-        """Makes a new queue durable in this thread, beside the round that may be on its way. Raises
-        `OSError`."""
-        job = queue.take()
-        _write_journals(self._disk, [job])
-        queue.committed(job)
 
     def _commit_here(self, queues: Sequence[QueueStore]) -> None:
         """A whole round in this thread. Raises `OSError`."""
@@ -363,5 +358,8 @@ def _write_messages(disk: Disk, jobs: list[MessagesJob]) -> None:
 
 def _write_journals(disk: Disk, jobs: list[CommitJob]) -> None:
     """Runs in a sync thread."""
+    # A queue gets its folder with its first op, and not when it is declared: a node that is told of
+    # ten thousand queues would have to sync fifty thousand files for nothing.
+    make_folders(disk, [job.unmade for job in jobs if job.unmade is not None])
     for job in jobs:
         write_pieces(disk, job.queue.directory, job.pieces)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from ringmq_node.storage.limits import Counters
 from ringmq_node.storage.messages import MessageStoreStatistics
+from ringmq_node.storage.queue.queue_store import QueueStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +36,34 @@ class StoreStatistics:
     # The two message stores.
     messages: MessageStoreStatistics
     messages_transient: MessageStoreStatistics
+
+
+def collect(
+    counters: Counters,
+    queues: Collection[QueueStore],
+    *,
+    queues_now: int,
+    failed_now: bool,
+    messages: MessageStoreStatistics,
+    messages_transient: MessageStoreStatistics,
+) -> StoreStatistics:
+    """Adds up the numbers of `queues`, which are open, and of what they share."""
+    return StoreStatistics(
+        queues_now=queues_now,
+        queue_memory_bytes_now=counters.queue_memory_bytes,
+        rounds=counters.rounds,
+        files_synced=counters.files_synced,
+        journal_bytes_written=counters.journal_bytes,
+        journals_sealed=counters.sealed,
+        journals_sealed_now=sum(queue.sealed_count for queue in queues),
+        sealed_bytes_now=counters.sealed_bytes,
+        messages_elided=counters.elided_messages,
+        body_bytes_elided=counters.elided_bytes,
+        segments_now=sum(queue.segment_count for queue in queues),
+        segment_bytes_written=counters.segment_bytes,
+        segments_deleted=counters.segments_deleted,
+        blocks_read=counters.blocks_read,
+        failed_now=failed_now,
+        messages=messages,
+        messages_transient=messages_transient,
+    )

@@ -24,6 +24,7 @@ from pathlib import Path
 from ringmq_node.storage.background import Background
 from ringmq_node.storage.deletion import Deletions
 from ringmq_node.storage.disk import data_directory as folders
+from ringmq_node.storage.disk.data_directory import NewFolder
 from ringmq_node.storage.disk.disk import Disk, FileDisk
 from ringmq_node.storage.disk.threads import Task
 from ringmq_node.storage.disk.watch import WatchedDisk
@@ -37,12 +38,13 @@ from ringmq_node.storage.errors import (
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.memory import QueueMemory
 from ringmq_node.storage.messages import MessageStore
+from ringmq_node.storage.partial import PartialMarks
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
 from ringmq_node.storage.queue.read_ahead import ReadAhead
 from ringmq_node.storage.queue.recovery import recover
 from ringmq_node.storage.rounds import GroupCommit
-from ringmq_node.storage.statistics import StoreStatistics
+from ringmq_node.storage.statistics import StoreStatistics, collect
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +54,8 @@ TICK_S = 1.0
 REPORTS_LOGGED_MAX = 20
 
 
-def _tell_nobody(queue: QueueStore) -> None:
-    """`on_durable`, until the node sets it."""
-
-
-def _stop_nobody(crowded: bool) -> None:
-    """`on_crowded`, until the node sets it."""
+def _ignore(_: object) -> None:
+    """`on_durable` and `on_crowded`, until the node sets them."""
 
 
 def _log_failure(error: StoreError) -> None:
@@ -78,12 +76,12 @@ class Store:
         self.counters = Counters()
         # Called on the loop after each round, for each queue with ops or fills that it has made
         # durable; for a transient queue soon after each append.
-        self.on_durable: Callable[[QueueStore], None] = _tell_nobody
+        self.on_durable: Callable[[QueueStore], None] = _ignore
         # Called on the loop, once.
         self.on_failed: Callable[[StoreError], None] = _log_failure
         # Called on the loop when unsynced bytes cross `unsynced_bytes_max`, in either direction.
         # Whatever it stops for that time must not be needed for a round to end.
-        self.on_crowded: Callable[[bool], None] = _stop_nobody
+        self.on_crowded: Callable[[bool], None] = _ignore
         self.failure: StoreFailedError | None = None
         self._owned = owned
         self._folders, self.corruptions = folders.find_queues(disk, directory)
@@ -100,10 +98,7 @@ class Store:
         self._stopped: asyncio.Future[None] | None = None
         stores = [
             MessageStore(
-                directory / folders.MESSAGES_NAME / name,
-                disk,
-                limits,
-                persistent=persistent,
+                directory / folders.MESSAGES_NAME / name, disk, limits, persistent=persistent
             )
             for name, persistent in (("persistent", True), ("transient", False))
         ]
@@ -114,6 +109,7 @@ class Store:
         self._commit = GroupCommit(self, disk, limits, stores)
         self._background = Background(self, disk, stores)
         self._deletions = Deletions(disk, self._tasks_of, self._background.remove_folder)
+        self._marks = PartialMarks(disk, fail=self.fail, done=self.threads_done)
         self._memory = QueueMemory(self)
         # Queues with an append lately, and the tick in which the last one was.
         self._active: dict[QueueStore, int] = {}
@@ -163,12 +159,12 @@ class Store:
     ) -> QueueStore:
         """The queue, new or recovered; the same object if it is open already.
 
-        Blocks: a new queue is synced, which takes about a millisecond; of an old one the journals
-        and the headers of segments are read. A queue that isn't `durable` is always new and empty,
-        whatever was under its name before, and nothing of it is synced. `label` is the name that
-        people use. `partial`: the replica may lack confirmed messages, and that is remembered on
-        disk until `mark_whole`. Raises `StoreFailedError`, `UnsupportedFormatError`, or
-        `ValueError` for a name that isn't legal.
+        Blocks: of an old queue the journals and the headers of segments are read. A new one has
+        nothing on disk before its first op: the round that writes this op makes its folder. A queue
+        that isn't `durable` is always new and empty, whatever was under its name before. `label` is
+        the name that people use. `partial`: the replica may lack confirmed messages, and the disk
+        remembers that until `mark_whole`, from the next `sync_marks` on. Raises `StoreFailedError`,
+        `UnsupportedFormatError`, or `ValueError` for a name that isn't legal.
         """
         opened = self._queues.get(queue)
         if opened is not None:
@@ -180,23 +176,27 @@ class Store:
         with self._failing():
             # A deleted queue of this name may still have its folder, until its threads are done.
             self._deletions.wait(queue)
+            unmade: NewFolder | None = None
             folder = self._folders.get(queue)
-            new = folder is None
-            if folder is None:
-                create = folders.create_folder if durable else folders.create_transient_folder
-                folder = create(self.disk, self.directory, queue)
+            if folder is not None:
+                folders.keep_label(self.disk, folder, label)
+            elif durable:
+                unmade = folders.new_folder(self.directory, queue, label)
+                folder = unmade.path
+                if self.disk.list(folder):
+                    # Its name was lost. The bodies and ops in it have a name again from here on.
+                    folders.make_folders(self.disk, [unmade])
+                    unmade = None
+            else:
+                folder = folders.create_transient_folder(self.disk, self.directory, queue)
             if partial and durable:
-                # Before the first journal, and so before anything that a later life could take
-                # for a whole log.
+                if unmade is not None:
+                    # Without a name the next start would remove the folder, and the mark with it.
+                    folders.write_name(self.disk, unmade)
                 folders.mark_partial(self.disk, folder, "the disk was lost or restored")
             found = recover(self.disk, folder, self._persistent.share, self._persistent.lost)
-            opened = QueueStore(queue, folder, self, found, durable=durable)
+            opened = QueueStore(queue, folder, self, found, durable=durable, unmade=unmade)
             opened.partial = durable and folders.is_partial(self.disk, folder)
-            if new and durable:
-                # A folder without a journal is removed by the next start, and the caller is about
-                # to tell others that the queue exists.
-                self._commit.commit_new(opened)
-            folders.keep_label(self.disk, folder, label)
         self._folders[queue] = folder
         self._queues[queue] = opened
         self._memory.opened(opened)
@@ -211,13 +211,21 @@ class Store:
     def mark_whole(self, queue: QueueStore) -> None:
         """The ring counts this replica as synchronised: it lacks no confirmed message any more.
 
-        Blocks for a sync if the replica was partial. Raises `StoreFailedError`.
+        Raises `StoreFailedError`.
         """
         if queue.partial:
             self.check_writable()
             with self._failing():
-                folders.mark_whole(self.disk, queue.directory)
-            queue.partial = False
+                self._marks.mark_whole(queue)
+
+    async def sync_marks(self) -> None:
+        """Returns when the disk remembers which of the queues opened so far are partial.
+
+        One sync for all of them, in a thread. Raises `StoreFailedError`.
+        """
+        self.check_writable()
+        with self._failing():
+            await asyncio.to_thread(self.disk.sync_all, self.directory)
 
     def delete_queue(self, queue: str) -> None:
         """Removes a queue and all its messages. Blocks for a sync.
@@ -236,13 +244,15 @@ class Store:
             else:
                 self._commit.forget(opened)
                 self._background.forget(opened)
+                self._marks.forget(opened)
                 self._active.pop(opened, None)
                 self._memory.forget(opened)
                 self._deletions.delete(opened, folder)
         self._collect_if_known()
 
     def _tasks_of(self, queue: QueueStore) -> list[Task]:
-        return [*self._commit.tasks_of(queue), *self._background.tasks_of(queue)]
+        parts = (self._commit, self._background, self._marks)
+        return [task for part in parts for task in part.tasks_of(queue)]
 
     def _collect_if_known(self) -> None:
         if not self._unopened:
@@ -264,6 +274,7 @@ class Store:
             self._memory.start(self._loop)
             self._commit.start(self._loop)
             self._background.start(self._loop)
+            self._marks.start(self._loop)
             await self._stopped
         finally:
             timer.cancel()
@@ -271,6 +282,7 @@ class Store:
             self._memory.stop()
             self._commit.stop()
             self._background.stop()
+            self._marks.stop()
 
     async def sync(self) -> None:
         """Waits until everything appended so far is durable. Needs `run` to be running.
@@ -299,6 +311,7 @@ class Store:
             self.fail(error)
         finally:
             self._background.close(wait=not self._hangs)
+            self._marks.close(wait=not self._hangs)
             if self.failure is None:
                 self.failure = StoreClosedError("the store was closed")
             self._commit.close(wait=not self._hangs)
@@ -321,6 +334,7 @@ class Store:
         self._memory.stop()
         try:
             self._background.drain()
+            self._marks.drain()
             self._commit.drain(self._queues.values())
             if self.failure is None:
                 for queue in self._queues.values():
@@ -334,24 +348,12 @@ class Store:
                 self._memory.start(loop)
 
     def statistics(self) -> StoreStatistics:
-        counters = self.counters
-        queues = self._queues.values()
-        return StoreStatistics(
+        failed = self.failure is not None and not isinstance(self.failure, StoreClosedError)
+        return collect(
+            self.counters,
+            self._queues.values(),
             queues_now=len(self._folders),
-            queue_memory_bytes_now=counters.queue_memory_bytes,
-            rounds=counters.rounds,
-            files_synced=counters.files_synced,
-            journal_bytes_written=counters.journal_bytes,
-            journals_sealed=counters.sealed,
-            journals_sealed_now=sum(queue.sealed_count for queue in queues),
-            sealed_bytes_now=counters.sealed_bytes,
-            messages_elided=counters.elided_messages,
-            body_bytes_elided=counters.elided_bytes,
-            segments_now=sum(queue.segment_count for queue in queues),
-            segment_bytes_written=counters.segment_bytes,
-            segments_deleted=counters.segments_deleted,
-            blocks_read=counters.blocks_read,
-            failed_now=self.failure is not None and not isinstance(self.failure, StoreClosedError),
+            failed_now=failed,
             messages=self._persistent.statistics(),
             messages_transient=self._transient.statistics(),
         )

@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from node.tests.storage.queue.test_queue_store import publish
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import run_store
 
@@ -23,7 +24,10 @@ def write(root: Path, *queues: tuple[str, str]) -> None:
 
     async def work() -> None:
         for queue, label in queues:
-            store.open_queue(queue, label=label)
+            opened = store.open_queue(queue, label=label)
+            if not opened.state.last_number:
+                # The folder is made with the first op.
+                publish(opened, [b"x"])
 
     run_store(store, work)
 

@@ -119,7 +119,8 @@ def test_nothing_comes_back(kept: Kept | Literal["clean"]) -> None:
     left: list[SimulatedDisk] = []
 
     async def work() -> None:
-        store.open_queue("other")
+        publish(store.open_queue("other"), 1)
+        await store.sync()
         publish(queue, COUNT)
         await until_folded(queue)
         if kept != "clean":

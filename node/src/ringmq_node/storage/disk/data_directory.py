@@ -24,6 +24,8 @@ import fcntl
 import hashlib
 import logging
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
@@ -57,6 +59,8 @@ GONE_SUFFIX = ".gone"
 TRANSIENT_SUFFIX = ".transient"
 # The suffixes of folders that a start removes.
 VOID_SUFFIXES = (GONE_SUFFIX, TRANSIENT_SUFFIX)
+# So many folders that are made or changed together share one sync of everything.
+SYNCED_AT_ONCE_MIN = 8
 
 
 def folder_name(queue: str) -> str:
@@ -161,22 +165,53 @@ def find_queues(disk: Disk, directory: Path) -> tuple[dict[str, Path], list[Corr
     return queues, reports
 
 
-def create_folder(disk: Disk, directory: Path, queue: str) -> Path:
-    """Makes a new queue's folder, with its name in it. Both are durable."""
-    root = directory / QUEUES_NAME
-    fresh = QUEUES_NAME not in disk.list(directory)
-    folder = root / folder_name(queue)
-    if disk.list(folder):
+@dataclass(frozen=True, slots=True)
+class NewFolder:
+    """The folder of a queue that has nothing on disk yet. `label`: see the module."""
+
+    path: Path
+    queue: str
+    label: str
+
+
+def new_folder(directory: Path, queue: str, label: str) -> NewFolder:
+    """Describes the folder of a new queue; makes nothing."""
+    return NewFolder(directory / QUEUES_NAME / folder_name(queue), queue, label)
+
+
+def make_folders(disk: Disk, new: Sequence[NewFolder]) -> None:
+    """Makes these folders, with the queues' names in them, durably. Raises `OSError`.
+
+    Many of them share one sync of the whole directory: three syncs for each would hold a round for
+    seconds when a thousand queues get their first message at once.
+    """
+    if not new:
+        return
+    root = new[0].path.parent
+    at_once = len(new) >= SYNCED_AT_ONCE_MIN
+    for folder in new:
+        write_name(disk, folder, sync=not at_once)
+    if at_once:
+        disk.sync_all(root.parent)
+    else:
+        for folder in new:
+            disk.sync(folder.path)
+        disk.sync(root)
+        # It may have been made by these writes, in this thread or in another one of this round.
+        disk.sync(root.parent)
+    for folder in new:
+        keep_label(disk, folder.path, folder.label)
+
+
+def write_name(disk: Disk, folder: NewFolder, *, sync: bool = False) -> None:
+    """Writes the queue's name, which makes the folder. The folder itself is not synced."""
+    path = folder.path / NAME_NAME
+    if disk.list(folder.path):
         # A queue whose name was lost. The bytes of the old file must not remain behind the new
         # ones, which may be shorter.
-        disk.remove(folder / NAME_NAME)
+        disk.remove(path)
     # From the inside out: a folder that a power cut keeps has its name, or it is empty.
-    disk.write(folder / NAME_NAME, 0, [encode_texts(QUEUE_NAME, queue)], sync=True)
-    disk.sync(folder)
-    disk.sync(root)
-    if fresh:
-        disk.sync(directory)
-    return folder
+    disk.write(path, 0, [encode_texts(QUEUE_NAME, folder.queue)], sync=sync)
 
 
 def create_transient_folder(disk: Disk, directory: Path, queue: str) -> Path:
@@ -214,16 +249,20 @@ def is_partial(disk: Disk, folder: Path) -> bool:
 
 
 def mark_partial(disk: Disk, folder: Path, reason: str) -> None:
-    """Marks the replica as partial, durably. Raises `OSError`."""
+    """Marks the replica as partial. The caller makes it durable. Raises `OSError`."""
     if not is_partial(disk, folder):
-        disk.write(folder / PARTIAL_NAME, 0, [encode_texts(QUEUE_PARTIAL, reason)], sync=True)
-        disk.sync(folder)
+        disk.write(folder / PARTIAL_NAME, 0, [encode_texts(QUEUE_PARTIAL, reason)])
 
 
-def mark_whole(disk: Disk, folder: Path) -> None:
-    """Removes the mark, durably. Raises `OSError`."""
-    disk.remove(folder / PARTIAL_NAME)
-    disk.sync(folder)
+def mark_whole(disk: Disk, folders: Sequence[Path]) -> None:
+    """Removes the marks, durably. Raises `OSError`."""
+    for folder in folders:
+        disk.remove(folder / PARTIAL_NAME)
+    if len(folders) >= SYNCED_AT_ONCE_MIN:
+        disk.sync_all(folders[0].parent.parent)
+    else:
+        for folder in folders:
+            disk.sync(folder)
 
 
 def remove_folder(disk: Disk, folder: Path) -> None:

@@ -27,6 +27,7 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
+from ringmq_node.storage.disk.data_directory import NewFolder
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError, StoreFailedError
 from ringmq_node.storage.format import checkpoint
 from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
@@ -80,6 +81,8 @@ class CommitJob:
     last_number: int
     fills: int
     installs: int
+    # Set if the queue has no folder yet: it is made before the pieces are written.
+    unmade: NewFolder | None
 
 
 def _ignore() -> None:
@@ -97,7 +100,9 @@ class QueueStore:
         found: Recovered,
         *,
         durable: bool = True,
+        unmade: NewFolder | None = None,
     ) -> None:
+        """`unmade`: the queue has no folder yet; the first round that it takes part in makes it."""
         self.queue = queue
         # False for a transient queue: nothing of it is left after a restart.
         self.durable = durable
@@ -121,6 +126,7 @@ class QueueStore:
         self.written = Written()
         self._host = host
         self._deleted = False
+        self._unmade = unmade
         # Rounds that this queue took part in, begun and done. The ops appended up to now are
         # durable when `_commits` has reached `_gate()`.
         self._takes = self._commits = 0
@@ -294,10 +300,12 @@ class QueueStore:
             last_number=self.state.last_number,
             fills=self._fills,
             installs=self._installs,
+            unmade=self._unmade,
         )
 
     def committed(self, job: CommitJob) -> bool:
         """`job` is on disk. Returns whether that made an op or a fill durable."""
+        self._unmade = None
         for sealed in self._log.committed(job.pieces):
             self._flusher.sealed(sealed)
             self._host.mark_flushable(self)
