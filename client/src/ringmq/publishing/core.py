@@ -193,6 +193,11 @@ class PublisherCore(Generic[H, P]):
         )
 
     @property
+    def has_work(self) -> bool:
+        """Whether the stream's writer should look: for a flight, or because the stream ends."""
+        return bool(self._pending) or self._flights.has_unsent or self.finishing
+
+    @property
     def finishing(self) -> bool:
         return self.phase is PublisherPhase.FINISHING
 

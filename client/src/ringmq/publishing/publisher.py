@@ -320,8 +320,9 @@ class Publisher:
 
     def _answered(self) -> None:
         self._settle()
-        # The window may have room for the next batch.
-        self._keeper.wake()
+        if self._core.has_work:
+            # The window may have room for the next batch.
+            self._keeper.wake()
 
     def _refused(self, error: RingMQError) -> None:
         """No node will have the stream. The next message is the reason to try again."""

@@ -125,8 +125,11 @@ class ViewChanger:
         return self._stage is IDLE
 
     def next_deadline(self) -> float | None:
-        stage = self._stage
-        return stage.deadline if isinstance(stage, Probing | Waiting) else None
+        match self._stage:
+            case Probing(deadline=deadline) | Waiting(deadline=deadline):
+                return deadline
+            case _:
+                return None
 
     # --- the situation ---
 
@@ -190,7 +193,10 @@ class ViewChanger:
             assert index is not None
             around = (view.ids[index - 1], view.ids[(index + 1) % len(view.members)])
             self._neighbours = view, tuple(m for m in around if m != self._me)
-        return any(map(self.lives.is_dead, self._neighbours[1]))
+        for member_id in self._neighbours[1]:  # noqa: SIM110 - a third of the time of any()
+            if self.lives.is_dead(member_id):
+                return True
+        return False
 
     def _none_can_go_on(self, view: View) -> bool:
         """Whether this node is a candidate, and no synchronised member is known to be there."""

@@ -28,7 +28,8 @@ class Lives:
 
     def is_dead(self, member_id: MemberId) -> bool:
         """As far as this member's own links can tell."""
-        return member_id.node in self.down or self.is_superseded(member_id)
+        node, incarnation = member_id.node, member_id.incarnation
+        return node in self.down or self.incarnations.get(node, -1) > incarnation
 
     def is_lapsed(self, member_id: MemberId) -> bool:
         """Whether this life can't come back: it is superseded, or its lease has run out."""

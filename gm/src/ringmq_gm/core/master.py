@@ -153,6 +153,8 @@ class Master(InView):
     def joiner_to_count(self) -> MemberId | None:
         """A joiner that lacks nothing, and has on disk every op that may have been confirmed:
         by this master, and by the one before it (see `entered_at`)."""
+        if len(self.synced_others) == len(self.view.members) - 1:
+            return None  # Looked for at every step: the common case is a ring without joiners.
         needed = max(*self.ops.confirmed, self.entered_at)
         for member, mark in zip(self.view.members[1:], self.others or (), strict=False):
             if not member.synced and mark.complete and mark.persisted >= needed:

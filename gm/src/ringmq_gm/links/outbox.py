@@ -51,6 +51,8 @@ TURN_BYTES = 64 * 1024
 
 # The frames that keep their order within a ring.
 Ordered = Hello | OpFrame | MarksFrame | Submit
+# The frames with a payload. `OpFrame | Submit` would be made anew at each look.
+BODIES = (OpFrame, Submit)
 
 
 @dataclass(slots=True)
@@ -145,7 +147,7 @@ class LinkOutbox:
             lane.frames.append(lane.marks)
             lane.marks = None
         lane.frames.append(frame)
-        if isinstance(frame, OpFrame | Submit):
+        if isinstance(frame, BODIES):
             lane.bodies += 1
             lane.body_bytes += len(frame.payload)
             if frame.ring in self._light:
@@ -158,7 +160,7 @@ class LinkOutbox:
             for frame in lane.frames
             if not (isinstance(frame, OpFrame) and frame.number >= number)
         )
-        waiting = [frame for frame in lane.frames if isinstance(frame, OpFrame | Submit)]
+        waiting = [frame for frame in lane.frames if isinstance(frame, BODIES)]
         lane.bodies = len(waiting)
         lane.body_bytes = sum(len(frame.payload) for frame in waiting)
 
@@ -222,7 +224,7 @@ class LinkOutbox:
                 pieces += encoded
                 taken += length
             lane.frames.popleft()
-            if isinstance(frame, OpFrame | Submit):
+            if isinstance(frame, BODIES):
                 lane.bodies -= 1
                 lane.body_bytes -= len(frame.payload)
             if self._behind.get(ring) is lane:
@@ -256,7 +258,7 @@ class LinkOutbox:
         lanes = [*self._light.items(), *self._heavy.items(), *self._behind.items()]
         assert len({ring for ring, _ in lanes}) == len(lanes)
         for ring, lane in lanes:
-            waiting = [frame for frame in lane.frames if isinstance(frame, OpFrame | Submit)]
+            waiting = [frame for frame in lane.frames if isinstance(frame, BODIES)]
             assert lane.bodies == len(waiting)
             assert lane.body_bytes == sum(len(frame.payload) for frame in waiting)
             assert ring in self._behind or bool(waiting) == (ring in self._heavy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from ringmq_base.ranges import Range
 from ringmq_node.broker.deleting import check_not_deleting
@@ -54,12 +54,12 @@ class Consuming:
         """Starts the deliveries; the door has told its client by now that it is subscribed."""
         self._begin()
 
-    async def wait_room(self) -> None:
+    def wait_room(self) -> Awaitable[None]:
         """Returns when the ring takes another op: acks are ops as well.
 
         Raises `RingClosedError` if the ring ends; the session has heard `moved` by then.
         """
-        await self._mastership.wait_room()
+        return self._mastership.wait_room()
 
     def settle(self, *, removed: Sequence[Range], requeued: Sequence[Range]) -> None:
         """Acknowledges (or discards) and requeues delivered positions, all of them or none.

@@ -11,7 +11,7 @@ to), waits for room before it takes a batch, and hands the batch over. The check
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_node.broker.deleting import check_not_deleting
@@ -45,12 +45,12 @@ class Publishing:
         self.epoch = mastership.epoch
         self._number, self.last_sequence = mastership.open_publisher(session, producer_id)
 
-    async def wait_room(self) -> None:
+    def wait_room(self) -> Awaitable[None]:
         """Returns when the ring takes another batch, or refuses for another reason than room.
 
         Raises `RingClosedError` if the ring ends; the session has heard `moved` by then.
         """
-        await self._mastership.wait_room()
+        return self._mastership.wait_room()
 
     def publish(
         self,

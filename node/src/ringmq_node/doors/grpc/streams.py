@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -76,7 +76,8 @@ class Stream:
             if data is grpc.aio.EOF:
                 return
             self._heard = True
-            await self.writer.wait_room()
+            if self.writer.full:
+                await self.writer.wait_room()
             self._held_back = True
             await self.wait_room()
             self._held_back = False
@@ -104,7 +105,7 @@ class Stream:
         self.writer.close()
 
     @abstractmethod
-    async def wait_room(self) -> None:
+    def wait_room(self) -> Awaitable[None]:
         """Returns when the queue takes another request."""
 
     @abstractmethod
@@ -159,8 +160,8 @@ class PublishStream(Stream):
         stream.writer.put(broker.PublishResponse(opened=opened))
         return stream
 
-    async def wait_room(self) -> None:
-        await self.publishing.wait_room()
+    def wait_room(self) -> Awaitable[None]:
+        return self.publishing.wait_room()
 
     def received(self, data: bytes) -> None:
         request = parse(broker.PublishRequest, data)
@@ -243,8 +244,8 @@ class ConsumeStream(Stream):
         consuming.begin()
         return stream
 
-    async def wait_room(self) -> None:
-        await self.consuming.wait_room()
+    def wait_room(self) -> Awaitable[None]:
+        return self.consuming.wait_room()
 
     def received(self, data: bytes) -> None:
         request = parse(broker.ConsumeRequest, data)
