@@ -203,6 +203,15 @@ class Promote:
     target: str
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptLoss:
+    """An operator has the ring begun again from the log of a node, whatever else was confirmed.
+    For scenarios by hand: no seed or chaos draws what gives up confirmed messages."""
+
+    at: float
+    node: str
+
+
 Fault = (
     Crash
     | PowerCut
@@ -223,19 +232,26 @@ Fault = (
     | RegistryFlaky
     | Stall
     | Promote
+    | AcceptLoss
 )
 
 # Faults after which the node's disk may lack confirmed messages.
 DiskFault = DiskLost | DiskRestored | DiskCutUnseen
 
 REAL_ONLY: tuple[type[Fault], ...] = (Restart, BitFlips, FullDisk)
-SIMULATED_ONLY: tuple[type[Fault], ...] = (BreakLink, SlowNetwork, RegistryFlaky, Stall)
+SIMULATED_ONLY: tuple[type[Fault], ...] = (
+    BreakLink,
+    SlowNetwork,
+    RegistryFlaky,
+    Stall,
+    AcceptLoss,
+)
 
 
 def ends_at(fault: Fault) -> float:
     """When it is over, if nothing mends it before."""
     match fault:
-        case BreakLink() | Stall() | Promote() | BitFlips():
+        case BreakLink() | Stall() | Promote() | AcceptLoss() | BitFlips():
             return fault.at
         case Crash() | DiskLost() | DiskCutUnseen() | PowerCut() | Restart():
             return fault.at + fault.down_s

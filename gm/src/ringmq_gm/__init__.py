@@ -1,14 +1,15 @@
 """Guaranteed multicast among the members of a ring. See gm/README.md."""
 
-from ringmq_gm.core.events import PromotionOutcome, Refusal, Role
+from ringmq_gm.core.events import LossAccepted, LossOutcome, PromotionOutcome, Refusal, Role
 from ringmq_gm.core.frames import Mark
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.timing import Timing
-from ringmq_gm.core.views import Member, MemberId, View, ViewError, first_view
+from ringmq_gm.core.views import AcceptedLoss, Member, MemberId, View, ViewError, first_view
 from ringmq_gm.errors import (
     DrainingError,
     FullError,
     GroupError,
+    LossRefusedError,
     NotMasterError,
     PromotionError,
     RefusedError,
@@ -24,6 +25,7 @@ from ringmq_gm.registry_views import ring_key
 from ringmq_gm.rings import Application, Ring
 
 __all__ = [
+    "AcceptedLoss",
     "Application",
     "DrainingError",
     "FullError",
@@ -31,6 +33,9 @@ __all__ = [
     "GroupError",
     "GroupOptions",
     "LogEnd",
+    "LossAccepted",
+    "LossOutcome",
+    "LossRefusedError",
     "Mark",
     "Member",
     "MemberId",

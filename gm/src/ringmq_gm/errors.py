@@ -7,6 +7,7 @@ GroupError
 |   `-- FullError         wait (`Ring.wait_writable`), then try again
 +-- TooLargeError         no frame may be so large (`GroupOptions.payload_bytes_max`)
 +-- PromotionError        the hand-over was refused or called off; `outcome` says why
++-- LossRefusedError      the ring was not begun again with a loss; `outcome` says why
 +-- RingClosedError       the ring was closed, deleted, or its group has ended
 +-- RingFailedError       the ring's core or its application has raised: a bug, report it
 `-- SupersededError       a later life of this node has registered: stop
@@ -14,7 +15,7 @@ GroupError
 
 from __future__ import annotations
 
-from ringmq_gm.core.events import PromotionOutcome
+from ringmq_gm.core.events import LossOutcome, PromotionOutcome
 from ringmq_gm.core.views import MemberId
 
 
@@ -47,6 +48,16 @@ class PromotionError(GroupError):
 
     def __init__(self, ring: str, target: MemberId, outcome: PromotionOutcome) -> None:
         super().__init__(f"ring {ring!r}: {target} was not made master: {outcome.value}")
+        self.outcome = outcome
+
+
+class LossRefusedError(GroupError):
+    """The ring was not begun again from a log that may lack ops, or that isn't known yet."""
+
+    def __init__(self, ring: str, member: MemberId, outcome: LossOutcome) -> None:
+        super().__init__(
+            f"ring {ring!r}: not begun again from the log of {member}: {outcome.value}"
+        )
         self.outcome = outcome
 
 

@@ -27,6 +27,9 @@ from ringmq_gm.core.events import (
     Deliver,
     Effect,
     Event,
+    LossAccepted,
+    LossEnded,
+    LossOutcome,
     MembershipWanted,
     Multicast,
     Persisted,
@@ -49,6 +52,7 @@ from ringmq_gm.core.views import MemberId, View
 from ringmq_gm.errors import (
     DrainingError,
     FullError,
+    LossRefusedError,
     NotMasterError,
     PromotionError,
     RefusedError,
@@ -151,6 +155,7 @@ class Ring:
         self._submit_bytes_max = submit_bytes_max
         self._effects: deque[Effect] = deque()
         self._promotions: list[tuple[MemberId, asyncio.Future[PromotionOutcome]]] = []
+        self._loss: asyncio.Future[LossOutcome] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._closed = False
         self._failure: RingFailedError | None = None
@@ -262,6 +267,22 @@ class Ring:
         if outcome is not PromotionOutcome.DONE:
             raise PromotionError(self.name, target, outcome)
 
+    async def accept_loss(self, accepted: LossAccepted) -> None:
+        """Where this member isn't synchronised: begins the ring again from the application's log,
+        though it may lack confirmed ops. An operator has to decide that.
+
+        Raises `LossRefusedError`, which says whether it may still take effect, and
+        `RingClosedError` if the ring ends meanwhile.
+        """
+        self._ensure_open()
+        if self._loss is not None:
+            raise LossRefusedError(self.name, self.me, LossOutcome.BUSY)
+        ended = self._loss = asyncio.get_running_loop().create_future()
+        self.step(accepted)
+        outcome = await ended
+        if outcome is not LossOutcome.DONE:
+            raise LossRefusedError(self.name, self.me, outcome)
+
     async def wait_writable(self) -> None:
         """Returns when `refusal()` isn't `Refusal.FULL`; it may be another one.
 
@@ -308,6 +329,9 @@ class Ring:
         for _, ended in promotions:
             if not ended.done():
                 ended.set_exception(closed)
+        loss, self._loss = self._loss, None
+        if loss is not None and not loss.done():
+            loss.set_exception(closed)
         if self._writable is not None:
             # The waiters look at the ring themselves. An exception set here would be logged as
             # "never retrieved" if all of them have gone.
@@ -360,6 +384,11 @@ class Ring:
                 self._shell.refresh(self.name)
             case PromotionEnded(outcome):
                 self._promotion_ended(outcome)
+            case LossEnded(outcome):
+                loss, self._loss = self._loss, None
+                # Its caller may have run out of time.
+                if loss is not None and not loss.done():
+                    loss.set_result(outcome)
             case RingDeleted():
                 self._application.ring_deleted()
                 self.close()

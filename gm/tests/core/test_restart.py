@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from played_ring import A2, B2, C2, LATER, A, B, C, joining, member_of, ring_of_three, view
+from played_ring import A2, B2, C2, LATER, A, B, C, answer, joining, member_of, ring_of_three, view
 
 from ringmq_gm.core.events import (
-    Effect,
     LeasesLearned,
     LinkDown,
     MembershipWanted,
@@ -35,19 +34,6 @@ def restarting(me: MemberId, log: LogEnd, *, log_is_whole: bool = True) -> RingM
     member.step(LeasesLearned(frozenset({me})), now=0)
     member.step(ViewLearned(view(1, A, B, C)), now=0)
     return member
-
-
-def answer(
-    member: RingMember,
-    sender: MemberId,
-    log: LogEnd,
-    *,
-    is_whole: bool = True,
-    epoch: int = 1,
-    nonce: int = 1,
-) -> list[Effect]:
-    pong = Pong("q", epoch, nonce, log.epoch, log.number, log_is_whole=is_whole)
-    return member.step(Received(Envelope(sender, pong)), now=0)
 
 
 def test_the_longest_log_begins_the_ring_again_with_its_equals() -> None:

@@ -27,6 +27,7 @@ from ringmq_gm.core.events import (
 from ringmq_gm.core.frames import (
     Envelope,
     Frame,
+    Pong,
 )
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
@@ -64,6 +65,20 @@ def joining(member_id: MemberId) -> Member:
 
 def member_of(me: MemberId, log: LogEnd | None = None, *, log_is_whole: bool = True) -> RingMember:
     return RingMember(me, "q", log or LogEnd(), log_is_whole=log_is_whole, chance=Even())
+
+
+def answer(
+    member: RingMember,
+    sender: MemberId,
+    log: LogEnd,
+    *,
+    is_whole: bool = True,
+    epoch: int = 1,
+    nonce: int = 1,
+) -> list[Effect]:
+    """`sender` says how far its log goes: the effects at `member`."""
+    pong = Pong("q", epoch, nonce, log.epoch, log.number, log_is_whole=is_whole)
+    return member.step(Received(Envelope(sender, pong)), now=0)
 
 
 class PlayedRing:

@@ -122,6 +122,16 @@ class LogApplication:
         self.catching_up = False
         self.tail = []
 
+    def begin_with_own_log(self) -> None:
+        """An operator has decided that the ring goes on from what this disk has."""
+        self.abandon_catch_up()
+        self.catching_up = False
+        self.tail = []
+        self.log = list(self.disk.log)
+        self.log_count += 1
+        self.writing = False
+        self.disk.whole = True
+
     def sync(self, count: int) -> None:
         """The first `count` entries are on disk."""
         self.disk.log = self.log[:count]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from faults.vocabulary import (
+    AcceptLoss,
     BitFlips,
     Block,
     BreakLink,
@@ -25,7 +26,7 @@ from faults.vocabulary import (
     Stall,
 )
 
-from ringmq_gm.core.events import PeerStalled, PromotionAsked, Role
+from ringmq_gm.core.events import LossAccepted, PeerStalled, PromotionAsked, Role
 from ringmq_gm.core.member import RingMember
 from ringsim.simulator.application import LogEntry
 from ringsim.simulator.machines import Machine
@@ -98,6 +99,9 @@ class Nemesis:
                 self._promote(name)
             case BitFlips() | FullDisk() | Restart():
                 raise ValueError(f"only a real cluster has this fault: {fault}")
+            case AcceptLoss(_, name):
+                end = machines[name].disk.end()
+                world.give(name, LossAccepted(end.epoch, end.number, end.number, "operator", 0))
 
     def heal(self) -> None:
         """Mends all that is still broken, and starts every process that is down."""

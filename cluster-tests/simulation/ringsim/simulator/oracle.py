@@ -12,6 +12,8 @@ lost: a ring is begun again only from a whole log, or not at all. One node in a 
 cut without anybody noticing. With `min_insync` of 2 or more nothing is lost even then, as long as
 one more candidate has its log (`_may_have_lost`).
 
+A loss that an operator has accepted is one of what the log lacks that he has named, and no more.
+
 Urgent ops are confirmed when received. They may be lost with the memory of all synchronised
 members, that is, by a view that begins the ring again from disks.
 """
@@ -19,6 +21,7 @@ members, that is, by a view that begins the ring again from disks.
 from __future__ import annotations
 
 from ringmq_gm.core.events import Role, Watermarks
+from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.views import MemberId, View
 from ringsim.simulator.application import BrokenInvariantError, LogEntry
 from ringsim.simulator.machines import Machine, Machines
@@ -85,11 +88,18 @@ class Oracle:
         """The registry's view has changed."""
         self._view = new
         lives = {member.id for member in old.members}
-        if any(member_id not in lives for member_id in new.synced):
+        loss = new.own_loss
+        if loss is not None or any(member_id not in lives for member_id in new.synced):
             self._restart_epoch = new.epoch
             log = self._log_of(new.master)
             self._forget_lost(self.received, log)
-            if self._may_have_lost(old):
+            if loss is not None:
+                end = LogEnd(log[-1][0], len(log)) if log else LogEnd()
+                recorded = LogEnd(loss.log_epoch, loss.log_number)
+                _require(recorded == end, f"the record says {recorded}, the log ends at {end}")
+                # The operator takes it for whole, though its machine may not have heard yet.
+                self._machines[new.master.node].disk.whole = True
+            if loss is not None or self._may_have_lost(old):
                 self._forget_lost(self.persisted, log)
             for member_id in new.synced:
                 self._machines[member_id.node].disk.is_cut_unseen = False

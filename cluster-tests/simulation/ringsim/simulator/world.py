@@ -16,6 +16,8 @@ from ringmq_gm.core.events import (
     Effect,
     Event,
     LeasesLearned,
+    LossEnded,
+    LossOutcome,
     MembershipWanted,
     PromotionEnded,
     Propose,
@@ -66,6 +68,8 @@ class World:
         self.rng = rng
         self.trace: list[str] | None = [] if tracing else None
         self.steps = 0
+        # How the operator's decisions ended.
+        self.losses_ended: list[LossOutcome] = []
         self.clock = Clock()
         self._make_member = make_member
         self.machines = {name: Machine(name) for name in scenario.nodes}
@@ -185,6 +189,8 @@ class World:
             case Watermarks():
                 self.oracle.confirmed(machine, effect)
             case RoleChanged(role, view):
+                if view.own_loss is not None and role is Role.MASTER:
+                    machine.app.begin_with_own_log()
                 if role is Role.MASTER:
                     self.oracle.became_master(machine, view)
                 elif role is Role.OUTSIDE:
@@ -196,6 +202,8 @@ class World:
                 self.registry.propose(machine, current_epoch, view)
             case RefreshView():
                 self.registry.tell_view(machine.name, quickly=True)
+            case LossEnded(outcome):
+                self.losses_ended.append(outcome)
             case PromotionEnded() | RingDeleted():
                 pass
 

@@ -36,6 +36,11 @@ view could take ops after its answer, and would bring them into the new ring:
 
 1. b, which doesn't know that it is out, answers that its log ends at 10, 2. b takes op 11 from the
 master of the older view, 3. a begins the ring again with b as its equal, and numbers another op 11.
+
+Beginning with a loss. If the candidates that have their logs are gone for good, an operator decides
+(`LossAccepted`) that the ring goes on from the log of this member, candidate or not. The candidates
+are asked all the same: the decision is refused if the ring can begin again by itself, or if one
+that answers has a longer whole log. The operator may not know that they are up again.
 """
 
 from __future__ import annotations
@@ -44,12 +49,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ringmq_gm.core.chance import Chance
-from ringmq_gm.core.events import Effect, ProposalOutcome, Propose, RefreshView, Send
+from ringmq_gm.core.events import (
+    Effect,
+    LossAccepted,
+    LossEnded,
+    LossOutcome,
+    ProposalOutcome,
+    Propose,
+    RefreshView,
+    Send,
+)
 from ringmq_gm.core.frames import Ping, Pong
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.timing import Timing
-from ringmq_gm.core.views import MemberId, View
+from ringmq_gm.core.views import AcceptedLoss, MemberId, View
 
 
 class Purpose(Enum):
@@ -58,6 +72,7 @@ class Purpose(Enum):
     DROP = "drop"
     JOIN = "join"
     RESTART = "restart"
+    LOSS = "begin with a loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +132,8 @@ class ViewChanger:
         self._chance = chance
         # The number of the newest probe: a late answer to an older one must not count.
         self._nonce = 0
+        # An operator's decision that has not been answered.
+        self._accepted: LossAccepted | None = None
         # The view that was asked about last, and this member's neighbours in it.
         self._neighbours: tuple[View, tuple[MemberId, ...]] | None = None
 
@@ -180,6 +197,23 @@ class ViewChanger:
         targets = tuple(m.node for m in joined.ids if m != self._me)
         return self._probe(Purpose.JOIN, targets, view, log, now)
 
+    def accept_loss(self, asked: LossAccepted, view: View, log: Log, now: float) -> list[Effect]:
+        """An operator wants the ring begun again from this member's log, which may lack ops."""
+        if self._stage is PROPOSING or self._accepted is not None:
+            return [LossEnded(LossOutcome.BUSY)]
+        if not self._all_gone(view):
+            return [LossEnded(LossOutcome.MEMBERS_LIVE)]
+        self._accepted = asked
+        targets = tuple({m.node: None for m in view.candidates if m.node != self._me.node})
+        return self._probe(Purpose.LOSS, targets, view, log, now)
+
+    def loss_ended(self, outcome: LossOutcome) -> list[Effect]:
+        """Answers the operator, if one waits."""
+        if self._accepted is None:
+            return []
+        self._accepted = None
+        return [LossEnded(outcome)]
+
     def propose_unprobed(self, view: View) -> list[Effect]:
         """For a change that needs no probe: it drops nobody, or a member that is merely slow."""
         assert self._stage is IDLE
@@ -200,8 +234,12 @@ class ViewChanger:
 
     def _none_can_go_on(self, view: View) -> bool:
         """Whether this node is a candidate, and no synchronised member is known to be there."""
+        return self._me.node in {m.node for m in view.candidates} and self._all_gone(view)
+
+    def _all_gone(self, view: View) -> bool:
+        """Whether no synchronised member could go on, for all that is known here."""
         lives = self.lives
-        return self._me.node in {m.node for m in view.candidates} and all(
+        return all(
             # A view with a quorum may be confirming ops where this member can't see it.
             lives.is_lapsed(m) or (m.node in lives.down and not view.has_quorum)
             for m in view.synced
@@ -211,7 +249,8 @@ class ViewChanger:
         self, purpose: Purpose, targets: tuple[str, ...], view: View, log: Log, now: float
     ) -> list[Effect]:
         timing = self._timing
-        patience_s = timing.restart_grace_s if purpose is Purpose.RESTART else timing.probe_s
+        asks_all = purpose in (Purpose.RESTART, Purpose.LOSS)
+        patience_s = timing.restart_grace_s if asks_all else timing.probe_s
         probe = self._stage = Probing(purpose, targets, now + patience_s)
         self._nonce += 1
         if not targets:
@@ -234,11 +273,12 @@ class ViewChanger:
         probe = self._stage
         if not isinstance(probe, Probing) or frame.nonce != self._nonce:
             return []
-        if probe.purpose is Purpose.RESTART:
+        if probe.purpose in (Purpose.RESTART, Purpose.LOSS):
             if sender in view.synced:
                 # It goes on by itself, or will find that it can't.
                 self._stage = IDLE
-                return self._seek_join(view, log, now)
+                ended = self.loss_ended(LossOutcome.MEMBERS_LIVE)
+                return ended or self._seek_join(view, log, now)
             if frame.epoch != view.epoch:
                 return []
         # By node: the answer may come from another life than the one that was asked.
@@ -253,7 +293,9 @@ class ViewChanger:
         """Asks a candidate again that knows this view by now. Its first answer may not have
         counted, because it had just been started and knew no view."""
         probe = self._stage
-        if not isinstance(probe, Probing) or probe.purpose is not Purpose.RESTART:
+        if not isinstance(probe, Probing):
+            return []
+        if probe.purpose not in (Purpose.RESTART, Purpose.LOSS):
             return []
         if frame.epoch != view.epoch or sender.node in probe.replies:
             return []
@@ -275,12 +317,15 @@ class ViewChanger:
         if outcome is ProposalOutcome.LOST:
             self.unresolved.remove(proposal)
         self._wait(now)
-        return [RefreshView()]
+        ended = LossOutcome.RING_CHANGED if outcome is ProposalOutcome.LOST else LossOutcome.UNKNOWN
+        return [*self.loss_ended(ended), RefreshView()]
 
     # --- concluding ---
 
     def _conclude(self, probe: Probing, view: View, log: Log, now: float) -> list[Effect]:
         reached = {self._me, *(member_id for member_id, _ in probe.replies.values())}
+        if probe.purpose is Purpose.LOSS:
+            return self._conclude_loss(probe, view, log, now)
         if probe.purpose is Purpose.RESTART:
             proposal = self._restarted(probe, view, log)
         else:
@@ -322,6 +367,43 @@ class ViewChanger:
             return None
         equals = [m for m in whole if whole[m] == log.end]
         return view.restarted(self._me, sorted(equals, key=lambda m: order.index(m.node)))
+
+    def _conclude_loss(self, probe: Probing, view: View, log: Log, now: float) -> list[Effect]:
+        """Carries out the operator's decision, unless nothing or less need be lost."""
+        asked = self._accepted
+        assert asked is not None
+        refusal = self._loss_refusal(asked, {self._me: log, **dict(probe.replies.values())}, view)
+        if refusal is not None:
+            self._wait(now)
+            return self.loss_ended(refusal)
+        loss = AcceptedLoss(
+            epoch=view.epoch + 1,
+            member=self._me,
+            log_epoch=asked.log_epoch,
+            log_number=asked.log_number,
+            position=asked.position,
+            overruled=tuple(m for m in view.candidates if m.node != self._me.node),
+            operator=asked.operator,
+            at_ms=asked.at_ms,
+        )
+        return self._propose(view.begun_with_loss(loss))
+
+    def _loss_refusal(
+        self, asked: LossAccepted, logs: dict[MemberId, Log], view: View
+    ) -> LossOutcome | None:
+        """Why the ring need not, or can't, begin with a loss; None if it has to."""
+        if not self._all_gone(view):
+            return LossOutcome.MEMBERS_LIVE
+        if view.may_begin_again({m.node: found.is_whole for m, found in logs.items()}):
+            return LossOutcome.NOT_NEEDED
+        candidates = {member_id.node for member_id in view.candidates}
+        end = LogEnd(asked.log_epoch, asked.log_number)
+        for member_id, found in logs.items():
+            # A candidate with a whole log has everything that was confirmed.
+            is_candidate = member_id != self._me and member_id.node in candidates
+            if is_candidate and found.is_whole and found.end > end:
+                return LossOutcome.LONGER_LOG
+        return None
 
     def _propose(self, proposal: View) -> list[Effect]:
         self._stage = PROPOSING

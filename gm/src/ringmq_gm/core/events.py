@@ -99,6 +99,21 @@ class PromotionAsked:
     target: MemberId
 
 
+@dataclass(frozen=True, slots=True)
+class LossAccepted:
+    """An operator wants the ring begun again from the application's log here, which ends with op
+    `log_number` of epoch `log_epoch`, and is on disk; confirmed ops may be lost by it.
+
+    For a member that isn't synchronised. The other fields are for the record (`AcceptedLoss`).
+    """
+
+    log_epoch: int
+    log_number: int
+    position: int
+    operator: str
+    at_ms: int
+
+
 class Refusal(Enum):
     """Why a member can't take a `Multicast` now."""
 
@@ -143,6 +158,7 @@ Event = (
     | CaughtUp
     | MembershipWanted
     | PromotionAsked
+    | LossAccepted
     | ProposalEnded
     | Tick
 )
@@ -241,6 +257,30 @@ class PromotionEnded:
     outcome: PromotionOutcome
 
 
+class LossOutcome(Enum):
+    """How a `LossAccepted` ended. The values are for error messages."""
+
+    DONE = "done"
+    # Refused; nothing has been done.
+    IN_RING = "it is a synchronised member of the ring"
+    NO_VIEW = "it knows no view of the ring yet"
+    BUSY = "a change of the view is under way"
+    MEMBERS_LIVE = "a synchronised member of the ring lives, or holds its lease yet"
+    NOT_NEEDED = "the ring begins again by itself, without a loss"
+    LONGER_LOG = "another candidate that answers has a longer whole log"
+    # Proposed; the ring is as the registry says.
+    RING_CHANGED = "the ring has changed meanwhile"
+    UNKNOWN = "the registry did not answer: it may still take effect"
+    RING_DELETED = "the ring is deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class LossEnded:
+    """The answer to `LossAccepted`. Each of these gets exactly one."""
+
+    outcome: LossOutcome
+
+
 @dataclass(frozen=True, slots=True)
 class RingDeleted:
     """The ring is no more. A member's last effect."""
@@ -255,5 +295,6 @@ Effect = (
     | Propose
     | RefreshView
     | PromotionEnded
+    | LossEnded
     | RingDeleted
 )

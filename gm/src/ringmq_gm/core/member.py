@@ -62,6 +62,9 @@ from ringmq_gm.core.events import (
     LeasesLearned,
     LinkDown,
     LinkUp,
+    LossAccepted,
+    LossEnded,
+    LossOutcome,
     MembershipWanted,
     Multicast,
     PeerStalled,
@@ -210,6 +213,8 @@ class RingMember:
                 return []
             case PromotionAsked(target):
                 return self._promotion_asked(target, now)
+            case LossAccepted():
+                return self._loss_accepted(event, now)
             case ProposalEnded(view, outcome):
                 return self._proposal_ended(view, outcome, now)
             case Tick():
@@ -244,6 +249,14 @@ class RingMember:
         if not isinstance(phase, Master):
             return [PromotionEnded(PromotionOutcome.NOT_MASTER)]
         return phase.promotion_asked(target, now)
+
+    def _loss_accepted(self, asked: LossAccepted, now: float) -> list[Effect]:
+        # A joiner may be all that is left of a ring, and can't leave it by itself.
+        if self.role not in (Role.OUTSIDE, Role.JOINER):
+            return [LossEnded(LossOutcome.IN_RING)]
+        if self.view is None or self._phase is DELETED:
+            return [LossEnded(LossOutcome.NO_VIEW)]
+        return self._changer.accept_loss(asked, self.view, self._log(), now)
 
     # --- frames ---
 
@@ -324,6 +337,7 @@ class RingMember:
         ended: list[Effect] = []
         if isinstance(self._phase, Master) and self._phase.handover is not None:
             ended = [PromotionEnded(PromotionOutcome.RING_DELETED)]
+        ended += self._changer.loss_ended(LossOutcome.RING_DELETED)
         self._phase = DELETED
         self.ops.drop_copies()
         self._changer.view_entered()
@@ -334,6 +348,10 @@ class RingMember:
         before = self._phase
         ended = before.handover_ended_by(view) if isinstance(before, Master) else []
         self.view = view
+        loss = view.own_loss
+        is_mine = loss is not None and loss.member == self.me
+        done = LossOutcome.DONE if is_mine else LossOutcome.RING_CHANGED
+        ended += self._changer.loss_ended(done)
         self._changer.view_entered()
         index = view.index_of(self.me)
         if index is not None:
@@ -346,7 +364,10 @@ class RingMember:
             if not isinstance(before, Outside):
                 self._changer.hold_off(now)
             return [*ended, RoleChanged(Role.OUTSIDE, view)]
-        if isinstance(before, Outside):
+        if loss is not None and is_mine:
+            # Whatever this member held as a joiner: the application goes on from its own log.
+            self.ops = HeldOps(self.ring, LogEnd(loss.log_epoch, loss.log_number))
+        elif isinstance(before, Outside):
             # A joiner has to fetch the past. A synchronised member has it: it is in the first
             # view of the ring, or the ring was begun again from its disk.
             self.ops.complete = view.members[index].synced

@@ -27,6 +27,9 @@ nothing is confirmed until there is a quorum again. From that moment on it may l
   nodes of synchronised and eligible members are the *candidates*: each of them, unless it has
   lost its log, has every confirmed op on its disk. `may_begin_again` says how many have to be
   heard.
+* Beginning with a loss (`begun_with_loss`) is an operator's decision, when no candidate that has
+  its log can come back. It is the only step that breaks the property above, and the view keeps a
+  record of it (`losses`): a life that comes back with more is told so (`overrules`).
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
+
+# A view remembers so many accepted losses, the newest ones.
+LOSSES_MAX = 16
 
 
 class ViewError(ValueError):
@@ -62,16 +68,37 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """An operator had the ring begun again in `epoch` from the log of `member`, which ends with op
+    `log_number` of epoch `log_epoch`. What the `overruled` lives had confirmed beyond it is lost.
+
+    `position` is what the application calls the end of that log. `at_ms` is the time of the
+    decision, since 1970, by the clock of the member's node.
+    """
+
+    epoch: int
+    member: MemberId
+    log_epoch: int
+    log_number: int
+    position: int
+    overruled: tuple[MemberId, ...]
+    operator: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """An epoch of a ring. `members[0]` is the master, and is synchronised.
 
-    `eligible` is sorted, and empty in a view that has a quorum.
+    `eligible` is sorted, and empty in a view that has a quorum. `losses` are in the order of their
+    epochs.
     """
 
     epoch: int
     members: tuple[Member, ...]
     min_insync: int
     eligible: tuple[MemberId, ...] = ()
+    losses: tuple[AcceptedLoss, ...] = ()
     # Both follow from `members`. Each op asks for them, so they are worked out once.
     ids: tuple[MemberId, ...] = field(init=False, compare=False, repr=False)
     synced: tuple[MemberId, ...] = field(init=False, compare=False, repr=False)
@@ -165,6 +192,33 @@ class View:
         members = tuple(Member(member_id, synced=True) for member_id in ids)
         return self._next(members, (old for old in self.candidates if old.node not in nodes))
 
+    def begun_with_loss(self, loss: AcceptedLoss) -> Self:
+        """The ring begun again from one log, whatever the candidates may have beyond it."""
+        # Nobody stays eligible. Otherwise a candidate that comes back with more would begin the
+        # ring again, and take away the ops that were confirmed since the decision.
+        return replace(
+            self,
+            epoch=self.epoch + 1,
+            members=(Member(loss.member, synced=True),),
+            eligible=(),
+            losses=(*self.losses, loss)[-LOSSES_MAX:],
+        )
+
+    @property
+    def own_loss(self) -> AcceptedLoss | None:
+        """The loss that was accepted with this very view."""
+        newest = self.losses[-1] if self.losses else None
+        return newest if newest is not None and newest.epoch == self.epoch else None
+
+    def overrules(self, log_epoch: int, log_number: int) -> AcceptedLoss | None:
+        """The decision that gave up the end of the log that ends with this op; None if there is
+        none. Such a log may hold confirmed ops that no member of the ring has."""
+        end = (log_epoch, log_number)
+        for loss in self.losses:
+            if log_epoch < loss.epoch and end > (loss.log_epoch, loss.log_number):
+                return loss
+        return None
+
     def may_begin_again(self, heard: Mapping[str, bool]) -> bool:
         """Whether the ring may be begun again from the longest whole log among those `heard`:
         nodes that have answered, and whether their logs are whole.
@@ -201,7 +255,8 @@ class View:
             "epoch": self.epoch,
             "min_insync": self.min_insync,
             "members": members,
-            "eligible": [{"node": m.node, "incarnation": m.incarnation} for m in self.eligible],
+            "eligible": _ids_to_json(self.eligible),
+            "losses": [_loss_to_json(loss) for loss in self.losses],
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -212,10 +267,46 @@ class View:
             members = tuple(
                 Member(MemberId(m["node"], m["incarnation"]), m["synced"]) for m in value["members"]
             )
-            eligible = tuple(MemberId(m["node"], m["incarnation"]) for m in value["eligible"])
-            return cls(value["epoch"], members, value["min_insync"], eligible)
+            eligible = _ids_from_json(value["eligible"])
+            losses = tuple(map(_loss_from_json, value["losses"]))
+            return cls(value["epoch"], members, value["min_insync"], eligible, losses)
         except (ValueError, KeyError, TypeError) as error:
             raise ViewError(f"not a view: {error!r} in {data[:80]!r}") from error
+
+
+def _ids_to_json(ids: Iterable[MemberId]) -> list[dict[str, Any]]:
+    return [{"node": m.node, "incarnation": m.incarnation} for m in ids]
+
+
+def _ids_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[MemberId, ...]:
+    return tuple(MemberId(m["node"], m["incarnation"]) for m in value)
+
+
+def _loss_to_json(loss: AcceptedLoss) -> dict[str, Any]:
+    return {
+        "epoch": loss.epoch,
+        "node": loss.member.node,
+        "incarnation": loss.member.incarnation,
+        "log_epoch": loss.log_epoch,
+        "log_number": loss.log_number,
+        "position": loss.position,
+        "overruled": _ids_to_json(loss.overruled),
+        "operator": loss.operator,
+        "at_ms": loss.at_ms,
+    }
+
+
+def _loss_from_json(value: Mapping[str, Any]) -> AcceptedLoss:
+    return AcceptedLoss(
+        value["epoch"],
+        MemberId(value["node"], value["incarnation"]),
+        value["log_epoch"],
+        value["log_number"],
+        value["position"],
+        _ids_from_json(value["overruled"]),
+        value["operator"],
+        value["at_ms"],
+    )
 
 
 def first_view(members: Iterable[MemberId], min_insync: int) -> View:

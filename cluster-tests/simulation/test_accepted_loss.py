@@ -1,0 +1,110 @@
+"""An operator lets the ring go on with a loss, when those that had everything are gone for good.
+
+Three nodes and `min_insync` 2, as scenarios by hand.
+"""
+
+from __future__ import annotations
+
+import random
+
+from faults.vocabulary import AcceptLoss, Crash, DiskLost, Fault
+from ringsim.simulator.course import Course
+from ringsim.simulator.runs import run_scenario
+from ringsim.simulator.scenarios import Latencies, Publish, Scenario
+from ringsim.simulator.world import World
+
+from ringmq_gm.core.events import LossOutcome, Role
+
+DELAYS = range(8)
+
+# c goes, a and b confirm on, and lose their disks. What c has is all that is left.
+TWO_DISKS_LOST = (Crash(1.2, "c", 8.0), DiskLost(4.0, "a", 1.0), DiskLost(4.0, "b", 1.5))
+# The same, but a and b never come back before the operator decides.
+TWO_NODES_GONE = (Crash(1.2, "c", 8.0), DiskLost(4.0, "a", 20.0), DiskLost(4.0, "b", 20.0))
+# a is alone, b and c join it, and its disk is lost before they are synchronised.
+JOINERS_LEFT = (Crash(1.2, "b", 2.0), Crash(1.2, "c", 2.0), DiskLost(4.5, "a", 1.0))
+QUICK = Latencies()
+SLOW_FETCH = Latencies(fetch_s=8.0)
+DECIDED_AT = 13.0
+
+
+def scenario(faults: tuple[Fault, ...], latencies: Latencies = QUICK) -> Scenario:
+    publishes = tuple(Publish(0.3 + 0.1 * at, 1, False) for at in range(30))
+    return Scenario(("a", "b", "c"), 3, 2, publishes, faults, latencies)
+
+
+def world_at(
+    when: float, faults: tuple[Fault, ...], seed: int, latencies: Latencies = QUICK
+) -> World:
+    world = World(scenario(faults, latencies), random.Random(seed))
+    course = Course(world)
+    course.begin()
+    course.run_until(when)
+    return world
+
+
+def test_the_ring_is_down_until_somebody_decides() -> None:
+    for seed in DELAYS:
+        world = world_at(DECIDED_AT, TWO_DISKS_LOST, seed)
+        assert {member_id.node for member_id in world.registry.view.candidates} == {"a", "b"}
+        assert all(m.member and m.member.role.value == "outside" for m in world.machines.values())
+
+
+def test_the_ring_goes_on_from_the_named_log_and_the_view_keeps_a_record() -> None:
+    for faults in (TWO_DISKS_LOST, TWO_NODES_GONE):
+        decided = (*faults, AcceptLoss(DECIDED_AT, "c"))
+        for seed in DELAYS:
+            before = world_at(DECIDED_AT, faults, seed)
+            end = before.machines["c"].disk.end()
+            assert before.oracle.confirmed_last > end.number > 0
+            assert run_scenario(scenario(decided), seed) is None
+            world = world_at(DECIDED_AT + 5.0, decided, seed)
+            assert world.losses_ended == [LossOutcome.DONE]
+            (loss,) = world.registry.view.losses
+            assert (loss.member.node, loss.log_epoch, loss.log_number) == (
+                "c",
+                end.epoch,
+                end.number,
+            )
+            assert {member_id.node for member_id in loss.overruled} == {"a", "b"}
+
+
+def test_a_disk_that_turns_up_later_is_overruled() -> None:
+    for seed in DELAYS:
+        had = world_at(3.9, TWO_DISKS_LOST, seed).machines["a"].disk.end()
+        view = world_at(
+            DECIDED_AT + 5.0, (*TWO_DISKS_LOST, AcceptLoss(DECIDED_AT, "c")), seed
+        ).registry.view
+        assert view.overrules(had.epoch, had.number) == view.losses[0]
+        loss = view.losses[0]
+        assert view.overrules(loss.log_epoch, loss.log_number) is None
+        assert view.overrules(loss.epoch, had.number + 1) is None
+
+
+def test_nothing_is_begun_with_a_loss_while_those_that_have_everything_are_up() -> None:
+    """The decision may be older than the return of a node."""
+    back = (Crash(1.2, "c", 3.5), Crash(4.0, "a", 8.5), Crash(4.0, "b", 8.5))
+    # a and b are down and hold their leases; they have just been started; they are the ring again.
+    for at in (4.9, 12.6, 15.0):
+        for seed in DELAYS:
+            faults = (*back, AcceptLoss(at, "c"))
+            assert run_scenario(scenario(faults), seed) is None
+            world = world_at(at + 5.0, faults, seed)
+            assert world.registry.view.losses == ()
+            assert world.losses_ended in (
+                [LossOutcome.MEMBERS_LIVE],
+                [LossOutcome.NOT_NEEDED],
+                [LossOutcome.RING_CHANGED],
+                [LossOutcome.IN_RING],
+            )
+
+
+def test_a_joiner_that_was_left_alone_goes_on_with_what_it_has() -> None:
+    decided = (*JOINERS_LEFT, AcceptLoss(DECIDED_AT, "b"))
+    joiners = 0
+    for seed in DELAYS:
+        left = world_at(DECIDED_AT, JOINERS_LEFT, seed, SLOW_FETCH).machines["b"].member
+        assert left is not None
+        joiners += left.role is Role.JOINER
+        assert run_scenario(scenario(decided, SLOW_FETCH), seed) is None
+    assert joiners > 4

@@ -1,0 +1,183 @@
+"""A ring that has lost every log with all that was confirmed goes on when an operator says so."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from played_ring import A2, B2, C2, LATER, A, B, C, answer, joining, member_of, view
+
+from ringmq_gm.core.events import (
+    Effect,
+    LeasesLearned,
+    LossAccepted,
+    LossEnded,
+    LossOutcome,
+    MembershipWanted,
+    ProposalEnded,
+    ProposalOutcome,
+    Propose,
+    Role,
+    Send,
+    Tick,
+    ViewLearned,
+)
+from ringmq_gm.core.held_ops import LogEnd
+from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.views import LOSSES_MAX, AcceptedLoss, View
+
+DECIDED = LossAccepted(1, 5, 50, "op", 1234)
+LOSS = AcceptedLoss(3, C2, 1, 5, 50, (A, B), "op", 1234)
+BEGUN = dataclasses.replace(view(3, C2), losses=(LOSS,))
+
+
+def left_over(*, leases: frozenset[object] = frozenset({C2})) -> RingMember:
+    """c was put out of the ring, a and b confirmed on. They are dead, and c is a new life."""
+    member = member_of(C2, LogEnd(1, 5))
+    member.step(MembershipWanted(True), now=0)
+    member.step(LeasesLearned(leases), now=0)  # type: ignore[arg-type]
+    member.step(ViewLearned(view(2, A, B)), now=0)
+    # It has asked to join, in vain.
+    member.step(Tick(), now=LATER)
+    return member
+
+
+def decide(member: RingMember) -> list[Effect]:
+    return member.step(DECIDED, now=LATER)
+
+
+def nonce_of(effects: list[Effect]) -> int:
+    sent = next(effect for effect in effects if isinstance(effect, Send))
+    return sent.frame.nonce  # type: ignore[union-attr]
+
+
+def test_the_named_member_begins_the_ring_when_nobody_has_answered() -> None:
+    member = left_over()
+    assert [effect.node for effect in decide(member) if isinstance(effect, Send)] == ["a", "b"]
+    assert member.step(Tick(), now=2 * LATER) == [Propose(2, BEGUN)]
+    effects = member.step(ProposalEnded(BEGUN, ProposalOutcome.WON), now=2 * LATER)
+    assert effects[0] == LossEnded(LossOutcome.DONE)
+    assert member.role is Role.MASTER
+    assert (member.ops.end, member.ops.stable) == (LogEnd(1, 5), 5)
+    member.check()
+
+
+def test_it_begins_at_once_when_all_candidates_say_that_their_logs_are_gone() -> None:
+    member = left_over()
+    nonce = nonce_of(decide(member))
+    answer(member, A2, LogEnd(), is_whole=False, epoch=2, nonce=nonce)
+    effects = answer(member, B2, LogEnd(), is_whole=False, epoch=2, nonce=nonce)
+    assert effects == [Propose(2, BEGUN)]
+
+
+def test_not_while_a_member_holds_its_lease() -> None:
+    member = left_over(leases=frozenset({A, C2}))
+    assert decide(member) == [LossEnded(LossOutcome.MEMBERS_LIVE)]
+
+
+def test_not_when_a_member_of_the_view_answers() -> None:
+    """It has lost its lease, and goes on by itself."""
+    member = left_over()
+    nonce = nonce_of(decide(member))
+    effects = answer(member, A, LogEnd(2, 9), epoch=2, nonce=nonce)
+    assert effects[0] == LossEnded(LossOutcome.MEMBERS_LIVE)
+
+
+def test_not_when_the_ring_can_begin_again_by_itself() -> None:
+    member = left_over()
+    nonce = nonce_of(decide(member))
+    answer(member, A2, LogEnd(2, 9), epoch=2, nonce=nonce)
+    effects = answer(member, B2, LogEnd(2, 9), epoch=2, nonce=nonce)
+    assert effects == [LossEnded(LossOutcome.NOT_NEEDED)]
+
+
+def test_not_when_one_that_has_everything_is_up() -> None:
+    """It can't begin alone, but whoever decides should name that one."""
+    member = left_over()
+    nonce = nonce_of(decide(member))
+    answer(member, A2, LogEnd(2, 9), epoch=2, nonce=nonce)
+    assert member.step(Tick(), now=2 * LATER) == [LossEnded(LossOutcome.LONGER_LOG)]
+
+
+def test_a_candidate_that_waits_alone_may_be_named() -> None:
+    member = member_of(A2, LogEnd(1, 9))
+    member.step(MembershipWanted(True), now=0)
+    member.step(LeasesLearned(frozenset({A2})), now=0)
+    member.step(ViewLearned(view(1, A, B, C)), now=0)
+    member.step(LossAccepted(1, 9, 90, "op", 1), now=0)
+    (proposed,) = member.step(Tick(), now=LATER)
+    assert isinstance(proposed, Propose)
+    assert proposed.view.synced == (A2,)
+    assert proposed.view.own_loss == AcceptedLoss(2, A2, 1, 9, 90, (B, C), "op", 1)
+
+
+def test_a_joiner_goes_on_from_its_applications_log() -> None:
+    """What the ring has sent it since it joined was held back by its application."""
+    member = member_of(C2, LogEnd(1, 5))
+    member.step(MembershipWanted(True), now=0)
+    joined = view(2, A, joining(C2), min_insync=1)
+    member.step(ViewLearned(joined), now=0)
+    assert member.role is Role.JOINER
+    member.step(LeasesLearned(frozenset({C2})), now=0)
+    decide(member)
+    (proposed,) = [e for e in member.step(Tick(), now=2 * LATER) if isinstance(e, Propose)]
+    member.step(ProposalEnded(proposed.view, ProposalOutcome.WON), now=2 * LATER)
+    assert (member.role, member.ops.end) == (Role.MASTER, LogEnd(1, 5))
+    member.check()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (ProposalOutcome.LOST, LossOutcome.RING_CHANGED),
+        (ProposalOutcome.UNKNOWN, LossOutcome.UNKNOWN),
+    ],
+)
+def test_a_proposal_that_does_not_win_is_told(outcome: ProposalOutcome, told: LossOutcome) -> None:
+    member = left_over()
+    decide(member)
+    member.step(Tick(), now=2 * LATER)
+    assert LossEnded(told) in member.step(ProposalEnded(BEGUN, outcome), now=2 * LATER)
+
+
+def test_each_decision_is_answered_once() -> None:
+    member = left_over()
+    decide(member)
+    assert decide(member) == [LossEnded(LossOutcome.BUSY)]
+    effects = member.step(ViewLearned(view(3, A, B)), now=LATER)
+    assert effects.count(LossEnded(LossOutcome.RING_CHANGED)) == 1
+    decide(member)
+    assert LossEnded(LossOutcome.RING_DELETED) in member.step(ViewLearned(None), now=LATER)
+
+
+def test_a_synchronised_member_and_one_without_a_view_refuse() -> None:
+    member = member_of(A)
+    assert decide(member) == [LossEnded(LossOutcome.NO_VIEW)]
+    member.step(ViewLearned(view(1, A, B)), now=0)
+    assert decide(member) == [LossEnded(LossOutcome.IN_RING)]
+
+
+def test_the_record_travels_with_the_view_and_is_bounded() -> None:
+    assert View.decode(BEGUN.encode()) == BEGUN
+    assert BEGUN.with_joiner(A2, ()).losses == (LOSS,)  # type: ignore[union-attr]
+    value = BEGUN
+    for _ in range(2 * LOSSES_MAX):
+        value = value.begun_with_loss(dataclasses.replace(LOSS, epoch=value.epoch + 1))
+    assert len(value.losses) == LOSSES_MAX
+    assert value.own_loss == value.losses[-1]
+
+
+@pytest.mark.parametrize(
+    ("end", "is_overruled"),
+    [
+        ((1, 5), False),
+        ((1, 6), True),
+        ((2, 3), True),
+        ((0, 9), False),
+        ((3, 9), False),
+    ],
+)
+def test_a_log_from_before_with_more_is_overruled(end: tuple[int, int], is_overruled: bool) -> None:
+    later = view(7, A, B)
+    later = dataclasses.replace(later, losses=(LOSS,))
+    assert later.overrules(*end) == (LOSS if is_overruled else None)
