@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from children import child_environment
 from etcd_server import START_S_MAX, require_etcd
+from history.checker import check
+from history.records import from_line, merged
 from loops import run
 from nemesis import Cluster, until
 from nemesis.network import Network
@@ -137,20 +139,13 @@ async def isolate(cluster: Cluster, network: Network, *, sees_registry: bool) ->
     judge(found, left, right, cut_at)
 
 
-def judge(found: list[Any], left: Any, right: Any, cut_at: float) -> None:
-    places: dict[tuple[str, int], set[int]] = {}
-    for position, tag, number, _ in found:
-        places.setdefault((tag, number), set()).add(position)
+def judge(found: list[str], left: Any, right: Any, cut_at: float) -> None:
     assert left["attempted"] + right["attempted"] == 2 * MESSAGES_PER_SIDE
     # The cut was while both were publishing, and left could not go on.
     assert 0 < len(left["confirmed"]) < MESSAGES_PER_SIDE
     assert left["errors"]
     assert len(right["confirmed"]) == MESSAGES_PER_SIDE, right["errors"]
-    for tag, side in (("left", left), ("right", right)):
-        lost = [number for number in side["confirmed"] if (tag, number) not in places]
-        assert not lost, f"{tag}: {len(lost)} of {len(side['confirmed'])} lost"
-    assert all(len(positions) == 1 for positions in places.values()), "enqueued twice"
-    assert len({position for position, *_ in found}) == len(places), "two at one position"
+    check(merged(map(from_line, [*left["history"], *right["history"], *found]))).demand()
     # G3: the two sides never confirm at the same time. In between neither does, for about the
     # ring's time-out.
     gaps = zip(right["confirmed_at"], right["confirmed_at"][1:], strict=False)

@@ -14,11 +14,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
+from history.records import Drained, to_line
 from loops import run
 from waiting import until
 
 import ringmq
-from nemesis.oracle import parse_body
+from nemesis.oracle import Delivered
 from nemesis.workload import Publishing
 
 BATCH_MESSAGES = 250
@@ -54,12 +55,13 @@ async def publish(seeds: str, queue: str, tag: str, total: str, deadline_s: str)
         "confirmed_at": load.confirmed_at,
         "took_s": time.monotonic() - began,
         "errors": sorted({str(error) for error in load.errors}),
+        "history": list(map(to_line, load.records)),
     }
 
 
 async def drain(seeds: str, queue: str, replicas: str) -> object:
-    """All that is in the queue: [position, tag, number, redelivered]."""
-    found: list[tuple[int, str, int, bool]] = []
+    """All that is in the queue, as lines of a history."""
+    found = Delivered()
     async with ringmq.connect(seeds) as client:
 
         async def is_whole() -> bool:
@@ -70,11 +72,9 @@ async def drain(seeds: str, queue: str, replicas: str) -> object:
         async with client.consumer(queue, prefetch=5000) as consumer:
             while (await client.queue(queue)).messages_ready:
                 while (batch := await consumer.next_batch(timeout_s=0.5)) is not None:
-                    for message in batch:
-                        tag, number = parse_body(message.body)
-                        found.append((message.position, tag, number, message.redelivered))
+                    found.note("drain", batch)
                     await consumer.ack(batch)
-    return found
+    return [to_line(record) for record in (*found.records, Drained(time.monotonic(), ""))]
 
 
 async def main(what: str, *arguments: str) -> None:

@@ -1,25 +1,25 @@
-"""The messages that a test saw delivered, and its judgement of them.
+"""The messages that a test saw delivered, noted for the checker of histories.
 
-The oracle, in one sentence: every confirmed message is delivered, at one position only, in the
-order of publishing, and marked if it comes again; a message that was never confirmed may be there,
-once, or not.
+`cluster-tests/support/history/checker.py` says what is judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from history.checker import check
+from history.records import Deliver, Drained, Record, Run, merged
 
 from ringmq import Batch
 
 
-class Published(Protocol):
-    """A publisher's record of its own messages, by their numbers."""
+class Recorded(Protocol):
+    """Has records of its own: a publisher."""
 
-    tag: str
-    attempted: int
-    confirmed: set[int]
+    records: list[Record]
 
 
 @dataclass(slots=True)
@@ -30,56 +30,51 @@ class Delivered:
     positions: dict[tuple[str, int], set[int]] = field(default_factory=dict)
     # position -> the (tag, number) of the message there.
     at: dict[int, tuple[str, int]] = field(default_factory=dict)
-    repeats: int = 0
-    faults: list[str] = field(default_factory=list)
-    # Per consumer and stream: the last position that came on it for the first time.
-    _last: dict[tuple[str, int], int] = field(default_factory=dict)
+    records: list[Record] = field(default_factory=list)
 
     def note(self, consumer: str, batch: Batch) -> None:
         """A batch has come. Consumers are those that never requeue by themselves."""
-        for message in batch:
-            key = parse_body(message.body)
-            position = message.position
-            before = self.at.setdefault(position, key)
-            if before != key:
-                self.faults.append(f"position {position} was {before} and is {key}")
-            seen = self.positions.setdefault(key, set())
-            if position in seen:
-                self.repeats += 1
-                if not message.redelivered:
-                    self.faults.append(f"{key} at {position} came again without `redelivered`")
-            seen.add(position)
-            stream = (consumer, batch.generation)
-            if not message.redelivered:
-                if self._last.get(stream, -1) >= position:
-                    self.faults.append(
-                        f"position {position} came after {self._last[stream]} on one stream"
-                    )
-                self._last[stream] = position
+        runs = runs_of(batch)
+        self.records.append(Deliver(time.monotonic(), "", consumer, batch.generation, runs))
+        for run in runs:
+            for offset in range(run.count):
+                key = (run.tag, run.number + offset)
+                self.at.setdefault(run.position + offset, key)
+                self.positions.setdefault(key, set()).add(run.position + offset)
 
     def merge(self, other: Delivered) -> None:
         """Adds the deliveries that another test client saw from the same queue."""
         for position, key in other.at.items():
-            if self.at.setdefault(position, key) != key:
-                self.faults.append(f"position {position}: {self.at[position]} and {key}")
+            self.at.setdefault(position, key)
         for key, seen in other.positions.items():
             self.positions.setdefault(key, set()).update(seen)
-        self.repeats += other.repeats
-        self.faults += other.faults
+        self.records = merged(self.records, other.records)
 
-    def judge(self, *loads: Published) -> None:
-        """`AssertionError` unless all that is promised of these publishers holds."""
-        assert not self.faults, self.faults[:5]
-        twice = {key: seen for key, seen in self.positions.items() if len(seen) > 1}
-        assert not twice, f"{len(twice)} enqueued twice, e.g. {list(twice.items())[:3]}"
-        for load in loads:
-            numbers = {number for tag, number in self.positions if tag == load.tag}
-            lost = load.confirmed - numbers
-            assert not lost, f"{len(lost)} of {len(load.confirmed)} lost: {_shown(lost)}"
-            invented = {number for number in numbers if number >= load.attempted}
-            assert not invented, f"never published: {_shown(invented)}"
-            in_order = [number for _, (tag, number) in sorted(self.at.items()) if tag == load.tag]
-            assert in_order == sorted(in_order), "positions are not in the order of publishing"
+    def judge(self, *loads: Recorded) -> None:
+        """`AssertionError` unless all that is promised of these publishers holds. All that they
+        were confirmed has to have been delivered."""
+        seen = merged(*(load.records for load in loads), self.records)
+        check([*seen, Drained(time.monotonic(), "")], strangers=True).demand()
+
+
+def runs_of(batch: Batch) -> tuple[Run, ...]:
+    """The messages of a batch, neighbours that follow each other together."""
+    runs: list[Run] = []
+    for part in batch.parts:
+        runs += _runs(part.first, part.bodies, part.redelivered)
+    return tuple(runs)
+
+
+def _runs(position: int, bodies: Sequence[bytes], redelivered: bool) -> list[Run]:
+    runs: list[Run] = []
+    begin, (tag, first) = 0, parse_body(bodies[0])
+    for index in range(1, len(bodies) + 1):
+        here = parse_body(bodies[index]) if index < len(bodies) else None
+        if here != (tag, first + index - begin):
+            runs.append(Run(position + begin, tag, first, index - begin, redelivered))
+            if here is not None:
+                begin, (tag, first) = index, here
+    return runs
 
 
 def body_of(tag: str, number: int, size_bytes: int) -> bytes:
@@ -89,8 +84,3 @@ def body_of(tag: str, number: int, size_bytes: int) -> bytes:
 def parse_body(body: bytes) -> tuple[str, int]:
     tag, number, _ = body.split(b" ", 2)
     return tag.decode(), int(number)
-
-
-def _shown(numbers: Iterable[int]) -> str:
-    ordered = sorted(numbers)
-    return f"{ordered[:5]}..{ordered[-1]}"

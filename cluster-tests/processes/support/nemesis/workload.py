@@ -8,10 +8,12 @@ from itertools import count
 from types import TracebackType
 from typing import Self
 
+from history.records import Confirm, Publish, Record
 from waiting import until
 
 import ringmq
 from nemesis.oracle import Delivered, body_of
+from ringmq_base.ranges import RangeSet
 
 _tags = count(1)
 
@@ -67,6 +69,8 @@ class Publishing(_Beside):
         # When confirms came, by the clock that all processes of a machine share.
         self.confirmed_at: list[float] = []
         self.errors: list[ringmq.RingMQError] = []
+        # For the checker of histories; the queue of a test has no name there.
+        self.records: list[Record] = []
         # The longest time without a confirm while some were wanted, since `watch_gaps`.
         self.longest_gap_s = 0.0
         self._seeds, self._queue = seeds, queue
@@ -111,6 +115,7 @@ class Publishing(_Beside):
     async def _publish(self, publisher: ringmq.Publisher, first: int, wanted: int) -> None:
         bodies = [body_of(self.tag, first + i, self._size_bytes) for i in range(wanted)]
         failed: set[int] = set()
+        self.records.append(Publish(time.monotonic(), "", self.tag, first, first + wanted - 1))
         try:
             await publisher.publish_batch(bodies)
         except ringmq.RingMQError as error:
@@ -126,6 +131,10 @@ class Publishing(_Beside):
             self._last_confirm = now
             self.confirmed_at.append(time.monotonic())
             self.confirmed |= got
+            self.records += [
+                Confirm(self.confirmed_at[-1], "", self.tag, low, high)
+                for low, high in RangeSet((number, number) for number in sorted(got))
+            ]
 
     def watch_gaps(self) -> None:
         """From now on `longest_gap_s` counts."""

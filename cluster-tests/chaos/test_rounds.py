@@ -1,0 +1,101 @@
+"""Rounds of faults: the same for a seed, within what is promised, and survived by simulated rings."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+from faults.rounds import BIT_FLIPS, KINDS, TWO_DISKS, Round, rounds
+from faults.vocabulary import (
+    REAL_ONLY,
+    SIMULATED_ONLY,
+    Crash,
+    DiskCutUnseen,
+    DiskFault,
+    DiskLost,
+    Fault,
+    PowerCut,
+)
+from ringsim.simulator.runs import run_scenario
+from ringsim.simulator.scenarios import Publish, Scenario
+
+NODES = ("a", "b", "c")
+SEEDS = range(40)
+
+
+def drawn(seed: int, count: int = 2 * len(KINDS), kinds: tuple[str, ...] = ()) -> list[Round]:
+    return list(islice(rounds(random.Random(seed), NODES, kinds), count))
+
+
+def test_a_seed_gives_the_same_rounds_again() -> None:
+    assert drawn(7) == drawn(7)
+    assert drawn(7) != drawn(8)
+
+
+def test_every_kind_comes_before_any_comes_again() -> None:
+    for seed in SEEDS:
+        deal = len(KINDS) - 1
+        found = [each.kind for each in drawn(seed, 2 * deal)]
+        for part in (found[:deal], found[deal:]):
+            assert len(set(part)) == deal
+            assert set(KINDS) - set(part) in ({BIT_FLIPS}, {TWO_DISKS})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_that_is_named_is_drawn_alone(kind: str) -> None:
+    assert {each.kind for each in drawn(1, 5, (kind,))} == {kind}
+
+
+def lost_disks(found: Iterable[Fault]) -> list[str]:
+    return [fault.node for fault in found if isinstance(fault, DiskFault)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_more_disks_are_lost_than_the_guarantees_allow(seed: int) -> None:
+    for each in drawn(seed):
+        lost = lost_disks(each.faults)
+        if len(lost) > 1:
+            # All nodes are killed in one moment, and nothing else happens.
+            crashes = [fault for fault in each.faults if isinstance(fault, Crash)]
+            others = [f for f in each.faults if not isinstance(f, Crash | DiskLost)]
+            assert {crash.node for crash in crashes} == set(NODES)
+            assert {crash.at for crash in crashes} == {0.0}
+            assert others == []
+            assert len(set(lost)) == len(lost) == 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_only_faults_that_a_real_cluster_knows_are_drawn(seed: int) -> None:
+    for each in drawn(seed):
+        assert not any(isinstance(fault, SIMULATED_ONLY) for fault in each.faults)
+        assert each.lasts_s < 30.0
+
+
+def simulated(each: Round) -> list[Fault]:
+    """The faults of a round that the simulator knows, a second later, when its ring has begun."""
+    known = (fault for fault in each.faults if not isinstance(fault, REAL_ONLY))
+    return [replace(fault, at=fault.at + 1.0) for fault in known]
+
+
+@pytest.mark.compute
+@pytest.mark.slow
+def test_simulated_rings_survive_the_same_rounds() -> None:
+    """The rounds that real processes suffer, ten of each kind."""
+    count = 0
+    publishes = tuple(Publish(0.25 * turn, 2, False) for turn in range(1, 40))
+    for kind in KINDS:
+        for seed, each in enumerate(drawn(3, 10, (kind,))):
+            found = tuple(simulated(each))
+            if found:
+                failure = run_scenario(Scenario(NODES, 3, 2, publishes, found), seed)
+                assert failure is None, f"{kind}, {each.faults}: {failure and failure.reason}"
+                count += 1
+    assert count >= 10 * (len(KINDS) - len(REAL_ONLY) - 1)
+
+
+def test_what_is_simulated_or_real_only_is_no_fault_of_both() -> None:
+    assert not set(REAL_ONLY) & set(SIMULATED_ONLY)
+    assert not {PowerCut, DiskCutUnseen} & {*REAL_ONLY, *SIMULATED_ONLY}
