@@ -21,7 +21,7 @@ import pytest
 from children import child_environment
 from etcd_server import START_S_MAX, require_etcd
 from history.checker import check
-from history.records import from_line, merged
+from history.records import Confirm, Publish, Record, from_line, merged
 from loops import run
 from nemesis import Cluster, until
 from nemesis.network import Network
@@ -123,13 +123,21 @@ async def isolate(cluster: Cluster, network: Network, *, sees_registry: bool) ->
             network, "right", "publish", majority, "q", "right", total, str(RIGHT_DEADLINE_S)
         ),
     ]  # fmt: skip
+    began = time.monotonic()
+    resumed = ["right", "resume", cluster.addresses["b"], "q"]
     try:
         for side in sides:
             side.opened()
+        assert Program(network, *resumed, "9").result(20) == 0
         await asyncio.sleep(1.5)
         away = ["b", "c", "right", *([] if sees_registry else ["etcd"])]
         network.cut("a", *away)
         cut_at = time.monotonic()
+        await until_resumed(network, resumed)
+        # The old master has 9 of this producer, the new one 15. Whoever is told 9 sends 10 to 15
+        # once more, or goes on behind a hole.
+        old = Program(network, "left", "resume", cluster.addresses["a"], "q", "15").result(20)
+        assert old in ("NO_MASTER", "NOT_MASTER", "TOO_FEW_SYNCHRONISED"), old
         left, right = (side.result(90) for side in sides)
     finally:
         for side in sides:
@@ -137,6 +145,22 @@ async def isolate(cluster: Cluster, network: Network, *, sees_registry: bool) ->
     network.heal("a", *away)
     found = Program(network, "right", "drain", majority, "q", "3").result(90)
     judge(found, left, right, cut_at)
+    of_resumed: list[Record] = [
+        Publish(began, "", "resumed", 0, 14),
+        Confirm(cut_at, "", "resumed", 0, 14),
+    ]
+    check([*of_resumed, *map(from_line, found)], strangers=True).demand()
+
+
+async def until_resumed(network: Network, resumed: list[str]) -> None:
+    """The producer goes on with 10 to 15 at the majority's new master."""
+
+    def goes_on() -> bool:
+        told: object = Program(network, *resumed, "15").result(20)
+        assert told == 9 or isinstance(told, str), told
+        return told == 9
+
+    await until(goes_on, "the majority has a master", within_s=30, poll_s=0.2)
 
 
 def judge(found: list[str], left: Any, right: Any, cut_at: float) -> None:
@@ -145,7 +169,8 @@ def judge(found: list[str], left: Any, right: Any, cut_at: float) -> None:
     assert 0 < len(left["confirmed"]) < MESSAGES_PER_SIDE
     assert left["errors"]
     assert len(right["confirmed"]) == MESSAGES_PER_SIDE, right["errors"]
-    check(merged(map(from_line, [*left["history"], *right["history"], *found]))).demand()
+    history = map(from_line, [*left["history"], *right["history"], *found])
+    check(merged(history), strangers=True).demand()
     # G3: the two sides never confirm at the same time. In between neither does, for about the
     # ring's time-out.
     gaps = zip(right["confirmed_at"], right["confirmed_at"][1:], strict=False)

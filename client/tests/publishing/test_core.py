@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from publisher_cores import FAR, LIMITS, bodies_of, core_of, drain, open_core, outcome, submit
+from publisher_cores import (
+    FAR,
+    LIMITS,
+    ORIGIN,
+    Core,
+    bodies_of,
+    core_of,
+    drain,
+    open_core,
+    outcome,
+    submit,
+)
 
 from ringmq.errors import (
     BadRequestError,
@@ -17,10 +28,12 @@ from ringmq.publishing.core import (
     NEXT_PHASE,
     Happening,
     Limits,
+    Origin,
     PublisherCore,
     PublisherPhase,
     PublishRefusal,
 )
+from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.tickets import MESSAGE_OVERHEAD_BYTES
 
 GAP = ProtocolError("a gap", reason="SEQUENCE_GAP")
@@ -61,11 +74,44 @@ def test_after_a_break_the_same_messages_have_the_same_sequences() -> None:
     core.ended(UnavailableError("broken"))
     core.check()
     assert core.identity() == identity
-    core.opened(3, LIMITS)
+    core.opened(3, LIMITS, ORIGIN)
     again = [(f.first, bodies_of(f)) for f in drain(core)]
     assert again == [each for each in before if each[0] != 2]
     core.confirmed(1, 4)
     assert outcome(core) == dict.fromkeys(range(4))
+
+
+def test_an_answer_of_an_older_master_is_refused_and_changes_nothing() -> None:
+    """1. The new master confirms 1 to 15 and has 16 to 20. 2. The stream breaks, and the old master
+    says that it has 9. Believed, that would send 16 to 20 under a new id, to be enqueued twice."""
+    core = core_of(window_messages=40)
+    identity = core.identity()
+    assert core.opened(0, LIMITS, Origin("queue-1", 7))
+    submit(core, *(b"%d" % number for number in range(1, 21)))
+    drain(core)
+    core.confirmed(1, 15)
+    core.ended(UnavailableError("broken"))
+    assert not core.opened(9, LIMITS, Origin("queue-1", 6))
+    core.check()
+    assert drain(core) == []
+    core.ended(UnavailableError("older"))
+    assert core.identity() == identity
+    assert core.opened(20, LIMITS, Origin("queue-1", 7))
+    assert [(f.first, f.last) for f in drain(core)] == [(16, 20)]
+    core.confirmed(16, 20)
+    core.ended()
+    # Declared anew, the queue counts its epochs from 1.
+    assert core.opened(0, LIMITS, Origin("queue-2", 1))
+
+
+def test_publishers_of_one_queue_share_the_newest_epoch() -> None:
+    seen = SeenEpoch()
+    first, second = (
+        Core(new_id=lambda: b"p", window_messages=8, window_bytes=1000, seen=seen) for _ in "12"
+    )
+    assert first.opened(0, LIMITS, Origin("queue-1", 7))
+    assert not second.opened(0, LIMITS, Origin("queue-1", 6))
+    assert seen.epoch == 7
 
 
 def test_a_confirm_of_the_middle_of_a_batch_leaves_its_ends() -> None:
@@ -96,7 +142,7 @@ def test_a_retryable_refusal_ends_the_stream_and_all_that_follows_is_sent_again(
     core.rejected(4, 4, PublishRefusal.GAP, GAP)
     core.ended()
     assert core.identity() == identity
-    core.opened(1, LIMITS)
+    core.opened(1, LIMITS, ORIGIN)
     assert [(f.first, bodies_of(f)) for f in drain(core)] == [(2, [b"1"]), (3, [b"2"]), (4, [b"3"])]
     core.confirmed(2, 4)
     assert outcome(core) == dict.fromkeys(range(4))
@@ -117,7 +163,7 @@ def test_after_a_refusal_for_good_the_others_go_on_under_a_new_id_once_the_old_i
     core.ended()
     # The first is in the queue, but not confirmed: it needs the old id.
     assert core.identity() == old
-    core.opened(1, LIMITS)
+    core.opened(1, LIMITS, ORIGIN)
     assert [f.first for f in drain(core)] == [1]
     core.confirmed(1, 1)
     assert core.finishing
@@ -136,7 +182,7 @@ def test_a_batch_call_says_which_of_its_bodies_were_refused() -> None:
     assert len(drain(core)) == 1
     core.rejected(1, 10, PublishRefusal.RETRY, TooFewSynchronisedError("later"))
     core.ended()
-    core.opened(0, Limits(1000, 1000, 4))  # a node with smaller batches
+    core.opened(0, Limits(1000, 1000, 4), ORIGIN)  # a node with smaller batches
     assert [f.count for f in drain(core)] == [2, 3, 2, 3]
     core.confirmed(1, 2)
     core.rejected(3, 5, PublishRefusal.FOR_GOOD, BadRequestError("no"))
@@ -172,7 +218,7 @@ def test_an_id_of_ones_own_goes_on_where_it_was() -> None:
     assert [f.first for f in drain(core)] == [42]
     core.ended()
     assert core.identity() == b"mine"
-    core.opened(41, LIMITS)
+    core.opened(41, LIMITS, ORIGIN)
     assert [f.first for f in drain(core)] == [42]
 
 

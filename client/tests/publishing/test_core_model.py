@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from publisher_cores import FAR, Core, bodies_of, ids
+from publisher_cores import FAR, ORIGIN, Core, bodies_of, ids
 
 from ringmq.errors import (
     BadRequestError,
@@ -77,7 +77,7 @@ class NastyNode(RuleBasedStateMachine):
     @rule()
     def open(self) -> None:
         self.identity = self.core.identity()
-        self.core.opened(self.last[self.identity], Limits(1000, 200, 5))
+        self.core.opened(self.last[self.identity], Limits(1000, 200, 5), ORIGIN)
         self.pump()
 
     def take(self) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ringmq.errors import RingMQError
-from ringmq.publishing.core import Limits, PublisherCore
+from ringmq.publishing.core import Limits, Origin, PublisherCore
 from ringmq.publishing.flights import Flight
 
 Core = PublisherCore[int, str]
 
 LIMITS = Limits(message_bytes_max=1000, batch_bytes_max=1000, batch_messages_max=100)
 FAR = 1e9
+ORIGIN = Origin("queue-1", 1)
 
 
 def ids() -> Iterator[bytes]:
@@ -53,5 +54,5 @@ def outcome(core: Core) -> dict[int, type[RingMQError] | None]:
 
 def open_core(core: Core, last_sequence: int = 0) -> bytes:
     identity = core.identity()
-    core.opened(last_sequence, LIMITS)
+    core.opened(last_sequence, LIMITS, ORIGIN)
     return identity

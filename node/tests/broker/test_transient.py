@@ -178,7 +178,7 @@ def test_publish_is_transient_and_confirmed_without_the_disk(tmp_path: Path, mem
         async with asyncio.timeout(5):
             await replica.wait_serving()
         publisher = Publisher()
-        number, _ = replica.serving().open_publisher(publisher, b"")
+        number, _ = await replica.serving().open_publisher(publisher, b"")
         replica.serving().publish(number, b"", 1, [b"x"] * 3, [], transient=False)
         await asyncio.sleep(0)
         assert publisher.sequences == [(1, 3)]

@@ -63,7 +63,12 @@ async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
     async def open_publisher(queue: str, stream: PublishStream, **_: Any) -> Any:
         streams.append(stream)
         return SimpleNamespace(
-            publish=publish, wait_room=wait_room, close=lambda: None, last_sequence=0, epoch=1
+            publish=publish,
+            wait_room=wait_room,
+            close=lambda: None,
+            last_sequence=0,
+            epoch=1,
+            queue_id="id",
         )
 
     broker_played = SimpleNamespace(

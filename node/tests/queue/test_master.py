@@ -17,10 +17,11 @@ from ringmq_node.queue.effects import (
     DeliverRuns,
     Effect,
     MulticastOp,
+    ReportBarrier,
     ReportSettled,
 )
 from ringmq_node.queue.master import QueueMaster
-from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.ops import AskedOp, Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 
@@ -36,11 +37,12 @@ class Scene:
         self.mirrors = [ReplicatedState(), ReplicatedState()]
         self.master = QueueMaster(self.queue.state, self.queue)
         self.refusing = False
-        self.held: list[Remove | Requeue] = []
+        self.held: list[AskedOp] = []
         # By consumer, in order: (position, redelivered).
         self.got: dict[int, list[tuple[int, bool]]] = {}
         self.confirmed: list[tuple[int, tuple[Range, ...]]] = []
         self.settled: list[tuple[int, tuple[Range, ...]]] = []
+        self.reached: list[int] = []
 
     def send(self, op: Op) -> int:
         number = self.queue.append(op)
@@ -61,6 +63,8 @@ class Scene:
                     self.confirmed.append((publisher, sequences))
                 case ReportSettled(consumer, positions):
                     self.settled.append((consumer, positions))
+                case ReportBarrier(waiter):
+                    self.reached.append(waiter)
 
     def send_held(self) -> None:
         while self.held and not self.refusing:

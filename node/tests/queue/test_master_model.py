@@ -31,10 +31,11 @@ from ringmq_node.queue.effects import (
     DeliverRuns,
     Effect,
     MulticastOp,
+    ReportBarrier,
     ReportSettled,
 )
 from ringmq_node.queue.master import QueueMaster
-from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.ops import AskedOp, Barrier, Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Messages, Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import Store
@@ -141,7 +142,10 @@ class MasterMachine(RuleBasedStateMachine):
         self.master = QueueMaster(self.queue.state, self.queue)
         self.received = self.persisted = 0
         self.ring_open = True
-        self.held: list[Remove | Requeue] = []
+        self.held: list[AskedOp] = []
+        # Waiters for a barrier, and the first number whose safety will do.
+        self.waiters: dict[int, int] = {}
+        self.barriers_sent: list[int] = []
         # Of this master alone: it delivers again the messages of its predecessor.
         self.first_given_max = -1
         self.ready = set(self.bodies)
@@ -174,20 +178,29 @@ class MasterMachine(RuleBasedStateMachine):
                     self.confirmed(publisher, positions_of(sequences))
                 case ReportSettled(consumer, ranges):
                     self.settled(consumer, ranges)
+                case ReportBarrier(waiter):
+                    assert self.waiters.pop(waiter) <= self.persisted
 
     def send_held(self) -> None:
         while self.held and self.ring_open:
             op = self.held.pop(0)
             number = self.queue.append(op)
-            assert 0 < len(op.ranges) <= RANGES_SENT_MAX
-            if isinstance(op, Remove):
+            if isinstance(op, Barrier):
+                self.barrier_applied(number)
+            elif isinstance(op, Remove):
+                assert 0 < len(op.ranges) <= RANGES_SENT_MAX
                 self.removal_applied(number, set(positions_of(op.ranges)))
             else:
+                assert 0 < len(op.ranges) <= RANGES_SENT_MAX
                 back = set(positions_of(op.ranges))
                 self.redelivered |= back
                 self.ready |= back - self.given_up
                 self.damaged |= back & self.given_up
             self.do(self.master.applied(number, op))
+
+    def barrier_applied(self, number: int) -> None:
+        assert not self.barriers_sent or self.barriers_sent[-1] <= self.received
+        self.barriers_sent.append(number)
 
     def removal_applied(self, number: int, positions: set[int]) -> None:
         for owner, wanted in [*self.gathered.items()]:
@@ -371,6 +384,21 @@ class MasterMachine(RuleBasedStateMachine):
         has = {c.id: ([*c.outstanding], c.outstanding_bytes) for c in master.consumers}
         return [*master.ready], master.ready_bytes, master.unacknowledged_bytes, has
 
+    # --- barriers ---
+
+    @rule()
+    def wait_barrier(self) -> None:
+        waiter = self.next_id()
+        self.waiters[waiter] = self.queue.state.last_number + 1
+        self.do(self.master.wait_barrier(waiter))
+
+    @precondition(lambda self: self.waiters)
+    @rule()
+    def leave_barrier(self) -> None:
+        waiter = next(iter(self.waiters))
+        del self.waiters[waiter]
+        self.master.leave_barrier(waiter)
+
     # --- without a subscription ---
 
     def visible(self) -> list[int]:
@@ -460,6 +488,11 @@ class MasterMachine(RuleBasedStateMachine):
     def same(self) -> None:
         master = self.master
         master.check()
+        # Nobody waits in vain: an op is there, or held, or a barrier is on its way.
+        if self.waiters and max(self.waiters.values()) > self.queue.state.last_number:
+            on_its_way = self.barriers_sent and self.barriers_sent[-1] > self.received
+            assert on_its_way or any(isinstance(op, Barrier) for op in self.held)
+        assert all(number > self.persisted for number in self.waiters.values())
         assert set(positions_of(self.queue.state.live)) == set(self.bodies)
         assert set(positions_of(master.ready)) == self.ready
         assert set(positions_of(master.damaged)) == self.damaged

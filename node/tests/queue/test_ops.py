@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import (
+    Barrier,
     Op,
     OpError,
     Publish,
@@ -25,6 +26,7 @@ RANGES = st.lists(
 OPS: st.SearchStrategy[Op] = st.one_of(
     st.builds(Remove, RANGES),
     st.builds(Requeue, RANGES),
+    st.just(Barrier()),
     st.builds(
         Publish,
         first_position=NUMBERS,

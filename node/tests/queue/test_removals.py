@@ -7,11 +7,12 @@ import pytest
 from ringmq_base.ranges import Range
 from ringmq_node.queue import ops
 from ringmq_node.queue.effects import MulticastOp, ReportSettled
+from ringmq_node.queue.ops import Remove
 from ringmq_node.queue.removals import Removals
 
 
 def removed(effects: list[MulticastOp]) -> list[tuple[Range, ...]]:
-    return [effect.op.ranges for effect in effects]
+    return [effect.op.ranges for effect in effects if isinstance(effect.op, Remove)]
 
 
 def test_stages_of_a_removal() -> None:

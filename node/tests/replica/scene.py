@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import pytest
 from node.tests.storage.workload import run_store
@@ -24,6 +24,7 @@ from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.replica import Replica
 from ringmq_node.storage import QueueStore, Store, StoreError
 
+T = TypeVar("T")
 ME, NEXT, LAST = (MemberId(name, 1) for name in ("a", "b", "c"))
 
 
@@ -216,7 +217,8 @@ class Scene:
         transient: bool = False,
         to: int | None = None,
     ) -> int:
-        number = to or self.replica.serving().open_publisher(self.publisher, producer)[0]
+        """On the session `to`; without it on a new one, which no answer is waited for."""
+        number = to or at_once(self.replica.serving().open_publisher(self.publisher, b""))[0]
         self.replica.serving().publish(
             number, producer, first, names, properties, transient=transient
         )
@@ -258,6 +260,16 @@ def scenario(tmp_path: Path, play: Callable[[Scene], Awaitable[None]], members: 
             scene.replica.mastership.queue.check()
 
     run_store(store, work, timeout_s=20)
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which has nothing to wait for."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    raise AssertionError("it waits")
 
 
 def refused(act: Callable[[], object], reason: Reason) -> BrokerError:

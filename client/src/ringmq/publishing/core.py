@@ -55,6 +55,7 @@ from itertools import chain
 from typing import Generic, assert_never
 
 from ringmq.errors import OutcomeUnknownError, RingMQError, UnavailableError
+from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.flights import Flight, Flights
 from ringmq.publishing.pending import PendingMessages
 from ringmq.publishing.tickets import H, P, Slice, Ticket
@@ -62,6 +63,14 @@ from ringmq.publishing.tickets import H, P, Slice, Ticket
 #: A full window is at least this many batches, so that the node is busy with one while another
 #: is on its way.
 BATCHES_PER_WINDOW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The master that has answered: `epoch` of its view, in the ring of the queue `queue_id`."""
+
+    queue_id: str
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +160,7 @@ class PublisherCore(Generic[H, P]):
         window_messages: int = 1000,
         window_bytes: int = 16 * 1024 * 1024,
         producer_id: bytes | None = None,
+        seen: SeenEpoch | None = None,
     ) -> None:
         assert window_messages > 0, window_messages
         assert window_bytes > 0, window_bytes
@@ -161,6 +171,7 @@ class PublisherCore(Generic[H, P]):
         self.limits = NO_LIMITS
         #: Why messages wait: the newest failure, told to messages whose deadline passes.
         self.trouble: RingMQError | None = None
+        self._seen = SeenEpoch() if seen is None else seen
         self._numbering = Numbering(producer_id if producer_id is not None else new_id())
         self._pending: PendingMessages[H, P] = PendingMessages()
         self._flights: Flights[H, P] = Flights()
@@ -248,16 +259,24 @@ class PublisherCore(Generic[H, P]):
             self._numbering = Numbering(self._new_id())
         return self._numbering.producer_id
 
-    def opened(self, last_sequence: int, limits: Limits) -> None:
-        """A stream is open under `identity()`; the queue has this producer to `last_sequence`."""
+    def opened(self, last_sequence: int, limits: Limits, origin: Origin) -> bool:
+        """A stream is open under `identity()`; the queue has this producer to `last_sequence`.
+
+        False, and nothing has changed, if the answer is older than one that has been seen: the
+        caller ends this stream. Otherwise: 1. the new master confirms 1 to 15, and has 16 to 20,
+        2. the old one says that it has 9, 3. 16 to 20 don't follow 9, so they would be sent under
+        a new id, and be enqueued twice.
+        """
         assert not self._flights.has_sent
+        if not self._seen.take(origin.queue_id, origin.epoch):
+            return False
         self._happen(Happening.OPENED)
         self.limits = limits
         self._numbering.last_sequence = last_sequence
         if self._numbering.unused:
             # An id that the user gave, and used before: go on where the queue ends.
             self._numbering.next_sequence = last_sequence + 1
-            return
+            return True
         if not self._flights.follow(last_sequence, self._numbering.next_sequence):
             self._seal_after(last_sequence)
         # The node has ended our older stream before it answered, batches in flight included. So
@@ -268,6 +287,7 @@ class PublisherCore(Generic[H, P]):
             messages_max=limits.batch_messages_max, bytes_max=limits.batch_bytes_max
         )
         self._finish_if_used_up()
+        return True
 
     def confirmed(self, first: int, last: int) -> None:
         """`first..last` are as safe as was asked for. Sequences that nobody waits for are

@@ -25,6 +25,7 @@ from ringmq.errors import (
 )
 from ringmq.model.messages import Properties
 from ringmq.publishing.core import PublisherCore
+from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.stream import Core, Future, PublisherSpeaker
 from ringmq.publishing.tickets import Ticket
 from ringmq.streams.keeper import Keeper
@@ -61,6 +62,7 @@ class Publisher:
         self,
         nodes: KnownNodes,
         queue: str,
+        seen: SeenEpoch,
         *,
         window_messages: int,
         window_bytes: int,
@@ -85,6 +87,7 @@ class Publisher:
             window_messages=window_messages,
             window_bytes=window_bytes,
             producer_id=producer_id,
+            seen=seen,
         )
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()

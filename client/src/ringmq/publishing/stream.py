@@ -11,8 +11,8 @@ import grpc.aio
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
-from ringmq.errors import ProtocolError, RingMQError
-from ringmq.publishing.core import NO_LIMITS, Limits, PublisherCore, PublishRefusal
+from ringmq.errors import ProtocolError, RingMQError, UnavailableError
+from ringmq.publishing.core import NO_LIMITS, Limits, Origin, PublisherCore, PublishRefusal
 from ringmq.publishing.flights import Flight
 from ringmq.streams.lifetime import Lifetime
 from ringmq.streams.speaker import Speaker
@@ -73,7 +73,12 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
             opened.batch_bytes_max or NO_LIMITS.batch_bytes_max,
             opened.batch_messages_max or NO_LIMITS.batch_messages_max,
         )
-        self._core.opened(opened.last_sequence, limits)
+        origin = Origin(opened.queue_id, opened.epoch)
+        if not self._core.opened(opened.last_sequence, limits, origin):
+            raise UnavailableError(
+                f"queue {self._queue!r}: node {opened.node!r} answered as the master of epoch "
+                f"{opened.epoch}, a later one has been seen"
+            )
         self._lifetime.opened()
         return opened.heartbeat_ms
 

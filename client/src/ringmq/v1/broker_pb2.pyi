@@ -659,14 +659,23 @@ class PublishOpened(google.protobuf.message.Message):
     HEARTBEAT_MS_FIELD_NUMBER: builtins.int
     NODE_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
     last_sequence: builtins.int
-    """The highest sequence of this producer that the queue has; 0: none."""
+    """The highest sequence of this producer that the queue has; 0: none. All messages up to it are
+    confirmed, and no message of an earlier stream follows them: the node has waited for a trip
+    around the ring that began after the Open.
+    """
     message_bytes_max: builtins.int
     batch_bytes_max: builtins.int
     batch_messages_max: builtins.int
     heartbeat_ms: builtins.int
     node: builtins.str
     epoch: builtins.int
+    """Of the view in which the answer is true. A client refuses the answer if it has already seen a
+    later epoch of this queue id.
+    """
+    queue_id: builtins.str
+    """A queue that is deleted and declared anew has another id, and its epochs begin anew."""
     def __init__(
         self,
         *,
@@ -677,8 +686,9 @@ class PublishOpened(google.protobuf.message.Message):
         heartbeat_ms: builtins.int = ...,
         node: builtins.str = ...,
         epoch: builtins.int = ...,
+        queue_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batch_bytes_max", b"batch_bytes_max", "batch_messages_max", b"batch_messages_max", "epoch", b"epoch", "heartbeat_ms", b"heartbeat_ms", "last_sequence", b"last_sequence", "message_bytes_max", b"message_bytes_max", "node", b"node"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch_bytes_max", b"batch_bytes_max", "batch_messages_max", b"batch_messages_max", "epoch", b"epoch", "heartbeat_ms", b"heartbeat_ms", "last_sequence", b"last_sequence", "message_bytes_max", b"message_bytes_max", "node", b"node", "queue_id", b"queue_id"]) -> None: ...
 
 Global___PublishOpened: typing_extensions.TypeAlias = PublishOpened
 

@@ -2,6 +2,7 @@
 
     python -m nemesis.inside declare SEEDS QUEUE
     python -m nemesis.inside publish SEEDS QUEUE TAG TOTAL DEADLINE_S
+    python -m nemesis.inside resume SEEDS QUEUE LAST        as a producer of its own, up to LAST
     python -m nemesis.inside drain SEEDS QUEUE REPLICAS     once so many are synchronised
 
 SEEDS as everywhere, separated by commas. The last line on stdout is the result, as JSON.
@@ -19,10 +20,12 @@ from loops import run
 from waiting import until
 
 import ringmq
-from nemesis.oracle import Delivered
+from nemesis.oracle import Delivered, body_of
+from nemesis.wire import RawStream, Refusal
 from nemesis.workload import Publishing
 
 BATCH_MESSAGES = 250
+PRODUCER = b"a producer of its own"
 PAUSE_S = 0.03
 DRAIN_S_MAX = 60.0
 
@@ -59,6 +62,21 @@ async def publish(seeds: str, queue: str, tag: str, total: str, deadline_s: str)
     }
 
 
+async def resume(seeds: str, queue: str, last: str) -> object:
+    """The sequence that the producer is told and goes on from, or why it is told none."""
+    async with RawStream(seeds.split(",")[0], "Publish") as stream:
+        try:
+            opened = await stream.open_publisher(queue, PRODUCER)
+        except Refusal as refusal:
+            return refusal.reason
+        if opened.last_sequence < int(last):
+            numbers = range(opened.last_sequence + 1, int(last) + 1)
+            bodies = [body_of("resumed", number - 1, 100) for number in numbers]
+            await stream.send_batch(numbers[0], bodies)
+            await stream.confirmed_up_to(int(last))
+        return opened.last_sequence
+
+
 async def drain(seeds: str, queue: str, replicas: str) -> object:
     """All that is in the queue, as lines of a history."""
     found = Delivered()
@@ -79,7 +97,7 @@ async def drain(seeds: str, queue: str, replicas: str) -> object:
 
 async def main(what: str, *arguments: str) -> None:
     programs: dict[str, Callable[..., Awaitable[object]]]
-    programs = {"declare": declare, "publish": publish, "drain": drain}
+    programs = {"declare": declare, "publish": publish, "resume": resume, "drain": drain}
     result = await programs[what](*arguments)
     print(json.dumps(result), flush=True)
 

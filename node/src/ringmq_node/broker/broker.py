@@ -113,7 +113,7 @@ class Broker:
         self, queue: str, session: PublisherSession, *, producer_id: bytes = b""
     ) -> Publishing:
         """On the master's node only (see `route`)."""
-        return Publishing(
+        return await Publishing.open(
             await self._locator.serving(queue),
             self.settings,
             session,

@@ -22,28 +22,57 @@ from ringmq_node.replica.sessions import PublisherSession
 
 
 class Publishing:
-    """One publisher's way into a queue. Close it when its stream ends."""
+    """One publisher's way into a queue. Made by `open`; close it when its stream ends."""
 
     def __init__(
         self,
+        mastership: Mastership,
+        settings: BrokerSettings,
+        *,
+        producer_id: bytes,
+        number: int,
+        last_sequence: int,
+        successor: Callable[[str], tuple[str, str]],
+    ) -> None:
+        # The highest sequence of this producer that the queue has; 0: none.
+        self.last_sequence = last_sequence
+        # Of the view in which that is so. Comparable within one queue id.
+        self.epoch = mastership.epoch
+        self.queue_id = mastership.queue_id
+        self._mastership = mastership
+        self._settings = settings
+        self._producer_id = producer_id
+        self._number = number
+        self._successor = successor
+
+    @classmethod
+    async def open(
+        cls,
         mastership: Mastership,
         settings: BrokerSettings,
         session: PublisherSession,
         *,
         producer_id: bytes,
         successor: Callable[[str], tuple[str, str]],
-    ) -> None:
-        """Raises `BrokerError` if the queue can't be served, or the producer id is too long."""
+    ) -> Publishing:
+        """Raises `BrokerError` if the queue can't be served, or the producer id is too long.
+
+        With a producer id it waits for a trip around the ring. The session hears nothing
+        before this has returned.
+        """
         if len(producer_id) > PRODUCER_ID_BYTES_MAX:
             raise bad_request(
                 f"a producer id has at most {PRODUCER_ID_BYTES_MAX} bytes", field="producer_id"
             )
-        self._mastership = mastership
-        self._settings = settings
-        self._producer_id = producer_id
-        self._successor = successor
-        self.epoch = mastership.epoch
-        self._number, self.last_sequence = mastership.open_publisher(session, producer_id)
+        number, last_sequence = await mastership.open_publisher(session, producer_id)
+        return cls(
+            mastership,
+            settings,
+            producer_id=producer_id,
+            number=number,
+            last_sequence=last_sequence,
+            successor=successor,
+        )
 
     def wait_room(self) -> Awaitable[None]:
         """Returns when the ring takes another batch, or refuses for another reason than room.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringmq_base.ranges import Range
-from ringmq_node.queue.ops import Remove, Requeue
+from ringmq_node.queue.ops import AskedOp
 from ringmq_node.queue.run import Run
 
 
@@ -20,7 +20,7 @@ from ringmq_node.queue.run import Run
 class MulticastOp:
     """Send `op` around the ring."""
 
-    op: Remove | Requeue
+    op: AskedOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,4 +51,11 @@ class ReportSettled:
     positions: tuple[Range, ...]
 
 
-Effect = MulticastOp | DeliverRuns | ConfirmSequences | ReportSettled
+@dataclass(frozen=True, slots=True)
+class ReportBarrier:
+    """Tell `waiter` that an op which was sent after it began to wait is safe."""
+
+    waiter: int
+
+
+Effect = MulticastOp | DeliverRuns | ConfirmSequences | ReportSettled | ReportBarrier

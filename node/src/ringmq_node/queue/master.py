@@ -8,6 +8,7 @@ joined; each decides one thing and says why in its own module:
     ready       the messages that nobody has, given out from the front
     consumers   the messages that each consumer has, prefetch, turns
     removals    the messages that are being removed, and whose removal is safe
+    barriers    who waits for a trip around the ring that begins now
 
 Every live message is in one place: ready, damaged, outstanding with one consumer, gathered
 or in hand for a `Remove`, or on its way back in a `Requeue`. It leaves the last two when the
@@ -27,10 +28,11 @@ from itertools import chain
 
 from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.queue import ops
+from ringmq_node.queue.barriers import Barriers
 from ringmq_node.queue.confirms import Confirms
 from ringmq_node.queue.consumers import Subscriptions
 from ringmq_node.queue.effects import DeliverRuns, Effect, MulticastOp
-from ringmq_node.queue.ops import Publish, Remove, Requeue
+from ringmq_node.queue.ops import AskedOp, Barrier, Publish, Remove, Requeue
 from ringmq_node.queue.ready import Ready
 from ringmq_node.queue.removals import Removals
 from ringmq_node.queue.run import Messages, Run
@@ -51,6 +53,7 @@ class QueueMaster:
         self._confirms = Confirms(state.last_number, state.next_position)
         self._ready = Ready(state.live, messages)
         self._removals = Removals()
+        self._barriers = Barriers()
         # In `Requeue` ops that have not been applied.
         self._requeuing = RangeSet()
 
@@ -76,6 +79,18 @@ class QueueMaster:
         nobody remembers; no later than the last one, so they are safe when that is."""
         self._confirms.wait(self.state.last_number, publisher, sequences, transient=transient)
         return [*self._confirms.due()]
+
+    # --- barriers ---
+
+    def wait_barrier(self, waiter: int) -> list[Effect]:
+        """`ReportBarrier` tells `waiter`, a number of its own, when an op that is sent from now
+        on is safe: then so is all that the state says now."""
+        self._barriers.wait(waiter, self.state.last_number)
+        return [*self._barriers.next_op(self.state.last_number, self._confirms.received)]
+
+    def leave_barrier(self, waiter: int) -> None:
+        """It doesn't wait any more; it may have been told."""
+        self._barriers.leave(waiter)
 
     # --- consumers ---
 
@@ -164,7 +179,7 @@ class QueueMaster:
 
     # --- the ring ---
 
-    def applied(self, number: int, op: Remove | Requeue) -> list[Effect]:
+    def applied(self, number: int, op: AskedOp) -> list[Effect]:
         """The op of a `MulticastOp` has been applied here, as `number`."""
         match op:
             case Remove(ranges):
@@ -175,6 +190,10 @@ class QueueMaster:
                 self._requeuing.subtract(ranges)
                 self._ready.put_back(ranges)
                 return self._dispatch()
+            case Barrier():
+                self._barriers.sent(number)
+                # In a ring of one the watermark has come before this call, and no other follows.
+                return [*self._barriers.reached(self._confirms.persisted)]
 
     def watermarks(self, received: int, persisted: int) -> list[Effect]:
         """Every synchronised member has received, and persisted, the ops up to these."""
@@ -182,6 +201,8 @@ class QueueMaster:
         effects += self._confirms.advance(received, persisted)
         effects += self._removals.settled(persisted)
         effects += self._removals.next_op(received)
+        effects += self._barriers.reached(persisted)
+        effects += self._barriers.next_op(self.state.last_number, received)
         return effects + self._dispatch()
 
     # --- damage ---
@@ -281,6 +302,7 @@ class QueueMaster:
         self._ready.check()
         self.consumers.check(self.visible_below)
         self._removals.check()
+        self._barriers.check(self._confirms.persisted)
         seen = RangeSet()
         for first, last in chain(
             self.ready,

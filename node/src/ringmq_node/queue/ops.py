@@ -3,7 +3,7 @@
 An op's encoded form is the payload that goes around the ring, and the payload
 of its journal record, byte for byte.
 
-    kind     u8    1 publish | 2 remove | 3 requeue
+    kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier
     flags    u8    publish: bit 0 transient, bit 1 has a message id
     ...
 
@@ -11,6 +11,7 @@ of its journal record, byte for byte.
              producer id, message id (none or 16 bytes), block
     remove   ranges u32 in `count`; (first u64, last u64) each
     requeue  as remove
+    barrier  nothing; as a remove of no ranges
 
 Little endian. The replica that applies an op decodes it; the ring never looks inside.
 A publish without its block is its *outline*: all that `ReplicatedState` needs of it. Where the
@@ -29,6 +30,7 @@ from ringmq_node.queue.block import Block, BlockError
 PUBLISH = 1
 REMOVE = 2
 REQUEUE = 3
+BARRIER = 4
 
 FLAG_TRANSIENT = 1
 FLAG_MESSAGE_ID = 2
@@ -109,7 +111,15 @@ class Requeue:
     ranges: tuple[Range, ...]
 
 
-Op = Publish | Remove | Requeue
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Changes nothing. Its confirm shows that its master was the master when it was sent, and
+    that every op before it is safe (`queue.barriers`)."""
+
+
+# The ops that a master's core asks for. A publish comes from its client.
+AskedOp = Barrier | Remove | Requeue
+Op = Publish | AskedOp
 
 
 def encode(op: Op) -> bytes:
@@ -120,6 +130,8 @@ def encode(op: Op) -> bytes:
             return _encode_ranges(REMOVE, ranges)
         case Requeue(ranges):
             return _encode_ranges(REQUEUE, ranges)
+        case Barrier():
+            return _encode_ranges(BARRIER, ())
 
 
 def encode_outline(op: Publish | Outline) -> bytes:
@@ -169,9 +181,13 @@ def decode(payload: bytes) -> Op:
     kind = payload[0]
     if kind == PUBLISH:
         return _decode_publish(payload)
-    if kind not in (REMOVE, REQUEUE):
+    if kind not in (REMOVE, REQUEUE, BARRIER):
         raise OpError(f"op of unknown kind {kind}")
     ranges = _decode_ranges(payload)
+    if kind == BARRIER:
+        if ranges:
+            raise OpError(f"barrier with {len(ranges)} ranges, it has none")
+        return Barrier()
     return Remove(ranges) if kind == REMOVE else Requeue(ranges)
 
 

@@ -18,7 +18,7 @@ import struct
 from dataclasses import dataclass, field
 
 from ringmq_base.ranges import Range, RangeSet
-from ringmq_node.queue.ops import Op, Outline, Publish, Remove, Requeue
+from ringmq_node.queue.ops import Barrier, Op, Outline, Publish, Remove, Requeue
 
 # Producers whose last sequence is remembered. Past this number the queue forgets the one
 # whose last publish is the oldest: counted in ops, as replicas' clocks differ.
@@ -76,6 +76,8 @@ class ReplicatedState:
                 # That of a take-over is one range from the first live position to the last.
                 for first, last in ranges:
                     self.redelivered.update(self.live.intersection(first, last))
+            case Barrier():
+                pass
         # Last: if an assertion above stops this op, its number isn't used up.
         self.last_number = number
         return gone

@@ -15,8 +15,8 @@ Invariants:
 * a session is registered from its opening to its close, its `moved`, or the end;
 * ops leave in the order in which the core asked for them (`_held_ops`), also when the ring refuses
   one;
-* each future in `_waiting` is resolved by `ReportSettled`, or fails with OUTCOME_UNKNOWN when the
-  mastership ends.
+* each future in `_waiting` is resolved by `ReportSettled` or `ReportBarrier`, or fails when the
+  mastership ends: an opening with the reason, all others with OUTCOME_UNKNOWN.
 """
 
 from __future__ import annotations
@@ -41,16 +41,21 @@ from ringmq_node.queue.effects import (
     DeliverRuns,
     Effect,
     MulticastOp,
+    ReportBarrier,
     ReportSettled,
 )
 from ringmq_node.queue.master import QueueMaster
-from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
+from ringmq_node.queue.ops import AskedOp, Op, Publish
 from ringmq_node.queue.run import Run
-from ringmq_node.replica.publishers import Publishers, check_sequence
+from ringmq_node.replica.publishers import Opening, Publishers, check_sequence
 from ringmq_node.replica.reading import MasterBodies
+from ringmq_node.replica.refusals import no_trip, not_serving, too_few_synchronised
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
 from ringmq_node.storage import QueueStore, StoreError
 
+# How long the opening of a publisher waits for a trip around the ring. A client gives the node up
+# after 5 s; it should hear the reason before that, also behind a take-over.
+OPENING_WAIT_S = 2.5
 # How long a get waits for the first confirm after a take-over.
 INHERITANCE_WAIT_S = 1.0
 # How long a get waits for the repair of the message that comes next.
@@ -109,7 +114,7 @@ class Mastership:
         self._consumers: dict[int, ConsumerSession] = {}
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Ops that the core asked for and the ring hasn't taken yet.
-        self._held_ops: deque[Remove | Requeue] = deque()
+        self._held_ops: deque[AskedOp] = deque()
         self._sending = False
         self._waiting_to_send = False
         self._carry_out(self.queue.give_up(given_up))
@@ -144,6 +149,10 @@ class Mastership:
         return self._replica.record.name
 
     @property
+    def queue_id(self) -> str:
+        return self._replica.record.id
+
+    @property
     def epoch(self) -> int:
         return self._replica.view.epoch
 
@@ -175,16 +184,40 @@ class Mastership:
 
     # --- publishing ---
 
-    def open_publisher(self, session: PublisherSession, producer_id: bytes) -> tuple[int, int]:
+    async def open_publisher(
+        self, session: PublisherSession, producer_id: bytes
+    ) -> tuple[int, int]:
         """Returns the session's number, and the last sequence that the queue has of its producer.
 
-        The answer holds until this session publishes, because an earlier session of the same
-        producer is ended here: batches in flight on the older stream are dropped. Otherwise the
-        client, already told the last sequence, would send them again.
+        The answer is true, whichever member is master next, and holds until this session
+        publishes: see `publishers`. A publisher without a producer id doesn't wait for it.
         """
         self.check_serving()
         number = next(self._ids)
-        self._publishers.open(number, session, producer_id)
+        if not producer_id:
+            self._publishers.open(number, session, producer_id)
+            return number, 0
+        self._check_quorum()
+        opening = Opening(self.name)
+        self._publishers.open(number, opening, producer_id)
+        try:
+            self._waiting[number] = opening.reached
+            self._carry_out(self.queue.wait_barrier(number))
+            async with asyncio.timeout(OPENING_WAIT_S):
+                await opening.reached
+            # Both may have changed since the trip ended, before this task was woken.
+            self.check_serving()
+            self._publishers.check_current(number)
+        except BaseException as error:
+            self._publishers.close(number, producer_id)
+            if isinstance(error, TimeoutError):
+                self._check_quorum()
+                raise no_trip(self.name, self.epoch, OPENING_WAIT_S) from None
+            raise
+        finally:
+            self._waiting.pop(number, None)
+            self.queue.leave_barrier(number)
+        self._publishers.opened(number, session)
         return number, self._store.state.producers.get(producer_id, 0)
 
     def close_publisher(self, number: int, producer_id: bytes) -> None:
@@ -234,16 +267,7 @@ class Mastership:
 
     def check_writable(self) -> None:
         """Raises while no op could be confirmed, or the ring takes none."""
-        view = self._replica.view
-        if not self._ring.has_quorum:
-            raise BrokerError(
-                Reason.TOO_FEW_SYNCHRONISED,
-                f"queue {self.name!r}: {len(view.synced)} replicas are synchronised, "
-                f"{view.min_insync} are wanted",
-                queue=self.name,
-                synchronised=len(view.synced),
-                min_insync=view.min_insync,
-            )
+        self._check_quorum()
         refusal = self._ring.refusal()
         if refusal is not None:
             raise BrokerError(
@@ -251,6 +275,10 @@ class Mastership:
                 f"queue {self.name!r} takes nothing now: {refusal.value}",
                 queue=self.name,
             )
+
+    def _check_quorum(self) -> None:
+        if not self._ring.has_quorum:
+            raise too_few_synchronised(self.name, self._replica.view)
 
     async def wait_room(self) -> None:
         """Returns when the ring isn't full; it may refuse the next op for another reason.
@@ -425,13 +453,15 @@ class Mastership:
                     if session is not None:
                         session.confirmed(sequences)
                 case ReportSettled(consumer, positions):
-                    self._settled(consumer, positions)
+                    session_of_acks = self._consumers.get(consumer)
+                    if session_of_acks is not None:
+                        session_of_acks.settled(positions)
+                    self._end_wait(consumer)
+                case ReportBarrier(waiter):
+                    self._end_wait(waiter)
 
-    def _settled(self, consumer: int, positions: Sequence[Range]) -> None:
-        session = self._consumers.get(consumer)
-        if session is not None:
-            session.settled(positions)
-        future = self._waiting.pop(consumer, None)
+    def _end_wait(self, number: int) -> None:
+        future = self._waiting.pop(number, None)
         if future is not None and not future.done():
             future.set_result(None)
 
@@ -462,9 +492,3 @@ class Mastership:
         self._waiting_to_send = False
         if taking and not self.ended:
             self._send_held_ops()
-
-
-def not_serving(queue: str, role: Role) -> BrokerError:
-    """The refusal of a replica that can't serve clients of `queue` now."""
-    reason = Reason.NO_MASTER if role is Role.MASTER else Reason.NOT_MASTER
-    return BrokerError(reason, f"queue {queue!r}: this node is not its master now", queue=queue)

@@ -1,16 +1,45 @@
 """The publish sessions of one mastership: at most one for each producer id.
 
-A producer's sequences tell new messages from repeated ones (guarantee G4). That works only if no
-earlier batch comes in after the producer was told its last sequence. So a newer session of a
-producer ends the earlier one, and batches that wait on the earlier stream are refused.
+A producer's sequences tell new messages from repeated ones (guarantee G4). That works only if the
+last sequence that a producer is told is true, and stays true until it publishes:
+
+* no earlier batch comes in after the answer. So a newer session of a producer ends the earlier
+  one, and batches that wait on the earlier stream are refused;
+* nothing that the answer counts is lost later, and no other master has more. So the answer waits
+  for a trip around the ring that begins after the question (`queue.barriers`). Until then an
+  `Opening` has the session's place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 
+from ringmq_base.ranges import Range
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.replica.sessions import PublisherSession
+
+
+class Opening:
+    """A session that waits for its answer. It has published nothing, so nothing is confirmed."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        # Done when the trip is; fails with a `BrokerError` if the session is ended before.
+        self.reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def confirmed(self, sequences: Sequence[Range]) -> None:
+        pass
+
+    def moved(self, reason: Reason) -> None:
+        if not self.reached.done():
+            self.reached.set_exception(
+                BrokerError(
+                    reason,
+                    f"queue {self._queue!r}: ended before it was known how far this producer is",
+                    queue=self._queue,
+                )
+            )
 
 
 class Publishers:
@@ -35,6 +64,11 @@ class Publishers:
         fenced = None if earlier is None else self._sessions.pop(earlier, None)
         if fenced is not None:
             fenced.moved(Reason.PRODUCER_FENCED)
+
+    def opened(self, number: int, session: PublisherSession) -> None:
+        """The trip that the opening has waited for is over: `session` takes its place."""
+        assert isinstance(self._sessions[number], Opening), number
+        self._sessions[number] = session
 
     def close(self, number: int, producer_id: bytes) -> None:
         self._sessions.pop(number, None)

@@ -33,7 +33,8 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.ops import Op, Publish, Requeue
 from ringmq_node.replica.fetching import Fetched, Sources
 from ringmq_node.replica.joining import Joining
-from ringmq_node.replica.mastership import Mastership, not_serving
+from ringmq_node.replica.mastership import Mastership
+from ringmq_node.replica.refusals import not_serving
 from ringmq_node.replica.repair import Repair
 from ringmq_node.storage import QueueStore, StoreError
 

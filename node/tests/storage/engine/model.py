@@ -16,10 +16,11 @@ from ringmq_node.queue.effects import (
     DeliverRuns,
     Effect,
     MulticastOp,
+    ReportBarrier,
     ReportSettled,
 )
 from ringmq_node.queue.master import QueueMaster
-from ringmq_node.queue.ops import Op, Remove, Requeue
+from ringmq_node.queue.ops import AskedOp, Op, Remove, Requeue
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import QueueStore
@@ -140,16 +141,16 @@ class Queue:
                     for position in self.seen(runs):
                         self.ready.remove(position)
                         self.clients[consumer].add(position)
-                case ConfirmSequences() | ReportSettled():
+                case ConfirmSequences() | ReportSettled() | ReportBarrier():
                     pass
 
-    def multicast(self, op: Remove | Requeue) -> None:
+    def multicast(self, op: AskedOp) -> None:
         number = self.append(op)
         if isinstance(op, Remove):
             for position in positions_of(op.ranges):
                 self.graves[position] = self.messages.pop(position)
             self.note()
-        else:
+        elif isinstance(op, Requeue):
             for position in positions_of(op.ranges):
                 self.messages[position] = replace(self.messages[position], redelivered=True)
                 self.ready.add(position)

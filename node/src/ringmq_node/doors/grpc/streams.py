@@ -156,6 +156,7 @@ class PublishStream(Stream):
             heartbeat_ms=round(door.settings.heartbeat_s * 1000),
             node=door.node,
             epoch=stream.publishing.epoch,
+            queue_id=stream.publishing.queue_id,
         )
         stream.writer.put(broker.PublishResponse(opened=opened))
         return stream

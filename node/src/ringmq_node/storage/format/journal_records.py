@@ -124,7 +124,11 @@ def _decode_op(header: Header, payload: bytes, generation: int) -> JournalRecord
     if payload[:1] != bytes([ops.PUBLISH]):
         op = ops.decode(payload)
         assert not isinstance(op, ops.Publish)
-        if op.ranges and max(last for _, last in op.ranges) >= NUMBER_MAX:
+        if (
+            not isinstance(op, ops.Barrier)
+            and op.ranges
+            and max(last for _, last in op.ranges) >= NUMBER_MAX
+        ):
             raise ValueError(f"op on a position of {NUMBER_MAX} or more")
         return JournalRecord(op=op)
     outline, at = _decode_outline(payload)
