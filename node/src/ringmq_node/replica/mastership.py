@@ -47,7 +47,7 @@ from ringmq_node.queue.effects import (
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import AskedOp, Op, Publish
 from ringmq_node.queue.run import Run
-from ringmq_node.replica.publishers import Opening, Publishers, check_sequence
+from ringmq_node.replica.publishers import OpeningSession, Publishers, check_sequence
 from ringmq_node.replica.reading import MasterBodies
 from ringmq_node.replica.refusals import no_trip, not_serving, too_few_synchronised
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
@@ -198,7 +198,7 @@ class Mastership:
             self._publishers.open(number, session, producer_id)
             return number, 0
         self._check_quorum()
-        opening = Opening(self.name)
+        opening = OpeningSession(self.name)
         self._publishers.open(number, opening, producer_id)
         try:
             self._waiting[number] = opening.reached

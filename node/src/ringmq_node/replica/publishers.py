@@ -7,7 +7,7 @@ last sequence that a producer is told is true, and stays true until it publishes
   one, and batches that wait on the earlier stream are refused;
 * nothing that the answer counts is lost later, and no other master has more. So the answer waits
   for a trip around the ring that begins after the question (`queue.barriers`). Until then an
-  `Opening` has the session's place.
+  `OpeningSession` has the session's place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.replica.sessions import PublisherSession
 
 
-class Opening:
+class OpeningSession:
     """A session that waits for its answer. It has published nothing, so nothing is confirmed."""
 
     def __init__(self, queue: str) -> None:
@@ -67,7 +67,7 @@ class Publishers:
 
     def opened(self, number: int, session: PublisherSession) -> None:
         """The trip that the opening has waited for is over: `session` takes its place."""
-        assert isinstance(self._sessions[number], Opening), number
+        assert isinstance(self._sessions[number], OpeningSession), number
         self._sessions[number] = session
 
     def close(self, number: int, producer_id: bytes) -> None:
