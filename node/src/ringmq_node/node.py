@@ -61,6 +61,7 @@ from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.replica import Replica
 from ringmq_node.resources import Alarm, ResourceMonitor
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
+from ringmq_node.resources.loop_watch import LoopWatch
 from ringmq_node.storage import Store, StoreError
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.supervisor import Supervisor
@@ -96,6 +97,7 @@ class Node:
         self.alarms: set[Alarm] = set()
         self.gate = NodeGate(config.node)
         self.supervisor = Supervisor()
+        self.loop_watch = LoopWatch()
         limit = config.message_bytes_max + REQUEST_OVERHEAD_BYTES
         self._server = grpc.aio.server(options=_server_options(limit))
         self.address = self._listen()
@@ -200,6 +202,7 @@ class Node:
 
     async def start(self) -> None:
         """Serves when this returns; raises `StartError`."""
+        self.supervisor.spawn(self.loop_watch.run(), "loop watch")
         await self._server.start()
         self.supervisor.spawn(self.store.run(), "store")
         self.supervisor.spawn(self.resources.run(), "resources")

@@ -1,7 +1,8 @@
 """A node's memory and disk: how much it uses, and its measures when either becomes short.
 
 `memory` and `disk` decide, without I/O or a clock; `limits` reads the operator's settings;
-`cgroup` reads the kernel's files; `monitor` is the task that joins them. Nothing here imports
+`cgroup` reads the kernel's files; `monitor` is the task that joins them. `loop_watch` looks after a
+third resource, the time of the event loop. Nothing here imports
 another room of the node: the store is known as a `PagingStore`, the node as a callback.
 """
 
