@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import grpc.aio
 
+from ringmq_gm.broadcasts import Broadcasts
 from ringmq_gm.core.events import Event, LeasesLearned, LinkDown, Propose, Received, Role
 from ringmq_gm.core.frames import Envelope, Frame, Hello
 from ringmq_gm.core.held_ops import LogEnd
@@ -57,6 +59,7 @@ class Group:
         self.options = options or GroupOptions()
         self._seed = random.randrange(2**64) if seed is None else seed
         self._rings: dict[str, Ring] = {}
+        self._broadcasts = Broadcasts(self._rings)
         self._live_nodes = LiveNodes(
             registry,
             NodeRecord(node, incarnation, address, dict(extra or {})),
@@ -68,7 +71,7 @@ class Group:
             self.me,
             self.options,
             random.Random(self._seed),
-            tell=self._tell_all,
+            tell=self._broadcasts.add,
             received=self._received,
         )
         self._timers = RingTimers()
@@ -138,9 +141,10 @@ class Group:
         """The newest view of a ring that the registry has shown, hosted here or not."""
         return self._views.view(ring)
 
-    def views(self) -> dict[str, View]:
-        """`view` of every ring of the cluster, by name."""
-        return self._views.views()
+    def role_counts(self) -> tuple[Counter[str], Counter[str]]:
+        """How many masters and how many mirrors each node has, by `view` of every ring of the
+        cluster. The caller's to change."""
+        return self._views.masters.copy(), self._views.mirrors.copy()
 
     def hold_credit(self, held: bool) -> None:
         """While `held`, other nodes get no credit for the frames that they send here: one more
@@ -201,6 +205,13 @@ class Group:
         await self._views.wait_settled(ring)
 
     # --- for the rings (`Shell`) ---
+
+    @property
+    def broadcast_count(self) -> int:
+        return self._broadcasts.count
+
+    def catch_up(self, ring: Ring) -> None:
+        self._broadcasts.catch_up(ring)
 
     def now(self) -> float:
         return self._links.now()
@@ -274,11 +285,6 @@ class Group:
         if handle is not None:
             handle.step(event)
 
-    def _tell_all(self, event: Event) -> None:
-        # A copy: a step may end its ring.
-        for handle in list(self._rings.values()):
-            handle.step(event)
-
     def _fail_ring(self, ring: str, error: Exception) -> None:
         handle = self._rings.get(ring)
         if handle is not None:
@@ -301,7 +307,7 @@ class Group:
             for node in sorted({m.node for m in leased - self._leased}):
                 self._links.kick(node)
             self._leased = leased
-            self._tell_all(LeasesLearned(leased))
+            self._broadcasts.add(LeasesLearned(leased))
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -20,12 +20,13 @@ without an answer is UNKNOWN.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
+from ringmq_base.pieces import Pieces
 from ringmq_gm.core.events import Event, ProposalEnded, ProposalOutcome, Propose, ViewLearned
 from ringmq_gm.core.views import View, ViewError
 from ringmq_gm.registry.base import (
@@ -40,6 +41,7 @@ from ringmq_gm.registry.base import (
     RegistryUnavailableError,
     Removed,
     Reset,
+    Snapshot,
 )
 
 RINGS = "rings/"
@@ -47,6 +49,8 @@ RINGS = "rings/"
 BATCH_MAX = 100
 # After so many refusals of a batch its proposals go one by one.
 BATCH_TRIES_MAX = 3
+# Rings that are read one by one. More of them are found among all rings of the registry.
+READ_SINGLY_MAX = 8
 _PAUSE_S_MAX = 1.0
 
 
@@ -57,10 +61,24 @@ def ring_key(ring: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The newest state of a ring's key that was seen. `value` None: the key is absent."""
+    """The newest state of a ring's key that was seen, decoded when it was learned: a node asks for
+    the views of all rings far more often than they change."""
 
-    value: bytes | None
     revision: int
+    # None if the key is absent, or holds something else; `fault` then says what.
+    view: View | None = None
+    fault: ViewError | None = None
+
+    @property
+    def is_absent(self) -> bool:
+        return self.view is None and self.fault is None
+
+
+def _decoded(value: bytes, revision: int) -> _Known:
+    try:
+        return _Known(revision, View.decode(value))
+    except ViewError as error:
+        return _Known(revision, fault=error)
 
 
 class RegistryViews:
@@ -81,7 +99,11 @@ class RegistryViews:
         self._registry = registry
         self._tell = tell
         self._fail = fail
+        # Changed by `_keep` only.
         self._known: dict[str, _Known] = {}
+        # How many masters and mirrors each node has by these views.
+        self.masters: Counter[str] = Counter()
+        self.mirrors: Counter[str] = Counter()
         # The revision that the watch has come to; and the rings found absent ahead of it.
         self._shown = 0
         self._absent: dict[str, None] = {}
@@ -107,11 +129,11 @@ class RegistryViews:
         """A ring is hosted from now on: it is told its view, now if one is known."""
         self._told[ring] = 0
         known = self._known.get(ring)
-        if known is None or known.value is None:
+        if known is None or known.is_absent:
             # The ring may have been made a moment ago, and the watch is late.
             self.refresh(ring)
         else:
-            self._tell_view(ring, known.value)
+            self._tell_view(ring, known)
 
     def forget(self, ring: str) -> None:
         """It isn't hosted any more."""
@@ -135,29 +157,45 @@ class RegistryViews:
     def view(self, ring: str) -> View | None:
         """The newest view that the registry has shown, whether the ring is hosted here or not."""
         known = self._known.get(ring)
-        return None if known is None or known.value is None else View.decode(known.value)
+        return None if known is None else known.view
 
-    def views(self) -> dict[str, View]:
-        """`view` of every ring of the cluster, by name."""
-        found = {ring: self.view(ring) for ring in self._known}
-        return {ring: view for ring, view in found.items() if view is not None}
+    def _keep(self, ring: str, known: _Known | None) -> None:
+        """Puts `known` in the place of what was known of the ring; None: nothing is."""
+        before = self._known.pop(ring, None)
+        if before is not None and before.view is not None:
+            self._count(before.view, -1)
+        if known is not None:
+            self._known[ring] = known
+            if known.view is not None:
+                self._count(known.view, 1)
+
+    def _count(self, view: View, change: int) -> None:
+        self.masters[view.master.node] += change
+        for member in view.members[1:]:
+            self.mirrors[member.id.node] += change
 
     # --- learning ---
 
     async def _watch(self) -> None:
         async for changes in self._registry.watch(RINGS):
             self.answered = True
-            # Of one batch the revisions need not be in order.
-            shown = [self._learn_change(change) for change in changes]
-            self._shown = max([self._shown, *shown])
+            # Of one batch the revisions need not be in order. And it is learned in pieces: when ten
+            # thousand rings get a view at once, their cores take a second for it. `_shown` rises
+            # at the end only, so that until then no absence in the batch is forgotten.
+            shown = self._shown
+            pieces = Pieces()
+            for change in changes:
+                shown = max(shown, await self._learn_change(change, pieces))
+                await pieces.step()
+            self._shown = shown
             self._drop_absent()
             self.read.set()
 
-    def _learn_change(self, change: Change) -> int:
+    async def _learn_change(self, change: Change, pieces: Pieces) -> int:
         """Returns the revision that it shows."""
         match change:
             case Reset(snapshot):
-                self._learn_all(snapshot.entries, snapshot.revision)
+                await self._learn_all(snapshot.entries, snapshot.revision, pieces)
                 return snapshot.revision
             case Changed(entry):
                 self._learn(entry)
@@ -166,12 +204,15 @@ class RegistryViews:
                 self._learn_absence(key.removeprefix(RINGS), revision)
                 return revision
 
-    def _learn_all(self, entries: Sequence[KeyValue], revision: int) -> None:
+    async def _learn_all(self, entries: Sequence[KeyValue], revision: int, pieces: Pieces) -> None:
         for entry in entries:
             self._learn(entry)
+            await pieces.step()
         present = {entry.key.removeprefix(RINGS) for entry in entries}
         for ring in [ring for ring in self._known if ring not in present]:
+            # One that was made meanwhile has a later revision.
             self._learn_absence(ring, revision)
+            await pieces.step()
 
     def _learn(self, entry: KeyValue, read_at: int | None = None) -> None:
         """`read_at`: as of which revision it was read, if it is not from the watch."""
@@ -181,36 +222,37 @@ class RegistryViews:
             return
         if known is not None and known.revision >= entry.revision:
             return
-        self._known[ring] = _Known(entry.value, entry.revision)
-        self._tell_view(ring, entry.value)
+        known = _decoded(entry.value, entry.revision)
+        self._keep(ring, known)
+        self._tell_view(ring, known)
 
     def _learn_absence(self, ring: str, revision: int) -> None:
         known = self._known.get(ring)
         if known is not None and known.revision > revision:
             return
-        self._known[ring] = _Known(None, revision)
+        self._keep(ring, _Known(revision))
         self._absent[ring] = None
-        if known is not None and known.value is not None:
+        if known is not None and not known.is_absent:
             self._tell(ring, ViewLearned(None))
 
     def _drop_absent(self) -> None:
         """Forgets the rings that aren't there, as far as the watch has come."""
         for ring in [*self._absent]:
             known = self._known[ring]
-            if known.value is None and known.revision > self._shown:
+            if known.is_absent and known.revision > self._shown:
                 continue
             del self._absent[ring]
-            if known.value is None:
-                del self._known[ring]
+            if known.is_absent:
+                self._keep(ring, None)
 
-    def _tell_view(self, ring: str, value: bytes) -> None:
+    def _tell_view(self, ring: str, known: _Known) -> None:
         told = self._told.get(ring)
         if told is None:
             return
-        try:
-            view = View.decode(value)
-        except ViewError as error:
-            self._fail(ring, error)
+        view = known.view
+        if view is None:
+            assert known.fault is not None
+            self._fail(ring, known.fault)
             return
         if view.epoch < told:
             self._tell(ring, ViewLearned(None))
@@ -241,20 +283,28 @@ class RegistryViews:
             raise
 
     async def _look(self, rings: Sequence[str]) -> None:
-        """Reads the keys of these rings, all at once."""
-        prefix = ring_key(rings[0]) if len(rings) == 1 else RINGS
+        """Reads the keys of these rings: a few one by one, many by one look at all rings."""
+        groups = [(ring,) for ring in rings] if len(rings) <= READ_SINGLY_MAX else [rings]
         try:
-            snapshot = await self._registry.list(prefix)
+            for asked in groups:
+                prefix = ring_key(asked[0]) if len(asked) == 1 else RINGS
+                await self._learn_read(asked, await self._registry.list(prefix))
         except RegistryError:
             self.answered = False
             raise
         self.answered = True
+
+    async def _learn_read(self, rings: Sequence[str], snapshot: Snapshot) -> None:
+        """Learns what a read of these rings, and maybe of others, has brought."""
+        pieces = Pieces()
         for entry in snapshot.entries:
             self._learn(entry, snapshot.revision)
+            await pieces.step()
         present = {entry.key.removeprefix(RINGS) for entry in snapshot.entries}
         for ring in rings:
             if ring not in present:
                 self._learn_absence(ring, snapshot.revision)
+                await pieces.step()
         self._drop_absent()
 
     # --- proposing ---
@@ -286,7 +336,7 @@ class RegistryViews:
             try:
                 if unread:
                     await self._look(unread)
-                self._drop_overtaken(batch)
+                await self._drop_overtaken(batch)
                 if not batch:
                     return
                 if await self._commit_once(batch):
@@ -294,7 +344,7 @@ class RegistryViews:
                 # Some guard did not hold: a read shows whose.
                 await self._look(tuple(batch))
             except RegistryUnavailableError:
-                self._end(batch, ProposalOutcome.LOST)
+                await self._end(batch, ProposalOutcome.LOST)
                 return
             tries += 1
             if tries == BATCH_TRIES_MAX and len(batch) > 1:
@@ -302,22 +352,19 @@ class RegistryViews:
                     await self._commit_batch({ring: proposal})
                 return
 
-    def _drop_overtaken(self, batch: dict[str, Propose]) -> None:
+    async def _drop_overtaken(self, batch: dict[str, Propose]) -> None:
         lost = {ring: p for ring, p in batch.items() if self._epoch(ring) != p.current_epoch}
         for ring in lost:
             del batch[ring]
-        self._end(lost, ProposalOutcome.LOST)
+        await self._end(lost, ProposalOutcome.LOST)
 
     def _epoch(self, ring: str) -> int:
         """The epoch of the newest view that was seen; 0 if there is none, -1 if unreadable."""
         known = self._known.get(ring)
-        value = None if known is None else known.value
-        if value is None:
+        if known is None or known.is_absent:
             return 0
-        try:
-            return View.decode(value).epoch
-        except ViewError:
-            return -1  # `_tell_view` ends the ring, if it is hosted here.
+        # Unreadable: `_tell_view` ends the ring, if it is hosted here.
+        return -1 if known.view is None else known.view.epoch
 
     async def _commit_once(self, batch: dict[str, Propose]) -> bool:
         """Whether the batch has come to an end."""
@@ -327,7 +374,7 @@ class RegistryViews:
             revision = await self._registry.commit(guards, puts)
         except CommitUnknownError:
             self.answered = False
-            self._end(batch, ProposalOutcome.UNKNOWN)
+            await self._end(batch, ProposalOutcome.UNKNOWN)
             return True
         except RegistryUnavailableError:
             self.answered = False
@@ -335,20 +382,22 @@ class RegistryViews:
         self.answered = True
         if revision is None:
             return False
-        for (ring, proposal), put in zip(batch.items(), puts, strict=True):
+        for ring, proposal in batch.items():
             known = self._known.get(ring)
             # The watch may have shown this commit already, or even a later one.
             if self._shown < revision if known is None else known.revision < revision:
-                self._known[ring] = _Known(put.value, revision)
+                self._keep(ring, _Known(revision, proposal.view))
                 if ring in self._told:
                     self._told[ring] = proposal.view.epoch
-        self._end(batch, ProposalOutcome.WON)
+        await self._end(batch, ProposalOutcome.WON)
         return True
 
     def _revision(self, ring: str) -> int:
         known = self._known.get(ring)
-        return known.revision if known is not None and known.value is not None else 0
+        return known.revision if known is not None and not known.is_absent else 0
 
-    def _end(self, batch: dict[str, Propose], outcome: ProposalOutcome) -> None:
+    async def _end(self, batch: dict[str, Propose], outcome: ProposalOutcome) -> None:
+        pieces = Pieces()
         for ring, proposal in batch.items():
             self._tell(ring, ProposalEnded(proposal.view, outcome))
+            await pieces.step()

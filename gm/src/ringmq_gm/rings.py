@@ -107,6 +107,15 @@ class Application(Protocol):
 class Shell(Protocol):
     """The group, as far as a ring needs it."""
 
+    @property
+    def broadcast_count(self) -> int:
+        """How many events for all rings there have been."""
+        ...
+
+    def catch_up(self, ring: Ring) -> None:
+        """Gives the ring the events for all rings that it lacks."""
+        ...
+
     def now(self) -> float:
         """The event loop's clock, in seconds."""
         ...
@@ -148,6 +157,8 @@ class Ring:
         self.me = member.me
         # When the group's timer will look at this ring again; the group's own.
         self.armed_at: float | None = None
+        # How many of the events for all rings it has taken; the group's own.
+        self.broadcasts_taken = shell.broadcast_count
         self._member = member
         self._application = application
         self._shell = shell
@@ -301,6 +312,12 @@ class Ring:
     def step(self, event: Event) -> None:
         """Gives the event to the core and carries out the effects. Never raises: a failure ends
         the ring, and `Group.run` raises it."""
+        if self.broadcasts_taken != self._shell.broadcast_count:
+            self._shell.catch_up(self)
+        self.take(event)
+
+    def take(self, event: Event) -> None:
+        """`step`, without the events for all rings that come before."""
         if self._closed:
             return
         effects = self._effects

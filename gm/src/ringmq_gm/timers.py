@@ -11,6 +11,7 @@ import asyncio
 import heapq
 from itertools import count
 
+from ringmq_base.pieces import Pieces
 from ringmq_base.timer import Timer
 from ringmq_gm.core.events import Tick
 from ringmq_gm.rings import Ring
@@ -46,9 +47,12 @@ class RingTimers:
             if ring.armed_at == at:
                 ring.armed_at = None
                 rings.append(ring)
+        pieces = Pieces()
         for ring in rings:
             deadline = ring.next_deadline()
-            if deadline is not None and deadline <= now:
+            # All rings that have lost a member ask for the others at the same moment. Those that
+            # are left when this piece is over are due in the next turn of the loop.
+            if deadline is not None and deadline <= now and not pieces.is_over:
                 ring.step(Tick())
             else:
                 self.rearm(ring)

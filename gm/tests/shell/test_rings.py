@@ -9,7 +9,8 @@ from group_harness import ListApplication
 from loops import run
 
 from ringmq_gm import LogEnd, MemberId, PromotionError, RingFailedError, first_view
-from ringmq_gm.core.events import Propose, Tick, ViewLearned
+from ringmq_gm.broadcasts import Broadcasts
+from ringmq_gm.core.events import Event, LinkDown, Multicast, Propose, Tick, ViewLearned
 from ringmq_gm.core.frames import Frame
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.rings import Ring
@@ -32,6 +33,15 @@ class PlayedShell:
         self.time = 0.0
         self.fault: Exception | None = None
         self.failures: list[RingFailedError | None] = []
+        self.rings: dict[str, Ring] = {}
+        self.broadcasts = Broadcasts(self.rings)
+
+    @property
+    def broadcast_count(self) -> int:
+        return self.broadcasts.count
+
+    def catch_up(self, ring: Ring) -> None:
+        self.broadcasts.catch_up(ring)
 
     def now(self) -> float:
         return self.time
@@ -99,5 +109,25 @@ def test_a_deadline_that_has_passed_is_ticked_on_the_loop_of_the_product() -> No
         with pytest.raises(PromotionError, match="did not drain"):
             await asyncio.wait_for(promotion, 5)
         assert shell.failures == []
+
+    run(main())
+
+
+def test_a_ring_takes_the_broadcasts_that_it_lacks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        shell = PlayedShell()
+        ring = ring_of(shell)
+        shell.rings["r"] = ring
+        taken: list[Event] = []
+        take = ring.take
+
+        def noted(event: Event) -> None:
+            taken.append(event)
+            take(event)
+
+        monkeypatch.setattr(ring, "take", noted)
+        shell.broadcasts.add(LinkDown("b"))
+        ring.multicast(b"x")
+        assert taken[:2] == [LinkDown("b"), Multicast(b"x", urgent=False)]
 
     run(main())

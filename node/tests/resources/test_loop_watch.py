@@ -68,7 +68,7 @@ def test_short_pieces_and_a_sleeping_thread_are_not_told(caplog: pytest.LogCaptu
             work_for(0.01)
             await asyncio.sleep(0)
         # As on a machine where somebody else has the processor.
-        time.sleep(0.1)
+        time.sleep(0.1)  # noqa: ASYNC251  # that is the point
 
     with caplog.at_level(logging.WARNING):
         watch = watched(story)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from ringmq_gm.core.frames import FrameError, decode
+from ringmq_base.pieces import Pieces
+from ringmq_gm.core.frames import Frame, FrameError, decode
 from ringmq_gm.links import wire
 from ringmq_gm.links.link import METHOD, LinkContext, LinkOwner, first_reason
 from ringmq_gm.options import GroupOptions
 
 log = logging.getLogger(__name__)
+
+# A message of fewer bytes is taken in one piece. Of a larger one the frames of thousands of rings
+# may be: all of them shake hands at once after a failure.
+PIECE_BYTES_MIN = 8192
 
 
 class IncomingLinks:
@@ -113,6 +119,22 @@ class _LinkHandler(grpc.GenericRpcHandler):
         return self._method if handler_call_details.method == METHOD else None
 
 
+class _Left:
+    """The frames of a message that haven't been taken yet."""
+
+    def __init__(self, frames: Iterable[Frame]) -> None:
+        self.ended = False
+        self._frames = iter(frames)
+
+    def until(self, pieces: Pieces) -> Iterator[Frame]:
+        """The next frames, up to the end of a piece."""
+        for frame in self._frames:
+            yield frame
+            if pieces.is_over:
+                return
+        self.ended = True
+
+
 class _IncomingSession:
     """One stream from a node, from its handshake to its end."""
 
@@ -159,7 +181,7 @@ class _IncomingSession:
                 return None
             self._owner.heard(self.sender.node)
             try:
-                self._take(data)
+                await self._take(data)
             except (wire.WireError, FrameError) as error:
                 log.error("link from %s: %s", self.sender, error)
                 await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -168,7 +190,7 @@ class _IncomingSession:
             if owed >= self._credit_step and not self._links.credit_held:
                 self._give_credit()
 
-    def _take(self, data: bytes) -> None:
+    async def _take(self, data: bytes) -> None:
         kind, body = wire.read_frames(data)
         if kind != wire.WHOLE:
             self._parts_bytes += len(body)
@@ -179,7 +201,14 @@ class _IncomingSession:
                 return
             body = b"".join(self._parts)
             self._parts, self._parts_bytes = [], 0
-        self._owner.received(self.sender, decode(body))
+        if len(body) < PIECE_BYTES_MIN:
+            self._owner.received(self.sender, decode(body))
+            return
+        pieces = Pieces()
+        frames = _Left(decode(body))
+        while not frames.ended and not self._ended.done():
+            self._owner.received(self.sender, frames.until(pieces))
+            await pieces.step()
 
     def _give_credit(self) -> None:
         self._credit_due = True

@@ -55,12 +55,7 @@ class Cluster:
 
     def count_roles(self) -> tuple[Counter[str], Counter[str]]:
         """How many masters and mirrors each node has, by the views that this one knows."""
-        masters: Counter[str] = Counter()
-        mirrors: Counter[str] = Counter()
-        for view in self._group.views().values():
-            masters[view.master.node] += 1
-            mirrors.update(member.id.node for member in view.members[1:])
-        return masters, mirrors
+        return self._group.role_counts()
 
     def nodes(self, named: Iterable[str]) -> list[NodeInfo]:
         """The nodes that are up, and those in `named` that are down; sorted by name."""
