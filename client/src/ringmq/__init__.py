@@ -24,6 +24,7 @@ from ringmq.errors import (
     ClosedError,
     DiskFullError,
     LimitExceededError,
+    MessagesMayBeLostError,
     MessageTooLargeError,
     NotAMemberError,
     NotRingMQError,
@@ -48,6 +49,7 @@ from ringmq.errors import (
 from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
 from ringmq.model.messages import Batch, Message, Properties
 from ringmq.model.queues import (
+    AcceptedLoss,
     Location,
     Promotion,
     QueueInfo,
@@ -60,6 +62,7 @@ from ringmq.publishing.publisher import Publisher
 from ringmq.sync import connect_sync
 
 __all__ = [
+    "AcceptedLoss",
     "AccessDeniedError",
     "BadRequestError",
     "Batch",
@@ -72,6 +75,7 @@ __all__ = [
     "Location",
     "Message",
     "MessageTooLargeError",
+    "MessagesMayBeLostError",
     "NodeInfo",
     "NodeState",
     "NotAMemberError",

@@ -293,15 +293,32 @@ class Client:
         return status
 
     async def promote_mirror(
-        self, queue: str, node: str, *, deadline_s: float | None = None
+        self,
+        queue: str,
+        node: str,
+        *,
+        accept_loss: bool = False,
+        operator: str = "",
+        deadline_s: float | None = None,
     ) -> Promotion:
-        """Makes `node`'s synchronised mirror the master; returns when it serves."""
-        request = request_of(admin.PromoteMirrorRequest, queue=queue, node=node)
+        """Makes `node`'s synchronised mirror the master; returns when it serves.
+
+        `accept_loss`: a queue that has no master, and can't get one by itself, goes on with what
+        `node` has; without it, `MessagesMayBeLostError` says what each replica has. `operator`,
+        who decides that, goes into the queue's record; at most 128 bytes.
+        """
+        request = request_of(
+            admin.PromoteMirrorRequest,
+            queue=queue,
+            node=node,
+            accept_loss=accept_loss,
+            operator=operator,
+        )
         wanted_s = self.deadline_s if deadline_s is None else deadline_s
 
         async def attempt(asked: NodeChannel, timeout_s: float) -> Promotion:
             answer = await asked.admin.PromoteMirror(request, timeout=timeout_s)
-            return Promotion(answer.old_master, answer.new_master, answer.epoch, answer.took_ms)
+            return Promotion.from_wire(answer)
 
         # A repeat is safe, since to promote the master does nothing. It has the whole deadline:
         # the old master drains first, and an attempt cut short would begin that anew.

@@ -15,6 +15,7 @@
     │   ├── UnknownDeliveryError     an ack of a message this consumer does not hold
     │   ├── NotSynchronisedError     promotion of a mirror that is behind
     │   ├── NotAMemberError          promotion of a node that holds no replica
+    │   ├── MessagesMayBeLostError   promotion of a replica that may lack some: `replicas`
     │   ├── AccessDeniedError        this client may not do that
     │   └── ClosedError              this client, publisher or consumer is closed
     ├── OperatorError                an operator has to act at the nodes
@@ -33,7 +34,9 @@ client noticed the failure itself), `metadata` (facts as text: queue, master, li
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
 
 class RingMQError(Exception):
@@ -140,6 +143,19 @@ class NotSynchronisedError(RequestError):
 
 class NotAMemberError(RequestError):
     """The node to be promoted holds no replica of the queue."""
+
+
+class MessagesMayBeLostError(RequestError):
+    """The queue has no master, and the replica to be promoted may lack confirmed messages.
+
+    `promote_mirror(..., accept_loss=True)` promotes it all the same.
+    """
+
+    @property
+    def replicas(self) -> list[dict[str, Any]]:
+        """What each replica of the queue has, as far as its node answers."""
+        found: list[dict[str, Any]] = json.loads(self.metadata.get("replicas", "[]"))
+        return found
 
 
 class AccessDeniedError(RequestError):

@@ -162,9 +162,19 @@ class SyncClient:
         )
 
     def promote_mirror(
-        self, queue: str, node: str, *, deadline_s: float | None = None
+        self,
+        queue: str,
+        node: str,
+        *,
+        accept_loss: bool = False,
+        operator: str = "",
+        deadline_s: float | None = None,
     ) -> Promotion:
-        return _run(self._client.promote_mirror(queue, node, deadline_s=deadline_s))
+        return _run(
+            self._client.promote_mirror(
+                queue, node, accept_loss=accept_loss, operator=operator, deadline_s=deadline_s
+            )
+        )
 
     def publisher(
         self,

@@ -193,6 +193,16 @@ class Ring:
         return self._member.ops.last
 
     @property
+    def stable_number(self) -> int:
+        """Up to this op every member has received everything, as far as this one knows."""
+        return self._member.ops.stable
+
+    @property
+    def log_is_whole(self) -> bool:
+        """Whether this log counts when the ring is begun again."""
+        return self._member.log_is_whole
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

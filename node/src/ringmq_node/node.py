@@ -41,6 +41,7 @@ from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing
 from ringmq_node.broker.locating import Locator
+from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
 from ringmq_node.doors.grpc.admin import AdminService
@@ -134,6 +135,7 @@ class Node:
 
     def _make_broker(self) -> Broker:
         peers = GrpcPeers(self.channels)
+        locator = Locator(self.catalogue, self.cluster, self.group, self.hosting, self.gate)
         return Broker(
             settings=BrokerSettings(
                 message_bytes_max=self.config.message_bytes_max,
@@ -143,7 +145,7 @@ class Node:
             gate=self.gate,
             catalogue=self.catalogue,
             cluster=self.cluster,
-            locator=Locator(self.catalogue, self.cluster, self.group, self.hosting, self.gate),
+            locator=locator,
             declaring=Declaring(self.registry, self.catalogue, self.cluster, self.transient),
             deleting=Deleting(self.registry, self.catalogue, self.supervisor.spawn),
             listing=Listing(
@@ -156,6 +158,7 @@ class Node:
                 store=self.store,
                 monitor=self.resources,
             ),
+            promoting=Promoting(self.catalogue, self.cluster, locator, peers),
             peers=peers,
         )
 

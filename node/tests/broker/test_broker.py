@@ -14,7 +14,7 @@ from node.tests.nodes import lone_node, replica_of
 from ringmq_base.ranges import Range
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.broker import Broker, Caller
-from ringmq_node.broker.peers import DeleteConditions
+from ringmq_node.broker.peers import Acceptance, DeleteConditions
 from ringmq_node.model.info import NodeCondition, QueueCondition
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode
@@ -211,6 +211,10 @@ def test_calls_without_a_stream(tmp_path: Path) -> None:
         assert (only.node, only.condition, only.masters) == ("a", NodeCondition.RUNNING, 1)
         assert only.resources is not None
         assert await reason_of(broker.promote("q", "b", CALLER)) is Reason.NOT_A_MEMBER
+        for operator in ("x" * 129, "a\nb"):
+            acceptance = Acceptance(True, operator)
+            with pytest.raises(BrokerError, match="an operator's name"):
+                await broker.promote("q", "b", CALLER, acceptance)
 
     with_broker(tmp_path, work)
 

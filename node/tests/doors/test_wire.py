@@ -14,6 +14,7 @@ from ringmq_node.broker.peers import Promoted
 from ringmq_node.doors.grpc import wire
 from ringmq_node.model.info import (
     ClusterStatus,
+    LossInfo,
     MemberInfo,
     NodeCondition,
     NodeInfo,
@@ -40,6 +41,8 @@ def filled(kind: type[Any], **given: object) -> Any:
                 values[field.name] = number
             case "bool":
                 values[field.name] = True
+            case "tuple[str, ...]":
+                values[field.name] = (f"{field.name}-{number}",)
             case "str":
                 values[field.name] = f"{field.name}-{number}"
     return kind(**{**values, **given})
@@ -52,6 +55,7 @@ QUEUE = filled(
     mode=QueueMode.LAZY,
     condition=QueueCondition.MINORITY,
     ring=(filled(MemberInfo), filled(MemberInfo, node="other", synchronised=False)),
+    losses=(filled(LossInfo), filled(LossInfo, node="other")),
     storage=STORAGE,
 )
 
@@ -86,6 +90,14 @@ def test_a_run_comes_back_with_its_properties() -> None:
     assert back.block.properties() == properties
 
 
+@pytest.mark.parametrize("loss", [None, filled(LossInfo)])
+def test_a_promotion_and_a_replica_come_back_as_they_were(loss: LossInfo | None) -> None:
+    promoted = filled(Promoted, loss=loss)
+    assert wire.promoted_from_wire(wire.promoted_to_wire(promoted)) == promoted
+    replica = filled(ReplicaInfo, mode=QueueMode.LAZY, storage=STORAGE)
+    assert wire.replica_from_wire(wire.replica_to_wire(replica)) == replica
+
+
 def is_default(value: object) -> bool:
     return value in (0, "", False, None)
 
@@ -96,7 +108,7 @@ def test_no_field_is_forgotten_on_the_way_to_a_client() -> None:
         wire.status_to_wire(filled(ClusterStatus, nodes=(node,))),
         wire.node_to_wire(node),
         wire.replica_to_wire(filled(ReplicaInfo, mode=QueueMode.LAZY, storage=STORAGE)),
-        wire.promoted_to_wire(filled(Promoted)),
+        wire.promoted_to_wire(filled(Promoted, loss=filled(LossInfo))),
     ]
     for message in messages:
         for field in message.DESCRIPTOR.fields:

@@ -36,6 +36,7 @@ BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
     # A newer stream of the same producer id has ended this one. One publisher has one stream at
     # a time, so two publishers share an id, which they must not.
     common.REASON_PRODUCER_FENCED: errors.ProtocolError,
+    common.REASON_MESSAGES_MAY_BE_LOST: errors.MessagesMayBeLostError,
     common.REASON_NO_MASTER: errors.UnavailableError,
     common.REASON_NOT_MASTER: errors.UnavailableError,
     common.REASON_TOO_FEW_SYNCHRONISED: errors.TooFewSynchronisedError,

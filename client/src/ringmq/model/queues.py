@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 
@@ -102,6 +103,40 @@ class QueueStorage:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """An operator had the queue go on with a replica that may have lacked confirmed messages.
+
+    The replica of `node` became master in `epoch`. Its log ended with op `log_number` of epoch
+    `log_epoch`, before `position`; what was confirmed beyond that is lost. `overruled` are the
+    lives of nodes that had everything.
+    """
+
+    epoch: int
+    node: str
+    incarnation: int
+    log_epoch: int
+    log_number: int
+    position: int
+    overruled: tuple[str, ...]
+    operator: str
+    at_ms: int
+
+    @classmethod
+    def from_wire(cls, wire: broker.AcceptedLoss) -> AcceptedLoss:
+        return cls(
+            epoch=wire.epoch,
+            node=wire.node,
+            incarnation=wire.incarnation,
+            log_epoch=wire.log_epoch,
+            log_number=wire.log_number,
+            position=wire.position,
+            overruled=tuple(wire.overruled),
+            operator=wire.operator,
+            at_ms=wire.at_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class QueueInfo:
     """A queue as its master sees it, or, without a master, the node that was asked."""
 
@@ -131,6 +166,8 @@ class QueueInfo:
     durable: bool
     # The queue's name in nodes' data directories; an older node leaves it empty.
     id: str = ""
+    # Oldest first.
+    losses: tuple[AcceptedLoss, ...] = ()
 
     @property
     def master(self) -> str:
@@ -165,6 +202,7 @@ class QueueInfo:
             storage=QueueStorage.from_wire(wire.storage) if wire.HasField("storage") else None,
             durable=wire.durable if wire.HasField("durable") else True,
             id=wire.id,
+            losses=tuple(map(AcceptedLoss.from_wire, wire.losses)),
         )
 
 
@@ -183,3 +221,15 @@ class Promotion:
     new_master: str
     epoch: int
     took_ms: int
+    # None: nothing was lost.
+    loss: AcceptedLoss | None = None
+
+    @classmethod
+    def from_wire(cls, wire: admin.PromoteMirrorResponse) -> Promotion:
+        return cls(
+            old_master=wire.old_master,
+            new_master=wire.new_master,
+            epoch=wire.epoch,
+            took_ms=wire.took_ms,
+            loss=AcceptedLoss.from_wire(wire.loss) if wire.HasField("loss") else None,
+        )

@@ -284,15 +284,25 @@ class PromoteMirrorRequest(google.protobuf.message.Message):
 
     QUEUE_FIELD_NUMBER: builtins.int
     NODE_FIELD_NUMBER: builtins.int
+    ACCEPT_LOSS_FIELD_NUMBER: builtins.int
+    OPERATOR_FIELD_NUMBER: builtins.int
     queue: builtins.str
     node: builtins.str
+    accept_loss: builtins.bool
+    """Go on with what this node's replica has, if no replica that has everything can come back. No
+    effect while the queue has a master, or can get one without a loss.
+    """
+    operator: builtins.str
+    """Who decides that, for the record. At most 128 bytes; empty: the caller's address."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
         node: builtins.str = ...,
+        accept_loss: builtins.bool = ...,
+        operator: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["node", b"node", "queue", b"queue"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accept_loss", b"accept_loss", "node", b"node", "operator", b"operator", "queue", b"queue"]) -> None: ...
 
 Global___PromoteMirrorRequest: typing_extensions.TypeAlias = PromoteMirrorRequest
 
@@ -304,10 +314,15 @@ class PromoteMirrorResponse(google.protobuf.message.Message):
     NEW_MASTER_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     TOOK_MS_FIELD_NUMBER: builtins.int
+    LOSS_FIELD_NUMBER: builtins.int
     old_master: builtins.str
     new_master: builtins.str
     epoch: builtins.int
     took_ms: builtins.int
+    @property
+    def loss(self) -> ringmq.v1.broker_pb2.AcceptedLoss:
+        """Set if a loss was accepted."""
+
     def __init__(
         self,
         *,
@@ -315,8 +330,10 @@ class PromoteMirrorResponse(google.protobuf.message.Message):
         new_master: builtins.str = ...,
         epoch: builtins.int = ...,
         took_ms: builtins.int = ...,
+        loss: ringmq.v1.broker_pb2.AcceptedLoss | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "new_master", b"new_master", "old_master", b"old_master", "took_ms", b"took_ms"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["loss", b"loss"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "loss", b"loss", "new_master", b"new_master", "old_master", b"old_master", "took_ms", b"took_ms"]) -> None: ...
 
 Global___PromoteMirrorResponse: typing_extensions.TypeAlias = PromoteMirrorResponse
 
@@ -383,6 +400,9 @@ class Replica(google.protobuf.message.Message):
     DIGEST_FIELD_NUMBER: builtins.int
     MODE_FIELD_NUMBER: builtins.int
     STORAGE_FIELD_NUMBER: builtins.int
+    LOG_EPOCH_FIELD_NUMBER: builtins.int
+    LOG_IS_WHOLE_FIELD_NUMBER: builtins.int
+    STABLE_FIELD_NUMBER: builtins.int
     node: builtins.str
     incarnation: builtins.int
     synchronised: builtins.bool
@@ -401,6 +421,13 @@ class Replica(google.protobuf.message.Message):
     """Hexadecimal."""
     mode: ringmq.v1.common_pb2.QueueMode.ValueType
     """The mode that this replica has applied."""
+    log_epoch: builtins.int
+    """The epoch of op `last_number`, and whether no op before it is missing: an empty or restored
+    disk, or damage, may have taken some.
+    """
+    log_is_whole: builtins.bool
+    stable: builtins.int
+    """Up to this op every member of its ring has received everything, as far as this one knows."""
     @property
     def storage(self) -> ringmq.v1.broker_pb2.QueueStorage: ...
     def __init__(
@@ -418,9 +445,12 @@ class Replica(google.protobuf.message.Message):
         digest: builtins.str = ...,
         mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
         storage: ringmq.v1.broker_pb2.QueueStorage | None = ...,
+        log_epoch: builtins.int = ...,
+        log_is_whole: builtins.bool = ...,
+        stable: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["storage", b"storage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "epoch", b"epoch", "incarnation", b"incarnation", "last_number", b"last_number", "master", b"master", "messages", b"messages", "messages_missing", b"messages_missing", "mode", b"mode", "next_position", b"next_position", "node", b"node", "storage", b"storage", "synchronised", b"synchronised"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "epoch", b"epoch", "incarnation", b"incarnation", "last_number", b"last_number", "log_epoch", b"log_epoch", "log_is_whole", b"log_is_whole", "master", b"master", "messages", b"messages", "messages_missing", b"messages_missing", "mode", b"mode", "next_position", b"next_position", "node", b"node", "stable", b"stable", "storage", b"storage", "synchronised", b"synchronised"]) -> None: ...
 
 Global___Replica: typing_extensions.TypeAlias = Replica
 

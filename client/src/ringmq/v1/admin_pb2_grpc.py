@@ -84,6 +84,8 @@ class AdminServicer(object):
     def PromoteMirror(self, request, context):
         """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
         ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
+        A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
+        without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

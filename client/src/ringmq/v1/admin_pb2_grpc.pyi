@@ -185,6 +185,8 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
     PromoteMirror: _AdminPromoteMirrorType
     """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
     ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
+    A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
+    without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
     """
 
     DiscardDamaged: _AdminDiscardDamagedType
@@ -246,6 +248,8 @@ class AdminServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[ringmq.v1.admin_pb2.PromoteMirrorResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.PromoteMirrorResponse]]:
         """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
         ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
+        A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
+        without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
         """
 
     @abc.abstractmethod

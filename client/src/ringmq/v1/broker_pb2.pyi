@@ -435,6 +435,56 @@ class QueueStorage(google.protobuf.message.Message):
 Global___QueueStorage: typing_extensions.TypeAlias = QueueStorage
 
 @typing.final
+class AcceptedLoss(google.protobuf.message.Message):
+    """An operator had the ring begun again from a replica that may have lacked confirmed messages."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    LOG_EPOCH_FIELD_NUMBER: builtins.int
+    LOG_NUMBER_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    OVERRULED_FIELD_NUMBER: builtins.int
+    OPERATOR_FIELD_NUMBER: builtins.int
+    AT_MS_FIELD_NUMBER: builtins.int
+    epoch: builtins.int
+    """The first epoch that followed."""
+    node: builtins.str
+    """The replica with which the ring went on."""
+    incarnation: builtins.int
+    log_epoch: builtins.int
+    """Its last op, the epoch in which that was numbered, and the position that came next. What was
+    confirmed beyond them is lost.
+    """
+    log_number: builtins.int
+    position: builtins.int
+    operator: builtins.str
+    """Who decided it, as the caller said, and when, by the clock of `node`."""
+    at_ms: builtins.int
+    @property
+    def overruled(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The lives that had everything that was confirmed."""
+
+    def __init__(
+        self,
+        *,
+        epoch: builtins.int = ...,
+        node: builtins.str = ...,
+        incarnation: builtins.int = ...,
+        log_epoch: builtins.int = ...,
+        log_number: builtins.int = ...,
+        position: builtins.int = ...,
+        overruled: collections.abc.Iterable[builtins.str] | None = ...,
+        operator: builtins.str = ...,
+        at_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at_ms", b"at_ms", "epoch", b"epoch", "incarnation", b"incarnation", "log_epoch", b"log_epoch", "log_number", b"log_number", "node", b"node", "operator", b"operator", "overruled", b"overruled", "position", b"position"]) -> None: ...
+
+Global___AcceptedLoss: typing_extensions.TypeAlias = AcceptedLoss
+
+@typing.final
 class QueueInfo(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -460,6 +510,7 @@ class QueueInfo(google.protobuf.message.Message):
     DURABLE_FIELD_NUMBER: builtins.int
     MESSAGES_DAMAGED_FIELD_NUMBER: builtins.int
     ID_FIELD_NUMBER: builtins.int
+    LOSSES_FIELD_NUMBER: builtins.int
     queue: builtins.str
     replicas_wanted: builtins.int
     min_insync: builtins.int
@@ -497,6 +548,10 @@ class QueueInfo(google.protobuf.message.Message):
     def storage(self) -> Global___QueueStorage:
         """The master's storage. Set only in the answer to GetQueue."""
 
+    @property
+    def losses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AcceptedLoss]:
+        """The newest 16, oldest first."""
+
     def __init__(
         self,
         *,
@@ -522,9 +577,10 @@ class QueueInfo(google.protobuf.message.Message):
         durable: builtins.bool | None = ...,
         messages_damaged: builtins.int = ...,
         id: builtins.str = ...,
+        losses: collections.abc.Iterable[Global___AcceptedLoss] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "id", b"id", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_durable", b"_durable"]) -> typing.Literal["durable"] | None: ...
 
 Global___QueueInfo: typing_extensions.TypeAlias = QueueInfo

@@ -70,6 +70,10 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """promotion of a node that holds no replica"""
     REASON_PRODUCER_FENCED: _Reason.ValueType  # 12
     """a newer publish stream has the same producer id"""
+    REASON_MESSAGES_MAY_BE_LOST: _Reason.ValueType  # 13
+    """Promotion of a replica that may lack confirmed messages, in a queue that can't begin again by
+    itself. Metadata "replicas" is a JSON list of what each replica has; `accept_loss` overrides.
+    """
     REASON_NO_MASTER: _Reason.ValueType  # 20
     """The cluster's state is in the way for now: try again after the time in RetryInfo.
     between two masters, or no synchronised replica is up
@@ -121,6 +125,10 @@ REASON_NOT_A_MEMBER: Reason.ValueType  # 11
 """promotion of a node that holds no replica"""
 REASON_PRODUCER_FENCED: Reason.ValueType  # 12
 """a newer publish stream has the same producer id"""
+REASON_MESSAGES_MAY_BE_LOST: Reason.ValueType  # 13
+"""Promotion of a replica that may lack confirmed messages, in a queue that can't begin again by
+itself. Metadata "replicas" is a JSON list of what each replica has; `accept_loss` overrides.
+"""
 REASON_NO_MASTER: Reason.ValueType  # 20
 """The cluster's state is in the way for now: try again after the time in RetryInfo.
 between two masters, or no synchronised replica is up

@@ -147,6 +147,10 @@ class RingMember:
         return self.view is not None and self.view.has_quorum
 
     @property
+    def log_is_whole(self) -> bool:
+        return self._log_is_whole
+
+    @property
     def awaits_start(self) -> bool:
         """Whether it has just joined, and not yet been told after which op it begins."""
         return isinstance(self._phase, Mirror) and self._phase.awaits_start

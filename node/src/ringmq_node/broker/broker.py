@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from ringmq_gm import PromotionError, PromotionOutcome
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.cluster import Cluster
@@ -25,7 +23,15 @@ from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing, Page
 from ringmq_node.broker.locating import Location, Locator
-from ringmq_node.broker.peers import DeleteConditions, Got, Peers, Promoted
+from ringmq_node.broker.peers import (
+    NOT_ACCEPTED,
+    Acceptance,
+    DeleteConditions,
+    Got,
+    Peers,
+    Promoted,
+)
+from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -49,13 +55,6 @@ REGISTRY_SHARE = 0.75
 # before the cluster is looked at again.
 MASTER_POLL_S = 0.25
 MASTER_PAUSE_S = 0.02
-
-PROMOTION_REASONS = {
-    PromotionOutcome.NOT_A_MEMBER: Reason.NOT_A_MEMBER,
-    PromotionOutcome.NOT_SYNCHRONISED: Reason.NOT_SYNCHRONISED,
-    PromotionOutcome.NOT_MASTER: Reason.NOT_MASTER,
-    PromotionOutcome.ALREADY_MASTER: Reason.BAD_REQUEST,
-}
 
 T = TypeVar("T")
 
@@ -89,6 +88,7 @@ class Broker:
         declaring: Declaring,
         deleting: Deleting,
         listing: Listing,
+        promoting: Promoting,
         peers: Peers,
     ) -> None:
         self.settings = settings
@@ -100,6 +100,7 @@ class Broker:
         self._declaring = declaring
         self._deleting = deleting
         self._listing = listing
+        self._promoting = promoting
         self._peers = peers
 
     # --- sessions ---
@@ -301,43 +302,20 @@ class Broker:
 
     # --- operating ---
 
-    async def promote(self, queue: str, node: str, caller: Caller) -> Promoted:
-        """Hands the queue over to the replica on `node`, which has to be synchronised."""
+    async def promote(
+        self, queue: str, node: str, caller: Caller, acceptance: Acceptance = NOT_ACCEPTED
+    ) -> Promoted:
+        """Makes the replica on `node` the master. It has to be synchronised, unless the queue has
+        no master, can't get one by itself, and `acceptance` is given."""
         self._gate.check()
-        address = await self._locator.route(queue, forwarded=caller.forwarded)
-        if address:
-            return await self._peers.promote(address, queue, node, deadline_s=caller.deadline_s)
-        began = time.monotonic()
-        async with asyncio.timeout(caller.deadline_s):
-            await self._promote_here(queue, node)
-            await self._wait_info(queue)
-        location = self._locator.locate(queue)
-        return Promoted(
-            old_master=self.node,
-            new_master=location.node,
-            epoch=location.epoch,
-            took_ms=round((time.monotonic() - began) * 1000),
+        return await self._promoting.promote(
+            queue,
+            node,
+            acceptance,
+            forwarded=caller.forwarded,
+            deadline_s=caller.deadline_s,
+            wait_serving=self._wait_info,
         )
-
-    async def _promote_here(self, queue: str, node: str) -> None:
-        replica = self._locator.replica_of(queue)
-        target = next((m.id for m in replica.view.members if m.id.node == node), None)
-        if target is None:
-            raise BrokerError(
-                Reason.NOT_A_MEMBER,
-                f"queue {queue!r} has no replica on node {node!r}",
-                queue=queue,
-                node=node,
-            )
-        try:
-            await replica.ring.promote(target)
-        except PromotionError as error:
-            raise BrokerError(
-                PROMOTION_REASONS.get(error.outcome, Reason.DRAINING),
-                f"queue {queue!r}: {node!r} was not promoted: {error.outcome.value}",
-                queue=queue,
-                node=node,
-            ) from error
 
     async def queues(self, prefix: str, *, after: str, queues_max: int) -> Page:
         return await self._listing.queues(prefix, after=after, queues_max=queues_max)

@@ -43,6 +43,13 @@ class Cluster:
             raise BrokerError(Reason.NO_MASTER, f"node {member} is down")
         return record.address
 
+    def address_of_node(self, node: str) -> str:
+        """The address of a node's present life. Raises `BrokerError` if it is down."""
+        record = self._group.nodes().get(node)
+        if record is None:
+            raise BrokerError(Reason.NO_MASTER, f"node {node!r} is down")
+        return record.address
+
     async def registered_members(self) -> list[MemberId]:
         """The nodes that are up, read from the registry instead of the watch.
 

@@ -22,7 +22,7 @@ from ringmq_node.model.info import (
 )
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.settings import LIST_MAX
-from ringmq_node.replica.description import queue_info
+from ringmq_node.replica.description import losses_of, queue_info
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.resources import ResourceMonitor
 from ringmq_node.storage import Store
@@ -122,6 +122,7 @@ class Listing:
                 MemberInfo(member.id.node, member.id.incarnation, member.synced)
                 for member in members
             ),
+            losses=() if view is None else losses_of(view),
         )
 
     # --- nodes ---

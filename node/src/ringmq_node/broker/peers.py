@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ringmq_node.model.info import NodeResources, QueueInfo
+from ringmq_node.model.info import LossInfo, NodeResources, QueueInfo, ReplicaInfo
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.run import Run
 
@@ -48,6 +48,19 @@ class Promoted:
     new_master: str
     epoch: int
     took_ms: int
+    # The loss that was accepted with it, if one was.
+    loss: LossInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Whether an operator accepts that confirmed messages may be lost, and who it is."""
+
+    is_given: bool = False
+    operator: str = ""
+
+
+NOT_ACCEPTED = Acceptance()
 
 
 class Peers(Protocol):
@@ -73,8 +86,15 @@ class Peers(Protocol):
     ) -> Got: ...
     async def discard_damaged(self, address: str, queue: str, *, deadline_s: float) -> int: ...
     async def promote(
-        self, address: str, queue: str, node: str, *, deadline_s: float
-    ) -> Promoted: ...
+        self, address: str, queue: str, node: str, acceptance: Acceptance, *, deadline_s: float
+    ) -> Promoted:
+        """With an acceptance, `address` may be that of `node` instead of the master's."""
+        ...
+
+    async def replica_info(self, address: str, queue: str, *, deadline_s: float) -> ReplicaInfo:
+        """The replica on that very node."""
+        ...
+
     async def mastered_queues(
         self, address: str, prefix: str, *, deadline_s: float
     ) -> list[QueueInfo]:

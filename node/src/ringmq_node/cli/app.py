@@ -24,7 +24,8 @@ from ringmq_node.cli.messages.consume import consume
 from ringmq_node.cli.messages.publish import publish
 from ringmq_node.cli.node import node
 from ringmq_node.cli.output import fail
-from ringmq_node.cli.queue.command import promote, queue
+from ringmq_node.cli.queue.command import queue
+from ringmq_node.cli.queue.promote import promote
 from ringmq_node.cli.store.command import store
 from ringmq_node.config import ConfigError
 from ringmq_node.identity import StartError

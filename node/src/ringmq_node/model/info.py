@@ -67,6 +67,25 @@ class QueueStorage:
 
 
 @dataclass(frozen=True, slots=True)
+class LossInfo:
+    """An operator's decision to go on with a replica that may have lacked confirmed messages.
+
+    The ring was begun again in `epoch` with the replica of `node`, whose log ended with op
+    `log_number` of `log_epoch`, before `position`. `overruled` are the lives that had everything.
+    """
+
+    epoch: int
+    node: str
+    incarnation: int
+    log_epoch: int
+    log_number: int
+    position: int
+    overruled: tuple[str, ...]
+    operator: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueInfo:
     """A queue as one of its replicas sees it.
 
@@ -96,6 +115,8 @@ class QueueInfo:
     stable: int = 0
     published_total: int = 0
     acknowledged_total: int = 0
+    # Oldest first.
+    losses: tuple[LossInfo, ...] = ()
     # Looked at only when asked for: it costs a look at every index entry in memory.
     storage: QueueStorage | None = None
 
@@ -117,6 +138,11 @@ class ReplicaInfo:
     digest: str
     mode: QueueMode
     storage: QueueStorage
+    # The epoch of op `last_number`.
+    log_epoch: int = 0
+    # Whether no op before it is missing.
+    log_is_whole: bool = True
+    stable: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class Reason(Enum):
     QUEUE_IN_USE = auto()
     NOT_A_MEMBER = auto()
     PRODUCER_FENCED = auto()
+    MESSAGES_MAY_BE_LOST = auto()
     # The cluster's state: the same call may succeed later.
     NO_MASTER = auto()
     NOT_MASTER = auto()

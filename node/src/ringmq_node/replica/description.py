@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ringmq_gm import Ring
-from ringmq_node.model.info import MemberInfo, QueueInfo, ReplicaInfo
+from ringmq_gm import Ring, View
+from ringmq_node.model.info import LossInfo, MemberInfo, QueueInfo, ReplicaInfo
 from ringmq_node.model.records import QueueMode
 from ringmq_node.replica.replica import Replica
 
@@ -40,8 +40,27 @@ def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
         next_position=state.next_position,
         digest=state.digest(),
         stable=min((mark.received for mark in marks.values()), default=0),
+        losses=losses_of(replica.view),
         storage=replica.store.statistics() if with_storage else None,
         **counts,
+    )
+
+
+def losses_of(view: View) -> tuple[LossInfo, ...]:
+    """The losses that operators have accepted, as the view records them."""
+    return tuple(
+        LossInfo(
+            epoch=loss.epoch,
+            node=loss.member.node,
+            incarnation=loss.member.incarnation,
+            log_epoch=loss.log_epoch,
+            log_number=loss.log_number,
+            position=loss.position,
+            overruled=tuple(map(str, loss.overruled)),
+            operator=loss.operator,
+            at_ms=loss.at_ms,
+        )
+        for loss in view.losses
     )
 
 
@@ -78,4 +97,7 @@ def replica_info(replica: Replica, *, synchronised: bool, master: bool, epoch: i
         digest=state.digest(),
         mode=QueueMode.LAZY if store.is_lazy else QueueMode.DEFAULT,
         storage=store.statistics(),
+        log_epoch=state.epoch,
+        log_is_whole=replica.log_is_whole,
+        stable=replica.ring.stable_number,
     )

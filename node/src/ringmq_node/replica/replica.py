@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range
-from ringmq_gm import MemberId, Ring, RingClosedError, RingFailedError, Role, View
+from ringmq_gm import LossAccepted, MemberId, Ring, RingClosedError, RingFailedError, Role, View
 from ringmq_node.model.info import QueueCondition
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.records import QueueMode, QueueRecord
@@ -109,6 +109,11 @@ class Replica:
         self.sync_settings = settings
 
     @property
+    def log_is_whole(self) -> bool:
+        """Whether the ring may be begun again from this replica's log."""
+        return self.ring.log_is_whole
+
+    @property
     def view(self) -> View:
         """The newest view; not to be asked for before the ring has entered one."""
         view = self.ring.view
@@ -156,8 +161,11 @@ class Replica:
         else:
             self._was_master = False
             self._end_mastership(Reason.NOT_MASTER)
-        if role is Role.OUTSIDE:
+        if role in (Role.OUTSIDE, Role.MASTER):
             self._stop_joining()
+        if role is Role.MASTER and view.own_loss is not None and self.store.damaged:
+            # The state as it is counts as the agreed one from now on, and is written as such.
+            self.store.install(self.store.state, keep_below=self.store.state.next_position)
         if self.ring.me in view.synced:
             # From now on it may begin the ring again from its disk.
             self._host.mark_whole(self.store)
@@ -241,6 +249,25 @@ class Replica:
     @property
     def condition(self) -> QueueCondition:
         return QueueCondition.DOWN if self.mastership is None else self.mastership.condition
+
+    async def accept_loss(self, operator: str, *, at_ms: int) -> None:
+        """Begins the ring again with what is here. Raises `LossRefusedError`, `RingClosedError`."""
+        # The ring takes the log for written from the moment that the view says so.
+        await self._host.sync_store()
+        state = self.store.state
+        await self.ring.accept_loss(
+            LossAccepted(state.epoch, state.last_number, state.next_position, operator, at_ms)
+        )
+        logger.error(
+            "queue %s: %s has accepted that confirmed messages may be lost: the ring goes on after "
+            "op %d of epoch %d, with position %d. It was begun again without %s",
+            self.record.name,
+            operator,
+            state.last_number,
+            state.epoch,
+            state.next_position,
+            ", ".join(map(str, self.view.losses[-1].overruled)),
+        )
 
     def close(self, reason: Reason) -> None:
         """Nothing more is served, fetched or repaired by this replica."""

@@ -1,4 +1,4 @@
-"""`ringmq queue ...` and `ringmq promote`: the commands that change a queue."""
+"""`ringmq queue ...`: the commands that change a queue."""
 
 from __future__ import annotations
 
@@ -133,27 +133,3 @@ def _remove(
         emit_json({"queue": name, "messages": messages})
     else:
         click.echo(f"queue {name}: {messages} {outcome}")
-
-
-@click.command()
-@click.argument("name", metavar="QUEUE")
-@click.argument("node")
-@client_options
-def promote(name: str, node: str, target: Target) -> None:
-    """Make NODE's mirror the master of QUEUE: nothing is lost or enqueued twice."""
-    done = target.run(lambda client: client.promote_mirror(name, node))
-    if target.as_json:
-        emit_json(
-            {
-                "queue": name,
-                "old_master": done.old_master,
-                "new_master": done.new_master,
-                "epoch": done.epoch,
-                "took_ms": done.took_ms,
-            }
-        )
-    else:
-        click.echo(
-            f"queue {name}: {done.old_master} -> {done.new_master}, "
-            f"epoch {done.epoch}, {done.took_ms} ms"
-        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Any
 
 from ringmq import QueueInfo, QueueStorage
@@ -38,6 +40,7 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
         "acknowledged_total": info.acknowledged_total,
         "mode": info.mode.name.lower(),
         "durable": info.durable,
+        "losses": [asdict(loss) for loss in info.losses],
         "stable": info.stable,
         "digest": info.digest,
     }
@@ -46,6 +49,16 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
 def ring_text(info: QueueInfo) -> str:
     """`a b c?`: in ring order, the master first; `?` is not synchronised."""
     return " ".join(replica.node + ("" if replica.synchronised else "?") for replica in info.ring)
+
+
+def losses_text(info: QueueInfo) -> str:
+    """The accepted losses: `epoch 7 at 2026-11-22 06:40:00 UTC by ops@host, after op 40`."""
+    return "; ".join(
+        f"epoch {loss.epoch} at {datetime.fromtimestamp(loss.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+        f" UTC by {loss.operator}: went on with {loss.node} after op {loss.log_number} of epoch "
+        f"{loss.log_epoch} (position {loss.position}), without {', '.join(loss.overruled)}"
+        for loss in info.losses
+    )
 
 
 def storage_facts(storage: QueueStorage) -> dict[str, object]:

@@ -8,11 +8,11 @@ import click
 
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_facts, emit_json, emit_table
-from ringmq_node.cli.queue.description import queue_json, ring_text, storage_facts
+from ringmq_node.cli.queue.description import losses_text, queue_json, ring_text, storage_facts
 
 LIST_COLUMNS = (
     *("queue", "state", "mode", "durable", "ring"),
-    *("epoch", "ready", "unacked", "bytes", "consumers"),
+    *("epoch", "ready", "unacked", "bytes", "consumers", "losses"),
 )
 RING_COLUMNS = ("replica", "role", "synchronised", "received", "persisted")
 
@@ -40,6 +40,7 @@ def list_queues(prefix: str, target: Target) -> None:
                 info.messages_unacknowledged,
                 info.bytes_ready + info.bytes_unacknowledged,
                 info.consumers,
+                len(info.losses),
             )
             for info in found
         ),
@@ -58,6 +59,7 @@ def show(name: str, target: Target) -> None:
         return
     # The ring is the table below the facts.
     del facts["ring"]
+    facts["losses"] = losses_text(info) or None
     if info.storage is not None:
         facts |= storage_facts(info.storage)
     emit_facts(facts)

@@ -6,6 +6,7 @@ import grpc
 
 from ringmq.v1 import admin_pb2 as admin
 from ringmq_node.broker.broker import Broker
+from ringmq_node.broker.peers import Acceptance
 from ringmq_node.doors.grpc.peers import ADMIN
 from ringmq_node.doors.grpc.service import Context, Service, caller_of, parse
 from ringmq_node.doors.grpc.wire import (
@@ -74,5 +75,8 @@ class AdminService:
 
     async def _promote(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.PromoteMirrorRequest, data)
-        promoted = await self._broker.promote(request.queue, request.node, caller_of(context))
+        acceptance = Acceptance(request.accept_loss, request.operator or context.peer())
+        promoted = await self._broker.promote(
+            request.queue, request.node, caller_of(context), acceptance
+        )
         return promoted_to_wire(promoted).SerializeToString()

@@ -14,12 +14,12 @@ from ringmq.v1 import ring_pb2 as ring
 from ringmq_base.ranges import Range
 from ringmq_gm import MemberId
 from ringmq_node.broker.cluster import Cluster
-from ringmq_node.broker.peers import DeleteConditions, Got, Promoted
+from ringmq_node.broker.peers import Acceptance, DeleteConditions, Got, Promoted
 from ringmq_node.doors.grpc import wire
 from ringmq_node.doors.grpc.channels import PeerChannels, wait_connected
 from ringmq_node.doors.grpc.service import RELAYED_METADATA, parse
 from ringmq_node.doors.grpc.status import from_call
-from ringmq_node.model.info import NodeResources, QueueInfo
+from ringmq_node.model.info import NodeResources, QueueInfo, ReplicaInfo
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block, BlockError
@@ -157,16 +157,35 @@ class GrpcPeers:
         )
         return response.messages
 
-    async def promote(self, address: str, queue: str, node: str, *, deadline_s: float) -> Promoted:
+    async def replica_info(self, address: str, queue: str, *, deadline_s: float) -> ReplicaInfo:
         response = await self._ask(
             address,
-            f"{ADMIN}/PromoteMirror",
-            admin.PromoteMirrorRequest(queue=queue, node=node),
-            admin.PromoteMirrorResponse,
+            f"{ADMIN}/GetReplica",
+            admin.GetReplicaRequest(queue=queue),
+            admin.GetReplicaResponse,
             deadline_s=deadline_s,
             repeatable=True,
         )
-        return Promoted(response.old_master, response.new_master, response.epoch, response.took_ms)
+        return wire.replica_from_wire(response.replica)
+
+    async def promote(
+        self, address: str, queue: str, node: str, acceptance: Acceptance, *, deadline_s: float
+    ) -> Promoted:
+        response = await self._ask(
+            address,
+            f"{ADMIN}/PromoteMirror",
+            admin.PromoteMirrorRequest(
+                queue=queue,
+                node=node,
+                accept_loss=acceptance.is_given,
+                operator=acceptance.operator,
+            ),
+            admin.PromoteMirrorResponse,
+            deadline_s=deadline_s,
+            # To promote the master does nothing, but a loss is accepted once.
+            repeatable=not acceptance.is_given,
+        )
+        return wire.promoted_from_wire(response)
 
     async def mastered_queues(
         self, address: str, prefix: str, *, deadline_s: float

@@ -14,6 +14,7 @@ from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.broker.peers import Promoted
 from ringmq_node.model.info import (
     ClusterStatus,
+    LossInfo,
     MemberInfo,
     NodeCondition,
     NodeInfo,
@@ -105,25 +106,35 @@ def run_from_wire(delivery: broker.Delivery) -> Run:
 
 
 def queue_to_wire(info: QueueInfo) -> broker.QueueInfo:
-    values = _values(info, QueueInfo, but=("mode", "condition", "ring", "storage"))
+    values = _values(info, QueueInfo, but=("mode", "condition", "ring", "losses", "storage"))
     return broker.QueueInfo(
         **values,
         mode=mode_to_wire(info.mode),
         state=_CONDITIONS[info.condition],
         ring=[broker.ReplicaInfo(**_values(member, MemberInfo)) for member in info.ring],
+        losses=map(loss_to_wire, info.losses),
         storage=None if info.storage is None else storage_to_wire(info.storage),
     )
 
 
 def queue_from_wire(info: broker.QueueInfo) -> QueueInfo:
-    values = _values(info, QueueInfo, but=("mode", "condition", "ring", "storage"))
+    values = _values(info, QueueInfo, but=("mode", "condition", "ring", "losses", "storage"))
     return QueueInfo(
         **values,
         mode=mode_from_wire(info.mode) or QueueMode.DEFAULT,
         condition=_CONDITIONS_FROM_WIRE.get(info.state, QueueCondition.DOWN),
         ring=tuple(MemberInfo(**_values(member, MemberInfo)) for member in info.ring),
+        losses=tuple(map(loss_from_wire, info.losses)),
         storage=storage_from_wire(info.storage) if info.HasField("storage") else None,
     )
+
+
+def loss_to_wire(loss: LossInfo) -> broker.AcceptedLoss:
+    return broker.AcceptedLoss(**_values(loss, LossInfo))
+
+
+def loss_from_wire(loss: broker.AcceptedLoss) -> LossInfo:
+    return LossInfo(**_values(loss, LossInfo, but=("overruled",)), overruled=tuple(loss.overruled))
 
 
 def storage_to_wire(storage: QueueStorage) -> broker.QueueStorage:
@@ -144,8 +155,26 @@ def replica_to_wire(info: ReplicaInfo) -> admin.Replica:
     )
 
 
+def replica_from_wire(replica: admin.Replica) -> ReplicaInfo:
+    return ReplicaInfo(
+        **_values(replica, ReplicaInfo, but=("mode", "storage")),
+        mode=mode_from_wire(replica.mode) or QueueMode.DEFAULT,
+        storage=storage_from_wire(replica.storage),
+    )
+
+
 def promoted_to_wire(promoted: Promoted) -> admin.PromoteMirrorResponse:
-    return admin.PromoteMirrorResponse(**_values(promoted, Promoted))
+    return admin.PromoteMirrorResponse(
+        **_values(promoted, Promoted, but=("loss",)),
+        loss=None if promoted.loss is None else loss_to_wire(promoted.loss),
+    )
+
+
+def promoted_from_wire(promoted: admin.PromoteMirrorResponse) -> Promoted:
+    return Promoted(
+        **_values(promoted, Promoted, but=("loss",)),
+        loss=loss_from_wire(promoted.loss) if promoted.HasField("loss") else None,
+    )
 
 
 # --- nodes ---
