@@ -19,6 +19,7 @@ from typing import Any
 
 import grpc.aio
 
+from ringmq_base.notifier import Notifier
 from ringmq_gm.broadcasts import Broadcasts
 from ringmq_gm.core.events import Event, LeasesLearned, LinkDown, Propose, Received, Role
 from ringmq_gm.core.frames import Envelope, Frame, Hello
@@ -75,6 +76,8 @@ class Group:
             received=self._received,
         )
         self._timers = RingTimers()
+        # Notified when a node has come or gone, as far as its lease says so.
+        self.nodes_changed = Notifier()
         self._running = False
         self._leased: frozenset[MemberId] = frozenset()
         self._early_hellos: dict[str, Envelope] = {}
@@ -308,6 +311,7 @@ class Group:
                 self._links.kick(node)
             self._leased = leased
             self._broadcasts.add(LeasesLearned(leased))
+            self.nodes_changed.notify()
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -31,6 +31,7 @@ from ringmq_gm.core.events import (
     LossEnded,
     LossOutcome,
     MembershipWanted,
+    MinInsyncAsked,
     Multicast,
     Persisted,
     PromotionAsked,
@@ -39,6 +40,7 @@ from ringmq_gm.core.events import (
     Propose,
     RefreshView,
     Refusal,
+    RemovalAsked,
     RingDeleted,
     Role,
     RoleChanged,
@@ -272,6 +274,19 @@ class Ring:
     def want(self, wanted: bool) -> None:
         """Whether this member should be in the ring; if it isn't, it joins."""
         self.step(MembershipWanted(wanted))
+
+    def remove(self, target: MemberId) -> None:
+        """On the master: puts `target` out of the ring, if that leaves a quorum.
+
+        Nothing says that it hasn't been done: the view shows it. To be kept out, `target` itself
+        mustn't want to be in the ring any more.
+        """
+        self.step(RemovalAsked(target))
+
+    def set_min_insync(self, count: int) -> None:
+        """On the master: so many synchronised members have to have an op from now on, if there
+        are as many. The view shows whether it has been done."""
+        self.step(MinInsyncAsked(count))
 
     async def promote(self, target: MemberId) -> None:
         """On the master: drains the ring, then makes `target`, which is synchronised, master.

@@ -26,7 +26,10 @@ TIME_S_MIN = 0.05
 TIME_S_MAX = 3600
 SIZES = ("message_bytes_max", "properties_bytes_max", "queue_memory_bytes_max", "ring_bytes_max")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-TIMES = ("ring_timeout_s", "slow_timeout_s", "disk_timeout_s", "lease_s", "heartbeat_s", "drain_s")
+TIMES = (
+    *("ring_timeout_s", "slow_timeout_s", "disk_timeout_s", "lease_s", "heartbeat_s", "drain_s"),
+    "replace_after_s",
+)
 
 
 class ConfigError(ValueError):
@@ -72,6 +75,8 @@ class NodeConfig:
     disk_free_limit: str = "50MB"
     # For so long a stopping node tries to hand its masters over.
     drain_s: float = 10.0
+    # A replica on a node that has been down for so long is replaced by one on another node.
+    replace_after_s: float = 300.0
     reflection: bool = True
     log_level: str = "info"
 

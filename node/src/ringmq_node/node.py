@@ -36,12 +36,15 @@ from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
+from ringmq_node.broker.cluster_settings import ClusterSettings, enrol
 from ringmq_node.broker.declaring import Declaring
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing
 from ringmq_node.broker.locating import Locator
 from ringmq_node.broker.promoting import Promoting
+from ringmq_node.broker.reconciler import Reconciler
+from ringmq_node.broker.reconciling import Reconciling
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
 from ringmq_node.doors.grpc.admin import AdminService
@@ -114,6 +117,7 @@ class Node:
         self._group_task: asyncio.Task[None] | None = None
         self.cluster = Cluster(self.group, registry, cluster_id=cluster_id, address=self.address)
         self.channels = PeerChannels(limit)
+        self.settings = ClusterSettings(registry)
         self.hosting = Hosting(
             store,
             self.group,
@@ -121,10 +125,13 @@ class Node:
             spawn=self.supervisor.spawn,
             store_failed=self._store_failed,
             disk_is_trusted=disk.standing.is_trusted,
+            wanted_of=self.settings.wanted_of,
         )
         self.catalogue = QueueCatalogue(registry)
         self.transient = TransientQueues(registry, self.group)
         self.broker = self._make_broker()
+        self.reconciling = self._make_reconciling()
+        self.hosting.on_changed = self.reconciling.queue_changed
         self._health = health.aio.HealthServicer()
         self._add_services()
         store.on_durable = self.hosting.durable
@@ -146,7 +153,9 @@ class Node:
             catalogue=self.catalogue,
             cluster=self.cluster,
             locator=locator,
-            declaring=Declaring(self.registry, self.catalogue, self.cluster, self.transient),
+            declaring=Declaring(
+                self.registry, self.catalogue, self.settings, self.cluster, self.transient
+            ),
             deleting=Deleting(self.registry, self.catalogue, self.supervisor.spawn),
             listing=Listing(
                 self.catalogue,
@@ -154,6 +163,7 @@ class Node:
                 self.group,
                 self.hosting,
                 peers,
+                settings=self.settings,
                 gate=self.gate,
                 store=self.store,
                 monitor=self.resources,
@@ -161,6 +171,23 @@ class Node:
             promoting=Promoting(self.catalogue, self.cluster, locator, peers),
             peers=peers,
         )
+
+    def _make_reconciling(self) -> Reconciling:
+        return Reconciling(
+            Reconciler(replace_after_s=self.config.replace_after_s),
+            self.registry,
+            self.catalogue,
+            self.settings,
+            self.cluster,
+            self.group,
+            self.hosting,
+            gate=self.gate,
+            spawn=self.supervisor.spawn,
+        )
+
+    def _settings_changed(self) -> None:
+        self.hosting.configure_all()
+        self.reconciling.all_changed()
 
     def _add_services(self) -> None:
         self.group.add_to(self._server)
@@ -214,6 +241,9 @@ class Node:
         try:
             async with asyncio.timeout(START_DEADLINE_S):
                 await or_fatal(self.group.wait_ready())
+                # Before the queues: a replica is configured when it is opened.
+                self.supervisor.spawn(self.settings.follow(self._settings_changed), "settings")
+                await or_fatal(self.settings.loaded.wait())
                 # Not earlier: opening the replicas holds the loop while it reads their journals,
                 # and the group would miss its own deadlines.
                 self.supervisor.spawn(self.catalogue.follow(self.hosting.reconcile), "catalogue")
@@ -225,6 +255,8 @@ class Node:
         await self._trust_disk()
         self.supervisor.spawn(self.transient.run(self.hosting), "transient queues")
         self.hosting.drop_leftovers(self.catalogue.records.values())
+        self.supervisor.spawn(self.reconciling.watch_nodes(), "nodes")
+        self.supervisor.spawn(self.reconciling.run(), "reconciler")
         for service in ("", *SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
@@ -346,6 +378,7 @@ async def make_node(config: NodeConfig) -> Node:
                 config.data,
                 disk.standing.value,
             )
+        await _enrol(registry, config)
         return Node(
             config,
             registry,
@@ -357,6 +390,14 @@ async def make_node(config: NodeConfig) -> Node:
         store.close()
         await registry.close()
         raise
+
+
+async def _enrol(registry: Registry, config: NodeConfig) -> None:
+    try:
+        async with asyncio.timeout(START_DEADLINE_S):
+            await enrol(registry, config.node)
+    except (RegistryError, TimeoutError) as error:
+        raise StartError(f"registry {config.registry}: {error or 'no answer'}") from error
 
 
 def _open_store(config: NodeConfig, cluster_id: str) -> Store:

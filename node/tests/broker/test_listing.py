@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from loops import run
 
+from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.listing import Listing
 from ringmq_node.model.info import NodeCondition, NodeInfo, QueueInfo
 from ringmq_node.model.records import QueueRecord
@@ -31,6 +32,7 @@ def test_a_queue_that_is_deleted_while_the_masters_are_asked_is_not_listed() -> 
         cast(Any, SimpleNamespace(view=lambda ring: None)),
         cast(Any, SimpleNamespace(replicas={})),
         cast(Any, SimpleNamespace(mastered_queues=mastered_queues)),
+        settings=cast(Any, ClusterSettings(cast(Any, None))),
         gate=cast(Any, None),
         store=cast(Any, None),
         monitor=cast(Any, None),

@@ -7,7 +7,13 @@ import json
 import pytest
 
 from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.model.records import QueueMode, QueueRecord, check_queue_name, queue_key
+from ringmq_node.model.records import (
+    MasterLocator,
+    QueueMode,
+    QueueRecord,
+    check_queue_name,
+    queue_key,
+)
 
 
 @pytest.mark.parametrize("name", ["q", "ä" * 127, "a b/c:%?#", "x" * 255])
@@ -28,14 +34,19 @@ def test_queue_names_that_are_refused(name: str) -> None:
     assert not caught.value.retryable
 
 
-def test_queue_record_is_read_as_written() -> None:
-    for durable in (True, False):
-        record = QueueRecord("a/ä", "0123", ("n1", "n2"), 2, QueueMode.LAZY, durable)
-        assert QueueRecord.decode(record.encode()) == record
+@pytest.mark.parametrize("durable", [True, False])
+def test_queue_record_is_read_as_written(durable: bool) -> None:
+    record = QueueRecord(
+        "a/ä",
+        "0123",
+        ("n1", "n2"),
+        2,
+        QueueMode.LAZY,
+        durable,
+        replicas=3,
+        master_locator=MasterLocator.CLIENT_LOCAL,
+        leaving=("n2",),
+    )
+    assert QueueRecord.decode(record.encode()) == record
+    assert QueueRecord.decode(QueueRecord("q", "1", ("n1",), 0).encode()).master_locator is None
     assert json.loads(record.encode())["nodes"] == ["n1", "n2"]
-
-
-def test_old_queue_record_is_of_a_default_durable_queue() -> None:
-    record = QueueRecord.decode(b'{"name":"q","id":"0123","nodes":["n1"],"min_insync":1}')
-    assert record.mode is QueueMode.DEFAULT
-    assert record.durable

@@ -133,6 +133,9 @@ class PlayedHost:
     def mark_whole(self, store: QueueStore) -> None:
         self.store.mark_whole(store)
 
+    def view_changed(self, replica: Replica) -> None:
+        return
+
     async def sync_store(self) -> None:
         await self.store.sync()
 

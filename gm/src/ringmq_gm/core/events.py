@@ -114,6 +114,22 @@ class LossAccepted:
     at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class RemovalAsked:
+    """This member shouldn't be in the ring any more. Only the master can do it, and it forgets
+    the question if it can't now: whoever asks looks at the view, and asks again."""
+
+    target: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class MinInsyncAsked:
+    """So many synchronised members should have an op before it is confirmed. To the master, and
+    forgotten like `RemovalAsked`."""
+
+    count: int
+
+
 class Refusal(Enum):
     """Why a member can't take a `Multicast` now."""
 
@@ -159,6 +175,8 @@ Event = (
     | MembershipWanted
     | PromotionAsked
     | LossAccepted
+    | RemovalAsked
+    | MinInsyncAsked
     | ProposalEnded
     | Tick
 )

@@ -51,6 +51,13 @@ class InView:
             at for at, member in enumerate(view.members[1:]) if member.synced
         )
 
+    def view_without_slow(self, node: str) -> View | None:
+        """The next view without the downstream neighbour `node`, if a quorum is left."""
+        if self.downstream is None or self.downstream.node != node:
+            return None
+        proposal = self.view.without({self.downstream})
+        return proposal if proposal is not None and proposal.has_quorum else None
+
     # --- frames for the downstream neighbour ---
 
     def hello(self) -> list[Effect]:

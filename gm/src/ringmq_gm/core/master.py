@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from ringmq_gm.core.cache import CachedOp
 from ringmq_gm.core.events import (
     Effect,
+    MinInsyncAsked,
     PromotionEnded,
     PromotionOutcome,
     Refusal,
+    RemovalAsked,
     Role,
     Watermarks,
 )
@@ -160,6 +162,40 @@ class Master(InView):
             if not member.synced and mark.complete and mark.persisted >= needed:
                 return member.id
         return None
+
+    def view_asked(self, asked: RemovalAsked | MinInsyncAsked) -> View | None:
+        """The next view as it is asked for; None if it must not be, or not now."""
+        match asked:
+            case RemovalAsked(target):
+                return self._view_without(target)
+            case MinInsyncAsked(count):
+                return self._view_with_min_insync(count)
+
+    def _view_without(self, target: MemberId) -> View | None:
+        """The next view without `target`; None if it must not go, or not now.
+
+        A synchronised member goes only if a quorum is left, or the ring would stop for the sake of
+        a change that can wait. No probe comes first: nobody is suspected.
+        """
+        index = self.view.index_of(target)
+        if not index or self.handover is not None:
+            return None
+        proposal = self.view.without({target})
+        if proposal is None or (self.view.members[index].synced and not proposal.has_quorum):
+            return None
+        return proposal
+
+    def _view_with_min_insync(self, count: int) -> View | None:
+        """The next view with another `min_insync`; None if it must not be, or not now.
+
+        It rises only as far as members are synchronised: until then the ring keeps what it has
+        promised so far, and goes on.
+        """
+        if self.handover is not None or count in (0, self.view.min_insync):
+            return None
+        if self.view.min_insync < count and len(self.view.synced) < count:
+            return None
+        return self.view.with_min_insync(count)
 
     def promotion_asked(self, target: MemberId, now: float) -> list[Effect]:
         if self.handover is not None:

@@ -66,6 +66,7 @@ from ringmq_gm.core.events import (
     LossEnded,
     LossOutcome,
     MembershipWanted,
+    MinInsyncAsked,
     Multicast,
     PeerStalled,
     Persisted,
@@ -77,6 +78,7 @@ from ringmq_gm.core.events import (
     Received,
     RefreshView,
     Refusal,
+    RemovalAsked,
     RingDeleted,
     Role,
     RoleChanged,
@@ -219,6 +221,8 @@ class RingMember:
                 return self._promotion_asked(target, now)
             case LossAccepted():
                 return self._loss_accepted(event, now)
+            case RemovalAsked() | MinInsyncAsked():
+                return self._view_asked(event)
             case ProposalEnded(view, outcome):
                 return self._proposal_ended(view, outcome, now)
             case Tick():
@@ -261,6 +265,13 @@ class RingMember:
         if self.view is None or self._phase is DELETED:
             return [LossEnded(LossOutcome.NO_VIEW)]
         return self._changer.accept_loss(asked, self.view, self._log(), now)
+
+    def _view_asked(self, asked: RemovalAsked | MinInsyncAsked) -> list[Effect]:
+        phase = self._phase
+        proposal = phase.view_asked(asked) if isinstance(phase, Master) else None
+        if proposal is None or not self._changer.is_idle:
+            return []
+        return self._changer.propose_unprobed(proposal)
 
     # --- frames ---
 
@@ -451,12 +462,8 @@ class RingMember:
         phase = self._phase
         if isinstance(phase, Outside) or not self._changer.is_idle:
             return []
-        if phase.downstream is None or phase.downstream.node != node:
-            return []
-        proposal = phase.view.without({phase.downstream})
-        if proposal is None or not proposal.has_quorum:
-            return []
-        return self._changer.propose_unprobed(proposal)
+        proposal = phase.view_without_slow(node)
+        return [] if proposal is None else self._changer.propose_unprobed(proposal)
 
     # --- changes that this member brings about ---
 

@@ -23,6 +23,7 @@ nothing is confirmed until there is a quorum again. From that moment on it may l
 * Hand-over (`with_master`) turns the ring, once all members hold the same ops.
 * Joining takes all entries of the joiner's node out of `eligible`: the joiner is about to cut and
   overwrite its log.
+* Another `min_insync` (`with_min_insync`) changes no member.
 * Beginning again (`restarted`) comes when no synchronised member is left that could go on. The
   nodes of synchronised and eligible members are the *candidates*: each of them, unless it has
   lost its log, has every confirmed op on its disk. `may_begin_again` says how many have to be
@@ -179,6 +180,14 @@ class View:
         assert self.members[index].synced
         turned = self.members[index:] + self.members[:index]
         return replace(self, epoch=self.epoch + 1, members=turned)
+
+    def with_min_insync(self, count: int) -> Self:
+        """The same members, of which `count` have to have an op before it is confirmed.
+
+        `eligible` stays right in both directions. If `count` rises, nobody has left since there
+        are too few. If it falls far enough, there is a quorum, and nobody stays eligible.
+        """
+        return replace(self, min_insync=count)._next(self.members, self.eligible)
 
     def restarted(self, best: MemberId, equals: Iterable[MemberId]) -> Self:
         """The ring begun again from the disks of candidates: `best` has the longest log of those

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.model.records import QueueMode, QueueRecord
+from ringmq_node.model.policies import REPLICAS_DEFAULT, Wanted
+from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode, QueueRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +22,23 @@ class QueueArguments:
     min_insync: int = 0
     mode: QueueMode | None = None
     durable: bool | None = None
+    master_locator: MasterLocator | None = None
 
 
-def check_equivalent(record: QueueRecord, arguments: QueueArguments) -> None:
-    """Raises `BrokerError` unless declaring `arguments` again means the queue of `record`."""
+def check_equivalent(record: QueueRecord, wanted: Wanted, arguments: QueueArguments) -> None:
+    """Raises `BrokerError` unless declaring `arguments` again means the queue of `record`.
+
+    A number that the first declaration left out is what is `wanted` of the queue now.
+    """
+    locator = record.master_locator or wanted.master_locator
     compared: list[tuple[str, object, object]] = [
-        ("replicas", len(record.nodes), arguments.replicas or None),
-        ("min_insync", record.min_insync, arguments.min_insync or None),
+        ("replicas", record.replicas or wanted.replicas, arguments.replicas or None),
+        ("min_insync", record.min_insync or wanted.min_insync, arguments.min_insync or None),
+        (
+            "master_locator",
+            locator.value,
+            arguments.master_locator and arguments.master_locator.value,
+        ),
         ("mode", record.mode.value, arguments.mode and arguments.mode.value),
         ("durable", _yes_or_no(record.durable), _yes_or_no(arguments.durable)),
     ]
@@ -38,6 +50,23 @@ def check_equivalent(record: QueueRecord, arguments: QueueArguments) -> None:
                 queue=record.name,
                 field=field,
             )
+
+
+def check_possible(arguments: QueueArguments, nodes: Collection[str]) -> None:
+    """Raises `BrokerError` for numbers that a cluster of these nodes, up or down, can't satisfy."""
+    replicas = arguments.replicas or min(len(nodes), REPLICAS_DEFAULT)
+    if replicas > min(len(nodes), REPLICAS_MAX):
+        raise BrokerError(
+            Reason.LIMIT_EXCEEDED,
+            f"{replicas} replicas are wanted; the cluster has {len(nodes)} nodes, "
+            f"and a ring has at most {REPLICAS_MAX}",
+            limit="replicas",
+        )
+    if arguments.min_insync > replicas:
+        raise bad_request(
+            f"min_insync {arguments.min_insync} is above the {replicas} replicas",
+            field="min_insync",
+        )
 
 
 def _yes_or_no(value: bool | None) -> str | None:

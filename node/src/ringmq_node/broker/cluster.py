@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ringmq_gm import Group, MemberId
 from ringmq_gm.nodes import NODES, NodeRecord
 from ringmq_gm.registry.base import Registry
+from ringmq_node.broker.placement import Fleet, FleetNode, NodeStanding
 from ringmq_node.model.info import NodeCondition, NodeInfo
 from ringmq_node.model.reasons import BrokerError, Reason
 
@@ -20,6 +21,8 @@ class Cluster:
         self.address = address
         self._group = group
         self._registry = registry
+        # When nodes that belong to the cluster were found to be down.
+        self._down_since: dict[str, float] = {}
 
     @property
     def me(self) -> MemberId:
@@ -59,6 +62,33 @@ class Cluster:
         entries = (await self._registry.list(NODES)).entries
         names = [(entry.key.removeprefix(NODES), entry.value) for entry in entries]
         return [NodeRecord.decode(name, value).member_id for name, value in sorted(names)]
+
+    def fleet(self, belonging: Mapping[str, NodeStanding], now: float) -> Fleet:
+        """The nodes for placement, as this node has heard; `now` is on the event loop's clock."""
+        up = [record.member_id for record in self._group.nodes().values()]
+        names = {member.node for member in up}
+        self._down_since = {
+            name: self._down_since.get(name, now) for name in belonging if name not in names
+        }
+        return self.fleet_of(up, belonging)
+
+    def fleet_of(self, up: Iterable[MemberId], belonging: Mapping[str, NodeStanding]) -> Fleet:
+        """The nodes for placement, of which these are up."""
+        alive = {member.node: member for member in up}
+        masters, mirrors = self.count_roles()
+        # A node that has just started may be ahead of the watch on the settings.
+        standings = {**dict.fromkeys(alive, NodeStanding()), **belonging}
+        nodes = {
+            name: FleetNode(
+                name,
+                alive.get(name),
+                self._down_since.get(name),
+                drained=standing.drained or standing.evacuated,
+                evacuated=standing.evacuated,
+            )
+            for name, standing in sorted(standings.items())
+        }
+        return Fleet(nodes, masters, mirrors)
 
     def count_roles(self) -> tuple[Counter[str], Counter[str]]:
         """How many masters and mirrors each node has, by the views that this one knows."""

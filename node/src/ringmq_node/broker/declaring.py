@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 from ringmq_gm import View, first_view, ring_key
@@ -12,9 +13,10 @@ from ringmq_gm.registry.base import (
     Registry,
     RegistryUnavailableError,
 )
-from ringmq_node.broker.arguments import QueueArguments, check_equivalent
+from ringmq_node.broker.arguments import QueueArguments, check_equivalent, check_possible
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.cluster import Cluster
+from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.placement import place
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -31,11 +33,13 @@ class Declaring:
         self,
         registry: Registry,
         catalogue: QueueCatalogue,
+        settings: ClusterSettings,
         cluster: Cluster,
         transient: TransientQueues,
     ) -> None:
         self._registry = registry
         self._catalogue = catalogue
+        self._settings = settings
         self._cluster = cluster
         self._transient = transient
 
@@ -51,7 +55,7 @@ class Declaring:
                     existing = QueueRecord.decode(entry.value)
                     if not existing.durable and await self._transient.delete_if_gone(existing):
                         continue
-                    check_equivalent(existing, arguments)
+                    check_equivalent(existing, self._settings.wanted_of(existing), arguments)
                     await self._catalogue.wait_present(name)
                     return False
                 record, view = await self._new_record(name, arguments)
@@ -76,23 +80,24 @@ class Declaring:
             # The registry was away for longer than the leases. Nodes are still registering again,
             # and a ring that is made now would leave them out for good.
             raise registry_away()
-        masters, mirrors = self._cluster.count_roles()
-        placement = place(
-            alive,
-            replicas=arguments.replicas,
-            min_insync=arguments.min_insync,
-            masters=masters,
-            mirrors=mirrors,
-        )
+        fleet = self._cluster.fleet_of(alive, self._settings.nodes)
+        check_possible(arguments, fleet.nodes)
         record = QueueRecord(
             name,
             new_queue_id(),
-            tuple(member.node for member in placement.members),
-            placement.min_insync,
+            (),
+            arguments.min_insync,
             mode=arguments.mode or QueueMode.DEFAULT,
             durable=arguments.durable is not False,
+            replicas=arguments.replicas,
+            master_locator=arguments.master_locator,
         )
-        return record, first_view(list(placement.members), placement.min_insync)
+        wanted = self._settings.wanted_among(record, fleet.nodes)
+        members = place(wanted, fleet, local=self._cluster.me.node, choice=random.choice)
+        record = record.with_replicas(tuple(member.node for member in members), ())
+        # With nodes that are down these may be fewer than `min_insync`. Then nothing is confirmed
+        # before there are enough: a message would be on fewer disks than was asked for.
+        return record, first_view(members, wanted.min_insync)
 
     async def set_mode(self, name: str, mode: QueueMode) -> QueueMode:
         """Changes the record; every replica hears of it through its node's watch.

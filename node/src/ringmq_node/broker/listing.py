@@ -9,6 +9,7 @@ from math import isfinite
 from ringmq_gm import Group
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
+from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.peers import Peers
 from ringmq_node.model.info import (
@@ -51,6 +52,7 @@ class Listing:
         hosting: Hosting,
         peers: Peers,
         *,
+        settings: ClusterSettings,
         gate: NodeGate,
         store: Store,
         monitor: ResourceMonitor,
@@ -60,6 +62,7 @@ class Listing:
         self._group = group
         self._hosting = hosting
         self._peers = peers
+        self._settings = settings
         self._gate = gate
         self._store = store
         self._monitor = monitor
@@ -107,13 +110,14 @@ class Listing:
 
     def _without_master(self, name: str) -> QueueInfo:
         record = self._catalogue.records[name]
+        wanted = self._settings.wanted_of(record)
         view = self._group.view(record.id)
         members = () if view is None else view.members
         return QueueInfo(
             queue=name,
             id=record.id,
-            replicas_wanted=len(record.nodes),
-            min_insync=record.min_insync,
+            replicas_wanted=wanted.replicas,
+            min_insync=wanted.min_insync if view is None else view.min_insync,
             mode=record.mode,
             durable=record.durable,
             condition=QueueCondition.DOWN,
@@ -128,9 +132,8 @@ class Listing:
     # --- nodes ---
 
     def nodes(self) -> list[NodeInfo]:
-        """The nodes that are up, and those that are down but named by a queue's record."""
-        named = {node for record in self._catalogue.records.values() for node in record.nodes}
-        return self._cluster.nodes(named)
+        """The nodes that belong to the cluster, up or down."""
+        return self._cluster.nodes(self._settings.nodes)
 
     async def status(self, *, with_resources: bool) -> ClusterStatus:
         nodes = self.nodes()

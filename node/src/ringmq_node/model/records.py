@@ -5,6 +5,11 @@
 
 Each declaration makes a new id. A queue that is deleted and declared again therefore never meets
 the files or frames of its namesake.
+
+The record tells two things apart. What is *wanted* are the arguments of the declaration; the
+policies that match the name are added to them (`policies.wanted_of`). What is *present* are
+`nodes` and `leaving`: the reconciler of the master's node changes them, step by step, until they
+are as wanted (`broker.reconciler`).
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import json
 import unicodedata
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
 from urllib.parse import quote
@@ -31,9 +36,23 @@ class QueueMode(Enum):
     LAZY = "lazy"
 
 
+class MasterLocator(Enum):
+    """Where a new queue's master goes. The values are stored in the registry."""
+
+    # The node that the client is connected to.
+    CLIENT_LOCAL = "client-local"
+    # The node with the fewest masters.
+    MIN_MASTERS = "min-masters"
+    RANDOM = "random"
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """`nodes` should hold a replica each, in the order of the first ring.
+    """`nodes` hold a replica each, in the order in which they were chosen.
+
+    A node in `leaving` still has its replica, which is about to go: once it is out of the ring it
+    doesn't join again. `replicas` and `min_insync` are as declared, 0 where the declaration left
+    them out, and `master_locator` is None then.
 
     A queue that isn't `durable` is transient for life: its messages end with the last process that
     holds a synchronised replica (see `broker.transient`).
@@ -45,6 +64,12 @@ class QueueRecord:
     min_insync: int
     mode: QueueMode = QueueMode.DEFAULT
     durable: bool = True
+    replicas: int = 0
+    master_locator: MasterLocator | None = None
+    leaving: tuple[str, ...] = ()
+
+    def with_replicas(self, nodes: tuple[str, ...], leaving: tuple[str, ...]) -> Self:
+        return replace(self, nodes=nodes, leaving=leaving)
 
     @property
     def key(self) -> str:
@@ -58,20 +83,26 @@ class QueueRecord:
             "min_insync": self.min_insync,
             "mode": self.mode.value,
             "durable": self.durable,
+            "replicas": self.replicas,
+            "master_locator": self.master_locator and self.master_locator.value,
+            "leaving": self.leaving,
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
         value = json.loads(data)
+        locator = value["master_locator"]
         return cls(
             value["name"],
             value["id"],
             tuple(value["nodes"]),
             value["min_insync"],
-            # Records written before queues had modes, or could be transient, lack these fields.
-            QueueMode(value.get("mode", QueueMode.DEFAULT.value)),
-            value.get("durable", True),
+            QueueMode(value["mode"]),
+            value["durable"],
+            value["replicas"],
+            None if locator is None else MasterLocator(locator),
+            tuple(value["leaving"]),
         )
 
 

@@ -30,8 +30,8 @@ def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
     return QueueInfo(
         queue=record.name,
         id=record.id,
-        replicas_wanted=len(record.nodes),
-        min_insync=record.min_insync,
+        replicas_wanted=replica.wanted.replicas,
+        min_insync=replica.view.min_insync,
         mode=record.mode,
         durable=record.durable,
         condition=replica.condition,

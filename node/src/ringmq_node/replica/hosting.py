@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from ringmq_gm import Group, LogEnd, Role
+from ringmq_node.model.policies import Wanted
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.replica.fetching import Sources
@@ -37,8 +38,10 @@ class Hosting:
         spawn: Spawn,
         store_failed: Callable[[StoreError], None],
         disk_is_trusted: bool,
+        wanted_of: Callable[[QueueRecord], Wanted] | None = None,
     ) -> None:
         """`disk_is_trusted`: every message that this node has confirmed is on its disk.
+        `wanted_of` says what policies want of a queue; without it there are none.
 
         `spawn` starts a task whose failure is the node's. `store_failed` is told once of an error
         after which nothing may be promised any more.
@@ -50,8 +53,11 @@ class Hosting:
         self._spawn = spawn
         self._store_failed = store_failed
         self._disk_is_trusted = disk_is_trusted
+        self._wanted_of = wanted_of
         self._opens = True
         self._closed = False
+        # Told of a queue whose record or view has changed here, by its id.
+        self.on_changed: Callable[[str], None] = lambda queue_id: None
 
     # --- for replicas (`ReplicaHost`) ---
 
@@ -70,6 +76,9 @@ class Hosting:
     async def sync_store(self) -> None:
         await self._store.sync()
 
+    def view_changed(self, replica: Replica) -> None:
+        self.on_changed(replica.record.id)
+
     # --- opening and closing ---
 
     async def reconcile(self, records: Mapping[str, QueueRecord]) -> None:
@@ -81,7 +90,10 @@ class Hosting:
         for queue_id in [each for each in self.replicas if each not in wanted]:
             await self._close(queue_id)
         for queue_id, replica in self.replicas.items():
-            replica.update(wanted[queue_id])
+            if replica.record != wanted[queue_id]:
+                replica.update(wanted[queue_id])
+                self._configure(replica)
+                self.on_changed(queue_id)
         missing = [each for queue_id, each in wanted.items() if queue_id not in self.replicas]
         if missing:
             await self._open_all(missing)
@@ -117,9 +129,10 @@ class Hosting:
         # never begin the ring again from nothing. The same holds for one on a disk that was lost
         # or restored, until the ring has counted it as synchronised.
         whole = record.durable and not store.damaged and not store.partial
+        self._configure(replica)
         replica.attach(self._group.open(record.id, replica, log, log_is_whole=whole))
         self.replicas[record.id] = replica
-        replica.ring.want(True)
+        replica.ring.want(self._group.me.node not in record.leaving)
         if store.corruptions:
             # The store has logged the places.
             logger.error(
@@ -131,9 +144,20 @@ class Hosting:
                 ", and ops were lost" if store.damaged else "",
             )
 
+    def configure_all(self) -> None:
+        """The policies have changed, or which nodes there are."""
+        for replica in self.replicas.values():
+            self._configure(replica)
+
+    def _configure(self, replica: Replica) -> None:
+        if self._wanted_of is not None:
+            replica.configure(self._wanted_of(replica.record))
+
     async def _close(self, queue_id: str) -> None:
+        """The queue was deleted, or its replica here: then the ring goes on elsewhere."""
         replica = self.replicas.pop(queue_id)
         replica.close(Reason.QUEUE_NOT_FOUND)
+        self.on_changed(queue_id)
         await self._group.close_ring(queue_id)
         try:
             # A node that is just starting may have removed it as a leftover meanwhile.
@@ -141,11 +165,13 @@ class Hosting:
                 self._store.delete_queue(queue_id)
         except StoreError as error:
             self._store_failed(error)
-        logger.info("queue %s: deleted", replica.record.name)
+        logger.info("queue %s: the replica is deleted", replica.record.name)
 
     def drop_leftovers(self, records: Iterable[QueueRecord]) -> None:
-        """Deletes the data of queues that were deleted while this node was away."""
-        known = {record.id for record in records}
+        """Deletes the data of queues that were deleted, or whose replica went to another node,
+        while this node was away."""
+        me = self._group.me.node
+        known = {record.id for record in records if me in record.nodes}
         for queue_id in self._store.queue_names():
             if queue_id not in known:
                 self._store.delete_queue(queue_id)

@@ -26,9 +26,9 @@ from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range
 from ringmq_gm import LossAccepted, MemberId, Ring, RingClosedError, RingFailedError, Role, View
 from ringmq_node.model.info import QueueCondition
+from ringmq_node.model.policies import Wanted, wanted_of
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.records import QueueMode, QueueRecord
-from ringmq_node.model.settings import SyncSettings
 from ringmq_node.queue import ops
 from ringmq_node.queue.ops import Op, Publish, Requeue
 from ringmq_node.replica.fetching import Fetched, Sources
@@ -65,6 +65,10 @@ class ReplicaHost(Protocol):
         """Returns when everything that the store was given before is on disk."""
         ...
 
+    def view_changed(self, replica: Replica) -> None:
+        """The replica has entered a view."""
+        ...
+
 
 class Replica:
     """Created with the queue's store opened; `attach` gives it its ring."""
@@ -74,8 +78,9 @@ class Replica:
     def __init__(self, record: QueueRecord, store: QueueStore, host: ReplicaHost) -> None:
         self.record = record
         self.store = store
-        # As the queue's policies have it now; the default until they have been read.
-        self.sync_settings = SyncSettings()
+        # As declaration and policies have it now; by the declaration alone until those are known.
+        self.wanted = wanted_of(record, None, None, record.nodes)
+        self.sync_settings = self.wanted.sync
         # None while this replica serves nobody: another member is master, or this one is still
         # taking over.
         self.mastership: Mastership | None = None
@@ -103,10 +108,13 @@ class Replica:
         if record.mode is not before.mode:
             self.store.set_lazy(record.mode is QueueMode.LAZY)
             logger.info("queue %s: mode %s", record.name, record.mode.value)
+        # A replica that is to leave stays in the ring until it is put out, and doesn't come back.
+        self.ring.want(self.ring.me.node not in record.leaving)
 
-    def configure(self, settings: SyncSettings) -> None:
-        """Takes over what the queue's policies say now, changed or not."""
-        self.sync_settings = settings
+    def configure(self, wanted: Wanted) -> None:
+        """Takes over what the queue should have now by its policies, changed or not."""
+        self.wanted = wanted
+        self.sync_settings = wanted.sync
 
     @property
     def log_is_whole(self) -> bool:
@@ -170,6 +178,7 @@ class Replica:
             # From now on it may begin the ring again from its disk.
             self._host.mark_whole(self.store)
         self._repair.view_changed(active=role in (Role.MASTER, Role.MIRROR))
+        self._host.view_changed(self)
         self._changed.notify()
 
     def start_catch_up(self, number: int, source: MemberId) -> None:

@@ -1,0 +1,45 @@
+"""Replicas come to where they are wanted, and go from where they aren't, under load."""
+
+from __future__ import annotations
+
+import pytest
+from nemesis import Cluster, scenario
+from waiting import until
+
+import ringmq
+from ringmq import NodeState
+
+DOWN = NodeState.DOWN
+
+
+async def wait_down(cluster: Cluster, *names: str) -> None:
+    """Until the registry's leases of these nodes have run out."""
+    async with cluster.client() as client:
+
+        async def are_down() -> bool:
+            nodes = {node.node: node.state for node in (await client.cluster_status()).nodes}
+            return all(nodes.get(name, DOWN) is DOWN for name in names)
+
+        await until(are_down, f"{names} are down", within_s=10)
+
+
+@scenario(deadline_s=60, queue="")
+async def test_declared_while_nodes_are_down(cluster: Cluster) -> None:
+    """Two of three are down. The queue confirms nothing before it is on two disks, and has all of
+    its replicas once the nodes are back."""
+    cluster.kill("b", "c")
+    await wait_down(cluster, "b", "c")
+    await cluster.declare("q")
+    info = await cluster.info("q", "a")
+    assert [replica.node for replica in info.ring] == ["a"]
+    assert (info.replicas_wanted, info.min_insync) == (3, 2)
+    assert info.state is ringmq.QueueState.MINORITY
+    async with cluster.client("a") as client, client.publisher("q", deadline_s=1.0) as publisher:
+        with pytest.raises(ringmq.TooFewSynchronisedError):
+            await publisher.publish(b"on one disk")
+    await cluster.start("b", "c")
+    await cluster.wait_synchronised("q", 3, within_s=20)
+    async with cluster.publishing("q", total=100) as load:
+        await load.finishes(within_s=20)
+    assert load.errors == []
+    await cluster.wait_equal("q")

@@ -1,0 +1,206 @@
+"""What operators have set for the whole cluster: its nodes, and the policies for queues.
+
+    settings/nodes/<node>                 JSON {"drained": bool, "evacuated": bool}
+    settings/policies/<name, quoted>      JSON, `Policy.to_json`
+    settings/operator-policies/<name>     the same
+
+A node belongs to the cluster from its first start (`enrol`) until an operator forgets it, whether
+it is up or not. How many replicas are wanted by default follows from that number, so a queue that
+is declared while a node is down gets its place there.
+
+Kept in the registry, and mirrored on each node by a watch. A value that can't be read is logged and
+left out: it must not stop the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable
+from urllib.parse import quote
+
+from ringmq_base.notifier import Notifier
+from ringmq_gm.registry.base import (
+    Change,
+    Changed,
+    CommitUnknownError,
+    Delete,
+    Guard,
+    KeyValue,
+    Operation,
+    Put,
+    Registry,
+    RegistryUnavailableError,
+    Removed,
+    Reset,
+)
+from ringmq_node.broker.catalogue import registry_away
+from ringmq_node.broker.placement import NodeStanding
+from ringmq_node.model.policies import (
+    POLICIES_MAX,
+    Policy,
+    PolicyError,
+    Wanted,
+    matching,
+    too_many_policies,
+    wanted_of,
+)
+from ringmq_node.model.records import QueueRecord
+
+logger = logging.getLogger(__name__)
+
+SETTINGS = "settings/"
+NODES_SET = SETTINGS + "nodes/"
+POLICIES = SETTINGS + "policies/"
+OPERATOR_POLICIES = SETTINGS + "operator-policies/"
+# A commit that loses a race is tried again so often.
+COMMIT_TRIES = 5
+
+
+def node_key(node: str) -> str:
+    return NODES_SET + node
+
+
+def policy_key(name: str, *, is_operator: bool) -> str:
+    return (OPERATOR_POLICIES if is_operator else POLICIES) + quote(name, safe="")
+
+
+async def enrol(registry: Registry, node: str) -> None:
+    """Makes the node one of the cluster's, unless it is already. Raises `RegistryError`."""
+    while True:
+        entry = await registry.get(node_key(node))
+        if entry is not None:
+            return
+        try:
+            put = Put(node_key(node), NodeStanding().encode())
+            await registry.commit([Guard(node_key(node), 0)], [put])
+        except CommitUnknownError:
+            continue
+
+
+class ClusterSettings:
+    """See the module. `nodes` and policies as far as the watch has come."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.nodes: dict[str, NodeStanding] = {}
+        # Set once the registry has said what there is.
+        self.loaded = asyncio.Event()
+        self._registry = registry
+        # By registry key.
+        self._policies: dict[str, Policy] = {}
+        self._shown = 0
+        self._changed = Notifier()
+        # What was worked out for a record, as long as neither it nor the settings change.
+        self._wanted: dict[str, tuple[QueueRecord, Wanted]] = {}
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Follows the registry until cancelled; `changed` is called after each change."""
+        async for changes in self._registry.watch(SETTINGS):
+            for change in changes:
+                self._learn_change(change)
+            self._wanted.clear()
+            self.loaded.set()
+            changed()
+            self._changed.notify()
+
+    def _learn_change(self, change: Change) -> None:
+        match change:
+            case Reset(snapshot):
+                self.nodes.clear()
+                self._policies.clear()
+                for entry in snapshot.entries:
+                    self._learn(entry)
+                self._shown = max(self._shown, snapshot.revision)
+            case Changed(entry):
+                self._learn(entry)
+                self._shown = max(self._shown, entry.revision)
+            case Removed(key, revision):
+                self._forget(key)
+                self._shown = max(self._shown, revision)
+
+    def _learn(self, entry: KeyValue) -> None:
+        self._forget(entry.key)
+        try:
+            if entry.key.startswith(NODES_SET):
+                self.nodes[entry.key.removeprefix(NODES_SET)] = NodeStanding.decode(entry.value)
+            else:
+                self._policies[entry.key] = Policy.from_json(json.loads(entry.value))
+        except (PolicyError, ValueError, KeyError, TypeError) as error:
+            logger.error(
+                "the registry's %s can't be read, and counts for nothing: %r", entry.key, error
+            )
+
+    def _forget(self, key: str) -> None:
+        self._policies.pop(key, None)
+        if key.startswith(NODES_SET):
+            self.nodes.pop(key.removeprefix(NODES_SET), None)
+
+    # --- looking up ---
+
+    def policies(self) -> list[Policy]:
+        """Operator policies last, otherwise in the order in which they are tried."""
+        return sorted(self._policies.values(), key=lambda p: (p.is_operator, -p.priority, p.name))
+
+    def wanted_of(self, record: QueueRecord) -> Wanted:
+        """What the queue should have by its declaration and the policies of this moment."""
+        known = self._wanted.get(record.id)
+        if known is not None and known[0] is record:
+            return known[1]
+        wanted = self.wanted_among(record, self.nodes)
+        self._wanted[record.id] = record, wanted
+        return wanted
+
+    def wanted_among(self, record: QueueRecord, nodes: Iterable[str]) -> Wanted:
+        """`wanted_of` in a cluster of these nodes."""
+        found = self._policies.values()
+        evacuated = {node for node, standing in self.nodes.items() if standing.evacuated}
+        return wanted_of(
+            record,
+            matching((policy for policy in found if not policy.is_operator), record.name),
+            matching((policy for policy in found if policy.is_operator), record.name),
+            [node for node in nodes if node not in evacuated],
+        )
+
+    def forget_queue(self, queue_id: str) -> None:
+        """The queue was deleted: what was worked out for it is dropped."""
+        self._wanted.pop(queue_id, None)
+
+    async def wait_shown(self, revision: int) -> None:
+        """Returns when the watch has come to this revision; the caller has the deadline."""
+        while self._shown < revision:
+            await self._changed.wait()
+
+    # --- changing; each raises `BrokerError`, the caller has the deadline ---
+
+    async def set_policy(self, policy: Policy) -> bool:
+        """Returns whether it is new. This node's watch has shown it then."""
+        key = policy_key(policy.name, is_operator=policy.is_operator)
+        if key not in self._policies and len(self._policies) >= POLICIES_MAX:
+            raise too_many_policies()
+        value = json.dumps(policy.to_json(), separators=(",", ":"), ensure_ascii=False).encode()
+        return not await self._write(key, lambda entry: Put(key, value))
+
+    async def delete_policy(self, name: str, *, is_operator: bool) -> bool:
+        """Returns whether there was one."""
+        key = policy_key(name, is_operator=is_operator)
+        return await self._write(key, lambda entry: Delete(key))
+
+    async def _write(self, key: str, operation: Callable[[KeyValue | None], Operation]) -> bool:
+        """Carries out `operation` on the key; returns whether it existed before."""
+        existed: bool | None = None
+        for _ in range(COMMIT_TRIES):
+            try:
+                entry = await self._registry.get(key)
+                # If an earlier try has succeeded without an answer, it has changed this.
+                existed = entry is not None if existed is None else existed
+                guard = Guard(key, 0 if entry is None else entry.revision)
+                revision = await self._registry.commit([guard], [operation(entry)])
+            except RegistryUnavailableError as error:
+                raise registry_away() from error
+            except CommitUnknownError:
+                continue
+            if revision is not None:
+                await self.wait_shown(revision)
+                return existed
+        raise registry_away()

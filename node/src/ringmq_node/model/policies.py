@@ -1,0 +1,307 @@
+"""Policies: what operators want of the queues whose names match a pattern. Pure.
+
+Of the policies whose pattern matches a queue's name, the one with the highest priority applies,
+the first by name among equals. Policies are never added to each other. An *operator policy* is
+matched by itself, in the same way, and bounds what the other one may ask for.
+
+`wanted_of` merges the declaration's arguments, the policy and the operator policy into what the
+queue should have, key by key:
+
+* `mirrors` and `min_insync`: the policy's; the argument counts where the policy says nothing. An
+  operator policy allows no more mirrors than its own, on nodes that it names. Its `min_insync` is
+  a floor, as it is there so that nobody weakens what is promised of these queues.
+* `master_locator`: the argument's, else the policy's, else the operator policy's.
+* `sync_mode`: the operator policy's, else the policy's. `sync_rate_bytes_max`: the lower one.
+
+Mirroring is the policies' business, as in RabbitMQ: an operator knows the nodes, and can change a
+policy later, while a declaration is for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, Protocol
+
+from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueRecord
+from ringmq_node.model.settings import SyncMode, SyncSettings
+
+# Replicas of a queue of which neither a declaration nor a policy says how many.
+REPLICAS_DEFAULT = 3
+NAME_BYTES_MAX = 255
+PATTERN_BYTES_MAX = 1024
+PRIORITY_MAX = 2**31 - 1
+# Policies and operator policies, each: every declaration looks at all of them.
+POLICIES_MAX = 1000
+NODES_NAMED_MAX = 64
+RATE_BYTES_MIN = 1024
+RATE_BYTES_MAX = 2**50
+
+
+class PolicyError(ValueError):
+    """These values are not a policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrors:
+    """Which nodes should hold a replica: at most `count` of `nodes`; None is all of them."""
+
+    count: int | None = None
+    nodes: tuple[str, ...] | None = None
+
+    def pool(self, known: Collection[str]) -> list[str]:
+        """The nodes that may hold a replica."""
+        return [node for node in known if self.nodes is None or node in self.nodes]
+
+    def bounded_by(self, other: Mirrors) -> Mirrors:
+        """What an operator policy's `other` leaves of these."""
+        counts = [count for count in (self.count, other.count) if count is not None]
+        nodes = self.nodes
+        if other.nodes is not None:
+            both = tuple(node for node in nodes or () if node in other.nodes)
+            nodes = both or other.nodes
+        return Mirrors(min(counts, default=None), nodes)
+
+    def __str__(self) -> str:
+        count = "all" if self.count is None else f"exactly {self.count}"
+        if self.nodes is None:
+            return count
+        named = ",".join(self.nodes)
+        return f"nodes {named}" if self.count is None else f"{count} of {named}"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDefinition:
+    """What a policy decides; None leaves a key to others."""
+
+    mirrors: Mirrors | None = None
+    min_insync: int | None = None
+    sync_mode: SyncMode | None = None
+    sync_rate_bytes_max: int | None = None
+    master_locator: MasterLocator | None = None
+
+    def facts(self) -> dict[str, str]:
+        """The keys that are set, as texts for people."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: _text(value) for name, value in values.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    return str(value.value if isinstance(value, Enum) else value)
+
+
+class Pattern(Protocol):
+    """A compiled regular expression."""
+
+    def search(self, text: str, /) -> object | None: ...
+
+
+def compiled(pattern: str) -> Pattern:
+    """Searches anywhere in a name unless it is anchored. Raises `BrokerError`."""
+    # Its time is linear in the name. Python's own `re` tries all ways through a pattern such as
+    # `(a+)+$`, and would hold the event loop for ever. Imported here: most clusters have no
+    # policies, and every command would pay for it.
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        compiled_pattern: Pattern = re2.compile(pattern, options)
+        return compiled_pattern
+    except re2.error as error:
+        raise bad_request(f"pattern {pattern!r}: {_message(error)}", field="pattern") from error
+
+
+def _message(error: Exception) -> str:
+    said = error.args[0] if error.args else ""
+    return said.decode() if isinstance(said, bytes) else str(said)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`is_operator`: it bounds what policies without that mark ask for."""
+
+    name: str
+    pattern: str
+    priority: int
+    definition: PolicyDefinition
+    is_operator: bool = False
+    matcher: Pattern = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises `BrokerError` for values that can't be a policy's."""
+        _check_text("name", self.name, NAME_BYTES_MAX)
+        _check_text("pattern", self.pattern, PATTERN_BYTES_MAX)
+        if abs(self.priority) > PRIORITY_MAX:
+            raise bad_request(f"priority {self.priority} is beyond 32 bits", field="priority")
+        check_definition(self.definition)
+        object.__setattr__(self, "matcher", compiled(self.pattern))
+
+    def matches(self, queue: str) -> bool:
+        return self.matcher.search(queue) is not None
+
+    def to_json(self) -> dict[str, Any]:
+        definition = self.definition
+        mirrors = definition.mirrors
+        values = {
+            "mirrors": mirrors and {"count": mirrors.count, "nodes": mirrors.nodes},
+            "min_insync": definition.min_insync,
+            "sync_mode": definition.sync_mode and definition.sync_mode.value,
+            "sync_rate_bytes_max": definition.sync_rate_bytes_max,
+            "master_locator": definition.master_locator and definition.master_locator.value,
+        }
+        return {
+            "name": self.name,
+            "pattern": self.pattern,
+            "priority": self.priority,
+            "is_operator": self.is_operator,
+            "definition": {name: value for name, value in values.items() if value is not None},
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Policy:
+        """Raises `PolicyError`."""
+        try:
+            return cls(
+                value["name"],
+                value["pattern"],
+                value["priority"],
+                _definition(value["definition"]),
+                value["is_operator"],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, BrokerError) as error:
+            raise PolicyError(f"not a policy: {error!r}") from error
+
+
+def _definition(value: dict[str, Any]) -> PolicyDefinition:
+    mirrors = value.get("mirrors")
+    if mirrors is not None:
+        nodes = mirrors["nodes"]
+        mirrors = Mirrors(mirrors["count"], None if nodes is None else tuple(nodes))
+    sync_mode, locator = value.get("sync_mode"), value.get("master_locator")
+    return PolicyDefinition(
+        mirrors,
+        value.get("min_insync"),
+        None if sync_mode is None else SyncMode(sync_mode),
+        value.get("sync_rate_bytes_max"),
+        None if locator is None else MasterLocator(locator),
+    )
+
+
+def _check_text(name: str, text: str, bytes_max: int) -> None:
+    size = len(text.encode())
+    if not 1 <= size <= bytes_max or not text.isprintable():
+        raise bad_request(
+            f"a policy's {name} has 1 to {bytes_max} bytes and no control characters; "
+            f"this one has {size} bytes",
+            field=name,
+        )
+
+
+def check_definition(definition: PolicyDefinition) -> None:
+    """Raises `BrokerError` for values that can't be, or contradict each other."""
+    mirrors, min_insync = definition.mirrors, definition.min_insync
+    if mirrors is not None:
+        _check_within("mirrors", mirrors.count, 1, REPLICAS_MAX)
+        named = mirrors.nodes
+        if named is not None and not 1 <= len(set(named)) == len(named) <= NODES_NAMED_MAX:
+            raise bad_request(
+                f"mirrors: 1 to {NODES_NAMED_MAX} different nodes can be named, not {named}",
+                field="mirrors",
+            )
+    _check_within("min_insync", min_insync, 1, REPLICAS_MAX)
+    most = None if mirrors is None else _most(mirrors)
+    if min_insync is not None and most is not None and min_insync > most:
+        raise bad_request(
+            f"min_insync {min_insync} is above the {most} replicas", field="min_insync"
+        )
+    rate = definition.sync_rate_bytes_max
+    _check_within("sync_rate_bytes_max", rate, RATE_BYTES_MIN, RATE_BYTES_MAX)
+    if definition == PolicyDefinition():
+        raise bad_request("a policy sets one key or more", field="definition")
+
+
+def _most(mirrors: Mirrors) -> int | None:
+    """The most replicas that these allow, as far as that can be said without the cluster."""
+    counts = [mirrors.count, None if mirrors.nodes is None else len(mirrors.nodes)]
+    return min((count for count in counts if count is not None), default=None)
+
+
+def _check_within(name: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise bad_request(f"{name} {value} is not within {low} to {high}", field=name)
+
+
+def matching(policies: Iterable[Policy], queue: str) -> Policy | None:
+    """The policy that applies to a queue of this name; None if no pattern matches."""
+    found = [policy for policy in policies if policy.matches(queue)]
+    return min(found, key=lambda policy: (-policy.priority, policy.name), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a queue should have, by its declaration and the policies that apply to it now."""
+
+    mirrors: Mirrors
+    # How many of the cluster's nodes that is, those that are down included.
+    replicas: int
+    min_insync: int
+    sync: SyncSettings = field(default_factory=SyncSettings)
+    master_locator: MasterLocator = MasterLocator.MIN_MASTERS
+    # Names, empty if none applies.
+    policy: str = ""
+    operator_policy: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """What is in force, as texts for people."""
+        rate = self.sync.rate_bytes_max
+        return PolicyDefinition(
+            self.mirrors, self.min_insync, self.sync.mode, rate, self.master_locator
+        ).facts()
+
+
+NOTHING = PolicyDefinition()
+
+
+def wanted_of(
+    record: QueueRecord, policy: Policy | None, operator: Policy | None, known: Collection[str]
+) -> Wanted:
+    """The rules of the module. `known` are the nodes that belong to the cluster, up or down.
+
+    More replicas than there are nodes can't be had: `replicas` is what the cluster allows, and
+    grows with it. By default `min_insync` is the majority of that, and never above it.
+    """
+    asked = NOTHING if policy is None else policy.definition
+    bound = NOTHING if operator is None else operator.definition
+    mirrors = asked.mirrors or Mirrors(record.replicas or REPLICAS_DEFAULT)
+    if bound.mirrors is not None:
+        mirrors = mirrors.bounded_by(bound.mirrors)
+    most = min(len(mirrors.pool(known)), REPLICAS_MAX)
+    replicas = max(1, most if mirrors.count is None else min(mirrors.count, most))
+    floor = bound.min_insync or 1
+    min_insync = max(asked.min_insync or record.min_insync or replicas // 2 + 1, floor)
+    rates = [r for r in (asked.sync_rate_bytes_max, bound.sync_rate_bytes_max) if r is not None]
+    return Wanted(
+        mirrors,
+        replicas,
+        min(min_insync, replicas),
+        SyncSettings(
+            bound.sync_mode or asked.sync_mode or SyncMode.AUTOMATIC, min(rates, default=None)
+        ),
+        record.master_locator
+        or asked.master_locator
+        or bound.master_locator
+        or MasterLocator.MIN_MASTERS,
+        "" if policy is None else policy.name,
+        "" if operator is None else operator.name,
+    )
+
+
+def too_many_policies() -> BrokerError:
+    return BrokerError(
+        Reason.LIMIT_EXCEEDED,
+        f"there are {POLICIES_MAX} policies already, which is the most",
+        limit="policies",
+    )

@@ -1,0 +1,161 @@
+"""Matching and merging of policies, and the values that are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ringmq_node.model.policies import (
+    Mirrors,
+    Policy,
+    PolicyDefinition,
+    PolicyError,
+    Wanted,
+    matching,
+    wanted_of,
+)
+from ringmq_node.model.reasons import BrokerError
+from ringmq_node.model.records import MasterLocator, QueueRecord
+from ringmq_node.model.settings import SyncMode
+
+RECORD = QueueRecord("orders.de", "id", ("a",), 0)
+FIVE = "abcde"
+ONE_KEY = PolicyDefinition(min_insync=1)
+
+
+def policy(name: str = "p", pattern: str = "^orders", priority: int = 0, **keys: Any) -> Policy:
+    return Policy(name, pattern, priority, PolicyDefinition(**keys) if keys else ONE_KEY)
+
+
+def wanted(
+    asked: dict[str, Any] | None = None,
+    bound: dict[str, Any] | None = None,
+    *,
+    record: QueueRecord = RECORD,
+    known: str = FIVE,
+) -> Wanted:
+    return wanted_of(
+        record,
+        policy(**asked) if asked else None,
+        policy("o", **bound) if bound else None,
+        [*known],
+    )
+
+
+def test_the_highest_priority_applies_and_the_first_name_among_equals() -> None:
+    policies = [
+        policy("z", ".*", 1),
+        policy("b", "^orders", 5),
+        policy("a", r"\.de$", 5),
+        policy("other", "^bills", 9),
+    ]
+    applied = matching(policies, "orders.de")
+    assert applied is not None
+    assert applied.name == "a"
+    assert matching(policies[3:], "orders.de") is None
+
+
+def test_a_pattern_that_python_would_never_finish() -> None:
+    assert not policy(pattern="^(a+)+$").matches("a" * 254 + "!")
+
+
+def test_without_policies_a_queue_wants_three_replicas_or_as_many_as_there_are_nodes() -> None:
+    assert (wanted().replicas, wanted().min_insync) == (3, 2)
+    assert (wanted(known="ab").replicas, wanted(known="ab").min_insync) == (2, 2)
+    assert (wanted(known="a").replicas, wanted(known="a").min_insync) == (1, 1)
+    declared = replace(RECORD, replicas=5, min_insync=4)
+    assert (wanted(record=declared).replicas, wanted(record=declared).min_insync) == (5, 4)
+
+
+def test_a_policy_says_more_than_the_declaration_but_for_the_locator() -> None:
+    declared = replace(RECORD, replicas=5, min_insync=4, master_locator=MasterLocator.CLIENT_LOCAL)
+    found = wanted(
+        {"mirrors": Mirrors(2), "min_insync": 1, "master_locator": MasterLocator.RANDOM},
+        record=declared,
+    )
+    assert (found.replicas, found.min_insync, found.policy) == (2, 1, "p")
+    assert found.master_locator is MasterLocator.CLIENT_LOCAL
+    assert wanted({"master_locator": MasterLocator.RANDOM}).master_locator is MasterLocator.RANDOM
+    # What a policy leaves out stays the declaration's.
+    assert wanted({"sync_mode": SyncMode.MANUAL}, record=declared).replicas == 5
+
+
+@pytest.mark.parametrize(
+    ("asked", "bound", "merged"),
+    [
+        (Mirrors(), Mirrors(2), Mirrors(2)),
+        (Mirrors(3), Mirrors(2), Mirrors(2)),
+        (Mirrors(2), Mirrors(3), Mirrors(2)),
+        (Mirrors(2), Mirrors(), Mirrors(2)),
+        (Mirrors(), Mirrors(None, ("a", "b")), Mirrors(None, ("a", "b"))),
+        (Mirrors(3), Mirrors(None, ("a", "b")), Mirrors(3, ("a", "b"))),
+        (Mirrors(None, ("c", "b", "a")), Mirrors(2), Mirrors(2, ("c", "b", "a"))),
+        (Mirrors(None, ("c", "b")), Mirrors(None, ("b", "a")), Mirrors(None, ("b",))),
+        (Mirrors(None, ("c",)), Mirrors(None, ("b", "a")), Mirrors(None, ("b", "a"))),
+    ],
+)
+def test_operator_policies_cap_the_mirrors(asked: Mirrors, bound: Mirrors, merged: Mirrors) -> None:
+    assert wanted({"mirrors": asked}, {"mirrors": bound}).mirrors == merged
+
+
+def test_operator_policies_raise_min_insync_slow_down_and_override() -> None:
+    found = wanted(
+        {"min_insync": 1, "sync_rate_bytes_max": 4096},
+        {"min_insync": 3, "sync_rate_bytes_max": 2048, "sync_mode": SyncMode.MANUAL},
+    )
+    assert found.min_insync == 3
+    assert found.sync.rate_bytes_max == 2048
+    assert found.sync.mode is SyncMode.MANUAL
+    assert found.operator_policy == "o"
+    assert wanted(None, {"mirrors": Mirrors(2)}).replicas == 2
+    assert wanted({"sync_mode": SyncMode.AUTOMATIC}).sync.rate_bytes_max is None
+
+
+def test_min_insync_is_never_above_the_replicas() -> None:
+    assert wanted({"min_insync": 3}, {"mirrors": Mirrors(2)}).min_insync == 2
+    assert wanted({"mirrors": Mirrors(None, ("a", "z"))}).min_insync == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("name", {"name": ""}),
+        ("name", {"name": "a\n"}),
+        ("name", {"name": "ä" * 128}),
+        ("pattern", {"pattern": "("}),
+        ("pattern", {"pattern": "x" * 1025}),
+        ("priority", {"priority": 2**31}),
+        ("definition", {"definition": PolicyDefinition()}),
+        ("mirrors", {"definition": PolicyDefinition(mirrors=Mirrors(0))}),
+        ("mirrors", {"definition": PolicyDefinition(mirrors=Mirrors(8))}),
+        ("mirrors", {"definition": PolicyDefinition(mirrors=Mirrors(None, ()))}),
+        ("mirrors", {"definition": PolicyDefinition(mirrors=Mirrors(None, ("a", "a")))}),
+        ("min_insync", {"definition": PolicyDefinition(min_insync=8)}),
+        ("min_insync", {"definition": PolicyDefinition(mirrors=Mirrors(2), min_insync=3)}),
+        ("sync_rate_bytes_max", {"definition": PolicyDefinition(sync_rate_bytes_max=10)}),
+    ],
+)
+def test_values_that_are_refused(field: str, values: dict[str, Any]) -> None:
+    whole: dict[str, Any] = {
+        "name": "p",
+        "pattern": "x",
+        "priority": 0,
+        "definition": ONE_KEY,
+    } | values
+    with pytest.raises(BrokerError) as caught:
+        Policy(**whole)
+    assert caught.value.metadata == {"field": field}
+
+
+def test_a_policy_is_read_as_written_and_nothing_else_is() -> None:
+    for whole in (
+        policy(mirrors=Mirrors(2, ("a", "b")), sync_mode=SyncMode.MANUAL),
+        policy(mirrors=Mirrors(), master_locator=MasterLocator.RANDOM, min_insync=2),
+        replace(policy(sync_rate_bytes_max=2048), is_operator=True),
+    ):
+        assert Policy.from_json(whole.to_json()) == whole
+    for value in (None, 1, {}, {**policy().to_json(), "definition": {"sync_mode": "often"}}):
+        with pytest.raises(PolicyError):
+            Policy.from_json(value)
