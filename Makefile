@@ -7,10 +7,13 @@ STAMP  := $(VENV)/.installed
 
 # Tests side by side; `base/tests/support/lanes.py` says which. Without `-n auto`, one by one.
 PYTEST := $(BIN)/pytest -n auto --durations=20 --durations-min=2
-# How long each fuzzer of `make evidence` goes on.
+# How long each fuzzer of `make evidence` goes on, and `make chaos`.
 MINUTES ?= 10
+# What the seed of `make chaos` is; each run draws its own without it.
+SEED ?=
+CHAOS_PATH := cluster-tests/support:cluster-tests/processes/support:base/tests/support:gm/tests/support
 
-.PHONY: help demo test quick evidence check check-style check-types check-generated check-layout
+.PHONY: help demo test quick evidence chaos check check-style check-types check-generated check-layout
 .PHONY: format bench bench-storage cluster proto clean
 .DEFAULT_GOAL := help
 
@@ -36,6 +39,10 @@ evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them:
 	@$(BIN)/python cluster-tests/simulation/run.py --seeds 0:1000000
 	@$(BIN)/python -m node.tests.storage.engine.fuzz_engine --seconds $$(($(MINUTES) * 60))
 	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
+
+chaos: $(STAMP) ## MINUTES of faults, drawn from SEED, against real nodes in namespaces
+	@PYTHONPATH=$(CHAOS_PATH) $(BIN)/python -m chaos --minutes $(MINUTES) \
+		$(if $(SEED),--seed $(SEED)) $(ARGS)
 
 check: $(STAMP) ## format, lint, types, imports, generated code, links in the docs
 	@$(MAKE) --no-print-directory --jobs --output-sync=target \

@@ -30,9 +30,14 @@ from history.records import (
     Run,
     Unknown,
     View,
+    Whole,
 )
 
 EXAMPLES_MAX = 5
+
+
+# Records of one queue.
+QueueRecord = Publish | Confirm | Unknown | Deliver | Garbled | Ack | View | Drained
 
 
 class Rule(Enum):
@@ -94,7 +99,7 @@ def check(records: Iterable[Record], *, strangers: bool = False) -> Verdict:
     whose publishers are not in the history."""
     queues: dict[str, _Queue] = {}
     for record in records:
-        if isinstance(record, Nemesis):
+        if isinstance(record, Nemesis | Whole):
             continue
         queue = queues.get(record.queue)
         if queue is None:
@@ -148,7 +153,7 @@ class _Queue:
         self._counts: dict[Rule, int] = defaultdict(int)
         self._totals = Verdict()
 
-    def take(self, record: Record) -> None:
+    def take(self, record: QueueRecord) -> None:
         match record:
             case Publish(at, _, tag, first, last):
                 publisher = self._publishers[tag]
@@ -175,8 +180,6 @@ class _Queue:
                 self._saw(record)
             case Drained():
                 self._totals.drained = 1
-            case Nemesis():
-                pass
 
     def _confirmed(self, record: Confirm) -> None:
         publisher = self._publishers[record.tag]

@@ -126,11 +126,19 @@ class Nemesis:
     fault: str
 
 
-Record = Publish | Confirm | Unknown | Deliver | Garbled | Ack | View | Drained | Nemesis
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """After a round's faults every queue has all its replicas, synchronised, and confirms again."""
+
+    at: float
+    round: int
+
+
+Record = Publish | Confirm | Unknown | Deliver | Garbled | Ack | View | Drained | Nemesis | Whole
 
 KINDS: dict[str, type[Record]] = {
     each.__name__.lower(): each
-    for each in (Publish, Confirm, Unknown, Deliver, Garbled, Ack, View, Drained, Nemesis)
+    for each in (Publish, Confirm, Unknown, Deliver, Garbled, Ack, View, Drained, Nemesis, Whole)
 }
 
 

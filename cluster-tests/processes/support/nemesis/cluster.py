@@ -159,7 +159,7 @@ class Cluster:
     async def start(self, *names: str) -> None:
         """Starts nodes (all, if none is named) and waits until they serve."""
         wanted = names or self.nodes
-        ready = {name: self._ready_lines(name) for name in wanted}
+        ready = {name: self.ready_lines(name) for name in wanted}
         for name in wanted:
             self.launch(name)
         for name in wanted:
@@ -171,11 +171,12 @@ class Cluster:
         def is_ready() -> bool:
             code = self._processes[name].poll()
             assert code is None, f"node {name} ended with {code}:\n{self.log(name)}"
-            return self._ready_lines(name) > after
+            return self.ready_lines(name) > after
 
         await until(is_ready, f"node {name} is ready", within_s=within_s)
 
-    def _ready_lines(self, name: str) -> int:
+    def ready_lines(self, name: str) -> int:
+        """How many of the node's lives have been ready."""
         path = self._log_path(name)
         return path.read_text(errors="replace").count(" ready at ") if path.exists() else 0
 
@@ -244,6 +245,12 @@ class Cluster:
 
     def is_running(self, name: str) -> bool:
         return self._processes[name].poll() is None
+
+    def exit_code(self, name: str) -> int:
+        """Of a node whose process has ended; below 0, the signal that ended it."""
+        code = self._processes[name].poll()
+        assert code is not None, f"node {name} runs"
+        return code
 
     def pid(self, name: str) -> int:
         return self._processes[name].pid

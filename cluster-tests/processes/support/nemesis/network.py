@@ -1,25 +1,33 @@
 """Hosts as network namespaces on one bridge, and cuts between two of them.
 
-A cut is silent: each of the two gets a wrong hardware address for the other, so that
-frames go nowhere and nobody is told, as with a broken switch. Addresses are in
-namespaces that the run has made; nothing reaches the machine's own network.
+A cut is silent: a host gets a wrong hardware address for the other, so that its frames go
+nowhere and nobody is told, as with a broken switch. If only one of the two gets it, frames pass
+the other way. Addresses are in namespaces that the run has made; nothing reaches the machine's
+own network.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 from itertools import count
 from types import TracebackType
 
-import pytest
-
 NOWHERE = "02:00:00:00:00:01"
+# From sched.h; `os.setns` is newer than the oldest Python here.
+CLONE_NEWNET = 0x40000000
 _networks = count(1)
 
 
+class NoNamespacesError(Exception):
+    """Network namespaces can't be made here; the message says why."""
+
+
 class Network:
-    """`with Network("a", "b") as network`: two hosts that reach each other. Root only."""
+    """`with Network("a", "b") as network`: two hosts that reach each other. Root only.
+
+    Raises `NoNamespacesError`."""
 
     def __init__(self, *hosts: str) -> None:
         self._prefix = f"ringmq{os.getpid()}-{next(_networks)}"
@@ -28,7 +36,7 @@ class Network:
 
     def __enter__(self) -> Network:
         if os.geteuid() != 0:
-            pytest.skip("only root may make network namespaces")
+            raise NoNamespacesError("only root may make network namespaces")
         try:
             self._make("switch")
             self._ip("switch", "link add br0 type bridge")
@@ -66,17 +74,32 @@ class Network:
         """The words before a command that runs it on `host`; its pid is then the command's."""
         return ["ip", "netns", "exec", self._name(host)]
 
+    def enter(self, host: str) -> None:
+        """The calling thread, and those that it starts from now on, are on `host`."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open(f"/run/netns/{self._name(host)}") as namespace:
+            if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, f"setns: {os.strerror(number)}")
+
     def cut(self, one: str, *others: str) -> None:
         """From now on nothing passes between `one` and each of `others`."""
         for other in others:
-            for here, there in ((one, other), (other, one)):
-                entry = f"neigh replace {self.address(there)} lladdr {NOWHERE} nud permanent"
-                self._ip(here, f"{entry} dev eth0")
+            self.cut_way(one, other)
+            self.cut_way(other, one)
 
     def heal(self, one: str, *others: str) -> None:
         for other in others:
-            for here, there in ((one, other), (other, one)):
-                self._ip(here, f"neigh del {self.address(there)} dev eth0")
+            self.heal_way(one, other)
+            self.heal_way(other, one)
+
+    def cut_way(self, source: str, target: str) -> None:
+        """From now on nothing gets from `source` to `target`; the other way it does."""
+        entry = f"neigh replace {self.address(target)} lladdr {NOWHERE} nud permanent"
+        self._ip(source, f"{entry} dev eth0")
+
+    def heal_way(self, source: str, target: str) -> None:
+        self._ip(source, f"neigh del {self.address(target)} dev eth0")
 
     def _name(self, host: str) -> str:
         return f"{self._prefix}-{host}"
@@ -90,7 +113,9 @@ class Network:
             timeout=10,
         )
         if made.returncode != 0:
-            pytest.skip(f"a network namespace can't be made here: {made.stderr.strip()}")
+            raise NoNamespacesError(
+                f"a network namespace can't be made here: {made.stderr.strip()}"
+            )
         self._made.append(self._name(host))
 
     def _ip(self, host: str, command: str) -> None:

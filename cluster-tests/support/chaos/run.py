@@ -1,0 +1,199 @@
+"""One run: a cluster, its clients, rounds of faults until the time is over, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from faults.rounds import Round, rounds
+from history.checker import check
+from history.records import History, Whole, read
+from nemesis.cluster import Cluster
+from nemesis.etcd_host import EtcdHost
+from nemesis.network import Network
+
+import ringmq
+from chaos.disks import Disks
+from chaos.figures import by_kind, look_at
+from chaos.hands import REGISTRY_HOST, Hands
+from chaos.load import QUEUES, REPLICAS, Load
+from chaos.report import Outcome
+
+NODES = ("a", "b", "c")
+CLIENT_HOST = "clients"
+HOSTS = (*NODES, REGISTRY_HOST, CLIENT_HOST)
+# After the last fault of a round everything has to be whole again within this time.
+WHOLE_S_MAX = 60.0
+WHOLE_POLL_S = 0.1
+# Between two rounds, and before the first.
+CALM_S = 1.5
+END_S_MAX = 120.0
+DEADLINE_S_OF_START = 90.0
+NEEDS_FREEZING = ("slow disk", "hanging disk")
+# The defaults of a node: the figures are to be an operator's.
+SETTINGS: dict[str, object] = {"ring_timeout_s": 2.0, "lease_s": 6.0, "heartbeat_s": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    seed: int
+    minutes: float
+    folder: Path
+    # Play no more than this many rounds; 0: as many as there is time for.
+    rounds_max: int = 0
+    # Only these kinds; all, if it is empty.
+    kinds: tuple[str, ...] = ()
+    queues: tuple[str, ...] = tuple(QUEUES)
+
+
+class NotWholeError(Exception):
+    """A cluster that was not whole again in time; the message says what is missing."""
+
+
+class OnDisks(Cluster):
+    """A cluster whose nodes have disks of their own."""
+
+    def __init__(self, folder: Path, disks: Disks, registry: str, network: Network) -> None:
+        self._disks = disks
+        super().__init__(folder, nodes=NODES, registry=registry, network=network)
+        self.settings = SETTINGS
+
+    def data(self, name: str) -> Path:
+        return self._disks.data(name)
+
+
+async def play(options: Options, say: Callable[[str], None]) -> Outcome:
+    """Everything from an empty folder to the verdict. `say` gets a line for each round.
+
+    Raises `NoNamespacesError`, `NoDisksError` or `FileNotFoundError` where it can't be played.
+    """
+    outcome = Outcome(options.seed, options.minutes)
+    history = History(options.folder / "history.jsonl")
+    with (
+        Network(*HOSTS) as network,
+        Disks(options.folder, NODES) as disks,
+        EtcdHost(network, REGISTRY_HOST, options.folder) as etcd,
+        history,
+    ):
+        # This process is on the clients' host from now on, with all threads that it starts.
+        network.enter(CLIENT_HOST)
+        await etcd.wait_ready()
+        try:
+            async with OnDisks(options.folder, disks, etcd.url, network) as cluster:
+                await _play_on(cluster, network, disks, etcd, history, options, outcome, say)
+        except AssertionError as error:
+            # A node's log has an error that no fault explains, or a wait was in vain.
+            outcome.failures.append(str(error))
+    return outcome
+
+
+def judge(outcome: Outcome, options: Options) -> None:
+    """Adds what the history says."""
+    history = options.folder / "history.jsonl"
+    outcome.verdict = check(read(history))
+    outcome.kinds = by_kind(look_at(read(history)))
+    drained, wanted = outcome.verdict.drained, len(options.queues)
+    if drained < wanted:
+        outcome.failures.append(f"only {drained} of {wanted} queues drained")
+
+
+def drawn(options: Options, *, can_freeze: bool) -> Iterator[Round]:
+    for each in rounds(random.Random(options.seed), NODES, options.kinds):
+        if can_freeze or each.kind not in NEEDS_FREEZING:
+            yield each
+
+
+async def _play_on(
+    cluster: Cluster,
+    network: Network,
+    disks: Disks,
+    etcd: EtcdHost,
+    history: History,
+    options: Options,
+    outcome: Outcome,
+    say: Callable[[str], None],
+) -> None:
+    async with AsyncExitStack() as stack:
+        load = await stack.enter_async_context(Load(cluster.addresses, history))
+        hands = await stack.enter_async_context(Hands(cluster, network, disks, etcd, load, history))
+        began = time.monotonic()
+        try:
+            await _wait_whole(load, after=began)
+            await _play_rounds(hands, load, disks, history, options, say, began)
+            await load.end(END_S_MAX)
+            for queue in QUEUES:
+                await cluster.wait_equal(queue)
+        except NotWholeError as error:
+            outcome.failures.append(str(error))
+        except TimeoutError:
+            outcome.failures.append(f"the queues were not empty after {END_S_MAX:g} s")
+        finally:
+            outcome.notes += hands.notes
+            outcome.notes += [
+                f"node {node} ended by itself with code {code}, {at - began:.1f} s after the start"
+                for at, node, code in hands.exits
+            ]
+            outcome.notes += [f"{count} times: {text}" for text, count in load.errors.items()]
+
+
+async def _play_rounds(
+    hands: Hands,
+    load: Load,
+    disks: Disks,
+    history: History,
+    options: Options,
+    say: Callable[[str], None],
+    began: float,
+) -> None:
+    end = began + 60 * options.minutes
+    for number, each in enumerate(drawn(options, can_freeze=disks.can_freeze), 1):
+        await asyncio.sleep(CALM_S)
+        if time.monotonic() > end or (options.rounds_max and number > options.rounds_max):
+            return
+        at = time.monotonic()
+        await hands.play(number, each)
+        ended = time.monotonic()
+        try:
+            await _wait_whole(load, after=ended)
+        except NotWholeError as error:
+            raise NotWholeError(f"round {number}, {each.kind} {each.faults}: {error}") from None
+        whole = time.monotonic()
+        history.note(Whole(whole, number))
+        say(
+            f"{at - began:6.1f} s  round {number:3}  {each.kind}: {ended - at:.1f} s, whole "
+            f"{whole - ended:.1f} s later; {sum(load.confirmed.values())} confirmed, "
+            f"{load.delivered} delivered"
+        )
+
+
+async def _wait_whole(load: Load, *, after: float) -> None:
+    """Until every queue has all its replicas, and has confirmed something since."""
+    before = dict(load.confirmed)
+    deadline = after + WHOLE_S_MAX
+    while True:
+        load.failed()
+        missing = [
+            f"{queue}: {_missing(load.infos.get(queue), load.confirmed[queue] - before[queue])}"
+            for queue in QUEUES
+            if _missing(load.infos.get(queue), load.confirmed[queue] - before[queue])
+        ]
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise NotWholeError(f"not whole after {WHOLE_S_MAX:g} s: {'; '.join(missing)}")
+        await asyncio.sleep(WHOLE_POLL_S)
+
+
+def _missing(info: ringmq.QueueInfo | None, confirmed: int) -> str:
+    """What a queue lacks; empty if nothing."""
+    if info is None:
+        return "no answer"
+    synchronised = [each.node for each in info.ring if each.synchronised]
+    if len(synchronised) < REPLICAS:
+        return f"{info.state.name}, epoch {info.epoch}, synchronised {synchronised}"
+    return "" if confirmed else f"{info.state.name}, and nothing confirmed"
