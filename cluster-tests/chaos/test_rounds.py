@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from faults.rounds import BIT_FLIPS, KINDS, TWO_DISKS, Round, rounds
+from faults.rounds import BIT_FLIPS, KINDS, TWO_DISKS, WITHOUT_QUORUM, Round, rounds
 from faults.vocabulary import (
     REAL_ONLY,
     SIMULATED_ONLY,
@@ -94,6 +94,10 @@ def test_simulated_rings_survive_the_same_rounds() -> None:
                 assert failure is None, f"{kind}, {each.faults}: {failure and failure.reason}"
                 count += 1
     assert count >= 6 * (len(KINDS) - len(REAL_ONLY) - 1)
+
+
+def test_kinds_without_a_quorum_are_kinds() -> None:
+    assert set(WITHOUT_QUORUM) < set(KINDS)
 
 
 def test_what_is_simulated_or_real_only_is_no_fault_of_both() -> None:

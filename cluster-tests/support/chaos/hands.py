@@ -325,7 +325,8 @@ class Hands:
             try:
                 await client.promote_mirror(queue, target, deadline_s=PROMOTE_DEADLINE_S)
             except ringmq.RingMQError as error:
-                self.notes.append(f"promote {target} of {queue}: {error}")
+                if "already master" not in str(error):
+                    self.notes.append(f"promote {target} of {queue}: {error}")
 
         async with self._cluster.client() as client, asyncio.TaskGroup() as promotions:
             for queue in self._load.queues:

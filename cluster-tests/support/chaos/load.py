@@ -81,7 +81,7 @@ SILENCE_S_MAX = 4.0
 # The body of a library's message, with its number as group 1.
 BODY = rb"lib-[a-z]+ (\d{9}) \.+"
 # Messages in a row that only one of the nodes may have damaged; see `may_be_damaged`.
-STRETCH, MARGIN = 500, 100
+STRETCH, MARGIN = 200, 50
 
 
 def may_be_damaged(number: int, node_index: int) -> bool:

@@ -58,6 +58,20 @@ class Chance(Protocol):
     def sample(self, population: Sequence[T], k: int) -> list[T]: ...
 
 
+BIT_FLIPS = "bit flips"
+TWO_DISKS = "all killed, two disks lost"
+# Kinds in which no quorum can be had, or no view be changed, for as long as the faults last.
+WITHOUT_QUORUM = (
+    "all killed",
+    "all killed, a disk lost",
+    TWO_DISKS,
+    "all killed, a log cut unseen",
+    "one by one, the last disk lost",
+    "the last one cut off",
+    "registry away and a kill",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """Faults that belong together, in seconds since the round began."""
@@ -83,8 +97,6 @@ def rounds(rng: Chance, nodes: Nodes, kinds: Sequence[str] = ()) -> Iterator[Rou
 
 
 Draw = Callable[[Chance, Nodes], Sequence[Fault]]
-BIT_FLIPS = "bit flips"
-TWO_DISKS = "all killed, two disks lost"
 # How long the ring and the registry need to notice, with a node's default settings: 2 s of
 # silence, and leases of 6 s. Some faults are over before, some last longer.
 LASTS_S = (1.0, 4.0, 8.0)
