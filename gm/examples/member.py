@@ -29,6 +29,9 @@ class Chat:
     def ring_deleted(self) -> None:
         print("deleted", flush=True)
 
+    def ring_failed(self, failure: gm.RingFailedError) -> None:
+        print(failure, flush=True)
+
 
 async def talk(name: str, registry_url: str) -> None:
     registry = open_registry(registry_url)

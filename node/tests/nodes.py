@@ -10,8 +10,8 @@ from ringmq_node.replica.replica import Replica
 
 
 async def lone_node(folder: Path) -> Node:
-    """Node a of a new cluster, not started; it has its data and its registry in `folder`."""
-    (folder / "data").mkdir()
+    """Node a of a cluster, not started; it has its data and its registry in `folder`."""
+    (folder / "data").mkdir(exist_ok=True)
     return await make_node(
         NodeConfig(
             node="a",

@@ -7,6 +7,12 @@ or the application. It decides nothing itself.
 A frame for a ring that isn't open here is dropped, and its sender sends it again after the next
 handshake. Only a Hello isn't sent again, but once for each view and session. So the newest Hello
 for each ring is kept, and given to the ring when it is opened.
+
+A member that has failed (its core or its application has raised) is closed, and the group goes on.
+The links between the nodes stay up, so the ring's other members can't notice by themselves: they
+are told `Gone`, at once and whenever one of them asks, and put this member out as if it had died.
+In the same life of the node the member isn't opened again: it might have said "received" of ops
+that it has forgotten.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ import grpc.aio
 from ringmq_base.notifier import Notifier
 from ringmq_gm.broadcasts import Broadcasts
 from ringmq_gm.core.events import Event, LeasesLearned, LinkDown, Propose, Received, Role
-from ringmq_gm.core.frames import Envelope, Frame, Hello
+from ringmq_gm.core.frames import Envelope, Frame, Gone, Hello, Ping, Resume
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import MemberId, View
@@ -67,7 +73,7 @@ class Group:
             lease_ttl_s=self.options.lease_ttl_s,
             changed=self._live_nodes_changed,
         )
-        self._views = RegistryViews(registry, tell=self._tell, fail=self._fail_ring)
+        self._views = RegistryViews(registry, tell=self._tell)
         self._links = LinkKeeper(
             self.me,
             self.options,
@@ -81,8 +87,8 @@ class Group:
         self._running = False
         self._leased: frozenset[MemberId] = frozenset()
         self._early_hellos: dict[str, Envelope] = {}
-        self._failure: RingFailedError | None = None
-        self._failed = asyncio.Event()
+        # The epochs in which rings have failed here, by name.
+        self._failed: dict[str, int] = {}
         self._registered = asyncio.Event()
 
     # --- for the node ---
@@ -98,9 +104,8 @@ class Group:
     async def run(self) -> None:
         """Registers the node and works for its rings until cancelled; start the server first.
 
-        Raises `RingFailedError` (a core or an application has raised) and `SupersededError`
-        (a later life of this node has registered). Either way, and when cancelled, the
-        rings are closed and the node isn't registered any more when it returns.
+        Raises `SupersededError` (a later life of this node has registered). Then, and when
+        cancelled, the rings are closed and the node isn't registered any more when it returns.
         """
         assert not self._running
         self._running = True
@@ -108,7 +113,6 @@ class Group:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._live_nodes.run(), name="live nodes")
                 tasks.create_task(self._views.run(), name="views")
-                tasks.create_task(self._raise_failure(), name="failure of a ring")
                 self._links.begin(tasks)
         except BaseExceptionGroup as group:
             error = _only(group)
@@ -149,6 +153,15 @@ class Group:
         cluster. The caller's to change."""
         return self._views.masters.copy(), self._views.mirrors.copy()
 
+    def unreadable_views(self) -> Mapping[str, str]:
+        """The rings whose key in the registry holds no view, and why not. A member that is open
+        goes on in the view that it knows; the view can't change until the key is put right."""
+        return self._views.unreadable
+
+    def unreadable_nodes(self) -> Mapping[str, str]:
+        """The nodes whose record in the registry can't be read, and why not."""
+        return self._live_nodes.unreadable
+
     def hold_credit(self, held: bool) -> None:
         """While `held`, other nodes get no credit for the frames that they send here: one more
         window of each comes, then the frames wait there. A node that is waited for longer than
@@ -170,10 +183,13 @@ class Group:
         has on disk; `log_is_whole` is False if it may have lost some of it.
 
         The application is called from a later turn of the event loop on, not before this
-        has returned. Raises `ValueError` if the ring is open already.
+        has returned. Raises `ValueError` if the ring is open already, or has failed in this life
+        of the node.
         """
         if ring in self._rings:
             raise ValueError(f"ring {ring!r} is open already")
+        if ring in self._failed:
+            raise ValueError(f"ring {ring!r} has failed in this life of node {self.me}")
         member = RingMember(
             self.me,
             ring,
@@ -205,6 +221,7 @@ class Group:
         if handle is not None:
             handle.close()
             self.ended(handle, None)
+        self._failed.pop(ring, None)
         await self._views.wait_settled(ring)
 
     # --- for the rings (`Shell`) ---
@@ -248,9 +265,13 @@ class Group:
             del self._rings[ring.name]
             self._views.forget(ring.name)
             self._links.forget(ring.name)
-        if failure is not None and self._failure is None:
-            self._failure = failure
-            self._failed.set()
+        if failure is not None:
+            view = ring.view
+            epoch = self._failed[ring.name] = 0 if view is None else view.epoch
+            # After `forget`, which drops all frames of the ring that wait to be sent.
+            for member_id in () if view is None else view.ids:
+                if member_id != self.me:
+                    self._links.send(member_id.node, Gone(ring.name, epoch))
 
     # --- events for the rings ---
 
@@ -273,6 +294,10 @@ class Group:
             ring = rings.get(frame.ring)
             if ring is not None:
                 ring.step(Received(Envelope(sender, frame)))
+            elif frame.ring in self._failed:
+                # Not for every op: these may come by the thousand until the sender has heard.
+                if isinstance(frame, Hello | Resume | Ping):
+                    self._links.send(sender.node, Gone(frame.ring, self._failed[frame.ring]))
             elif isinstance(frame, Hello):
                 self._keep_hello(Envelope(sender, frame))
 
@@ -288,16 +313,6 @@ class Group:
         if handle is not None:
             handle.step(event)
 
-    def _fail_ring(self, ring: str, error: Exception) -> None:
-        handle = self._rings.get(ring)
-        if handle is not None:
-            handle.fail(error)
-
-    async def _raise_failure(self) -> None:
-        await self._failed.wait()
-        assert self._failure is not None
-        raise self._failure
-
     def _live_nodes_changed(self) -> None:
         if self._live_nodes.registered and self._live_nodes.read:
             self._registered.set()
@@ -306,6 +321,11 @@ class Group:
             self._links.saw(record.member_id)
             self._links.listens_at(record.node, record.address)
         leased = frozenset(record.member_id for record in records.values())
+        unreadable = self._live_nodes.unreadable
+        if unreadable:
+            # Such a node may hold a lease in any of the lives that a ring knows. To take one for
+            # lapsed would let a member that can't reach it vote it out.
+            leased |= self._views.members_on(unreadable)
         if self._live_nodes.read and leased != self._leased:
             for node in sorted({m.node for m in leased - self._leased}):
                 self._links.kick(node)

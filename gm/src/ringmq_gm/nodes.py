@@ -6,6 +6,9 @@
 A node's record is in `nodes/` while the node lives and can reach the registry. The other nodes
 read there its address, in which of its lives it is, and whether its lease has run out. The same
 JSON carries further facts that the node wants the others to know.
+
+A record that can't be read ends no node. A node writes its own record again; of another node the
+last good record counts on, or none. `LiveNodes.unreadable` and the log (once) say which.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -71,9 +74,10 @@ class NodeRecord:
         try:
             value = json.loads(data)
             incarnation, address = value.pop("incarnation"), value.pop("address")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NodeRecordError(f"node {node!r}: not a record: {data[:80]!r}") from error
-        if not isinstance(incarnation, int) or not isinstance(address, str):
+        # Not `isinstance`: for Python a bool is an int.
+        if type(incarnation) is not int or type(address) is not str:
             raise NodeRecordError(f"node {node!r}: not a record: {data[:80]!r}")
         return cls(node, incarnation, address, value)
 
@@ -81,13 +85,17 @@ class NodeRecord:
 async def next_incarnation(registry: Registry, node: str) -> int:
     """Gives out the next incarnation of `node`, from 1; never the same one twice.
 
-    Raises `RegistryUnavailableError` if the registry doesn't answer. A number may be lost
-    (the commit's answer didn't come), which does no harm.
+    Raises `RegistryUnavailableError` if the registry doesn't answer, and `NodeRecordError` if the
+    last number can't be read: to begin anew would give a life's number to another one. A number
+    may be lost (the commit's answer didn't come), which does no harm.
     """
     key = INCARNATIONS + node
     while True:
         entry = await registry.get(key)
-        incarnation = 1 if entry is None else int(entry.value) + 1
+        try:
+            incarnation = 1 if entry is None else int(entry.value) + 1
+        except ValueError as error:
+            raise NodeRecordError(f"registry key {key!r}: not a number: {entry!r}") from error
         guard = Guard(key, 0 if entry is None else entry.revision)
         try:
             revision = await registry.commit([guard], [Put(key, str(incarnation).encode())])
@@ -110,6 +118,8 @@ class LiveNodes:
     ) -> None:
         """`changed` is called after each change of `records` or `registered`."""
         self.records: dict[str, NodeRecord] = {}
+        # Why a node's record can't be read, by node.
+        self.unreadable: dict[str, str] = {}
         self.registered = False
         # The first snapshot has been read.
         self.read = False
@@ -117,6 +127,8 @@ class LiveNodes:
         self._me = me
         self._lease_ttl_s = lease_ttl_s
         self._changed = changed
+        # Set when this node's own record has to be written again.
+        self._damaged = asyncio.Event()
 
     async def run(self) -> None:
         """Until cancelled. Raises `SupersededError` if a later life of this node is there."""
@@ -133,11 +145,24 @@ class LiveNodes:
             session: Session = await retrying(self._register)
             try:
                 self._set_registered(True)
-                await session.wait_lost()
-                log.warning("%s: the registry session was lost; registering again", self._me.node)
+                await self._wait_unregistered(session)
             finally:
                 self._set_registered(False)
                 await _close(session)
+
+    async def _wait_unregistered(self, session: Session) -> None:
+        """Returns when the record has to be written again."""
+        self._damaged.clear()
+        waits = [
+            asyncio.ensure_future(wait) for wait in (session.wait_lost(), self._damaged.wait())
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if session.lost:
+            log.warning("%s: the registry session was lost; registering again", self._me.node)
 
     def _set_registered(self, registered: bool) -> None:
         self.registered = registered
@@ -159,7 +184,12 @@ class LiveNodes:
         key = NODES + self._me.node
         entry = await self._registry.get(key)
         if entry is not None:
-            self._ensure_newest(NodeRecord.decode(self._me.node, entry.value))
+            try:
+                self._ensure_newest(NodeRecord.decode(self._me.node, entry.value))
+            except NodeRecordError as error:
+                # Nobody else may have this name: `next_incarnation` and the data directory saw to
+                # that. So this record is ours, and is put right.
+                log.warning("%s: writes its record again: %s", self._me.node, error)
         guard = Guard(key, 0 if entry is None else entry.revision)
         put = Put(key, self._me.encode(), leased=True)
         return await self._registry.commit([guard], [put], session=session) is not None
@@ -176,21 +206,45 @@ class LiveNodes:
             for change in changes:
                 match change:
                     case Reset(snapshot):
-                        self.records = {}
+                        before, self.records = self.records, {}
+                        self._forget_unreadable(snapshot.entries)
                         for entry in snapshot.entries:
-                            self._learn(entry)
+                            self._learn(entry, before)
                         self.read = True
                     case Changed(entry):
-                        self._learn(entry)
+                        self._learn(entry, self.records)
                     case Removed(key):
                         self.records.pop(key.removeprefix(NODES), None)
+                        self.unreadable.pop(key.removeprefix(NODES), None)
             self._changed()
 
-    def _learn(self, entry: KeyValue) -> None:
-        record = NodeRecord.decode(entry.key.removeprefix(NODES), entry.value)
+    def _forget_unreadable(self, entries: Sequence[KeyValue]) -> None:
+        present = {entry.key.removeprefix(NODES) for entry in entries}
+        for node in [node for node in self.unreadable if node not in present]:
+            del self.unreadable[node]
+
+    def _learn(self, entry: KeyValue, before: Mapping[str, NodeRecord]) -> None:
+        node = entry.key.removeprefix(NODES)
+        try:
+            record = NodeRecord.decode(node, entry.value)
+        except NodeRecordError as error:
+            self._learn_unreadable(node, f"registry key {entry.key!r}: {error}")
+            if node in before:
+                # Its address still holds as far as anybody knows, and its lease hasn't run out.
+                self.records[node] = before[node]
+            return
+        if self.unreadable.pop(node, None) is not None:
+            log.info("node %r: its record in the registry can be read again", node)
         if record.node == self._me.node:
             self._ensure_newest(record)
         self.records[record.node] = record
+
+    def _learn_unreadable(self, node: str, reason: str) -> None:
+        if self.unreadable.get(node) != reason:
+            log.error("node %r: its record in the registry can't be read: %s", node, reason)
+        self.unreadable[node] = reason
+        if node == self._me.node:
+            self._damaged.set()
 
 
 async def _close(session: Session) -> None:

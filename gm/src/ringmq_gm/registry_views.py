@@ -8,6 +8,9 @@ costs a few round trips for all the rings that it was in, not one for each.
   deleted and made again between two looks; the old ring is told its end. A ring that was found
   absent is remembered until the watch has come to that revision; from then on a read of an unknown
   ring at an earlier revision is ignored, as it is older than the deletion.
+* A key that holds no view is remembered with its revision, and told to nobody: a member that is
+  open goes on in the view that it has, as if the registry were away. It is said in the log, once,
+  and in `unreadable`, until the key is written again or deleted.
 * Read afresh by one `list` at a time (linearizable), repeated until it succeeds.
 * Proposed by compare-and-set on the revision at which the view of the epoch before was read. All
   waiting proposals go in one commit. If that is refused, a read of the registry shows which of
@@ -20,15 +23,16 @@ without an answer is UNKNOWN.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
 
 from ringmq_base.pieces import Pieces
 from ringmq_gm.core.events import Event, ProposalEnded, ProposalOutcome, Propose, ViewLearned
-from ringmq_gm.core.views import View, ViewError
+from ringmq_gm.core.views import MemberId, View, ViewError
 from ringmq_gm.registry.base import (
     Change,
     Changed,
@@ -43,6 +47,8 @@ from ringmq_gm.registry.base import (
     Reset,
     Snapshot,
 )
+
+log = logging.getLogger(__name__)
 
 RINGS = "rings/"
 # Proposals in one commit: below the registry's limit on operations.
@@ -82,23 +88,22 @@ def _decoded(value: bytes, revision: int) -> _Known:
 
 
 class RegistryViews:
-    """See the module. `tell` gives an event to a ring, if it is hosted here; `fail` ends one
-    whose key holds something else than a view."""
+    """See the module. `tell` gives an event to a ring, if it is hosted here."""
 
     def __init__(
         self,
         registry: Registry,
         *,
         tell: Callable[[str, Event], None],
-        fail: Callable[[str, Exception], None],
     ) -> None:
+        # Why the view of a ring can't be read, by ring.
+        self.unreadable: dict[str, str] = {}
         # The first snapshot has been read.
         self.read = asyncio.Event()
         # The last call was answered.
         self.answered = True
         self._registry = registry
         self._tell = tell
-        self._fail = fail
         # Changed by `_keep` only.
         self._known: dict[str, _Known] = {}
         # How many masters and mirrors each node has by these views.
@@ -158,6 +163,11 @@ class RegistryViews:
         """The newest view that the registry has shown, whether the ring is hosted here or not."""
         known = self._known.get(ring)
         return None if known is None else known.view
+
+    def members_on(self, nodes: Container[str]) -> set[MemberId]:
+        """The lives of these nodes that are members of any ring."""
+        views = (known.view for known in self._known.values() if known.view is not None)
+        return {member_id for view in views for member_id in view.ids if member_id.node in nodes}
 
     def _keep(self, ring: str, known: _Known | None) -> None:
         """Puts `known` in the place of what was known of the ring; None: nothing is."""
@@ -224,7 +234,20 @@ class RegistryViews:
             return
         known = _decoded(entry.value, entry.revision)
         self._keep(ring, known)
+        self._note_fault(ring, known)
         self._tell_view(ring, known)
+
+    def _note_fault(self, ring: str, known: _Known) -> None:
+        if known.fault is not None:
+            self.unreadable[ring] = f"registry key {ring_key(ring)!r}: {known.fault}"
+            log.error(
+                "ring %r: its view in the registry can't be read, and can't change until the key is"
+                " put right: %s",
+                ring,
+                self.unreadable[ring],
+            )
+        elif self.unreadable.pop(ring, None) is not None:
+            log.info("ring %r: its view in the registry can be read again", ring)
 
     def _learn_absence(self, ring: str, revision: int) -> None:
         known = self._known.get(ring)
@@ -232,6 +255,7 @@ class RegistryViews:
             return
         self._keep(ring, _Known(revision))
         self._absent[ring] = None
+        self.unreadable.pop(ring, None)
         if known is not None and not known.is_absent:
             self._tell(ring, ViewLearned(None))
 
@@ -247,12 +271,8 @@ class RegistryViews:
 
     def _tell_view(self, ring: str, known: _Known) -> None:
         told = self._told.get(ring)
-        if told is None:
-            return
         view = known.view
-        if view is None:
-            assert known.fault is not None
-            self._fail(ring, known.fault)
+        if told is None or view is None:
             return
         if view.epoch < told:
             self._tell(ring, ViewLearned(None))
@@ -363,7 +383,7 @@ class RegistryViews:
         known = self._known.get(ring)
         if known is None or known.is_absent:
             return 0
-        # Unreadable: `_tell_view` ends the ring, if it is hosted here.
+        # Unreadable: nothing can be written on top of it.
         return -1 if known.view is None else known.view.epoch
 
     async def _commit_once(self, batch: dict[str, Propose]) -> bool:

@@ -9,10 +9,11 @@ of them are carried out before the call returns. So `multicast` has delivered th
 returns, and `watermarks` for an op may come before `multicast` has returned its number (in a
 ring of one).
 
-An exception out of the core or the application ends this member for good, as its state can't be
-trusted: it is logged, `Group.run` raises `RingFailedError`, and so do `multicast`, `submit`,
-`promote` and `wait_writable` from then on. A ring that has ended ignores `persisted`,
-`caught_up` and `want`, which ask for no answer.
+An exception out of the core or the application ends this member for the rest of the node's life,
+as its state can't be trusted: it is logged, the application is told (`ring_failed`), and
+`multicast`, `submit`, `promote` and `wait_writable` raise `RingFailedError` from then on. The
+other rings of the node go on, and the other members go on without this one (`Group.ended`). A
+ring that has ended ignores `persisted`, `caught_up` and `want`, which ask for no answer.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ _REFUSED: dict[Refusal, type[RefusedError]] = {
 class Application(Protocol):
     """The part that a ring's owner implements. Called on the event loop; none may block or await.
 
-    Raising is fatal for the ring: there is no op that one member may skip.
+    Raising is fatal for this member: there is no op that one member may skip.
     """
 
     def deliver(self, number: int, epoch: int, payload: bytes) -> None:
@@ -103,6 +104,11 @@ class Application(Protocol):
 
     def ring_deleted(self) -> None:
         """The ring is no more. The last call; the `Ring` is closed."""
+        ...
+
+    def ring_failed(self, failure: RingFailedError) -> None:
+        """This member has failed: its core or this application has raised. The last call; the
+        `Ring` is closed. Raising here is logged, and has no other effect."""
         ...
 
 
@@ -336,7 +342,7 @@ class Ring:
 
     def step(self, event: Event) -> None:
         """Gives the event to the core and carries out the effects. Never raises: a failure ends
-        the ring, and `Group.run` raises it."""
+        this member, and the application is told."""
         if self.broadcasts_taken != self._shell.broadcast_count:
             self._shell.catch_up(self)
         self.take(event)
@@ -401,10 +407,16 @@ class Ring:
         if self._closed:
             return  # A nested step, from within the application, has failed already.
         log.error("ring %r at %s has failed", self.name, self.me, exc_info=error)
-        self._failure = RingFailedError(f"ring {self.name!r} at {self.me} has failed: {error!r}")
+        text = f"ring {self.name!r} at {self.me} has failed: {error!r}"
+        self._failure = RingFailedError(text)
         self._failure.__cause__ = error
         self.close()
         self._shell.ended(self, self._failure)
+        try:
+            self._application.ring_failed(self._failure)
+        except Exception:
+            # The caller may be the step of a link, or of a timer for many rings.
+            log.exception("ring %r at %s: its application failed to end", self.name, self.me)
 
     def _perform(self, effect: Effect) -> None:
         match effect:

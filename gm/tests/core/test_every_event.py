@@ -29,6 +29,7 @@ from ringmq_gm.core.events import (
 from ringmq_gm.core.frames import (
     Envelope,
     Frame,
+    Gone,
     Hello,
     Mark,
     MarksFrame,
@@ -60,6 +61,7 @@ FRAMES: list[Frame] = [
         Ping("q", epoch, 1),
         Pong("q", epoch, 1, 4, 4, True),
         Submit("q", epoch, False, b"x"),
+        Gone("q", epoch),
     )
 ]
 EVENTS: list[Event] = [

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ringmq_gm.core.frames import (
     Frame,
     FrameError,
+    Gone,
     Hello,
     Mark,
     MarksFrame,
@@ -34,6 +35,7 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(OpFrame, RINGS, U64, U64, U64, U64, st.booleans(), MARKS, PAYLOADS),
     st.builds(MarksFrame, RINGS, U64, U64, MARKS),
     st.builds(Stale, RINGS, U64),
+    st.builds(Gone, RINGS, U64),
     st.builds(Ping, RINGS, U64, U64),
     st.builds(Pong, RINGS, U64, U64, U64, U64, st.booleans()),
     st.builds(Submit, RINGS, U64, st.booleans(), PAYLOADS),

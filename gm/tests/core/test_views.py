@@ -190,8 +190,35 @@ VIEWS = st.builds(
 
 
 @given(VIEWS)
-def test_a_view_comes_back_from_its_bytes(value: View) -> None:
-    assert View.decode(value.encode()) == value
+def test_a_view_comes_back_from_its_bytes_or_is_refused(value: View) -> None:
+    nodes = [member_id.node for member_id in value.ids]
+    if value.epoch and value.ids and value.members[0].synced and len(nodes) == len(set(nodes)):
+        assert View.decode(value.encode()) == value
+    else:
+        with pytest.raises(ViewError):
+            View.decode(value.encode())
+
+
+FIRST = first_view([A], 1).encode()
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        (FIRST, b"[" * 100_000),
+        (b'"epoch":1', b'"epoch":"1"'),
+        (b'"epoch":1', b'"epoch":true'),
+        (b'"min_insync":1', b'"min_insync":0'),
+        (b'"synced":true', b'"synced":1'),
+        (b'"incarnation":1', b'"incarnation":null'),
+        (b'"node":"a"', b'"node":7'),
+    ],
+    ids=["nested", "text", "bool", "no quorum", "no bool", "no number", "no name"],
+)
+def test_a_view_of_other_types_is_refused(good: bytes, bad: bytes) -> None:
+    assert good in FIRST
+    with pytest.raises(ViewError):
+        View.decode(FIRST.replace(good, bad))
 
 
 @given(VIEWS, st.sets(st.integers(0, 4)))

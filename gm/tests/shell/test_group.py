@@ -29,6 +29,7 @@ from ringmq_gm import (
     first_view,
     ring_key,
 )
+from ringmq_gm.nodes import NODES
 from ringmq_gm.registry.base import Delete, Guard, Operation, Put, Session
 from ringmq_gm.registry.sqlite import SqliteRegistry
 
@@ -344,26 +345,105 @@ class FailingApplication(ListApplication):
         raise RuntimeError("the disk is gone")
 
 
-@pytest.mark.logs("ring 'r' at b#1 has failed")
-def test_an_exception_in_the_application_ends_the_ring_and_the_group(tmp_path: Path) -> None:
+@pytest.mark.logs("ring 'r' at [bc]#1 has failed")
+@pytest.mark.parametrize("failing", ["b", "c"])
+@pytest.mark.parametrize("nodes", ["abc", "bca"], ids=["a mirror", "the master or its neighbour"])
+def test_a_member_that_fails_leaves_its_ring_and_harms_no_other(
+    tmp_path: Path, nodes: str, failing: str
+) -> None:
+    """Its node goes on answering heartbeats, so nothing but `Gone` shows the others its end."""
+
     async def main() -> None:
-        async with local_cluster(tmp_path, "abc") as cluster:
+        async with local_cluster(tmp_path, "abc", FAST) as cluster:
+            rings = await cluster.create_ring("r", nodes)
+            others = await cluster.create_ring("s", nodes)
+            apps = cluster.apps["r"]
+            rings[nodes[0]].multicast(b"x")
+            await until(lambda: all(app.payloads == [b"x"] for app in apps.values()))
+            rings[failing].fail(RuntimeError("a bug"))
+            assert isinstance(apps[failing].failure, RingFailedError)
+            rings[failing].persisted(1)
+            with pytest.raises(RingFailedError):
+                rings[failing].multicast(b"y")
+            left = [node for node in nodes if node != failing]
+            await until(lambda: synced(rings[left[0]].view) == left)
+            rings[left[0]].multicast(b"y")
+            await until(lambda: apps[left[0]].confirmed[1] == rings[left[0]].last_number)
+            # The other ring of the same nodes has not noticed anything.
+            others[nodes[0]].multicast(b"z")
+            await until(lambda: cluster.apps["s"][nodes[0]].confirmed[1] == 1)
+            assert synced(others[nodes[0]].view) == list(nodes)
+            # In this life of the node the member stays closed.
+            with pytest.raises(ValueError, match="has failed in this life"):
+                cluster.open("r", failing, ListApplication())
+
+    run(main())
+
+
+@pytest.mark.logs("ring 'r' at b#1 has failed")
+def test_an_exception_in_the_application_ends_its_member_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc", FAST) as cluster:
             # From the start: a member that is closed and opened anew in one view and session gets
             # no second Hello, and no op before the next one.
             apps = cluster.apps["r"] = {"b": FailingApplication()}
-            rings = await cluster.create_ring("r", "ab")
+            rings = await cluster.create_ring("r", "abc")
             rings["a"].multicast(b"x")
-            task = cluster.nodes["b"].task
-            with pytest.raises(RingFailedError) as failure:
-                await asyncio.wait_for(task, 10)
-            assert isinstance(failure.value.__cause__, RuntimeError)
-            ring = apps["b"].ring
-            assert ring is not None
-            ring.persisted(1)
-            with pytest.raises(RingFailedError):
-                ring.multicast(b"y")
-            await cluster.nodes["b"].server.stop(0)
-            await cluster.nodes.pop("b").registry.close()
+            await until(lambda: apps["a"].confirmed[1] == 1)
+            assert synced(rings["a"].view) == ["a", "c"]
+            failure = apps["b"].failure
+            assert failure is not None
+            assert isinstance(failure.__cause__, RuntimeError)
+
+    run(main())
+
+
+@pytest.mark.logs("ring 'r' at [ab]#1 has failed")
+def test_a_member_that_joins_after_a_failure_is_told_of_it(tmp_path: Path) -> None:
+    """c wasn't there when b failed, and a fails next: c asks b, and takes the ring over."""
+
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc", FAST) as cluster:
+            rings = await cluster.create_ring("r", "ab", min_insync=1)
+            rings["b"].fail(RuntimeError("a bug"))
+            await until(lambda: synced(rings["a"].view) == ["a"])
+            joiner = cluster.open("r", "c")
+            joiner.want(True)
+            await until(lambda: synced(rings["a"].view) == ["a", "c"])
+            rings["a"].fail(RuntimeError("a bug"))
+            await until(lambda: joiner.role is Role.MASTER)
+            assert synced(joiner.view) == ["c"]
+
+    run(main())
+
+
+@pytest.mark.logs("node '(ghost|b)': its record in the registry can't be read")
+def test_a_record_of_a_node_that_cannot_be_read_ends_no_node(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc", FAST) as cluster:
+            rings = await cluster.create_ring("r", "abc")
+            registry = cluster.nodes["a"].registry
+            groups = [node.group for node in cluster.nodes.values()]
+            await registry.commit([], [Put(NODES + "ghost", b"garbage")])
+            await until(lambda: all("ghost" in group.unreadable_nodes() for group in groups))
+            # A node that lives writes its own record again.
+            await registry.commit([], [Put(NODES + "b", b"garbage")])
+
+            async def is_written_again() -> bool:
+                entry = await registry.get(NODES + "b")
+                return entry is not None and b"incarnation" in entry.value
+
+            await until(is_written_again)
+            await until(
+                lambda: all(list(group.unreadable_nodes()) == ["ghost"] for group in groups)
+            )
+            await until(lambda: all("b" in group.nodes() for group in groups))
+            await registry.commit([], [Delete(NODES + "ghost")])
+            await until(lambda: not any(group.unreadable_nodes() for group in groups))
+            rings["a"].multicast(b"x")
+            await until(lambda: cluster.apps["r"]["a"].confirmed[1] == 1)
+            assert synced(rings["a"].view) == ["a", "b", "c"]
+            assert not any(node.task.done() for node in cluster.nodes.values())
 
     run(main())
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import loops
+import pytest
 from waiting import until
 
 from ringmq_gm import MemberId, View, first_view, ring_key
@@ -71,12 +72,7 @@ class Bench:
         self.told: list[tuple[str, Event]] = []
         # Whether the registry counted as answering when each of `told` came.
         self.answered: list[bool] = []
-        self.failed: list[tuple[str, Exception]] = []
-        self.views = RegistryViews(
-            self.registry,
-            tell=self._tell,
-            fail=lambda ring, error: self.failed.append((ring, error)),
-        )
+        self.views = RegistryViews(self.registry, tell=self._tell)
 
     def _tell(self, ring: str, event: Event) -> None:
         self.told.append((ring, event))
@@ -262,13 +258,25 @@ def test_a_view_that_was_read_before_a_deletion_is_not_learned_after_it(tmp_path
     run(tmp_path, story)
 
 
-def test_bytes_that_are_no_view_end_their_ring(tmp_path: Path) -> None:
+@pytest.mark.logs("ring 'p': its view in the registry can't be read")
+def test_bytes_that_are_no_view_are_told_to_nobody_until_the_key_is_put_right(
+    tmp_path: Path,
+) -> None:
     async def story(bench: Bench) -> None:
         await bench.host("p", "q")
         await bench.other.commit([], [Put(ring_key("p"), b"garbage")])
-        await until(lambda: [ring for ring, _ in bench.failed] == ["p"])
+        await until(lambda: "p" in bench.views.unreadable)
+        assert bench.views.view("p") is None
+        assert bench.views.members_on({"a"}) == {A}
+        bench.views.propose("p", Propose(1, SECOND))
         bench.views.propose("q", Propose(1, SECOND))
         await until(lambda: bench.ended(ProposalOutcome.WON) == ["q"])
+        assert bench.ended(ProposalOutcome.LOST) == ["p"]
+        bench.views.refresh("p")
+        await bench.write("p", SECOND)
+        await until(lambda: ("p", ViewLearned(SECOND)) in bench.told)
+        assert bench.views.unreadable == {}
+        assert ("p", ViewLearned(None)) not in bench.told
 
     run(tmp_path, story)
 

@@ -23,6 +23,7 @@ from ringmq_gm import (
     LogEnd,
     MemberId,
     Ring,
+    RingFailedError,
     Role,
     View,
     first_view,
@@ -46,6 +47,7 @@ class ListApplication:
     roles: list[Role] = field(default_factory=list)
     catch_ups: list[tuple[int, MemberId]] = field(default_factory=list)
     deleted: bool = False
+    failure: RingFailedError | None = None
     # Says "on disk" at once.
     at_once: bool = True
     # The applications of the same ring, by node: a joiner copies from them.
@@ -87,6 +89,9 @@ class ListApplication:
 
     def ring_deleted(self) -> None:
         self.deleted = True
+
+    def ring_failed(self, failure: RingFailedError) -> None:
+        self.failure = failure
 
 
 @dataclass

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-from ringmq_gm.nodes import NODES, NodeRecord
+from ringmq_gm.nodes import NODES, NodeRecord, NodeRecordError
 from ringmq_gm.registry.base import (
     Change,
     Changed,
@@ -89,8 +89,16 @@ class RegisteredStore:
     def of(cls, entry: KeyValue | None) -> Self:
         if entry is None:
             return cls(None, 0)
-        value = json.loads(entry.value)
-        return cls(StoreLife(value["identity"], value["incarnation"]), entry.revision)
+        try:
+            value = json.loads(entry.value)
+            life = StoreLife(str(value["identity"]), int(value["incarnation"]))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise StartError(
+                f"registry key {entry.key!r} can't be read: {error!r} in {entry.value[:80]!r}. Put "
+                "back what it held; or delete it if this data directory is surely the one that the "
+                "node used last"
+            ) from error
+        return cls(life, entry.revision)
 
 
 class DiskIdentity:
@@ -180,10 +188,17 @@ async def cluster_id_of(registry: Registry, name: str) -> str:
     while True:
         entry = await registry.get(CLUSTER_KEY)
         if entry is not None:
-            value = json.loads(entry.value)
-            if value["name"] != name:
-                raise StartError(f"the registry is of cluster {value['name']!r}, not {name!r}")
-            return str(value["id"])
+            try:
+                found = json.loads(entry.value)
+                cluster, cluster_id = str(found["name"]), str(found["id"])
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                raise StartError(
+                    f"registry key {entry.key!r} can't be read: {error!r} in {entry.value[:80]!r}. "
+                    "Put back what it held: each `store.meta` has the cluster's id"
+                ) from error
+            if cluster != name:
+                raise StartError(f"the registry is of cluster {cluster!r}, not {name!r}")
+            return cluster_id
         value = {"name": name, "id": uuid.uuid4().hex}
         await registry.commit(
             [Guard(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, json.dumps(value).encode())]
@@ -225,9 +240,17 @@ def _holder(node: str, changes: Iterable[Change], before: NodeRecord | None) -> 
         match change:
             case Reset(snapshot):
                 values = [entry.value for entry in snapshot.entries if entry.key == key]
-                holder = NodeRecord.decode(node, values[0]) if values else None
+                holder = _readable(node, values[0]) if values else None
             case Changed(entry) if entry.key == key:
-                holder = NodeRecord.decode(node, entry.value)
+                holder = _readable(node, entry.value)
             case Removed(removed, _) if removed == key:
                 holder = None
     return holder
+
+
+def _readable(node: str, value: bytes) -> NodeRecord | None:
+    try:
+        return NodeRecord.decode(node, value)
+    except NodeRecordError:
+        # A node that lives writes its own record again: what can't be read is nobody's for long.
+        return None

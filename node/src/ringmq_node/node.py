@@ -31,6 +31,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from ringmq_gm import Group, GroupOptions, MemberId, next_incarnation
+from ringmq_gm.nodes import NodeRecordError
 from ringmq_gm.registry.base import AddressError, Registry, RegistryError
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.broker import Broker
@@ -254,11 +255,18 @@ class Node:
         await or_fatal(self.catalogue.loaded.wait())
         await self._trust_disk()
         self.supervisor.spawn(self.transient.run(self.hosting), "transient queues")
-        self.hosting.drop_leftovers(self.catalogue.records.values())
+        self._drop_leftovers()
         self.supervisor.spawn(self.reconciling.watch_nodes(), "nodes")
         self.supervisor.spawn(self.reconciling.run(), "reconciler")
         for service in ("", *SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    def _drop_leftovers(self) -> None:
+        if self.catalogue.unreadable:
+            # Nobody knows the ids of these queues: their replicas look like leftovers.
+            logger.warning("no leftover replica is removed while records can't be read")
+            return
+        self.hosting.drop_leftovers(self.catalogue.records.values())
 
     async def _trust_disk(self) -> None:
         """Every replica that an untrusted disk may lack messages of is marked by now.
@@ -364,6 +372,10 @@ async def make_node(config: NodeConfig) -> Node:
             incarnation = await next_incarnation(registry, config.node)
     except AddressError as error:
         raise ConfigError(f"registry: {error}") from error
+    except NodeRecordError as error:
+        raise StartError(
+            f"{error}. Put back a number that is no lower than the node's last incarnation"
+        ) from error
     except (RegistryError, TimeoutError) as error:
         raise StartError(f"registry {config.registry}: {error or 'no answer'}") from error
     store = _open_store(config, cluster_id)

@@ -16,12 +16,12 @@ from ringmq_node.model.records import QueueRecord
 def test_a_queue_that_is_deleted_while_the_masters_are_asked_is_not_listed() -> None:
     records = {name: QueueRecord(name, name, ("a",), 1) for name in ("p", "q")}
 
-    async def mastered_queues(*_: Any, **__: Any) -> list[QueueInfo]:
+    async def own_queues(*_: Any, **__: Any) -> list[QueueInfo]:
         del records["q"]
         return []
 
     listing = Listing(
-        cast(Any, SimpleNamespace(records=records)),
+        cast(Any, SimpleNamespace(records=records, unreadable={})),
         cast(
             Any,
             SimpleNamespace(
@@ -29,9 +29,9 @@ def test_a_queue_that_is_deleted_while_the_masters_are_asked_is_not_listed() -> 
                 nodes=lambda named: [NodeInfo("a", NodeCondition.RUNNING, address="there")],
             ),
         ),
-        cast(Any, SimpleNamespace(view=lambda ring: None)),
-        cast(Any, SimpleNamespace(replicas={})),
-        cast(Any, SimpleNamespace(mastered_queues=mastered_queues)),
+        cast(Any, SimpleNamespace(view=lambda ring: None, unreadable_views=dict)),
+        cast(Any, SimpleNamespace(replicas={}, failed={})),
+        cast(Any, SimpleNamespace(own_queues=own_queues)),
         settings=cast(Any, ClusterSettings(cast(Any, None))),
         gate=cast(Any, None),
         store=cast(Any, None),

@@ -113,6 +113,7 @@ class PlayedHost:
         self.source: ReplicatedState | None = None
         self.source_bodies: dict[int, bytes] = {}
         self.failures: list[StoreError] = []
+        self.failed: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.fetched_from: list[MemberId] = []
         self.source_waits = asyncio.Event()
@@ -129,6 +130,9 @@ class PlayedHost:
 
     def store_failed(self, error: StoreError) -> None:
         self.failures.append(error)
+
+    def replica_failed(self, replica: Replica, reason: str) -> None:
+        self.failed.append(reason)
 
     def mark_whole(self, store: QueueStore) -> None:
         self.store.mark_whole(store)

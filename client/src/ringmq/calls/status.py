@@ -38,6 +38,7 @@ BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
     common.REASON_PRODUCER_FENCED: errors.ProtocolError,
     common.REASON_MESSAGES_MAY_BE_LOST: errors.MessagesMayBeLostError,
     common.REASON_NO_MASTER: errors.UnavailableError,
+    common.REASON_QUARANTINED: errors.UnavailableError,
     common.REASON_NOT_MASTER: errors.UnavailableError,
     common.REASON_TOO_FEW_SYNCHRONISED: errors.TooFewSynchronisedError,
     common.REASON_OUTCOME_UNKNOWN: errors.OutcomeUnknownError,

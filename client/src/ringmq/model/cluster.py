@@ -13,6 +13,7 @@ class NodeState(Enum):
     RUNNING = admin.NODE_STATE_RUNNING
     DRAINING = admin.NODE_STATE_DRAINING
     DOWN = admin.NODE_STATE_DOWN
+    QUARANTINED = admin.NODE_STATE_QUARANTINED
 
     @classmethod
     def _missing_(cls, value: object) -> NodeState:
@@ -95,6 +96,8 @@ class NodeInfo:
     mirrors: int
     # None: not asked for, or the node did not answer in time.
     resources: Resources | None
+    # Why its record in the registry can't be read; empty if it can.
+    quarantine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ class ClusterStatus:
                     masters=n.masters,
                     mirrors=n.mirrors,
                     resources=Resources.from_wire(n.resources) if n.HasField("resources") else None,
+                    quarantine=n.quarantine,
                 )
                 for n in wire.nodes
             ),

@@ -16,6 +16,7 @@ class QueueState(Enum):
     FLOW = broker.QUEUE_STATE_FLOW
     MINORITY = broker.QUEUE_STATE_MINORITY
     DOWN = broker.QUEUE_STATE_DOWN
+    QUARANTINED = broker.QUEUE_STATE_QUARANTINED
 
     @classmethod
     def _missing_(cls, value: object) -> QueueState:
@@ -168,6 +169,8 @@ class QueueInfo:
     id: str = ""
     # Oldest first.
     losses: tuple[AcceptedLoss, ...] = ()
+    # What an operator has to put right; empty: nothing. The queue may be served all the same.
+    quarantine: str = ""
 
     @property
     def master(self) -> str:
@@ -203,6 +206,7 @@ class QueueInfo:
             durable=wire.durable if wire.HasField("durable") else True,
             id=wire.id,
             losses=tuple(map(AcceptedLoss.from_wire, wire.losses)),
+            quarantine=wire.quarantine,
         )
 
 

@@ -32,6 +32,8 @@ class _NodeStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     NODE_STATE_DRAINING: _NodeState.ValueType  # 2
     NODE_STATE_DOWN: _NodeState.ValueType  # 3
     """Known, but its registry lease has run out."""
+    NODE_STATE_QUARANTINED: _NodeState.ValueType  # 4
+    """Its record in the registry can't be read: nobody knows whether it is up."""
 
 class NodeState(_NodeState, metaclass=_NodeStateEnumTypeWrapper): ...
 
@@ -40,6 +42,8 @@ NODE_STATE_RUNNING: NodeState.ValueType  # 1
 NODE_STATE_DRAINING: NodeState.ValueType  # 2
 NODE_STATE_DOWN: NodeState.ValueType  # 3
 """Known, but its registry lease has run out."""
+NODE_STATE_QUARANTINED: NodeState.ValueType  # 4
+"""Its record in the registry can't be read: nobody knows whether it is up."""
 Global___NodeState: typing_extensions.TypeAlias = NodeState
 
 @typing.final
@@ -70,6 +74,7 @@ class NodeInfo(google.protobuf.message.Message):
     MASTERS_FIELD_NUMBER: builtins.int
     MIRRORS_FIELD_NUMBER: builtins.int
     RESOURCES_FIELD_NUMBER: builtins.int
+    QUARANTINE_FIELD_NUMBER: builtins.int
     node: builtins.str
     address: builtins.str
     incarnation: builtins.int
@@ -77,6 +82,8 @@ class NodeInfo(google.protobuf.message.Message):
     version: builtins.str
     masters: builtins.int
     mirrors: builtins.int
+    quarantine: builtins.str
+    """Why its record in the registry can't be read. Empty: it can."""
     @property
     def resources(self) -> Global___Resources:
         """The node's own report. Not set without `with_resources`, or if the node did not answer in time."""
@@ -92,9 +99,10 @@ class NodeInfo(google.protobuf.message.Message):
         masters: builtins.int = ...,
         mirrors: builtins.int = ...,
         resources: Global___Resources | None = ...,
+        quarantine: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["resources", b"resources"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "incarnation", b"incarnation", "masters", b"masters", "mirrors", b"mirrors", "node", b"node", "resources", b"resources", "state", b"state", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "incarnation", b"incarnation", "masters", b"masters", "mirrors", b"mirrors", "node", b"node", "quarantine", b"quarantine", "resources", b"resources", "state", b"state", "version", b"version"]) -> None: ...
 
 Global___NodeInfo: typing_extensions.TypeAlias = NodeInfo
 

@@ -40,6 +40,8 @@ class _QueueStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """Fewer synchronised replicas than min_insync: nothing is confirmed."""
     QUEUE_STATE_DOWN: _QueueState.ValueType  # 4
     """No master."""
+    QUEUE_STATE_QUARANTINED: _QueueState.ValueType  # 5
+    """No master, and none before an operator acts: see `quarantine`."""
 
 class QueueState(_QueueState, metaclass=_QueueStateEnumTypeWrapper): ...
 
@@ -51,6 +53,8 @@ QUEUE_STATE_MINORITY: QueueState.ValueType  # 3
 """Fewer synchronised replicas than min_insync: nothing is confirmed."""
 QUEUE_STATE_DOWN: QueueState.ValueType  # 4
 """No master."""
+QUEUE_STATE_QUARANTINED: QueueState.ValueType  # 5
+"""No master, and none before an operator acts: see `quarantine`."""
 Global___QueueState: typing_extensions.TypeAlias = QueueState
 
 class _GetMode:
@@ -511,6 +515,7 @@ class QueueInfo(google.protobuf.message.Message):
     MESSAGES_DAMAGED_FIELD_NUMBER: builtins.int
     ID_FIELD_NUMBER: builtins.int
     LOSSES_FIELD_NUMBER: builtins.int
+    QUARANTINE_FIELD_NUMBER: builtins.int
     queue: builtins.str
     replicas_wanted: builtins.int
     min_insync: builtins.int
@@ -539,6 +544,10 @@ class QueueInfo(google.protobuf.message.Message):
     id: builtins.str
     """The identifier of this queue in data directories and in the registry. A queue that is
     deleted and declared again gets a new one. Empty: the answer is from an older node.
+    """
+    quarantine: builtins.str
+    """What an operator has to put right: a record in the registry that can't be read, replicas that
+    have failed. The queue may be served all the same. Empty: nothing.
     """
     @property
     def ring(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReplicaInfo]:
@@ -578,9 +587,10 @@ class QueueInfo(google.protobuf.message.Message):
         messages_damaged: builtins.int = ...,
         id: builtins.str = ...,
         losses: collections.abc.Iterable[Global___AcceptedLoss] | None = ...,
+        quarantine: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_durable", b"_durable"]) -> typing.Literal["durable"] | None: ...
 
 Global___QueueInfo: typing_extensions.TypeAlias = QueueInfo

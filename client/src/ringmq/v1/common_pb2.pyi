@@ -90,8 +90,11 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_TIMEOUT: _Reason.ValueType  # 26
     REASON_REPAIRING: _Reason.ValueType  # 27
     """the next message is damaged here and being fetched from a mirror"""
+    REASON_QUARANTINED: _Reason.ValueType  # 28
+    """A limit or failure of the node: an operator has to act.
+    a record or a replica of the queue has failed: see ListQueues
+    """
     REASON_DISK_FULL: _Reason.ValueType  # 40
-    """A limit or failure of the node: an operator has to act."""
     REASON_STORE_FAILED: _Reason.ValueType  # 41
     REASON_LIMIT_EXCEEDED: _Reason.ValueType  # 42
     """metadata "limit" """
@@ -145,8 +148,11 @@ REASON_REGISTRY_UNAVAILABLE: Reason.ValueType  # 25
 REASON_TIMEOUT: Reason.ValueType  # 26
 REASON_REPAIRING: Reason.ValueType  # 27
 """the next message is damaged here and being fetched from a mirror"""
+REASON_QUARANTINED: Reason.ValueType  # 28
+"""A limit or failure of the node: an operator has to act.
+a record or a replica of the queue has failed: see ListQueues
+"""
 REASON_DISK_FULL: Reason.ValueType  # 40
-"""A limit or failure of the node: an operator has to act."""
 REASON_STORE_FAILED: Reason.ValueType  # 41
 REASON_LIMIT_EXCEEDED: Reason.ValueType  # 42
 """metadata "limit" """

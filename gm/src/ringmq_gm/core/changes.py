@@ -169,6 +169,11 @@ class ViewChanger:
         if isinstance(self._stage, Waiting):
             self._stage = IDLE
 
+    def member_gone(self, member_id: MemberId) -> None:
+        """It has failed. Its node goes on answering heartbeats, so nothing else would show it."""
+        self.lives.has_gone(member_id)
+        self.situation_changed()
+
     # --- beginning ---
 
     def seek_drop(self, view: View, log: Log, now: float) -> list[Effect]:

@@ -18,6 +18,7 @@ follow each other in one message of a link, each behind its size.
     ping    nonce u64
     pong    nonce u64, log epoch u64, log number u64
     submit  payload
+    gone    -
 
     a mark  received u64, persisted u64, complete u8
 
@@ -151,11 +152,19 @@ class Submit:
     payload: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """This life of my node has no member of the ring any more: it has failed. The node lives."""
+
+    ring: str
+    epoch: int
+
+
 # The frames that belong to an epoch, and those that are taken in any.
 EpochFrame = Hello | Resume | OpFrame | MarksFrame | Submit
-Frame = EpochFrame | Stale | Ping | Pong
+Frame = EpochFrame | Stale | Ping | Pong | Gone
 
-HELLO, RESUME, OP, MARKS, STALE, PING, PONG, SUBMIT = range(1, 9)
+HELLO, RESUME, OP, MARKS, STALE, PING, PONG, SUBMIT, GONE = range(1, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +200,8 @@ def encode(frame: Frame) -> list[bytes]:
             return _join(PONG, frame, fixed, is_whole=frame.log_is_whole)
         case Submit():
             return _join(SUBMIT, frame, b"", frame.payload, urgent=frame.urgent)
+        case Gone():
+            return _join(GONE, frame, b"")
 
 
 def _join(
@@ -266,6 +277,7 @@ _DECODERS: dict[int, Callable[[str, int, int, bytes], Frame]] = {
     PING: lambda ring, epoch, _, body: Ping(ring, epoch, *U64.unpack(body)),
     PONG: _pong,
     SUBMIT: lambda ring, epoch, flags, body: Submit(ring, epoch, bool(flags & FLAG_URGENT), body),
+    GONE: lambda ring, epoch, _, __: Gone(ring, epoch),
 }
 
 

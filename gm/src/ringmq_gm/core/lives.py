@@ -1,4 +1,5 @@
-"""The lives of the other nodes, as one member knows them: seen, unreachable, without a lease."""
+"""The lives of the other nodes, as one member knows them: seen, unreachable, without a lease, or
+alive without a member of this ring."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ class Lives:
     down: set[str] = field(default_factory=set)
     # The highest incarnation seen of each node.
     incarnations: dict[str, int] = field(default_factory=dict)
+    # The newest life of each node that has said that its member of this ring has failed. Such a
+    # member isn't opened again in that life, so this is never taken back.
+    gone: dict[str, int] = field(default_factory=dict)
     # The lives that hold a lease; None until the registry has told them for the first time.
     leased: frozenset[MemberId] | None = None
 
@@ -26,14 +30,32 @@ class Lives:
         """Whether a later life of its node has been seen."""
         return self.incarnations.get(member_id.node, -1) > member_id.incarnation
 
+    def has_gone(self, member_id: MemberId) -> None:
+        """This life has no member of the ring any more, though its node lives."""
+        if member_id.incarnation > self.gone.get(member_id.node, -1):
+            self.gone[member_id.node] = member_id.incarnation
+
+    def is_over(self, member_id: MemberId) -> bool:
+        """Whether this life will never again take part in the ring."""
+        return (
+            self.is_superseded(member_id)
+            or self.gone.get(member_id.node, -1) >= member_id.incarnation
+        )
+
     def is_dead(self, member_id: MemberId) -> bool:
         """As far as this member's own links can tell."""
         node, incarnation = member_id.node, member_id.incarnation
-        return node in self.down or self.incarnations.get(node, -1) > incarnation
+        return (
+            node in self.down
+            or self.incarnations.get(node, -1) > incarnation
+            or (bool(self.gone) and self.gone.get(node, -1) >= incarnation)
+        )
 
     def is_lapsed(self, member_id: MemberId) -> bool:
-        """Whether this life can't come back: it is superseded, or its lease has run out."""
-        if self.is_superseded(member_id):
+        """Whether this life can't come back: it is over, or its lease has run out."""
+        # A member that has failed keeps its node's lease, and would otherwise stand for ever in the
+        # way of a view without it.
+        if self.is_over(member_id):
             return True
         # Before the registry has told any lease, none counts as lapsed: a member that has just
         # started would otherwise take the whole ring for dead.

@@ -86,7 +86,7 @@ from ringmq_gm.core.events import (
     Tick,
     ViewLearned,
 )
-from ringmq_gm.core.frames import EpochFrame, Frame, Hello, Mark, Ping, Pong, Stale
+from ringmq_gm.core.frames import EpochFrame, Frame, Gone, Hello, Mark, Ping, Pong, Stale
 from ringmq_gm.core.held_ops import HeldOps, LogEnd
 from ringmq_gm.core.master import Master
 from ringmq_gm.core.mirror import Mirror
@@ -286,7 +286,9 @@ class RingMember:
                 return self._pinged(sender, frame)
             case Pong():
                 return self._ponged(sender, frame, now)
-            case Stale():
+            case Stale() | Gone():
+                if isinstance(frame, Gone):
+                    self._changer.member_gone(sender)
                 # A hint only: the registry alone says which view is the newest.
                 return self._refresh_before(frame.epoch)
             case _:
@@ -309,8 +311,7 @@ class RingMember:
 
     def _refresh_before(self, epoch: int) -> list[Effect]:
         """Reads the registry if another member knows a later view."""
-        mine = self.view.epoch if self.view else 0
-        return [RefreshView()] if epoch > mine else []
+        return [RefreshView()] if epoch > (self.view.epoch if self.view else 0) else []
 
     def _ring_frame(self, sender: MemberId, frame: EpochFrame, now: float) -> list[Effect]:
         """A frame that belongs to an epoch: refused if that has passed."""

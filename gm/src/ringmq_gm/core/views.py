@@ -38,7 +38,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 # A view remembers so many accepted losses, the newest ones.
 LOSSES_MAX = 16
@@ -274,13 +274,32 @@ class View:
         try:
             value = json.loads(data)
             members = tuple(
-                Member(MemberId(m["node"], m["incarnation"]), m["synced"]) for m in value["members"]
+                Member(_member_id(m), _checked(m["synced"], bool)) for m in value["members"]
             )
             eligible = _ids_from_json(value["eligible"])
             losses = tuple(map(_loss_from_json, value["losses"]))
-            return cls(value["epoch"], members, value["min_insync"], eligible, losses)
-        except (ValueError, KeyError, TypeError) as error:
+            epoch, min_insync = (_checked(value[name], int) for name in ("epoch", "min_insync"))
+            if epoch < 1 or min_insync < 1 or not members or not members[0].synced:
+                raise ViewError("epoch or min_insync below 1, or no synchronised master")
+            if len({member.id.node for member in members}) < len(members):
+                raise ViewError("a node is in it twice")
+            return cls(epoch, members, min_insync, eligible, losses)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ViewError(f"not a view: {error!r} in {data[:80]!r}") from error
+
+
+T = TypeVar("T", int, str, bool)
+
+
+def _checked(value: object, kind: type[T]) -> T:
+    # Not `isinstance`: for Python a bool is an int.
+    if type(value) is not kind:
+        raise ViewError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def _member_id(value: Mapping[str, object]) -> MemberId:
+    return MemberId(_checked(value["node"], str), _checked(value["incarnation"], int))
 
 
 def _ids_to_json(ids: Iterable[MemberId]) -> list[dict[str, Any]]:
@@ -288,7 +307,7 @@ def _ids_to_json(ids: Iterable[MemberId]) -> list[dict[str, Any]]:
 
 
 def _ids_from_json(value: Iterable[Mapping[str, Any]]) -> tuple[MemberId, ...]:
-    return tuple(MemberId(m["node"], m["incarnation"]) for m in value)
+    return tuple(map(_member_id, value))
 
 
 def _loss_to_json(loss: AcceptedLoss) -> dict[str, Any]:
@@ -307,14 +326,14 @@ def _loss_to_json(loss: AcceptedLoss) -> dict[str, Any]:
 
 def _loss_from_json(value: Mapping[str, Any]) -> AcceptedLoss:
     return AcceptedLoss(
-        value["epoch"],
-        MemberId(value["node"], value["incarnation"]),
-        value["log_epoch"],
-        value["log_number"],
-        value["position"],
+        _checked(value["epoch"], int),
+        _member_id(value),
+        _checked(value["log_epoch"], int),
+        _checked(value["log_number"], int),
+        _checked(value["position"], int),
         _ids_from_json(value["overruled"]),
-        value["operator"],
-        value["at_ms"],
+        _checked(value["operator"], str),
+        _checked(value["at_ms"], int),
     )
 
 

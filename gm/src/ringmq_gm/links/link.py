@@ -3,8 +3,8 @@
 An `OutgoingLink` (outgoing.py) carries all frames from here to one node in its requests, and
 gets credit and heartbeats back in the responses. It is dialled again whenever it breaks; each
 time is a session with a number. Frames that waited in a session that broke are dropped: after
-`LinkUp` the cores shake hands and send the missing ops again. Only Pong and Stale wait for a link
-that is not open, as no core sends such an answer a second time.
+`LinkUp` the cores shake hands and send the missing ops again. Only Pong, Stale
+and Gone wait for a link that is not open, as nobody sends such an answer a second time.
 
 `IncomingLinks` (incoming.py) answers the calls of the other nodes. Of each node it listens to one
 session, the newest of its newest life, and drops the frames that an older session still brings.

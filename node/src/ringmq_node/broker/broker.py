@@ -174,7 +174,8 @@ class Broker:
                     self._cluster.address_of(master), queue, deadline_s=CALL_DEADLINE_S
                 )
             except BrokerError as error:
-                if not error.retryable:
+                # The caller has to hear why, and would only hear that its time has run out.
+                if not error.retryable or error.reason is Reason.QUARANTINED:
                     raise
             await asyncio.sleep(MASTER_PAUSE_S)
 
@@ -188,7 +189,8 @@ class Broker:
         """The master's description, with its storage."""
 
         async def here(mastership: Mastership) -> QueueInfo:
-            return queue_info(self._locator.replica_of(queue), with_storage=True)
+            info = queue_info(self._locator.replica_of(queue), with_storage=True)
+            return self._listing.with_quarantine(info)
 
         return await self._at_master(
             queue,
@@ -320,9 +322,9 @@ class Broker:
     async def queues(self, prefix: str, *, after: str, queues_max: int) -> Page:
         return await self._listing.queues(prefix, after=after, queues_max=queues_max)
 
-    def mastered_queues(self, prefix: str) -> list[QueueInfo]:
-        """The queues whose master serves on this node."""
-        return self._listing.mastered_queues(prefix)
+    def own_queues(self, prefix: str) -> list[QueueInfo]:
+        """The queues whose master serves on this node, and its quarantined replicas."""
+        return self._listing.own_queues(prefix)
 
     async def status(self, *, with_resources: bool) -> ClusterStatus:
         return await self._listing.status(with_resources=with_resources)

@@ -7,11 +7,16 @@ watch. A node that has committed a change itself waits until its own watch has s
 Invariant: a waiter is woken only after the replicas of this node match the records that it will
 see (`follow` reconciles first). So "the queue is in the catalogue" implies "its replica is open
 here, if there is one".
+
+A record that can't be read stops nothing but its queue. It is logged once, and `unreadable` has
+it until it is written anew or deleted. If this node knew the queue before, the last good record
+counts on: its replica serves as long as no view has to be changed by way of that record.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from ringmq_base.notifier import Notifier
@@ -24,8 +29,17 @@ from ringmq_gm.registry.base import (
     Removed,
     Reset,
 )
-from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.model.records import QUEUES, QueueRecord, queue_key
+from ringmq_node.model.reasons import BrokerError, Reason, quarantined
+from ringmq_node.model.records import (
+    QUEUES,
+    QueueRecord,
+    RecordError,
+    decode_entry,
+    name_of_key,
+    queue_key,
+)
+
+logger = logging.getLogger(__name__)
 
 # How far this node's watch may be behind the registry before a caller is refused.
 WATCH_LAG_S_MAX = 5.0
@@ -38,6 +52,8 @@ class QueueCatalogue:
 
     def __init__(self, registry: Registry) -> None:
         self.records: dict[str, QueueRecord] = {}
+        # Why a queue's record can't be read, by the queue's name.
+        self.unreadable: dict[str, str] = {}
         # Set once the registry has said which queues there are, and once this node's replicas
         # of them have been opened.
         self.answered = asyncio.Event()
@@ -63,9 +79,11 @@ class QueueCatalogue:
     def _learn_change(self, change: Change) -> None:
         match change:
             case Reset(snapshot):
-                self.records.clear()
-                self._names.clear()
-                self._revisions.clear()
+                present = {entry.key for entry in snapshot.entries}
+                for key in [key for key in self._names if key not in present]:
+                    self._forget(key)
+                for name in [name for name in self.unreadable if queue_key(name) not in present]:
+                    del self.unreadable[name]
                 for entry in snapshot.entries:
                     self._learn(entry)
                 self._shown = max(self._shown, snapshot.revision)
@@ -77,13 +95,24 @@ class QueueCatalogue:
                 self._shown = max(self._shown, revision)
 
     def _learn(self, entry: KeyValue) -> None:
-        self._forget(entry.key)
-        record = QueueRecord.decode(entry.value)
+        name = name_of_key(entry.key)
+        try:
+            record = decode_entry(entry.key, entry.value)
+        except RecordError as error:
+            if self.unreadable.get(name) != str(error):
+                logger.error("queue %s: quarantined: %s", name, error)
+            self.unreadable[name] = str(error)
+            if name in self._revisions:
+                self._revisions[name] = entry.revision
+            return
+        if self.unreadable.pop(name, None) is not None:
+            logger.info("queue %s: its record can be read again", name)
         self.records[record.name] = record
         self._names[entry.key] = record.name
         self._revisions[record.name] = entry.revision
 
     def _forget(self, key: str) -> None:
+        self.unreadable.pop(name_of_key(key), None)
         name = self._names.pop(key, None)
         if name is not None:
             del self.records[name], self._revisions[name]
@@ -93,9 +122,18 @@ class QueueCatalogue:
     def record_of(self, name: str) -> QueueRecord:
         """Raises `BrokerError` if the catalogue has no such queue; see `ensure_known`."""
         record = self.records.get(name)
+        if self._is_unknown(name):
+            raise quarantined(name, self.unreadable[name])
         if record is None:
             raise BrokerError(Reason.QUEUE_NOT_FOUND, f"there is no queue {name!r}", queue=name)
         return record
+
+    def record_if_readable(self, name: str) -> QueueRecord | None:
+        """None if the queue's record can't be read. Raises `BrokerError` if there is no queue."""
+        return None if self._is_unknown(name) else self.record_of(name)
+
+    def _is_unknown(self, name: str) -> bool:
+        return name in self.unreadable and name not in self.records
 
     async def ensure_known(self, name: str) -> None:
         """Returns once the catalogue has a queue that was declared before, through any node.
@@ -104,7 +142,7 @@ class QueueCatalogue:
         through another node must not be told that it doesn't exist. Raises `BrokerError` if the
         registry doesn't answer, or the watch stays behind it.
         """
-        if name in self.records:
+        if name in self.records or name in self.unreadable:
             return
         try:
             exists = await self._registry.get(queue_key(name)) is not None
@@ -120,8 +158,8 @@ class QueueCatalogue:
     # --- waiting for the watch; the caller has the deadline ---
 
     async def wait_present(self, name: str) -> None:
-        """Returns when a queue of this name is in the catalogue."""
-        while name not in self.records:
+        """Returns when a queue of this name is in the catalogue, or its record can't be read."""
+        while name not in self.records and name not in self.unreadable:
             await self._changed.wait()
 
     async def wait_shown(self, revision: int) -> None:

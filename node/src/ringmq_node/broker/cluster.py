@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from ringmq_gm import Group, MemberId
-from ringmq_gm.nodes import NODES, NodeRecord
+from ringmq_gm.nodes import NODES, NodeRecord, NodeRecordError
 from ringmq_gm.registry.base import Registry
 from ringmq_node.broker.placement import Fleet, FleetNode, NodeStanding
 from ringmq_node.model.info import NodeCondition, NodeInfo
@@ -57,11 +57,17 @@ class Cluster:
         """The nodes that are up, read from the registry instead of the watch.
 
         A node that has just said it is ready must not be left out of the next ring that is made.
-        Raises `RegistryError`.
+        One whose record can't be read is left out. Raises `RegistryError`.
         """
         entries = (await self._registry.list(NODES)).entries
-        names = [(entry.key.removeprefix(NODES), entry.value) for entry in entries]
-        return [NodeRecord.decode(name, value).member_id for name, value in sorted(names)]
+        members: list[MemberId] = []
+        for entry in sorted(entries, key=lambda entry: entry.key):
+            try:
+                record = NodeRecord.decode(entry.key.removeprefix(NODES), entry.value)
+            except NodeRecordError:
+                continue  # The watch has logged it.
+            members.append(record.member_id)
+        return members
 
     def fleet(self, belonging: Mapping[str, NodeStanding], now: float) -> Fleet:
         """The nodes for placement, as this node has heard; `now` is on the event loop's clock."""
@@ -95,9 +101,10 @@ class Cluster:
         return self._group.role_counts()
 
     def nodes(self, named: Iterable[str]) -> list[NodeInfo]:
-        """The nodes that are up, and those in `named` that are down; sorted by name."""
+        """The nodes that are up, and those that are down or can't be read."""
         masters, mirrors = self.count_roles()
         up = self._group.nodes()
+        unreadable = self._group.unreadable_nodes()
         infos = [
             NodeInfo(
                 node=name,
@@ -107,16 +114,18 @@ class Cluster:
                 version=str(record.extra.get("version", "")),
                 masters=masters[name],
                 mirrors=mirrors[name],
+                quarantine=unreadable.get(name, ""),
             )
             for name, record in up.items()
         ]
         infos += [
             NodeInfo(
                 node=name,
-                condition=NodeCondition.DOWN,
+                condition=(NodeCondition.QUARANTINED if name in unreadable else NodeCondition.DOWN),
                 masters=masters[name],
                 mirrors=mirrors[name],
+                quarantine=unreadable.get(name, ""),
             )
-            for name in set(named) - set(up)
+            for name in {*named, *unreadable} - set(up)
         ]
         return sorted(infos, key=lambda info: info.node)

@@ -19,8 +19,15 @@ from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.placement import place
 from ringmq_node.broker.transient import TransientQueues
-from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.model.records import QueueMode, QueueRecord, new_queue_id, queue_key
+from ringmq_node.model.reasons import BrokerError, Reason, quarantined
+from ringmq_node.model.records import (
+    QueueMode,
+    QueueRecord,
+    RecordError,
+    decode_entry,
+    new_queue_id,
+    queue_key,
+)
 
 # A commit that loses a race, or whose outcome is unknown, is tried again so often.
 COMMIT_TRIES = 5
@@ -52,7 +59,7 @@ class Declaring:
             try:
                 entry = await self._registry.get(queue_key(name))
                 if entry is not None:
-                    existing = QueueRecord.decode(entry.value)
+                    existing = decode_entry(entry.key, entry.value)
                     if not existing.durable and await self._transient.delete_if_gone(existing):
                         continue
                     check_equivalent(existing, self._settings.wanted_of(existing), arguments)
@@ -63,6 +70,8 @@ class Declaring:
                     [Guard(record.key, 0)],
                     [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())],
                 )
+            except RecordError as error:
+                raise quarantined(name, str(error)) from error
             except RegistryUnavailableError as error:
                 raise registry_away() from error
             except CommitUnknownError:
@@ -109,7 +118,7 @@ class Declaring:
         for _ in range(COMMIT_TRIES):
             try:
                 entry = await self._registry.get(record.key)
-                existing = None if entry is None else QueueRecord.decode(entry.value)
+                existing = None if entry is None else decode_entry(entry.key, entry.value)
                 if entry is None or existing is None or existing.id != record.id:
                     raise BrokerError(
                         Reason.QUEUE_NOT_FOUND, f"queue {name!r} was deleted", queue=name
@@ -122,6 +131,8 @@ class Declaring:
                     revision = await self._registry.commit(
                         [Guard(entry.key, entry.revision)], [Put(entry.key, changed.encode())]
                     )
+            except RecordError as error:
+                raise quarantined(name, str(error)) from error
             except RegistryUnavailableError as error:
                 raise registry_away() from error
             except CommitUnknownError:

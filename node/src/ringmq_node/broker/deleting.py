@@ -11,11 +11,16 @@ hold when the registry's commit takes effect, so for a conditional delete:
   then may the queue go on. The caller need not wait for that.
 
 If the deletion fails for sure the queue goes on. If it succeeds the mastership ends with it.
+
+A queue whose record can't be read is deleted by force alone. Nobody may know its id then, and the
+view of its ring is left over. As long as every record can be read, a view that no record names is
+of no queue, because record and view are made and deleted by one commit each. It is removed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from ringmq_gm import View, ViewError, ring_key
@@ -23,16 +28,27 @@ from ringmq_gm.registry.base import (
     CommitUnknownError,
     Delete,
     Guard,
+    KeyValue,
     Registry,
+    RegistryError,
     RegistryUnavailableError,
 )
+from ringmq_gm.registry_views import RINGS
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.declaring import COMMIT_TRIES
 from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.model.records import QueueRecord
+from ringmq_node.model.records import (
+    QUEUES,
+    QueueRecord,
+    RecordError,
+    decode_entry,
+    queue_key,
+)
 from ringmq_node.replica.hosting import Spawn
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.replica import Replica
+
+logger = logging.getLogger(__name__)
 
 RETRY_S = 0.1
 
@@ -57,16 +73,22 @@ class Deleting:
 
     async def delete(self, name: str) -> None:
         """Removes the record and the ring; every node closes its replica on hearing of it."""
-        record = self._catalogue.record_of(name)
+        record = self._catalogue.record_if_readable(name)
         for _ in range(COMMIT_TRIES):
             try:
-                entry = await self._registry.get(record.key)
-                if entry is None or QueueRecord.decode(entry.value).id != record.id:
+                entry = await self._registry.get(queue_key(name))
+                found = None if entry is None else _readable(entry)
+                if record is not None and (
+                    entry is None or (found is not None and found.id != record.id)
+                ):
                     await self._catalogue.wait_gone(record)
                     return
+                if entry is None:
+                    return
+                known = record or found
+                ring = [] if known is None else [Delete(ring_key(known.id))]
                 revision = await self._registry.commit(
-                    [Guard(record.key, entry.revision)],
-                    [Delete(record.key), Delete(ring_key(record.id))],
+                    [Guard(entry.key, entry.revision)], [Delete(entry.key), *ring]
                 )
             except RegistryUnavailableError as error:
                 raise registry_away() from error
@@ -79,8 +101,29 @@ class Deleting:
             if revision is not None:
                 # Waiting until the name is gone would not do: it may be declared again at once.
                 await self._catalogue.wait_shown(revision)
+                if known is None:
+                    await self._remove_unnamed_rings()
                 return
         raise registry_away()
+
+    async def _remove_unnamed_rings(self) -> None:
+        """Removes the views of rings that no queue's record names; see the module."""
+        try:
+            # In this order: a queue that is declared in between has its record in the second list.
+            rings = (await self._registry.list(RINGS)).entries
+            records = [_readable(entry) for entry in (await self._registry.list(QUEUES)).entries]
+            named = {ring_key(record.id) for record in records if record is not None}
+            if None in records:
+                return
+            for ring in rings:
+                if ring.key not in named:
+                    await self._registry.commit(
+                        [Guard(ring.key, ring.revision)], [Delete(ring.key)]
+                    )
+                    logger.info("registry key %r, of no queue, was removed", ring.key)
+        except RegistryError as error:
+            # The queue is deleted. A view that stays harms nobody.
+            logger.warning("views of rings without a queue may be left over: %s", error)
 
     async def delete_if(self, replica: Replica, check: Callable[[], None]) -> None:
         """Deletes the queue, whose master is here, unless `check` raises.
@@ -121,7 +164,7 @@ class Deleting:
             try:
                 ring = await registry.get(ring_key(record.id))
                 entry = await registry.get(record.key)
-                if entry is None or QueueRecord.decode(entry.value).id != record.id:
+                if entry is None or decode_entry(entry.key, entry.value).id != record.id:
                     await self._catalogue.wait_gone(record)
                     return
                 view = None if ring is None else View.decode(ring.value)
@@ -138,7 +181,7 @@ class Deleting:
                     if revision is not None:
                         await self._catalogue.wait_shown(revision)
                         return
-            except ViewError as error:
+            except (RecordError, ViewError) as error:
                 raise _not_master(record) from error
             except RegistryUnavailableError as error:
                 # After an unknown outcome "unavailable" proves nothing: the first commit may have
@@ -148,6 +191,13 @@ class Deleting:
             except CommitUnknownError:
                 unknown = True
             await asyncio.sleep(RETRY_S)
+
+
+def _readable(entry: KeyValue) -> QueueRecord | None:
+    try:
+        return decode_entry(entry.key, entry.value)
+    except RecordError:
+        return None
 
 
 def _not_master(record: QueueRecord) -> BrokerError:

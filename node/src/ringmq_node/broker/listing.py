@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -22,6 +23,7 @@ from ringmq_node.model.info import (
     StoreNumbers,
 )
 from ringmq_node.model.reasons import BrokerError
+from ringmq_node.model.records import QueueMode, QueueRecord
 from ringmq_node.model.settings import LIST_MAX
 from ringmq_node.replica.description import losses_of, queue_info
 from ringmq_node.replica.hosting import Hosting
@@ -69,13 +71,33 @@ class Listing:
 
     # --- queues ---
 
-    def mastered_queues(self, prefix: str) -> list[QueueInfo]:
-        """The queues whose master serves here."""
-        return [
+    def own_queues(self, prefix: str) -> list[QueueInfo]:
+        """The queues whose master serves here, and those whose replica here is quarantined."""
+        mastered = [
             queue_info(replica)
             for replica in self._hosting.replicas.values()
             if replica.mastership is not None and replica.record.name.startswith(prefix)
         ]
+        me = self._cluster.me.node
+        failed = [
+            replace(self._without_master(record), quarantine=f"node {me}: {reason}")
+            for record, reason in self._hosting.failed.values()
+            if record.name.startswith(prefix)
+        ]
+        return mastered + failed
+
+    def with_quarantine(self, info: QueueInfo, others: Sequence[str] = ()) -> QueueInfo:
+        """`info`, and what an operator has to put right: what this node knows, and `others`."""
+        known = [
+            self._catalogue.unreadable.get(info.queue),
+            self._group.unreadable_views().get(info.id),
+            info.quarantine,
+            *others,
+        ]
+        reasons = "; ".join(dict.fromkeys(reason for reason in known if reason))
+        is_down = info.condition is QueueCondition.DOWN
+        condition = QueueCondition.QUARANTINED if is_down and reasons else info.condition
+        return replace(info, quarantine=reasons, condition=condition)
 
     async def queues(self, prefix: str, *, after: str, queues_max: int) -> Page:
         """Queues whose names begin with `prefix` and come after `after`; 0: the largest page.
@@ -84,21 +106,33 @@ class Listing:
         doesn't answer is described from the registry's record and view.
         """
         count = min(queues_max or LIST_MAX, LIST_MAX)
-        records = self._catalogue.records
-        names = sorted(name for name in records if name.startswith(prefix) and name > after)
+        records, unreadable = self._catalogue.records, self._catalogue.unreadable
+        every = {**records, **unreadable}
+        names = sorted(name for name in every if name.startswith(prefix) and name > after)
         page = names[:count]
-        known = await self._ask_masters(prefix)
-        # Queues may have been deleted while the masters were asked.
-        there = [name for name in page if name in known or name in records]
-        queues = tuple(known.get(name) or self._without_master(name) for name in there)
-        return Page(queues, page[-1] if len(names) > count else "")
+        known, failed = await self._ask_nodes(prefix)
+        queues: list[QueueInfo] = []
+        for name in page:
+            info = known.get(name)
+            if info is None and name in records:
+                info = self._without_master(records[name])
+            elif info is None and name in unreadable:
+                info = _unreadable(name)
+            # Otherwise it was deleted while the nodes were asked.
+            if info is not None:
+                queues.append(self.with_quarantine(info, failed.get(name, ())))
+        return Page(tuple(queues), page[-1] if len(names) > count else "")
 
-    async def _ask_masters(self, prefix: str) -> dict[str, QueueInfo]:
+    async def _ask_nodes(
+        self, prefix: str
+    ) -> tuple[dict[str, QueueInfo], Mapping[str, Sequence[str]]]:
+        """What the masters say of their queues; and where and why replicas are quarantined."""
+
         async def ask(node: NodeInfo) -> list[QueueInfo]:
             if node.node == self._cluster.me.node:
-                return self.mastered_queues(prefix)
+                return self.own_queues(prefix)
             try:
-                return await self._peers.mastered_queues(
+                return await self._peers.own_queues(
                     node.address, prefix, deadline_s=LIST_DEADLINE_S
                 )
             except BrokerError:
@@ -106,15 +140,21 @@ class Listing:
                 return []
 
         answers = await asyncio.gather(*(ask(node) for node in self.nodes() if node.address))
-        return {info.queue: info for infos in answers for info in infos}
+        known: dict[str, QueueInfo] = {}
+        failed: dict[str, list[str]] = {}
+        for info in (info for infos in answers for info in infos):
+            if info.condition is QueueCondition.DOWN:
+                failed.setdefault(info.queue, []).append(info.quarantine)
+            else:
+                known[info.queue] = info
+        return known, failed
 
-    def _without_master(self, name: str) -> QueueInfo:
-        record = self._catalogue.records[name]
+    def _without_master(self, record: QueueRecord) -> QueueInfo:
         wanted = self._settings.wanted_of(record)
         view = self._group.view(record.id)
         members = () if view is None else view.members
         return QueueInfo(
-            queue=name,
+            queue=record.name,
             id=record.id,
             replicas_wanted=wanted.replicas,
             min_insync=wanted.min_insync if view is None else view.min_insync,
@@ -143,7 +183,7 @@ class Listing:
             cluster_id=self._cluster.id,
             node=self._cluster.me.node,
             nodes=tuple(nodes),
-            queues=len(self._catalogue.records),
+            queues=len({**self._catalogue.records, **self._catalogue.unreadable}),
             registry_available=self._cluster.registry_available,
         )
 
@@ -175,6 +215,19 @@ class Listing:
             store_failure="" if failure is None else str(failure),
             store=store_numbers(self._store),
         )
+
+
+def _unreadable(name: str) -> QueueInfo:
+    """A queue of which only the name is known."""
+    return QueueInfo(
+        queue=name,
+        id="",
+        replicas_wanted=0,
+        min_insync=0,
+        mode=QueueMode.DEFAULT,
+        durable=True,
+        condition=QueueCondition.DOWN,
+    )
 
 
 def store_numbers(store: Store) -> StoreNumbers:

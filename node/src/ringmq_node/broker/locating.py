@@ -10,7 +10,7 @@ from ringmq_gm import Group, MemberId, View
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.gate import NodeGate
-from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.reasons import BrokerError, Reason, quarantined
 from ringmq_node.model.records import check_queue_name
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.mastership import Mastership
@@ -58,6 +58,9 @@ class Locator:
             )
             if view is not None
         ]
+        unreadable = self._group.unreadable_views().get(record.id)
+        if not known and unreadable is not None:
+            raise quarantined(queue, unreadable)
         if not known:
             raise BrokerError(Reason.NO_MASTER, f"queue {queue!r} has no ring yet", queue=queue)
         return max(known, key=lambda view: view.epoch)

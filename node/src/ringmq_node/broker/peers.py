@@ -95,10 +95,8 @@ class Peers(Protocol):
         """The replica on that very node."""
         ...
 
-    async def mastered_queues(
-        self, address: str, prefix: str, *, deadline_s: float
-    ) -> list[QueueInfo]:
-        """The queues whose master is on that node."""
+    async def own_queues(self, address: str, prefix: str, *, deadline_s: float) -> list[QueueInfo]:
+        """The queues whose master is on that node, and its quarantined replicas."""
         ...
 
     async def resources(self, address: str, *, deadline_s: float) -> NodeResources: ...

@@ -31,7 +31,7 @@ from ringmq_node.broker.reconciler import (
     SetMinInsync,
     StepEnded,
 )
-from ringmq_node.model.records import QueueRecord
+from ringmq_node.model.records import RecordError, decode_entry
 from ringmq_node.replica.hosting import Hosting, Spawn
 from ringmq_node.replica.interleaver import Interleaver
 
@@ -212,13 +212,15 @@ class Reconciling:
         """Whether the record was changed. Guarded with what the step was judged by."""
         record, view = step.facts.record, step.facts.view
         entry = await self._registry.get(record.key)
-        if entry is None or QueueRecord.decode(entry.value) != record:
+        if entry is None:
             return False
         ring = await self._registry.get(ring_key(record.id))
         try:
+            if decode_entry(entry.key, entry.value) != record:
+                return False
             if ring is None or View.decode(ring.value).epoch != view.epoch:
                 return False
-        except ViewError:
+        except (RecordError, ViewError):
             return False
         changed = record.with_replicas(step.nodes, step.leaving)
         revision = await self._registry.commit(

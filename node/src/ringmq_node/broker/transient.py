@@ -24,9 +24,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ringmq_gm import Group, Role, View, ring_key
+from ringmq_gm import Group, Role, View, ViewError, ring_key
 from ringmq_gm.registry.base import Delete, Guard, Registry, RegistryError
-from ringmq_node.model.records import QueueRecord
+from ringmq_node.model.records import QueueRecord, RecordError, decode_entry
 from ringmq_node.replica.hosting import Hosting
 
 logger = logging.getLogger(__name__)
@@ -77,10 +77,15 @@ class TransientQueues:
             return False
         ring = await self._registry.get(ring_key(record.id))
         entry = await self._registry.get(record.key)
-        if ring is None or entry is None or QueueRecord.decode(entry.value).id != record.id:
+        if ring is None or entry is None:
             return False
-        # The view that this node knew may be old: a member may have joined and synchronised since.
-        view = View.decode(ring.value)
+        try:
+            if decode_entry(entry.key, entry.value).id != record.id:
+                return False
+            # The view that this node knew may be old: a member may have joined and synchronised.
+            view = View.decode(ring.value)
+        except (RecordError, ViewError):
+            return False  # Quarantined: an operator decides.
         if not is_gone(view, self._group.known_incarnation):
             return False
         revision = await self._registry.commit(

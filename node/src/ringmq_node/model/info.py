@@ -22,6 +22,8 @@ class QueueCondition(Enum):
     MINORITY = auto()
     # No replica serves as master.
     DOWN = auto()
+    # The same, and not before an operator acts: `QueueInfo.quarantine` says why.
+    QUARANTINED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,9 @@ class QueueInfo:
     losses: tuple[LossInfo, ...] = ()
     # Looked at only when asked for: it costs a look at every index entry in memory.
     storage: QueueStorage | None = None
+    # What an operator has to put right: a record in the registry that can't be read, replicas that
+    # have failed. The queue may be served all the same. Empty: nothing.
+    quarantine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +188,8 @@ class NodeCondition(Enum):
 
     RUNNING = auto()
     DOWN = auto()
+    # Its record in the registry can't be read, so nobody knows whether it is up.
+    QUARANTINED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,8 @@ class NodeInfo:
     mirrors: int = 0
     # None: not asked for, or the node did not answer in time.
     resources: NodeResources | None = None
+    # Why its record in the registry can't be read; empty if it can.
+    quarantine: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class Reason(Enum):
     REGISTRY_UNAVAILABLE = auto()
     TIMEOUT = auto()
     REPAIRING = auto()
+    QUARANTINED = auto()
     # The node's limits: an operator has to act.
     DISK_FULL = auto()
     STORE_FAILED = auto()
@@ -55,6 +56,8 @@ RETRY_AFTER_MS: dict[Reason, int] = {
     Reason.REGISTRY_UNAVAILABLE: 500,
     Reason.SEQUENCE_GAP: 0,
     Reason.REPAIRING: 500,
+    # Another replica may take over, or an operator put the record right.
+    Reason.QUARANTINED: 500,
 }
 
 
@@ -74,6 +77,11 @@ class BrokerError(Exception):
     @property
     def retry_after_ms(self) -> int:
         return RETRY_AFTER_MS.get(self.reason, 0)
+
+
+def quarantined(queue: str, why: str) -> BrokerError:
+    """The refusal of a call that meets a record or a replica that has failed."""
+    return BrokerError(Reason.QUARANTINED, f"queue {queue!r} is quarantined: {why}", queue=queue)
 
 
 def bad_request(message: str, *, field: str) -> BrokerError:

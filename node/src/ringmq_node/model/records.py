@@ -19,14 +19,18 @@ import unicodedata
 import uuid
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Self
-from urllib.parse import quote
+from typing import Self, TypeVar
+from urllib.parse import quote, unquote
 
 from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
 from ringmq_node.model.reasons import bad_request
 
 QUEUES = "queues/"
 REPLICAS_MAX = 7
+
+
+class RecordError(ValueError):
+    """These bytes are not the record of a queue."""
 
 
 class QueueMode(Enum):
@@ -91,19 +95,53 @@ class QueueRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        value = json.loads(data)
-        locator = value["master_locator"]
-        return cls(
-            value["name"],
-            value["id"],
-            tuple(value["nodes"]),
-            value["min_insync"],
-            QueueMode(value["mode"]),
-            value["durable"],
-            value["replicas"],
-            None if locator is None else MasterLocator(locator),
-            tuple(value["leaving"]),
-        )
+        """Raises `RecordError`: whatever can write to the registry can write this."""
+        try:
+            value = json.loads(data)
+            locator = value["master_locator"]
+            record = cls(
+                _checked(value["name"], str),
+                _checked(value["id"], str),
+                tuple(_checked(node, str) for node in _checked(value["nodes"], list)),
+                _checked(value["min_insync"], int),
+                QueueMode(value["mode"]),
+                _checked(value["durable"], bool),
+                _checked(value["replicas"], int),
+                None if locator is None else MasterLocator(locator),
+                tuple(_checked(node, str) for node in _checked(value["leaving"], list)),
+            )
+            # As folder, frame and key: every node would stumble over it later.
+            if not 1 <= len(record.id.encode()) <= QUEUE_NAME_BYTES_MAX:
+                raise RecordError(f"id {record.id!r}")
+            return record
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RecordError(f"not a queue's record: {error!r} in {data[:80]!r}") from error
+
+
+T = TypeVar("T")
+
+
+def _checked(value: object, kind: type[T]) -> T:
+    # Not `isinstance`: for Python a bool is an int.
+    if type(value) is not kind:
+        raise RecordError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
+def decode_entry(key: str, value: bytes) -> QueueRecord:
+    """The record at `key` of the registry. Raises `RecordError`, also for one of another name."""
+    try:
+        record = QueueRecord.decode(value)
+    except RecordError as error:
+        raise RecordError(f"registry key {key!r}: {error}") from error
+    if record.key != key:
+        raise RecordError(f"registry key {key!r}: the record is of queue {record.name!r}")
+    return record
+
+
+def name_of_key(key: str) -> str:
+    """The name of the queue whose record belongs at `key`."""
+    return unquote(key.removeprefix(QUEUES), errors="replace")
 
 
 def queue_key(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ringmq_gm import Ring, View
 from ringmq_node.model.info import LossInfo, MemberInfo, QueueInfo, ReplicaInfo
 from ringmq_node.model.records import QueueMode
@@ -12,7 +14,7 @@ def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
     """The queue as this replica sees it; depths and consumers only if it is the master."""
     state, record = replica.store.state, replica.record
     marks = replica.ring.marks()
-    counts: dict[str, int] = {}
+    counts: dict[str, Any] = {}
     mastership = replica.mastership
     if mastership is not None:
         queue = mastership.queue

@@ -3,6 +3,10 @@
 Level-triggered: `reconcile` gets every queue record of the registry, compares them with the open
 replicas, and makes these match. So a record that changed twice while the watch was away, or a
 restart half way, needs no case of its own.
+
+A replica whose ring has failed, or that can't be opened, is quarantined: it is closed, its files
+stay as they are, and the node's other replicas go on. `failed` says which and why, until the node
+is started again or the queue is deleted.
 """
 
 from __future__ import annotations
@@ -14,12 +18,13 @@ from typing import Any
 
 from ringmq_gm import Group, LogEnd, Role
 from ringmq_node.model.policies import Wanted
-from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.reasons import BrokerError, Reason, quarantined
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.replica.fetching import Sources
 from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.replica.replica import Replica
 from ringmq_node.storage import QueueStore, Store, StoreError
+from ringmq_node.storage.errors import UnsupportedFormatError
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +52,8 @@ class Hosting:
         after which nothing may be promised any more.
         """
         self.replicas: dict[str, Replica] = {}
+        # Why a replica is quarantined here, with its queue's record, by queue id.
+        self.failed: dict[str, tuple[QueueRecord, str]] = {}
         self.sources = sources
         self._store = store
         self._group = group
@@ -73,6 +80,23 @@ class Hosting:
         except StoreError as error:
             self._store_failed(error)
 
+    def replica_failed(self, replica: Replica, reason: str) -> None:
+        record = replica.record
+        if self.replicas.get(record.id) is replica:
+            del self.replicas[record.id]
+            self._store.abandon(replica.store)
+            self._quarantine(record, reason)
+
+    def _quarantine(self, record: QueueRecord, reason: str) -> None:
+        self.failed[record.id] = (record, reason)
+        logger.error(
+            "queue %s is %r: quarantined on this node until it is started again or the queue is "
+            "deleted: %s",
+            record.name,
+            record.id,
+            reason,
+        )
+
     async def sync_store(self) -> None:
         await self._store.sync()
 
@@ -89,12 +113,18 @@ class Hosting:
         wanted = {record.id: record for record in records.values() if me in record.nodes}
         for queue_id in [each for each in self.replicas if each not in wanted]:
             await self._close(queue_id)
+        for queue_id in [each for each in self.failed if each not in wanted]:
+            await self._remove_failed(queue_id)
         for queue_id, replica in self.replicas.items():
             if replica.record != wanted[queue_id]:
                 replica.update(wanted[queue_id])
                 self._configure(replica)
                 self.on_changed(queue_id)
-        missing = [each for queue_id, each in wanted.items() if queue_id not in self.replicas]
+        missing = [
+            each
+            for queue_id, each in wanted.items()
+            if queue_id not in self.replicas and queue_id not in self.failed
+        ]
         if missing:
             await self._open_all(missing)
 
@@ -105,7 +135,12 @@ class Hosting:
             # The store may have failed, or the node begun to stop, since the last piece.
             if self._closed or not self._opens:
                 return
-            self._open(record)
+            try:
+                self._open(record)
+            except Exception as error:
+                # One queue's files, or a bug that they meet: no reason to serve no other queue.
+                logger.exception("queue %s can't be opened", record.name)
+                self._quarantine(record, f"it can't be opened: {error!r}")
             await interleaver.step()
         interleaver.end()
 
@@ -117,6 +152,9 @@ class Hosting:
                 label=record.name,
                 partial=not self._disk_is_trusted,
             )
+        except UnsupportedFormatError as error:
+            self._quarantine(record, str(error))
+            return
         except StoreError as error:
             self._store_failed(error)
             return
@@ -167,6 +205,16 @@ class Hosting:
             self._store_failed(error)
         logger.info("queue %s: the replica is deleted", replica.record.name)
 
+    async def _remove_failed(self, queue_id: str) -> None:
+        record, _ = self.failed.pop(queue_id)
+        await self._group.close_ring(queue_id)
+        try:
+            if queue_id in self._store.queue_names():
+                self._store.delete_queue(queue_id)
+        except StoreError as error:
+            self._store_failed(error)
+        logger.info("queue %s: deleted", record.name)
+
     def drop_leftovers(self, records: Iterable[QueueRecord]) -> None:
         """Deletes the data of queues that were deleted, or whose replica went to another node,
         while this node was away."""
@@ -194,13 +242,21 @@ class Hosting:
         """The store has more of this queue on disk."""
         replica = self.replicas.get(queue.queue)
         if replica is not None:
-            replica.durable()
+            try:
+                replica.durable()
+            except Exception as error:
+                # Called by the loop: nobody else would end the replica, and its ring would wait.
+                replica.ring.fail(error)
 
     # --- looking up ---
 
     def replica_of(self, record: QueueRecord) -> Replica:
         """Raises `BrokerError` while the queue isn't open here."""
         replica = self.replicas.get(record.id)
+        if replica is None and record.id in self.failed:
+            raise quarantined(
+                record.name, f"on node {self._group.me.node!r}: {self.failed[record.id][1]}"
+            )
         if replica is None:
             raise BrokerError(
                 Reason.NO_MASTER,

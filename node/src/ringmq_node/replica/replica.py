@@ -57,6 +57,10 @@ class ReplicaHost(Protocol):
         """The store can't be trusted any more; the node leaves its rings."""
         ...
 
+    def replica_failed(self, replica: Replica, reason: str) -> None:
+        """This replica can't be trusted any more; the node goes on without it."""
+        ...
+
     def mark_whole(self, store: QueueStore) -> None:
         """The ring counts this replica as synchronised."""
         ...
@@ -165,7 +169,7 @@ class Replica:
             # and sessions keep their unconfirmed publishes.
             if not self._was_master:
                 self._was_master = True
-                self._host.spawn(self._take_over(view.epoch), f"take over {self.record.name}")
+                self.spawn(self._take_over(view.epoch), f"take over {self.record.name}")
         else:
             self._was_master = False
             self._end_mastership(Reason.NOT_MASTER)
@@ -185,10 +189,15 @@ class Replica:
         self._stop_joining()
         self._watermarks = (0, 0)
         self._joining = Joining(self.store, number, apply=self.apply, sync=self._host.sync_store)
-        self._host.spawn(self._catch_up(self._joining), f"catch up {self.record.name}")
+        self.spawn(self._catch_up(self._joining), f"catch up {self.record.name}")
 
     def ring_deleted(self) -> None:
         self.close(Reason.QUEUE_NOT_FOUND)
+
+    def ring_failed(self, failure: RingFailedError) -> None:
+        # First: whatever is wrong with this replica may keep it from closing in good order.
+        self._host.replica_failed(self, str(failure))
+        self.close(Reason.NOT_MASTER)
 
     # --- being master ---
 
@@ -316,7 +325,16 @@ class Replica:
         return self.record.name
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return self._host.spawn(work, name)
+        return self._host.spawn(self._guarded(work), name)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """A failure of `work` ends this replica. Unguarded it would end the node."""
+        try:
+            await work
+        except StoreError as error:
+            self._host.store_failed(error)
+        except Exception as error:
+            self.ring.fail(error)
 
     def store_failed(self, error: StoreError) -> None:
         self._host.store_failed(error)

@@ -35,6 +35,7 @@ from ringmq_node.storage.errors import (
     StoreFailedError,
     failure_of,
 )
+from ringmq_node.storage.idle import IdleQueues
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.memory import QueueMemory
 from ringmq_node.storage.messages import MessageStore
@@ -111,11 +112,11 @@ class Store:
         self._deletions = Deletions(disk, self._tasks_of, self._background.remove_folder)
         self._marks = PartialMarks(disk, fail=self.fail, done=self.threads_done)
         self._memory = QueueMemory(self)
-        # Queues with an append lately, and the tick in which the last one was.
-        self._active: dict[QueueStore, int] = {}
+        self._idle = IdleQueues(ticks_max=limits.idle_ticks_max)
         # Transient queues with appends that `on_durable` was not told of yet.
         self._transient_appended: dict[QueueStore, None] = {}
-        self._ticks = 0
+        # A round under way must not release their bodies: nothing may be written that says so.
+        self._abandoned: set[QueueStore] = set()
         self._closed = False
         self._collect_if_known()
 
@@ -227,6 +228,17 @@ class Store:
         with self._failing():
             await asyncio.to_thread(self.disk.sync_all, self.directory)
 
+    def abandon(self, queue: QueueStore) -> None:
+        """Does nothing more for a queue that has failed. Its files stay, for the next start."""
+        if self._queues.get(queue.queue) is queue:
+            del self._queues[queue.queue]
+            self._abandoned.add(queue)
+            self._forget(queue)
+
+    def _forget(self, queue: QueueStore) -> None:
+        for part in (self._commit, self._background, self._marks, self._idle, self._memory):
+            part.forget(queue)
+
     def delete_queue(self, queue: str) -> None:
         """Removes a queue and all its messages. Blocks for a sync.
 
@@ -242,11 +254,7 @@ class Store:
             if opened is None:
                 self._deletions.remove(folder, (), durable=True)
             else:
-                self._commit.forget(opened)
-                self._background.forget(opened)
-                self._marks.forget(opened)
-                self._active.pop(opened, None)
-                self._memory.forget(opened)
+                self._forget(opened)
                 self._deletions.delete(opened, folder)
         self._collect_if_known()
 
@@ -381,17 +389,7 @@ class Store:
             self.fail(DiskHangsError(text))
             return
         self._loop.call_later(TICK_S, self._tick)
-        self._ticks += 1
-        idle = [
-            queue
-            for queue, tick in self._active.items()
-            if self._ticks - tick > self.limits.idle_ticks_max
-        ]
-        for queue in idle:
-            # Else its journal would never be emptied: a start has to read all of it, and the
-            # bodies of acknowledged messages stay on the disk.
-            del self._active[queue]
-            queue.seal_if_large()
+        self._idle.tick()
         self._memory.keep_budget(self._queues.values())
         self._background.look_for_garbage()
 
@@ -411,7 +409,7 @@ class Store:
                 self._loop.call_soon(self._report_transient)
             self._transient_appended[queue] = None
             return
-        self._active[queue] = self._ticks
+        self._idle.appended(queue)
         self._commit.mark_dirty(queue)
 
     def mark_flushable(self, queue: QueueStore) -> None:
@@ -445,6 +443,8 @@ class Store:
     def round_ended(self, jobs: list[CommitJob]) -> None:
         self.counters.rounds += 1
         for job in jobs:
+            if job.queue in self._abandoned:
+                continue
             if not self.has(job.queue):
                 # Deleted meanwhile. The deletion has released what the queue still referred to,
                 # not the bodies that it had given to this round to release.

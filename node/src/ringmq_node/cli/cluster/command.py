@@ -115,5 +115,8 @@ def status(data: Path | None, target: Target) -> None:
             for each in found.nodes
         ),
     )
+    for each in found.nodes:
+        if each.quarantine:
+            click.echo(f"node {each.node} is quarantined: {each.quarantine}", err=True)
     registry = "available" if found.registry_available else "not available"
     click.echo(f"cluster {found.cluster_id}, {found.queues} queues, registry {registry}")

@@ -28,6 +28,7 @@ def _node_json(info: NodeInfo) -> dict[str, Any]:
         "version": info.version,
         "masters": info.masters,
         "mirrors": info.mirrors,
+        "quarantine": info.quarantine or None,
         "resources": None if info.resources is None else asdict(info.resources),
     }
 

@@ -43,6 +43,7 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
         "losses": [asdict(loss) for loss in info.losses],
         "stable": info.stable,
         "digest": info.digest,
+        "quarantine": info.quarantine or None,
     }
 
 

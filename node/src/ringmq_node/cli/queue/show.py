@@ -45,6 +45,9 @@ def list_queues(prefix: str, target: Target) -> None:
             for info in found
         ),
     )
+    for info in found:
+        if info.quarantine:
+            click.echo(f"queue {info.queue} is quarantined: {info.quarantine}", err=True)
 
 
 @click.command()

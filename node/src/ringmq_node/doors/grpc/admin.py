@@ -51,8 +51,8 @@ class AdminService:
     async def _list_queues(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.ListQueuesRequest, data)
         if caller_of(context).forwarded:
-            # Another node collects a listing, and wants the queues that are mastered here.
-            infos = self._broker.mastered_queues(request.prefix)
+            # Another node collects a listing, and wants what only this one knows.
+            infos = self._broker.own_queues(request.prefix)
             return admin.ListQueuesResponse(
                 queues=[queue_to_wire(info) for info in infos]
             ).SerializeToString()

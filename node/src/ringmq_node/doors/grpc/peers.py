@@ -187,9 +187,7 @@ class GrpcPeers:
         )
         return wire.promoted_from_wire(response)
 
-    async def mastered_queues(
-        self, address: str, prefix: str, *, deadline_s: float
-    ) -> list[QueueInfo]:
+    async def own_queues(self, address: str, prefix: str, *, deadline_s: float) -> list[QueueInfo]:
         response = await self._ask(
             address,
             f"{ADMIN}/ListQueues",

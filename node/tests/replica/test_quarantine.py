@@ -1,0 +1,156 @@
+"""A replica that raises is quarantined. Its node, and every other queue, goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loops import run
+from node.tests.nodes import lone_node
+from waiting import until
+
+import ringmq
+from ringmq_node.node import Node
+from ringmq_node.replica.replica import Replica
+from ringmq_node.storage import QueueStore, Store
+from ringmq_node.storage.errors import UnsupportedFormatError
+
+
+@asynccontextmanager
+async def serving(node: Node) -> AsyncIterator[ringmq.Client]:
+    async with asyncio.timeout(30):
+        await node.start()
+        try:
+            async with ringmq.connect([node.address]) as client:
+                yield client
+        finally:
+            await node.stop()
+
+
+async def is_served(client: ringmq.Client, queue: str) -> None:
+    async with client.publisher(queue) as publisher:
+        await publisher.publish(b"x")
+
+
+async def listed(client: ringmq.Client) -> dict[str, ringmq.QueueInfo]:
+    return {info.queue: info for info in await client.queues()}
+
+
+@pytest.mark.logs("ring '.*' at a#1 has failed")
+@pytest.mark.logs("queue bad is '.*': quarantined on this node")
+@pytest.mark.may_log("has failed: RuntimeError")
+@pytest.mark.parametrize("where", ["the op", "the watermark", "a task", "the round"])
+def test_a_replica_that_raises_ends_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    armed = asyncio.Event()
+
+    def failing(method: Any) -> Any:
+        def replaced(self: Any, *arguments: Any) -> Any:
+            owner = self.record.name if isinstance(self, Replica) else "bad"
+            if armed.is_set() and owner == "bad":
+                raise RuntimeError("a bug")
+            return method(self, *arguments)
+
+        return replaced
+
+    async def main() -> None:
+        async with serving(await lone_node(tmp_path)) as client:
+            await client.declare_queue("bad")
+            await client.declare_queue("good")
+            assert (await listed(client))["bad"].quarantine == ""
+            async with client.publisher("bad") as publisher:
+                await publisher.publish(b"x")
+                armed.set()
+                with suppress(ringmq.RingMQError):
+                    await publisher.publish(b"x", deadline_s=1.0)
+            await is_served(client, "good")
+            found = await listed(client)
+            assert found["bad"].state is ringmq.QueueState.QUARANTINED
+            assert "node a: ring" in found["bad"].quarantine
+            assert found["good"].quarantine == ""
+            with pytest.raises(ringmq.RingMQError, match="quarantined: on node 'a'"):
+                await client.queue("bad", deadline_s=1.0)
+            armed.clear()
+            await client.delete_queue("bad", force=True)
+            await client.declare_queue("bad")
+            await is_served(client, "bad")
+
+    methods = {
+        "the op": "apply",
+        "the watermark": "watermarks",
+        "the round": "durable",
+    }
+    if where == "a task":
+        spawn = Replica.durable
+
+        def spawning(self: Replica) -> None:
+            async def work() -> None:
+                raise RuntimeError("a bug")
+
+            if armed.is_set() and self.record.name == "bad":
+                self.spawn(work(), "a task that raises")
+            spawn(self)
+
+        monkeypatch.setattr(Replica, "durable", spawning)
+    else:
+        name = methods[where]
+        monkeypatch.setattr(Replica, name, failing(getattr(Replica, name)))
+    run(main())
+
+
+@pytest.mark.logs("queue bad is '.*': quarantined on this node")
+@pytest.mark.may_log("queue bad can't be opened")
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("a bug"), UnsupportedFormatError("journal", "journal.jif", 9, 1)],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_queue_that_cannot_be_opened_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    opening = Store.open_queue
+
+    def failing(self: Store, queue: str, **arguments: Any) -> QueueStore:
+        if arguments["label"] == "bad":
+            raise error
+        return opening(self, queue, **arguments)
+
+    async def main() -> None:
+        monkeypatch.setattr(Store, "open_queue", failing)
+        async with serving(await lone_node(tmp_path)) as client:
+            with pytest.raises(ringmq.RingMQError, match="quarantined"):
+                await client.declare_queue("bad", deadline_s=1.0)
+            await client.declare_queue("good")
+            await is_served(client, "good")
+            assert (await listed(client))["bad"].state is ringmq.QueueState.QUARANTINED
+
+    run(main())
+
+
+@pytest.mark.logs("ring '.*' at a#1 has failed")
+@pytest.mark.logs("queue q is '.*': quarantined on this node")
+def test_an_abandoned_queue_is_whole_at_the_next_start(tmp_path: Path) -> None:
+    """Its files stay as they were: every op that was durable is there."""
+
+    async def main() -> None:
+        node = await lone_node(tmp_path)
+        async with serving(node) as client:
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish_batch([bytes(100)] * 10)
+                await publisher.publish_batch([bytes(10_000)] * 10)
+            (replica,) = node.hosting.replicas.values()
+            replica.ring.fail(RuntimeError("a bug"))
+            await until(lambda: not node.hosting.replicas)
+        again = await lone_node(tmp_path)
+        async with serving(again) as client:
+            await until(lambda: len(again.hosting.replicas) == 1)
+            await is_served(client, "q")
+            assert (await client.queue("q")).messages_ready == 21
+
+    run(main())
