@@ -6,7 +6,7 @@ phases. A mistake in the rules of views is made by a member that changes the `Vi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from ringmq_gm.core.cache import CachedOp
 from ringmq_gm.core.chance import Chance
 from ringmq_gm.core.changes import Log, Probing, Purpose, ViewChanger
 from ringmq_gm.core.events import Effect, Event, Propose
-from ringmq_gm.core.frames import EpochFrame, Mark, Pong
+from ringmq_gm.core.frames import EpochFrame, Hello, Mark, Pong
 from ringmq_gm.core.held_ops import HeldOps
 from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.master import Master
@@ -31,7 +31,7 @@ class _OtherPhases(RingMember):
     MirrorPhase: type[Mirror] = Mirror
 
     def _new_master(self, view: View) -> Master:
-        return self.MasterPhase(self.ops, view, self._timing, self._cache_bytes_max)
+        return self.MasterPhase(self.ops, view, self._timing, self._budgets)
 
     def _new_mirror(self, view: View, index: int, *, awaits_start: bool) -> Mirror:
         return self.MirrorPhase(self.ops, view, index, awaits_start=awaits_start)
@@ -167,10 +167,37 @@ class CountsAJoinerTooSoon(_OtherPhases):
         __slots__ = ()
 
         def joiner_to_count(self) -> MemberId | None:
-            for member, mark in zip(self.view.members[1:], self.others or (), strict=False):
-                if not member.synced and mark.complete:
-                    return member.id
-            return None
+            return next((joiner for joiner, _ in self.complete_joiners()), None)
+
+
+class GoesOnBehindAGap(_OtherPhases):
+    """A joiner that was left behind takes the next op that comes, and fetches none before it."""
+
+    class MirrorPhase(Mirror):
+        __slots__ = ()
+
+        def hello_received(self, sender: MemberId, hello: Hello) -> list[Effect]:
+            if self.is_behind(hello):
+                self.ops.last, self.ops.last_epoch = hello.last, hello.last_epoch
+                self.ops.cache.reset(hello.last)
+            return super().hello_received(sender, hello)
+
+
+class CountsOneLeftBehind(_OtherPhases):
+    """A joiner that was left behind may be counted, in a view that confirms nothing."""
+
+    class MasterPhase(Master):
+        __slots__ = ()
+
+        def complete_joiners(self) -> Iterator[tuple[MemberId, Mark]]:
+            return ((j, mark) for j, mark in self.joiners.items() if mark.complete)
+
+        def next_view(self) -> View | None:
+            return super().next_view() if not self.left_behind else self._counting()
+
+        def _counting(self) -> View | None:
+            joiner = self.joiner_to_count()
+            return None if joiner is None else self.view.with_synced(joiner)
 
 
 class CallsOffAProposedHandover(_OtherPhases):

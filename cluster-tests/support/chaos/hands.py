@@ -42,6 +42,7 @@ from faults.vocabulary import (
     SlowDisk,
     SlowNetwork,
     Stall,
+    TakesNothing,
     nodes_of,
 )
 from history.records import History, Nemesis
@@ -165,7 +166,14 @@ class Hands:
                 await self._take_registry_away(for_s, leases_lapse)
             case Promote(_, target):
                 await self._promote(target)
-            case BreakLink() | SlowNetwork() | RegistryFlaky() | Stall() | AcceptLoss():
+            case (
+                BreakLink()
+                | SlowNetwork()
+                | RegistryFlaky()
+                | Stall()
+                | TakesNothing()
+                | AcceptLoss()
+            ):
                 raise ValueError(f"only a simulated ring has this fault: {fault}")
             case _:
                 assert_never(fault)

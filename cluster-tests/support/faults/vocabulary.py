@@ -196,6 +196,17 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
+class TakesNothing:
+    """A node takes no bodies: ops wait on their way to it, and the frames of their ring behind
+    them. Its upstream neighbours find it too slow, again and again. Simulated only: in a real
+    cluster a `SlowDisk` does it."""
+
+    at: float
+    node: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Promote:
     """An operator asks for another master."""
 
@@ -231,6 +242,7 @@ Fault = (
     | RegistryOutage
     | RegistryFlaky
     | Stall
+    | TakesNothing
     | Promote
     | AcceptLoss
 )
@@ -244,6 +256,7 @@ SIMULATED_ONLY: tuple[type[Fault], ...] = (
     SlowNetwork,
     RegistryFlaky,
     Stall,
+    TakesNothing,
     AcceptLoss,
 )
 

@@ -27,6 +27,7 @@ import grpc.aio
 
 from ringmq_base.notifier import Notifier
 from ringmq_gm.broadcasts import Broadcasts
+from ringmq_gm.core.cache import Budgets
 from ringmq_gm.core.events import Event, LeasesLearned, LinkDown, Propose, Received, Role
 from ringmq_gm.core.frames import Envelope, Frame, Gone, Hello, Ping, Resume
 from ringmq_gm.core.held_ops import LogEnd
@@ -197,7 +198,7 @@ class Group:
             log_is_whole=log_is_whole,
             chance=random.Random(f"{self._seed} {ring}"),
             timing=self.options.timing,
-            cache_bytes_max=self.options.cache_bytes_max,
+            budgets=Budgets(self.options.cache_bytes_max, self.options.joiner_bytes_max),
         )
         handle = Ring(
             member,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ringmq_gm.core.member import CACHE_BYTES_MAX
+from ringmq_gm.core.cache import CACHE_BYTES_MAX, JOINER_BYTES_MAX
 from ringmq_gm.core.timing import Timing
 
 
@@ -34,8 +34,10 @@ class GroupOptions:
     part_bytes: int = 1024 * 1024
     # The largest op. The same on all nodes: else one may send an op that another refuses.
     payload_bytes_max: int = 256 * 1024 * 1024
-    # Per ring: ops that are not yet with every member. Beyond it multicast is refused.
+    # Per ring: ops that are not yet with every synchronised member. Beyond it multicast is refused.
     cache_bytes_max: int = CACHE_BYTES_MAX
+    # Per ring: ops that only joiners lack. Beyond it these are put out of the ring.
+    joiner_bytes_max: int = JOINER_BYTES_MAX
     # Per ring: payloads that wait to be handed to the master by `Ring.submit`.
     submit_bytes_max: int = 8 * 1024 * 1024
     timing: Timing = field(default_factory=Timing)

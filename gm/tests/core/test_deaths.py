@@ -94,9 +94,16 @@ def test_a_master_that_is_told_of_a_newer_epoch_looks_at_the_registry() -> None:
     assert ring.step("a", Received(Envelope(B, Stale("q", 2)))) == [RefreshView()]
 
 
+def test_a_quiet_ring_keeps_a_node_that_is_too_slow_for_another_ring() -> None:
+    """One slow disk put its node out of all its rings, again and again."""
+    assert ring_of_three().step("a", PeerStalled("b")) == []
+
+
 def test_a_stalled_mirror_is_put_out_but_never_below_min_insync() -> None:
     ring = ring_of_three()
+    ring.multicast("a", b"1")
     assert ring.step("a", PeerStalled("b")) == [Propose(1, view(2, A, C))]
     pair = PlayedRing(A, B)
     pair.learn(view(1, A, B))
+    pair.multicast("a", b"1")
     assert pair.step("a", PeerStalled("b")) == []

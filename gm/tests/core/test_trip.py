@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from played_ring import LATER, A, B, C, Even, PlayedRing, joining, ring_of_three, view
 
+from ringmq_gm.core.cache import Budgets
 from ringmq_gm.core.events import (
     CaughtUp,
     Deliver,
@@ -140,7 +141,7 @@ def test_a_mirror_hands_ops_to_the_master() -> None:
 
 
 def test_a_full_cache_refuses() -> None:
-    member = RingMember(A, "q", LogEnd(), chance=Even(), cache_bytes_max=3)
+    member = RingMember(A, "q", LogEnd(), chance=Even(), budgets=Budgets(cache_bytes_max=3))
     member.step(ViewLearned(view(1, A, B)), now=0)
     member.step(Multicast(b"four"), now=0)
     assert member.refusal() is Refusal.FULL

@@ -73,6 +73,16 @@ def test_ops_and_marks_of_a_ring_keep_their_order() -> None:
     assert drained(put(outbox(), op(1), op(2), marks(2))) == [op(1), op(2), marks(2)]
 
 
+def test_stable_ops_do_not_wait_for_a_joiner_that_was_left_behind() -> None:
+    """They would have waited without bounds: the core had dropped its copies."""
+    box = put(outbox(), Hello("r", 1, 0, 0, 0), op(1), op(2), op(3))
+    put(box, MarksFrame("r", 1, 2, ()))
+    assert box.waiting_bytes("r") == 10
+    put(box, MarksFrame("r", 1, 3, ()))
+    assert box.waiting_bytes("r") == 0
+    assert drained(box, bodies=False) == [Hello("r", 1, 0, 0, 0), MarksFrame("r", 1, 3, ())]
+
+
 def test_marks_that_wait_are_replaced_by_newer_ones_and_by_an_op_with_marks() -> None:
     assert drained(put(outbox(), op(1), marks(1), marks(2))) == [op(1), marks(2)]
     assert drained(put(outbox(), op(1), marks(1), op(2, mark=1))) == [op(1), op(2, mark=1)]

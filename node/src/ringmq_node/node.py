@@ -359,6 +359,7 @@ def _group_options(config: NodeConfig) -> GroupOptions:
         slow_timeout_s=config.slow_timeout_s,
         lease_ttl_s=config.lease_s,
         cache_bytes_max=config.ring_bytes_max,
+        joiner_bytes_max=config.ring_bytes_max,
         payload_bytes_max=2 * config.message_bytes_max + REQUEST_OVERHEAD_BYTES,
     )
 

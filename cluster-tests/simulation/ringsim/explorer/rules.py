@@ -25,7 +25,9 @@ class Rules:
         raise ExploredError(f"{message}\nin {self._case}\nafter: {', '.join(reversed(events))}")
 
     def check_stable(self, state: State, index: int, path: Path | None) -> None:
-        """Nobody has dropped an op that a member of the same epoch has yet to receive."""
+        """Nobody has dropped an op that a member of the same epoch has yet to receive.
+
+        There are too few ops here for a joiner to be left behind."""
         mine = self._tables.facts[state.nodes[index]]
         if mine.role is Role.OUTSIDE:
             return

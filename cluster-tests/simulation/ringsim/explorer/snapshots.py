@@ -17,6 +17,7 @@ from ringmq_gm.core.cache import OpCache
 from ringmq_gm.core.changes import Probing, ViewChanger, Waiting
 from ringmq_gm.core.handover import Handover
 from ringmq_gm.core.held_ops import HeldOps
+from ringmq_gm.core.hold_off import HoldOff
 from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.master import Master
@@ -26,8 +27,19 @@ T = TypeVar("T")
 
 # The objects that belong to one member and change. All else is frozen, or a container of
 # frozen things.
-MUTABLE = (RingMember, ViewChanger, Lives, InView, HeldOps, OpCache, Handover, Probing, Waiting)
-SHARED = frozenset({"_chance", "_timing"})
+MUTABLE = (
+    RingMember,
+    ViewChanger,
+    HoldOff,
+    Lives,
+    InView,
+    HeldOps,
+    OpCache,
+    Handover,
+    Probing,
+    Waiting,
+)
+SHARED = frozenset({"_budgets", "_chance", "_timing"})
 # A nonce tells a probe from those before it. That many suffice where links keep order.
 NONCES = 4
 

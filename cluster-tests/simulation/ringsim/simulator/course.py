@@ -11,7 +11,8 @@ from ringsim.simulator.scenarios import Publish
 from ringsim.simulator.world import World
 
 # Once all faults are mended, the ring has so long to become whole.
-SETTLE_S = 40.0
+# Longer than any pause of a member that was put out often (`Timing.put_out_s_max`).
+SETTLE_S = 60.0
 
 
 class Course:

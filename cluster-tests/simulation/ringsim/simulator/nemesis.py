@@ -24,13 +24,14 @@ from faults.vocabulary import (
     SlowDisk,
     SlowNetwork,
     Stall,
+    TakesNothing,
 )
 
 from ringmq_gm.core.events import LossAccepted, PeerStalled, PromotionAsked, Role
 from ringmq_gm.core.member import RingMember
 from ringsim.simulator.application import LogEntry
 from ringsim.simulator.machines import Machine
-from ringsim.simulator.network import RING_TIMEOUT_S
+from ringsim.simulator.network import RING_TIMEOUT_S, SLOW_TIMEOUT_S
 from ringsim.simulator.world import World
 
 
@@ -95,6 +96,10 @@ class Nemesis:
                 clock.after(for_s, setattr, registry, "flaky", 0)
             case Stall(_, name):
                 self._stall(name)
+            case TakesNothing(_, name, for_s):
+                network.take_nothing(name)
+                clock.after(for_s, network.take_again, name)
+                clock.after(SLOW_TIMEOUT_S, self._stall_if_waiting, name)
             case Promote(_, name):
                 self._promote(name)
             case BitFlips() | FullDisk() | Restart():
@@ -155,6 +160,12 @@ class Nemesis:
             for index, member_id in enumerate(ids):
                 if member_id == member.me and index + 1 < len(ids) and ids[index + 1].node == name:
                     self._world.give(machine.name, PeerStalled(name))
+
+    def _stall_if_waiting(self, name: str) -> None:
+        if self._world.network.takes_nothing(name):
+            if self._world.network.has_waiting_ops(name):
+                self._stall(name)
+            self._world.clock.after(SLOW_TIMEOUT_S, self._stall_if_waiting, name)
 
     def _promote(self, name: str) -> None:
         machines = self._world.machines

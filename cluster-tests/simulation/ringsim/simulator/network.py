@@ -12,7 +12,7 @@ import random
 from collections import deque
 
 from ringmq_gm.core.events import LinkDown, LinkUp, Received
-from ringmq_gm.core.frames import Envelope, Frame
+from ringmq_gm.core.frames import Envelope, Frame, Hello, MarksFrame, OpFrame, Submit
 from ringmq_gm.core.views import MemberId
 from ringsim.simulator.clock import Clock
 from ringsim.simulator.machines import Give, Machines
@@ -20,6 +20,8 @@ from ringsim.simulator.machines import Give, Machines
 # A silent peer is given up after this.
 RING_TIMEOUT_S = 0.4
 REDIAL_S = 0.1
+# A node for which ops wait is found too slow after this.
+SLOW_TIMEOUT_S = 2.0
 
 
 class Link:
@@ -37,6 +39,8 @@ class Link:
         # Until when frames of the broken session may still come in.
         self.cut = {one: 0.0, two: 0.0}
         self.held: dict[str, deque[tuple[int, MemberId, Frame]]] = {one: deque(), two: deque()}
+        # Ops that the end doesn't take, and the frames behind them.
+        self.untaken: dict[str, deque[tuple[int, MemberId, Frame]]] = {one: deque(), two: deque()}
         self.blocked = {one: 0, two: 0}
         self.extra_delay_s = 0.0
 
@@ -61,6 +65,8 @@ class Network:
         self._machines = machines
         self._give = give
         self._frame_s = frame_s
+        # How many faults keep each node from taking ops.
+        self._takes_nothing: dict[str, int] = {}
         self._links: dict[tuple[str, str], Link] = {}
         names = tuple(machines)
         for index, one in enumerate(names):
@@ -90,6 +96,13 @@ class Network:
             return
         if link.blocked[target] or link.held[target]:
             link.held[target].append((session, sender, frame))
+            return
+        untaken = link.untaken[target]
+        # Ping, Pong, Stale and Resume overtake bodies on a real link as well.
+        if isinstance(frame, OpFrame | MarksFrame | Hello | Submit) and (
+            untaken or (self.takes_nothing(target) and isinstance(frame, OpFrame))
+        ):
+            untaken.append((session, sender, frame))
             return
         self._give(target, Received(Envelope(sender, frame)))
 
@@ -121,6 +134,7 @@ class Network:
         for end in link.ends:
             link.up[end] = False
             link.held[end].clear()
+            link.untaken[end].clear()
             # Frames that are on their way may still come in for a moment.
             link.cut[end] = self._clock.now + self._rng.choice((0.0, 0.002)) * self._rng.random()
             noticed = link.cut[end] + self._rng.choice((0.001, RING_TIMEOUT_S)) * self._rng.random()
@@ -175,10 +189,35 @@ class Network:
                 self._clock.at(self._clock.now, self._arrive, link, session, target, sender, frame)
         link.last_arrival[target] = max(link.last_arrival[target], self._clock.now)
 
+    def takes_nothing(self, name: str) -> bool:
+        return bool(self._takes_nothing.get(name))
+
+    def take_nothing(self, name: str) -> None:
+        self._takes_nothing[name] = self._takes_nothing.get(name, 0) + 1
+
+    def take_again(self, name: str) -> None:
+        self._takes_nothing[name] = max(0, self._takes_nothing.get(name, 0) - 1)
+        if self._takes_nothing[name]:
+            return
+        for link in self.links_of(name):
+            untaken, link.untaken[name] = link.untaken[name], deque()
+            for session, sender, frame in untaken:
+                if session == link.session:
+                    self._clock.at(
+                        self._clock.now, self._arrive, link, session, name, sender, frame
+                    )
+            link.last_arrival[name] = max(link.last_arrival[name], self._clock.now)
+
+    def has_waiting_ops(self, name: str) -> bool:
+        return any(link.untaken[name] for link in self.links_of(name))
+
     def slow(self, one: str, two: str, delay_s: float) -> None:
         self._links[one, two].extra_delay_s = delay_s
 
     def heal(self) -> None:
+        for name in self._machines:
+            while self.takes_nothing(name):
+                self.take_again(name)
         for (source, target), link in self._links.items():
             link.extra_delay_s = 0.0
             while link.blocked[target]:

@@ -7,7 +7,7 @@ every fault that still lasts (`Nemesis.heal`).
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from faults.vocabulary import (
     Block,
@@ -26,8 +26,11 @@ from faults.vocabulary import (
     SlowDisk,
     SlowNetwork,
     Stall,
+    TakesNothing,
     ends_at,
 )
+
+from ringmq_gm.core.cache import CACHE_BYTES_MAX, JOINER_BYTES_MAX, Budgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class Scenario:
     publishes: tuple[Publish, ...]
     faults: tuple[Fault, ...]
     latencies: Latencies = Latencies()
+    budgets: Budgets = field(default_factory=Budgets)
 
 
 NODES = ("a", "b", "c", "d", "e")
@@ -102,7 +106,49 @@ def scenario_of(rng: random.Random) -> Scenario:
         watch_s=rng.choice((0.005, 0.1, 0.4)),
         fetch_from_master=rng.random() < 0.5,
     )
-    return Scenario(nodes, first_count, min_insync, tuple(publishes), tuple(faults), latencies)
+    # A few ops fill the caches of one run in four.
+    cache_bytes_max = rng.choice((5, 20)) if rng.random() < 0.25 else CACHE_BYTES_MAX
+    joiner_bytes_max = rng.choice((0, 2, 10)) if rng.random() < 0.25 else JOINER_BYTES_MAX
+    if rng.random() < 0.15:
+        joiner_bytes_max = rng.choice((0, 2, 10))
+        left_behind = _left_behind(rng, nodes)
+        faults = [*(faults if rng.random() < 0.3 else ()), *left_behind]
+        publishes += [Publish(rng.uniform(0.3, 5.0), 1, False) for _ in range(20)]
+    return Scenario(
+        nodes,
+        first_count,
+        min_insync,
+        tuple(publishes),
+        tuple(faults),
+        latencies,
+        Budgets(cache_bytes_max, joiner_bytes_max),
+    )
+
+
+def _left_behind(rng: random.Random, nodes: tuple[str, ...]) -> list[Fault]:
+    """A node joins again and takes nothing for a while. Meanwhile the view changes for another
+    reason, or can't change."""
+    name, other = rng.sample(nodes, 2)
+    at = rng.uniform(0.3, 1.0)
+    faults: list[Fault] = [
+        Crash(at, name, rng.uniform(0.05, 0.5)),
+        TakesNothing(at, name, rng.uniform(1.0, 4.0)),
+    ]
+    while rng.random() < 0.6:
+        then = at + rng.uniform(0.5, 3.0)
+        for_s = rng.uniform(0.2, 2.0)
+        faults.append(
+            rng.choice(
+                (
+                    RegistryOutage(then, for_s, False),
+                    RegistryCut(then, other, for_s),
+                    Crash(then, other, for_s),
+                    Promote(then, other),
+                    BreakLink(then, name, other),
+                )
+            )
+        )
+    return faults
 
 
 # A lease has run out by then.
@@ -174,6 +220,8 @@ def _fault(rng: random.Random, nodes: tuple[str, ...], at: float) -> Fault:
         case 15:
             return RegistryOutage(at, for_s, rng.random() < 0.5)
         case 16:
-            return rng.choice((RegistryFlaky(at, for_s), Stall(at, node)))
+            return rng.choice(
+                (RegistryFlaky(at, for_s), Stall(at, node), TakesNothing(at, node, 2 * for_s))
+            )
         case _:
             return Promote(at, node)

@@ -104,6 +104,7 @@ class World:
             machine.disk.end(),
             log_is_whole=machine.disk.whole,
             chance=self.rng,
+            budgets=self.scenario.budgets,
         )
         machine.tick_at = None
         self.note(f"{machine.me} starts with {len(machine.disk.log)} ops")

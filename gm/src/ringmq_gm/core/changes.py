@@ -61,6 +61,7 @@ from ringmq_gm.core.events import (
 )
 from ringmq_gm.core.frames import Ping, Pong
 from ringmq_gm.core.held_ops import LogEnd
+from ringmq_gm.core.hold_off import HoldOff
 from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import AcceptedLoss, MemberId, View
@@ -130,6 +131,7 @@ class ViewChanger:
         self._ring = ring
         self._timing = timing
         self._chance = chance
+        self._hold_off = HoldOff(timing)
         # The number of the newest probe: a late answer to an older one must not count.
         self._nonce = 0
         # An operator's decision that has not been answered.
@@ -142,11 +144,12 @@ class ViewChanger:
         return self._stage is IDLE
 
     def next_deadline(self) -> float | None:
+        held_off_until = self._hold_off.until
         match self._stage:
             case Probing(deadline=deadline) | Waiting(deadline=deadline):
-                return deadline
+                return deadline if held_off_until is None else min(deadline, held_off_until)
             case _:
-                return None
+                return held_off_until
 
     # --- the situation ---
 
@@ -157,17 +160,24 @@ class ViewChanger:
         self._stage = IDLE
         self.unresolved = []
 
-    def hold_off(self, now: float) -> None:
-        """This member has been put out of the ring: another member can't reach it, or it is slow.
+    def came_in(self, now: float) -> None:
+        """This member is in the ring."""
+        self._hold_off.came_in(now)
 
-        To come back at once would be an endless to and fro.
+    def put_out(self, now: float) -> None:
+        """This member isn't in the ring any more, and didn't ask for that.
+
+        To come back at once would be an endless to and fro: two members that can't see each other
+        would put each other out by turns.
         """
         self._wait(now)
+        self._hold_off.put_out(now, self._timing, self._chance)
 
     def situation_changed(self) -> None:
         """A link or a lease is not as it was: there is no reason to go on waiting."""
         if isinstance(self._stage, Waiting):
             self._stage = IDLE
+        self._hold_off.situation_changed(self._timing)
 
     def member_gone(self, member_id: MemberId) -> None:
         """It has failed. Its node goes on answering heartbeats, so nothing else would show it."""
@@ -192,6 +202,8 @@ class ViewChanger:
         if log.is_whole and self._none_can_go_on(view):
             targets = tuple(m.node for m in view.candidates if m.node != self._me.node)
             return self._probe(Purpose.RESTART, targets, view, log, now)
+        if self._hold_off.until is not None and view.has_quorum:
+            return []
         return self._seek_join(view, log, now)
 
     def _seek_join(self, view: View, log: Log, now: float) -> list[Effect]:
@@ -307,6 +319,7 @@ class ViewChanger:
         return [Send(sender.node, self._ping(view))] if sender.node in probe.targets else []
 
     def tick(self, view: View, log: Log, now: float) -> list[Effect]:
+        self._hold_off.tick(now)
         match self._stage:
             case Probing(deadline=deadline) as probe if now >= deadline:
                 return self._conclude(probe, view, log, now)

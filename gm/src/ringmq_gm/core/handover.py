@@ -1,9 +1,10 @@
 """The rules of a planned change of the master: drain the ring, then turn it.
 
-While it drains, the master takes no new ops. Once every member has received all of them and
-the new master has them on disk, the ring is turned: a view with the same members in the same
-order, beginning with another one. All members hold the same then, so it makes no difference
-which of them came before which.
+While it drains, the master takes no new ops. Once every synchronised member has received all of
+them and the new master has them on disk, the ring is turned: a view with these members in the
+same order, beginning with another one. All hold the same then, so it makes no difference which
+of them came before which. Joiners aren't waited for, and stay at the end: each of them holds a
+part of the same ops, and gets the rest from the member that is before it then.
 
 A turned view that has been proposed can't be called off, only decided:
 
@@ -44,12 +45,11 @@ def refusal_of(view: View, target: MemberId) -> PromotionOutcome | None:
 
 
 def is_drained(marks: Mapping[MemberId, Mark], view: View, target: MemberId, last: int) -> bool:
-    """Whether all members have received all ops, and the old and the new master have them on
-    disk."""
+    """Whether all synchronised members have received all ops, and the old and the new master have
+    them on disk."""
     # A member whose mark isn't known may lack any op, so it counts as not drained.
     return (
-        len(marks) == len(view.members)
-        and all(mark.received == last for mark in marks.values())
+        all(member in marks and marks[member].received == last for member in view.synced)
         and marks[target].persisted == last
         and marks[view.master].persisted == last
     )

@@ -26,9 +26,9 @@ class InView:
         "index",
         "ops",
         "others",
+        "passes_marks",
         "role",
         "stable_sent",
-        "synced_others",
         "view",
     )
 
@@ -43,17 +43,22 @@ class InView:
         self.downstream_ready = False
         # How far the downstream neighbour has been told that the ring is stable.
         self.stable_sent = 0
-        # The marks of other members; None until they have been told. A mirror gets those of
-        # the members between the master and itself, the master those of all the others.
+        # The marks of other synchronised members; None until they have been told. A mirror gets
+        # those of the members between the master and itself, the master those of all the others.
         self.others: tuple[Mark, ...] | None = None
-        # Which of the marks are those of synchronised members, by index (0 is member 1).
-        self.synced_others = tuple(
-            at for at, member in enumerate(view.members[1:]) if member.synced
-        )
+
+        # Whether the downstream neighbour is synchronised, and adds its mark to those before it.
+        # The last synchronised member tells the master the marks, and each joiner its own: a
+        # joiner that takes nothing must not be on their way.
+        self.passes_marks = index + 1 < len(view.synced)
 
     def view_without_slow(self, node: str) -> View | None:
         """The next view without the downstream neighbour `node`, if a quorum is left."""
         if self.downstream is None or self.downstream.node != node:
+            return None
+        if not len(self.ops.cache):
+            # All rings of this node are told. Nobody waits for a quiet one, and a node whose disk
+            # is too slow for one queue isn't put out of all the others for it.
             return None
         proposal = self.view.without({self.downstream})
         return proposal if proposal is not None and proposal.has_quorum else None
@@ -112,7 +117,8 @@ class InView:
         if self.downstream is None or not self.downstream_ready:
             return []
         stable = self.stable_sent = self.ops.stable
-        frame = MarksFrame(self.ops.ring, self.view.epoch, stable, self._known_marks())
+        marks = self._known_marks() if self.passes_marks else ()
+        frame = MarksFrame(self.ops.ring, self.view.epoch, stable, marks)
         return [Send(self.downstream.node, frame)]
 
     # --- answers of the downstream neighbour ---
@@ -120,6 +126,11 @@ class InView:
     def _resume_received(self, sender: MemberId, resume: Resume) -> list[Effect]:
         if sender != self.downstream:
             return []
+        if not self.passes_marks and resume.last < self.ops.stable:
+            # A joiner that was left behind, whose ops are gone; or an answer to an earlier Hello
+            # (see `ops_to_resend`). The newest Hello tells which.
+            self.downstream_ready = False
+            return self.hello()
         self.downstream_ready = True
         effects: list[Effect] = []
         for op in self.ops_to_resend(resume.last):
@@ -129,10 +140,10 @@ class InView:
     def ops_to_resend(self, last: int) -> Iterable[CachedOp]:
         """The ops that the downstream neighbour lacks, which says that it has those up to `last`.
 
-        It never lacks a stable op, even if `last` says so: 1. I say Hello twice (the link was
-        opened anew), 2. it answers Resume(5) twice, 3. the first answer comes, I send 6 to 10,
-        4. its marks reach the master, whose `stable` 10 reaches me and drops my copies,
-        5. the second answer comes.
+        A synchronised one never lacks a stable op, even if `last` says so: 1. I say Hello twice
+        (the link was opened anew), 2. it answers Resume(5) twice, 3. the first answer comes, I
+        send 6 to 10, 4. its marks reach the master, whose `stable` 10 reaches me and drops my
+        copies, 5. the second answer comes.
         """
         return list(self.ops.after(max(last, self.ops.stable)))
 

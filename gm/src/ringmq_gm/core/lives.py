@@ -26,6 +26,17 @@ class Lives:
         if member_id.incarnation > self.incarnations.get(member_id.node, -1):
             self.incarnations[member_id.node] = member_id.incarnation
 
+    def learn_leases(self, alive: frozenset[MemberId]) -> bool:
+        """Whether this is news."""
+        if self.leased == alive:
+            return False
+        self.leased = alive
+        # A lease of a later life shows that the earlier one is dead. Sorted, because a set has
+        # another order in each process, and a seed must give the same run in all of them.
+        for member_id in sorted(alive):
+            self.saw(member_id)
+        return True
+
     def is_superseded(self, member_id: MemberId) -> bool:
         """Whether a later life of its node has been seen."""
         return self.incarnations.get(member_id.node, -1) > member_id.incarnation

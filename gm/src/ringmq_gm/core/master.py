@@ -4,15 +4,22 @@ The confirm rule (`_counted`, `confirm`): an op is confirmed when every member h
 synchronised in the view, or would be in a proposal of this master that may yet take effect; and
 when the view has `min_insync` synchronised members.
 
-The master alone may propose two kinds of views: a joiner becomes synchronised, and the ring
-goes to another master (`handover` has the rules and the danger).
+Copies (`_drop_copies`). An op that one of these members lacks is kept, and counts for
+`cache_bytes_max`: above that no op is taken. An op that all of them have is kept for the joiners
+that lack it, up to `joiner_bytes_max`. Joiners that need more than that are left behind: the ops
+are dropped all the same, and the master puts these joiners out of the ring. So a joiner that takes
+nothing, or less than the ring brings, costs its own place and never the publishers' time.
+
+The master alone may propose three kinds of views: a joiner becomes synchronised, joiners that
+were left behind are put out, and the ring goes to another master (`handover` has the rules and
+the danger).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from ringmq_gm.core.cache import CachedOp
+from ringmq_gm.core.cache import Budgets, CachedOp
 from ringmq_gm.core.events import (
     Effect,
     MinInsyncAsked,
@@ -34,12 +41,28 @@ from ringmq_gm.core.views import MemberId, View
 class Master(InView):
     """See the module. `unresolved` are this master's own proposals that may yet take effect."""
 
-    __slots__ = ("_cache_bytes_max", "_timing", "entered_at", "handover", "stable_due")
+    __slots__ = (
+        "_budgets",
+        "_timing",
+        "entered_at",
+        "handover",
+        "joiner_ids",
+        "joiners",
+        "left_behind",
+        "stable_due",
+    )
 
-    def __init__(self, ops: HeldOps, view: View, timing: Timing, cache_bytes_max: int) -> None:
+    def __init__(self, ops: HeldOps, view: View, timing: Timing, budgets: Budgets) -> None:
         super().__init__(ops, view, 0, Role.MASTER)
         self._timing = timing
-        self._cache_bytes_max = cache_bytes_max
+        self._budgets = budgets
+        if len(view.synced) == 1:
+            self.others = ()
+        self.joiner_ids = view.joiners
+        # The marks that joiners have told.
+        self.joiners: dict[MemberId, Mark] = {}
+        # The joiners that lack ops which nobody keeps for them. They stay so in this view.
+        self.left_behind: set[MemberId] = set()
         # The last op that this member had on becoming master. The master before may have
         # confirmed any op up to here without this one having heard of it.
         self.entered_at = ops.last
@@ -54,7 +77,8 @@ class Master(InView):
         """Why no op can be taken now; None if one can."""
         if self.handover is not None:
             return Refusal.DRAINING
-        if self.ops.cache.size_bytes >= self._cache_bytes_max:
+        cache = self.ops.cache
+        if cache.size_bytes - cache.held_bytes >= self._budgets.cache_bytes_max:
             return Refusal.FULL
         return None
 
@@ -80,23 +104,49 @@ class Master(InView):
     def _marks_received(
         self, sender: MemberId, frame: MarksFrame, unresolved: Sequence[View], now: float
     ) -> list[Effect]:
-        # Only the last member has the marks of all.
-        if sender != self.view.ids[-1]:
+        marks, view = frame.marks, self.view
+        count = len(view.synced) - 1
+        if count and sender == view.synced[-1]:
+            # The last synchronised member has the marks of all of them. Another number could not
+            # be matched with the members.
+            if len(marks) == count:
+                self.others = marks
+        elif sender in self.joiner_ids and len(marks) == 1:
+            self.joiners[sender] = marks[0]
+        else:
             return []
-        # One for each member after the master. Another count could not be matched with them.
-        if len(frame.marks) == len(self.view.members) - 1:
-            self.others = frame.marks
         return self.advance(unresolved, now)
 
     def advance(self, unresolved: Sequence[View], now: float) -> list[Effect]:
-        """Marks have changed: drops the copies that all have, and confirms."""
-        stable = self._received_by_all()
-        if stable is not None:
-            self.ops.trim(stable)
+        """Marks have changed: drops the copies that nobody needs, and confirms."""
+        counted = self._counted(unresolved)
+        if counted is not None:
+            self._drop_copies(min(mark.received for mark in counted))
         # Not at once: the next op takes it along, and a busy ring needs no frame for it.
         if self.stable_sent < self.ops.stable and self.stable_due is None:
             self.stable_due = now + self._timing.stable_delay_s
         return self.confirm(unresolved)
+
+    def _drop_copies(self, held: int) -> None:
+        """Every member that a confirm waits for has received the ops up to `held`."""
+        ops, cache = self.ops, self.ops.cache
+        cache.hold(held)
+        ops.trim(min(held, self._received_by_joiners(held)))
+        if cache.held_bytes > self._budgets.joiner_bytes_max:
+            # A joiner that may be synchronised already is among those that hold these ops.
+            behind = (each for each in self.joiner_ids if self._received_by(each) < held)
+            self.left_behind.update(behind)
+            ops.trim(min(held, self._received_by_joiners(held)))
+
+    def _received_by_joiners(self, otherwise: int) -> int:
+        """How far the joiners are for which copies are kept; `otherwise` if there are none."""
+        kept_for = (each for each in self.joiner_ids if each not in self.left_behind)
+        return min(map(self._received_by, kept_for), default=otherwise)
+
+    def _received_by(self, joiner: MemberId) -> int:
+        # A joiner that has told nothing may begin with any op that isn't stable.
+        mark = self.joiners.get(joiner)
+        return 0 if mark is None else mark.received
 
     def confirm(self, unresolved: Sequence[View]) -> list[Effect]:
         """New watermarks, if all those have the ops that must, before these are confirmed."""
@@ -115,12 +165,6 @@ class Master(InView):
     def persisted_by_all(self, counted: Sequence[Mark]) -> int:
         return min(mark.persisted for mark in counted)
 
-    def _received_by_all(self) -> int | None:
-        """Up to where every member, joiners too, has received all; None if that isn't known."""
-        if len(self.view.members) == 1:
-            return self.ops.last
-        return None if self.others is None else min(mark.received for mark in self.others)
-
     def _counted(self, unresolved: Sequence[View]) -> list[Mark] | None:
         """The marks that a confirm has to wait for; None if some aren't known.
 
@@ -129,39 +173,52 @@ class Master(InView):
         2. the proposal took effect, 3. I confirm an op that C doesn't have, 4. I die, and C
         becomes master without that op.
         """
-        wanted = self.synced_others
-        if unresolved:
-            counted = {*self.view.synced, *(m for view in unresolved for m in view.synced)}
-            wanted = tuple(i for i, m in enumerate(self.view.ids[1:]) if m in counted)
-        own = self.ops.mark()
-        if not wanted:
-            return [own]
         others = self.others
-        return None if others is None else [own, *(others[index] for index in wanted)]
+        if others is None:
+            return None
+        counted = [self.ops.mark(), *others]
+        if unresolved:
+            proposed = {m for view in unresolved for m in view.synced}
+            # A joiner was proposed because of a mark that it had told.
+            counted += (self.joiners[each] for each in self.joiner_ids if each in proposed)
+        return counted
+
+    def marks_known(self) -> dict[MemberId, Mark]:
+        return {**super().marks_known(), **self.joiners}
 
     # --- the next view ---
 
     def next_view(self) -> View | None:
-        """The view that this master wants now, which drops nobody; None if it wants none."""
+        """The view that this master wants now, which drops no synchronised member; None if it
+        wants none."""
         if self.handover is not None:
             # No joiner is counted meanwhile: that view would end the hand-over.
             target = self.handover.target
             if is_drained(self.marks_known(), self.view, target, self.ops.last):
                 return self.view.with_master(target)
             return None
+        if self.left_behind:
+            return self.view.without(self.left_behind)
         caught_up = self.joiner_to_count()
         return self.view.with_synced(caught_up) if caught_up is not None else None
 
     def joiner_to_count(self) -> MemberId | None:
         """A joiner that lacks nothing, and has on disk every op that may have been confirmed:
         by this master, and by the one before it (see `entered_at`)."""
-        if len(self.synced_others) == len(self.view.members) - 1:
+        if not self.joiners:
             return None  # Looked for at every step: the common case is a ring without joiners.
         needed = max(*self.ops.confirmed, self.entered_at)
-        for member, mark in zip(self.view.members[1:], self.others or (), strict=False):
-            if not member.synced and mark.complete and mark.persisted >= needed:
-                return member.id
+        for joiner, mark in self.complete_joiners():
+            if mark.persisted >= needed:
+                return joiner
         return None
+
+    def complete_joiners(self) -> Iterator[tuple[MemberId, Mark]]:
+        """In the order of the ring: a joiner that is counted pushes those before it out."""
+        for joiner in self.joiner_ids:
+            mark = self.joiners.get(joiner)
+            if mark is not None and mark.complete and joiner not in self.left_behind:
+                yield joiner, mark
 
     def view_asked(self, asked: RemovalAsked | MinInsyncAsked) -> View | None:
         """The next view as it is asked for; None if it must not be, or not now."""

@@ -53,6 +53,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from ringmq_gm.core.cache import Budgets
 from ringmq_gm.core.chance import Chance
 from ringmq_gm.core.changes import Log, ViewChanger
 from ringmq_gm.core.events import (
@@ -94,8 +95,6 @@ from ringmq_gm.core.phases import DELETED, OUTSIDE, Outside, Phase
 from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, View
 
-CACHE_BYTES_MAX = 64 * 1024 * 1024
-
 
 class RingMember:
     """See the module. Create it with the end of the log that the application has on disk.
@@ -114,7 +113,7 @@ class RingMember:
         log_is_whole: bool = True,
         chance: Chance,
         timing: Timing | None = None,
-        cache_bytes_max: int = CACHE_BYTES_MAX,
+        budgets: Budgets | None = None,
     ) -> None:
         self.me = me
         self.ring = ring
@@ -123,7 +122,7 @@ class RingMember:
         self.ops = HeldOps(ring, log)
         self._phase: Phase = OUTSIDE
         self._timing = timing or Timing()
-        self._cache_bytes_max = cache_bytes_max
+        self._budgets = budgets or Budgets()
         self._log_is_whole = log_is_whole
         self._changer = ViewChanger(me, ring, self._timing, chance)
         # A Hello of an epoch that this member hasn't heard of yet; the one of the highest epoch.
@@ -378,8 +377,10 @@ class RingMember:
             self._phase = OUTSIDE
             self.ops.drop_copies()
             if not isinstance(before, Outside):
-                self._changer.hold_off(now)
+                self._changer.put_out(now)
             return [*ended, RoleChanged(Role.OUTSIDE, view)]
+        if isinstance(before, Outside):
+            self._changer.came_in(now)
         if loss is not None and is_mine:
             # Whatever this member held as a joiner: the application goes on from its own log.
             self.ops = HeldOps(self.ring, LogEnd(loss.log_epoch, loss.log_number))
@@ -409,7 +410,7 @@ class RingMember:
         return [RoleChanged(phase.role, view), *phase.hello()]
 
     def _new_master(self, view: View) -> Master:
-        return Master(self.ops, view, self._timing, self._cache_bytes_max)
+        return Master(self.ops, view, self._timing, self._budgets)
 
     def _new_mirror(self, view: View, index: int, *, awaits_start: bool) -> Mirror:
         return Mirror(self.ops, view, index, awaits_start=awaits_start)
@@ -445,13 +446,7 @@ class RingMember:
         return effects
 
     def _leases_learned(self, alive: frozenset[MemberId]) -> list[Effect]:
-        lives = self._changer.lives
-        if lives.leased != alive:
-            lives.leased = alive
-            # A lease of a later life shows that the earlier one is dead. Sorted, because a set has
-            # another order in each process, and a seed must give the same run in all of them.
-            for member_id in sorted(alive):
-                lives.saw(member_id)
+        if self._changer.lives.learn_leases(alive):
             self._changer.situation_changed()
         return []
 

@@ -27,10 +27,10 @@ from ringmq_gm.core.views import MemberId, View
 class Told(NamedTuple):
     """The facts in a vector of marks that the master may wait for.
 
-    None of them falls, unless `complete_count` rises: then one more member is counted.
+    None of them falls, unless `counts` rises: then a joiner has become complete.
     """
 
-    complete_count: int
+    counts: int
     persisted: int
     received: int
 
@@ -86,12 +86,16 @@ class Mirror(InView):
         is_first = not self.is_greeted
         self.is_greeted = True
         effects: list[Effect] = []
-        if self.awaits_start:
+        if self.awaits_start or (is_first and self.is_behind(hello)):
             # Here the past ends: every op after `last` will come around the ring, and the
             # application fetches those up to it.
             self.awaits_start = False
             self.ops.begin_after(LogEnd(hello.last_epoch, hello.last))
             effects.append(StartCatchUp(hello.last))
+        elif self.is_behind(hello):
+            # Not again in the same view: a joiner that is too slow for the ring would fetch the
+            # state over and over. The master is about to put it out, and it comes back later.
+            return []
         else:
             self.ops.trim(hello.stable)
         effects.append(self._resume())
@@ -100,6 +104,10 @@ class Mirror(InView):
         # The greeting follows a new view or a new link: marks sent before it may be lost.
         self.marks_due = True
         return effects + self.pass_on()
+
+    def is_behind(self, hello: Hello) -> bool:
+        """Whether this joiner was left behind: nobody keeps the next op for it any more."""
+        return self.role is Role.JOINER and self.ops.last < hello.stable
 
     def _resume(self) -> Send:
         resume = Resume(self.ops.ring, self.view.epoch, self.ops.last)
@@ -114,7 +122,7 @@ class Mirror(InView):
         effects = super().link_up(node)
         if self.upstream.node == node and self.is_greeted:
             effects.append(self._resume())
-        if self.downstream is None and self.view.master.node == node:
+        if not self.passes_marks and self.view.master.node == node:
             effects += self.send_marks(due=True)
         return effects
 
@@ -163,11 +171,11 @@ class Mirror(InView):
         return self.send_marks() + super().pass_on()
 
     def send_marks(self, *, due: bool = False) -> list[Effect]:
-        """Sends the marks on if they tell anything new; from the last member, to the master."""
+        """Sends the marks on if they tell anything new: downstream, or else to the master."""
         self.marks_due |= due
         # Not before the handshakes: the receiver may not be in the epoch yet, would drop the
         # marks, and this member would take them for told.
-        target = self.downstream
+        target = self.downstream if self.passes_marks else None
         if not self.is_greeted or (target is not None and not self.downstream_ready):
             return []
         marks = self._known_marks()
@@ -185,17 +193,17 @@ class Mirror(InView):
 
         A master that only says `stable` sends no marks: those known already still hold.
         """
-        if len(marks) == self.index - 1:
+        if self.role is not Role.JOINER and len(marks) == self.index - 1:
             self.others = marks
 
     def _known_marks(self) -> tuple[Mark, ...]:
         own = self.ops.mark()
-        if self.index == 1:
+        if self.index == 1 or self.role is Role.JOINER:
             return (own,)
         return () if self.others is None else (*self.others, own)
 
     def _carried_marks(self) -> tuple[Mark, ...]:
-        marks = self._known_marks()
+        marks = self._known_marks() if self.passes_marks else ()
         if marks:
             self._note_told(marks)
         return marks
@@ -203,15 +211,15 @@ class Mirror(InView):
     def _has_news(self, marks: tuple[Mark, ...]) -> bool:
         """Whether these marks are worth a frame of their own.
 
-        "Received" alone is worth it only if a publisher waits for just that (`urgent`), or if
-        no member up to this one will ever say "persisted"; else it goes with the next mark
-        that does. Without it no op becomes stable, and the ring fills up.
+        "Received" alone is worth it only if a publisher waits for just that (`urgent`), or from a
+        joiner that doesn't say "persisted" yet; else it goes with the next mark that does. Without
+        it no op becomes stable, and the ring fills up.
         """
         if self.marks_due:
             return True
         now, before = self._news_in(marks), self.told
         return (
-            now.complete_count > before.complete_count
+            now.counts > before.counts
             or now.persisted > before.persisted
             or (now.received > before.received and before.received < self.ops.urgent)
         )
@@ -221,14 +229,8 @@ class Mirror(InView):
         self.marks_due = False
 
     def _news_in(self, marks: tuple[Mark, ...]) -> Told:
-        synced = self.synced_others
-        counted = [m for index, m in enumerate(marks) if index in synced or m.complete]
-        if not counted:
-            # Joiners only. They have holes below the ops on their disks, so they don't say
-            # "persisted" at all.
-            received = marks[-1].received
-            return Told(0, received, received)
-        complete_count = sum(mark.complete for mark in marks)
-        return Told(
-            complete_count, min(m.persisted for m in counted), min(m.received for m in counted)
-        )
+        own = marks[-1]
+        if self.role is Role.JOINER and not own.complete:
+            # It has holes below the ops on its disk, so it doesn't say "persisted" at all.
+            return Told(0, own.received, own.received)
+        return Told(1, min(m.persisted for m in marks), min(m.received for m in marks))

@@ -13,6 +13,10 @@ class Timing:
     probe_s: float = 0.5
     # The mean pause before the next try. Each is 0.5 to 1.5 times this.
     retry_s: float = 0.3
+    # The longest mean pause of a member that is put out again and again.
+    put_out_s_max: float = 30.0
+    # A member that was in the ring for so long begins with a short pause again.
+    settled_s: float = 60.0
     # After a whole ring has been restarted: for the others to come up as well.
     restart_grace_s: float = 3.0
     # A promotion that has not drained by then is called off.

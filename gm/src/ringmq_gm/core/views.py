@@ -13,14 +13,18 @@ a life that leaves a view holds everything confirmed in that view, and in the vi
 nothing is confirmed until there is a quorum again. From that moment on it may lack ops, and
 `eligible` is emptied.
 
+* Joiners stand behind all synchronised members. So no synchronised member waits for an op, or the
+  master for its marks, until a joiner has passed them on.
 * Leaving (`without`) keeps the order of the members that stay. The first synchronised one is
   the master: ops pass from member to member, so it holds all ops that the members after it
-  hold. Unsynchronised members before it are left out as well, because they may hold an op that
-  it lacks; they join again.
+  hold.
 * Joining (`with_joiner`) puts the newcomer at the end, unsynchronised.
 * Only the master declares a member synchronised (`with_synced`), and it waits for that member's
-  marks from the proposal on.
-* Hand-over (`with_master`) turns the ring, once all members hold the same ops.
+  marks from the proposal on. Joiners before it are left out, and join again. They can't be moved
+  behind it, because they may hold an op that it lacks: 1. j has op 8 and passes it on, 2. k, which
+  has not got it yet, is synchronised and moves before j, 3. the master dies, and k gives number 8
+  to another op, 4. j takes that one for a repeat.
+* Hand-over (`with_master`) turns the synchronised members, once all of them hold the same ops.
 * Joining takes all entries of the joiner's node out of `eligible`: the joiner is about to cut and
   overwrite its log.
 * Another `min_insync` (`with_min_insync`) changes no member.
@@ -89,7 +93,7 @@ class AcceptedLoss:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An epoch of a ring. `members[0]` is the master, and is synchronised.
+    """An epoch of a ring. `members[0]` is the master, and is synchronised; joiners come last.
 
     `eligible` is sorted, and empty in a view that has a quorum. `losses` are in the order of their
     epochs.
@@ -113,6 +117,10 @@ class View:
         return self.members[0].id
 
     @property
+    def joiners(self) -> tuple[MemberId, ...]:
+        return self.ids[len(self.synced) :]
+
+    @property
     def has_quorum(self) -> bool:
         """Whether enough members are synchronised for anything to be confirmed."""
         return len(self.synced) >= self.min_insync
@@ -133,12 +141,10 @@ class View:
         """The next view without `dead`; None if no synchronised member is left."""
         left = [member for member in self.members if member.id not in dead]
         # A joiner must not become master: it may lack ops that were confirmed.
-        while left and not left[0].synced:
-            left.pop(0)
-        if not left:
+        if not left or not left[0].synced:
             return None
-        # Members that stood unsynchronised before the new master may lack confirmed ops: of those
-        # who leave, only the synchronised ones become eligible.
+        # Joiners may lack confirmed ops: of those who leave, only the synchronised ones become
+        # eligible.
         stay = {member.id for member in left}
         dropped = (member_id for member_id in self.synced if member_id not in stay)
         return self._next(left, {*self.eligible, *dropped})
@@ -167,18 +173,21 @@ class View:
         return replace(rest, members=members, eligible=eligible)
 
     def with_synced(self, member_id: MemberId) -> Self:
-        members = tuple(
-            replace(member, synced=True) if member.id == member_id else member
-            for member in self.members
-        )
-        return self._next(members, self.eligible)
-
-    def with_master(self, member_id: MemberId) -> Self:
-        """The ring turned so that `member_id`, which is synchronised, comes first."""
+        """The next view with this joiner synchronised, and without the joiners before it."""
         index = self.index_of(member_id)
         assert index is not None
-        assert self.members[index].synced
-        turned = self.members[index:] + self.members[:index]
+        synced = (*self.members[: len(self.synced)], Member(member_id, synced=True))
+        return self._next((*synced, *self.members[index + 1 :]), self.eligible)
+
+    def with_master(self, member_id: MemberId) -> Self:
+        """The ring turned so that `member_id`, which is synchronised, comes first. Joiners stay
+        behind: they have no op that any of the others lacks."""
+        index = self.index_of(member_id)
+        assert index is not None
+        count = len(self.synced)
+        assert index < count
+        synced, joiners = self.members[:count], self.members[count:]
+        turned = (*synced[index:], *synced[:index], *joiners)
         return replace(self, epoch=self.epoch + 1, members=turned)
 
     def with_min_insync(self, count: int) -> Self:
@@ -283,7 +292,10 @@ class View:
                 raise ViewError("epoch or min_insync below 1, or no synchronised master")
             if len({member.id.node for member in members}) < len(members):
                 raise ViewError("a node is in it twice")
-            return cls(epoch, members, min_insync, eligible, losses)
+            view = cls(epoch, members, min_insync, eligible, losses)
+            if not all(member.synced for member in members[: len(view.synced)]):
+                raise ViewError("a joiner before a synchronised member")
+            return view
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ViewError(f"not a view: {error!r} in {data[:80]!r}") from error
 

@@ -17,6 +17,8 @@ shares the payloads with it:
 * A newer MarksFrame, or an op with marks, replaces a MarksFrame that still waits.
 * A frame of a newer epoch replaces all frames of its ring (they would be refused).
 * An op replaces those with its number and above: the core sends again from there.
+* Ops that a newer frame says are stable are left out. They wait here only for a joiner that was
+  left behind, which fetches them: the core doesn't keep them any more either.
 
 A frame over `part_bytes` travels in parts, one frame at a time; messages of the other rings go in
 between, turn and turn about. Its own ring waits behind it.
@@ -134,6 +136,8 @@ class LinkOutbox:
         return lane
 
     def _put_in_order(self, lane: Lane, frame: Ordered) -> None:
+        if lane.bodies and not isinstance(frame, Submit):
+            self._drop_stable(lane, frame)
         match frame:
             case MarksFrame():
                 lane.marks = frame
@@ -153,6 +157,23 @@ class LinkOutbox:
             lane.body_bytes += len(frame.payload)
             if frame.ring in self._light:
                 self._heavy[frame.ring] = self._light.pop(frame.ring)
+
+    def _drop_stable(self, lane: Lane, newer: OpFrame | MarksFrame | Hello) -> None:
+        """Drops the ops that wait although they are stable, as `newer` says."""
+        others: list[Ordered] = []
+        while lane.frames:
+            frame = lane.frames[0]
+            if isinstance(frame, OpFrame):
+                if frame.number > newer.stable:
+                    break
+                lane.bodies -= 1
+                lane.body_bytes -= len(frame.payload)
+            else:
+                others.append(frame)
+            lane.frames.popleft()
+        lane.frames.extendleft(reversed(others))
+        if not lane.bodies and newer.ring in self._heavy:
+            self._light[newer.ring] = self._heavy.pop(newer.ring)
 
     def _drop_from(self, lane: Lane, number: int) -> None:
         """The core sends ops again, from `number` on: those that wait are dropped."""
