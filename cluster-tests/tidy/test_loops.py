@@ -31,6 +31,7 @@ TESTS = [
     path
     for place in (
         "base/tests",
+        "wire/tests",
         "client/tests",
         "gm/tests",
         "node/tests",

@@ -1,0 +1,120 @@
+"""How much the peer may send: the windows of the connection and of its streams. Pure.
+
+Credit comes back when the application has *consumed* a message, not when it was received: a
+thousand streams that nobody reads would otherwise fill their windows in memory. But a message that
+isn't whole can't be consumed, so:
+
+* On the connection, the parts of such messages hold no credit. Otherwise, 1. sixteen streams each
+  send the first MiB of 2 MiB, 2. the connection's 16 MiB are used up, 3. none ever gets whole.
+* On its stream, a message up to the window's size holds its credit: it fits. A larger one is given
+  credit as it comes, if the connection's large messages are together below `assembly_bytes_max`, or
+  if it is the only one. Others wait for their turn, with a window's worth in memory.
+
+A stream is given credit when it has half a window to get, or less left than its message lacks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from ringmq_wire.codes import ErrorCode
+from ringmq_wire.errors import ConnectionFault, StreamFault
+from ringmq_wire.frames import window_update
+from ringmq_wire.options import WINDOW_BYTES_INITIAL, WireOptions
+from ringmq_wire.streams import WireStream
+
+
+class Inflow:
+    """See the module. `send` takes the WINDOW_UPDATEs."""
+
+    def __init__(self, options: WireOptions, send: Callable[[bytes], None]) -> None:
+        self._stream_window = options.stream_window_bytes
+        self._window_max = options.connection_window_bytes
+        self._assembly_max = options.assembly_bytes_max
+        self._send = send
+        self._window = WINDOW_BYTES_INITIAL
+        # Whole messages of all streams that aren't consumed.
+        self.held_bytes = 0
+        # The sizes of large messages that are given credit, and the streams that wait for that.
+        self.assembling_bytes = 0
+        self._waiting: deque[WireStream] = deque()
+
+    def arrived(self, size: int) -> None:
+        """A DATA frame of this size is coming, padding included, on whatever stream."""
+        self._window -= size
+        if self._window < 0:
+            raise ConnectionFault(
+                ErrorCode.FLOW_CONTROL_ERROR,
+                f"{-self._window} bytes above the connection's window of {self._window_max}",
+            )
+
+    def arrived_on(self, stream: WireStream, size: int) -> None:
+        stream.receive_window -= size
+        if stream.receive_window < 0:
+            raise StreamFault(
+                ErrorCode.FLOW_CONTROL_ERROR,
+                f"{-stream.receive_window} bytes above the window of {self._stream_window}",
+            )
+
+    def hold(self, stream: WireStream, size: int) -> None:
+        """Messages of this size have become whole."""
+        stream.held_bytes += size
+        self.held_bytes += size
+        if stream.admitted_bytes and size:
+            self._release(stream)
+
+    def consumed(self, stream: WireStream, size: int) -> None:
+        size = min(size, stream.held_bytes)
+        stream.held_bytes -= size
+        self.held_bytes -= size
+
+    def forget(self, stream: WireStream) -> None:
+        """The stream has ended."""
+        self.held_bytes -= stream.held_bytes
+        stream.held_bytes = 0
+        if stream.admitted_bytes:
+            self._release(stream)
+
+    def settle(self) -> None:
+        """Gives credit on the connection, if half of it is due."""
+        due = self._window_max - self.held_bytes - self._window
+        if due * 2 >= self._window_max:
+            self._window += due
+            self._send(window_update(0, due))
+
+    def settle_stream(self, stream: WireStream) -> None:
+        """Gives credit on the stream, if it is due."""
+        if stream.remote_closed or stream.ended:
+            return
+        reassembly = stream.reassembly
+        target = self._stream_window - stream.held_bytes
+        if not stream.admitted_bytes:
+            if reassembly.message_bytes > self._stream_window:
+                self._admit_or_wait(stream)
+            if not stream.admitted_bytes:
+                target -= reassembly.held_bytes
+        due = target - stream.receive_window
+        if due > 0 and (
+            due * 2 >= self._stream_window or reassembly.lacking_bytes > stream.receive_window
+        ):
+            stream.receive_window += due
+            self._send(window_update(stream.id, due))
+
+    def _admit_or_wait(self, stream: WireStream) -> None:
+        size = stream.reassembly.message_bytes
+        if not self.assembling_bytes or self.assembling_bytes + size <= self._assembly_max:
+            stream.admitted_bytes = size
+            self.assembling_bytes += size
+        elif not stream.waits_for_admission:
+            stream.waits_for_admission = True
+            self._waiting.append(stream)
+
+    def _release(self, stream: WireStream) -> None:
+        self.assembling_bytes -= stream.admitted_bytes
+        stream.admitted_bytes = 0
+        for _ in range(len(self._waiting)):
+            first = self._waiting.popleft()
+            first.waits_for_admission = False
+            # It may have ended. If it is still too large, it waits again, behind the others.
+            self.settle_stream(first)

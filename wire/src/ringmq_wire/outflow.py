@@ -1,0 +1,172 @@
+"""What goes out on a connection, and in which turns. Pure.
+
+Control frames first: they are few, small, and bounded by the budgets. Then DATA, one frame for
+each stream in turn, at most `FRAME_BYTES_MAX` each. A stream with little to send
+(`LIGHT_BYTES_MAX`) goes before those with much, so that heartbeats and confirms pass bodies; after
+a frame's worth of little ones a large one has its turn, so that nobody starves.
+
+Order matters in one place: the acknowledgement of the peer's SETTINGS stands before every frame
+that relies on them, because it is a control frame, and DATA is cut only when it is taken to be
+written. Stock clients close the connection otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ringmq_wire.codes import ErrorCode
+from ringmq_wire.errors import ConnectionFault
+from ringmq_wire.frames import END_STREAM, FRAME_HEADER_BYTES, header_frames, rst_stream
+from ringmq_wire.options import (
+    FRAME_BYTES_MAX,
+    FRAME_BYTES_MIN,
+    WINDOW_BYTES_INITIAL,
+    WINDOW_BYTES_MAX,
+)
+from ringmq_wire.streams import WireStream
+
+LIGHT_BYTES_MAX = 16 * 1024
+
+
+class Outflow:
+    """See the module."""
+
+    __slots__ = (
+        "_control",
+        "_heavy",
+        "_light",
+        "_light_bytes",
+        "_parked",
+        "closed",
+        "frame_bytes_max",
+        "frames_sent",
+        "resumable",
+        "send_low_bytes",
+        "window",
+    )
+
+    def __init__(self, send_low_bytes: int) -> None:
+        self._control: list[bytes] = []
+        self._light: deque[WireStream] = deque()
+        self._heavy: deque[WireStream] = deque()
+        # These wait for the connection's window.
+        self._parked: dict[int, WireStream] = {}
+        # Sent since the last large stream had its turn.
+        self._light_bytes = 0
+        self.window = WINDOW_BYTES_INITIAL
+        self.frame_bytes_max = FRAME_BYTES_MIN
+        self.send_low_bytes = send_low_bytes
+        # DATA frames sent so far.
+        self.frames_sent = 0
+        # For the connection, which empties them: streams whose last frame was taken, and streams
+        # whose senders may go on.
+        self.closed: list[WireStream] = []
+        self.resumable: list[WireStream] = []
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would return anything."""
+        return bool(self._control or self._light or self._heavy)
+
+    def control(self, frame: bytes) -> None:
+        self._control.append(frame)
+
+    def drop_all(self) -> None:
+        """The connection ends: only the control frames from now on go out."""
+        self._light.clear()
+        self._heavy.clear()
+        self._parked.clear()
+
+    def schedule(self, stream: WireStream) -> None:
+        """The stream may have something to send."""
+        if stream.scheduled or stream.local_closed:
+            return
+        if not stream.queued_bytes:
+            # Its end needs no window, of the stream or of the connection.
+            if stream.finish_flags:
+                stream.scheduled = True
+                self._light.append(stream)
+        elif stream.send_window <= 0:
+            stream.waits_for_window = True
+        elif self.window <= 0:
+            self._parked[stream.id] = stream
+        else:
+            stream.scheduled = True
+            line = self._light if stream.queued_bytes <= LIGHT_BYTES_MAX else self._heavy
+            line.append(stream)
+
+    def widen(self, stream: WireStream, increment: int) -> bool:
+        """The stream's window grows, or shrinks by SETTINGS; False if it is too large now."""
+        stream.send_window += increment
+        if stream.waits_for_window and stream.send_window > 0:
+            stream.waits_for_window = False
+            self.schedule(stream)
+        return stream.send_window <= WINDOW_BYTES_MAX
+
+    def widen_connection(self, increment: int) -> None:
+        self.window += increment
+        if self.window > WINDOW_BYTES_MAX:
+            raise ConnectionFault(
+                ErrorCode.FLOW_CONTROL_ERROR, f"the connection's window is {self.window} bytes"
+            )
+        parked = list(self._parked.values())
+        self._parked.clear()
+        for stream in parked:
+            self.schedule(stream)
+
+    def take(self, bytes_max: int) -> list[bytes | memoryview]:
+        """The pieces to be written next: about `bytes_max`, at most one frame more."""
+        out: list[bytes | memoryview] = list(self._control)
+        self._control.clear()
+        size = 0
+        while size < bytes_max:
+            if self._light and (self._light_bytes < FRAME_BYTES_MAX or not self._heavy):
+                taken = self._turn(self._light.popleft(), out)
+                self._light_bytes += taken
+            elif self._heavy:
+                self._light_bytes = 0
+                taken = self._turn(self._heavy.popleft(), out)
+            else:
+                break
+            size += taken
+        return out
+
+    def _turn(self, stream: WireStream, out: list[bytes | memoryview]) -> int:
+        """One frame of this stream, and its end if nothing else is left; returns the bytes."""
+        stream.scheduled = False
+        if stream.local_closed:
+            return 0
+        if stream.queued_bytes:
+            bytes_max = min(self.frame_bytes_max, stream.send_window, self.window)
+            if bytes_max <= 0:
+                # A window was used up, or SETTINGS took it away, since the stream got in line.
+                self.schedule(stream)
+                return 0
+            size = stream.take_frame(bytes_max, out)
+            self.window -= size
+            self.frames_sent += 1
+            stream.answered = True
+            if stream.paused and stream.queued_bytes < self.send_low_bytes:
+                stream.paused = False
+                self.resumable.append(stream)
+        else:
+            size = 0
+        if stream.queued_bytes:
+            self.schedule(stream)
+        elif stream.finish_flags:
+            self._finish(stream, out)
+        return size + FRAME_HEADER_BYTES
+
+    def _finish(self, stream: WireStream, out: list[bytes | memoryview]) -> None:
+        """All data has gone: the end of the stream follows, unless it went with the data."""
+        if stream.trailers is not None:
+            block = stream.trailers
+            out.append(header_frames(stream.id, END_STREAM, block, self.frame_bytes_max))
+            stream.answered = True
+            stream.local_closed = True
+            if not stream.remote_closed:
+                # RFC 9113, section 8.1: the answer is whole, the rest of the request isn't needed.
+                out.append(rst_stream(stream.id, ErrorCode.NO_ERROR))
+        elif not stream.local_closed:
+            stream.take_frame(0, out)
+        self.closed.append(stream)
