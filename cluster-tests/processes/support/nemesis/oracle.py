@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from history.checker import check
-from history.records import Deliver, Drained, Record, Run, merged
+from history.records import Ack, Deliver, Drained, Record, Run, merged
 
 from ringmq import Batch
 
@@ -41,6 +41,12 @@ class Delivered:
                 key = (run.tag, run.number + offset)
                 self.at.setdefault(run.position + offset, key)
                 self.positions.setdefault(key, set()).add(run.position + offset)
+
+    def acked(self, consumer: str, batch: Batch, *, safe: bool) -> None:
+        """The batch has been acked. Only a safe ack says that it never comes again."""
+        if safe:
+            ranges = tuple((first, last) for first, last in batch.positions)
+            self.records.append(Ack(time.monotonic(), "", consumer, ranges))
 
     def merge(self, other: Delivered) -> None:
         """Adds the deliveries that another test client saw from the same queue."""

@@ -174,12 +174,15 @@ class Consuming(_Beside):
         prefetch: int = 500,
         prefetch_bytes: int = 0,
         ack: bool = True,
+        safe_acks: bool = False,
     ) -> None:
+        """`safe_acks`: waits for each ack to be safe; then the message must never come again."""
         super().__init__(f"c{next(_tags)}")
         self.delivered = Delivered()
         self.messages = 0
         self._seeds, self._queue = seeds, queue
         self._prefetch, self._prefetch_bytes, self._ack = prefetch, prefetch_bytes, ack
+        self._safe_acks = safe_acks
 
     async def __aexit__(
         self,
@@ -204,8 +207,8 @@ class Consuming(_Beside):
             async for batch in consumer:
                 self.delivered.note(self.tag, batch)
                 self.messages += len(batch)
-                if self._ack:
-                    await consumer.ack(batch)
+                if self._ack and await consumer.ack(batch, wait=self._safe_acks):
+                    self.delivered.acked(self.tag, batch, safe=self._safe_acks)
 
     async def gets(self, messages: int, *, within_s: float = 15.0) -> None:
         """Returns when so many more have come, repeats included."""

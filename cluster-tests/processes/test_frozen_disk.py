@@ -1,0 +1,66 @@
+"""A disk that stops answering while its process and its network are well."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from chaos.disks import Disks, NoDisksError
+from loops import run
+from nemesis import NODES, Cluster, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+DISK_TIMEOUT_S = 2.0
+# The node leaves its rings, a mirror takes over, the client finds it.
+GOES_ON_S_MAX = DISK_TIMEOUT_S + 6.0
+
+
+class OnDisks(Cluster):
+    disks: Disks
+
+    def data(self, name: str) -> Path:
+        return self.disks.data(name)
+
+
+def test_a_master_whose_disk_hangs_gives_way(tmp_path: Path) -> None:
+    """Its lease is renewed over a network that is well; it must not stay master for that. What
+    it had confirmed is with the others. Once its disk answers, and it is started again, it is
+    a mirror that has everything."""
+
+    async def story(disks: Disks) -> None:
+        cluster = OnDisks(tmp_path, disk_timeout_s=DISK_TIMEOUT_S)
+        cluster.disks = disks
+        async with cluster, asyncio.timeout(80):
+            cluster.expect_log("the store has failed, this node leaves its rings: .*has not come")
+            await cluster.declare("q")
+            await cluster.wait_synchronised("q")
+            async with cluster.publishing("q") as load:
+                await load.confirms(200)
+                master = await cluster.master_of("q")
+                others = cluster.others(master)
+                await asyncio.to_thread(disks.freeze, master)
+                try:
+
+                    async def has_given_way() -> bool:
+                        async with cluster.client(*others) as client:
+                            return (await client.queue("q")).master in others
+
+                    await until(has_given_way, "a mirror is master", within_s=GOES_ON_S_MAX)
+                    await load.confirms(500, within_s=GOES_ON_S_MAX)
+                finally:
+                    await asyncio.to_thread(disks.thaw, master)
+                await cluster.restart(master)
+                await cluster.wait_synchronised("q")
+            assert load.errors == []
+            (await cluster.drained("q")).judge(load)
+            await cluster.wait_equal("q")
+
+    try:
+        with Disks(tmp_path, NODES) as disks:
+            if not disks.can_freeze:
+                pytest.skip("no loop devices here: a disk can't be frozen")
+            run(story(disks))
+    except NoDisksError as error:
+        pytest.skip(str(error))
