@@ -40,6 +40,7 @@ from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings, enrol
 from ringmq_node.broker.declaring import Declaring
 from ringmq_node.broker.deleting import Deleting
+from ringmq_node.broker.descriptions import Descriptions
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing
 from ringmq_node.broker.locating import Locator
@@ -155,7 +156,12 @@ class Node:
             cluster=self.cluster,
             locator=locator,
             declaring=Declaring(
-                self.registry, self.catalogue, self.settings, self.cluster, self.transient
+                self.registry,
+                self.catalogue,
+                self.settings,
+                self.cluster,
+                self.transient,
+                self.supervisor.spawn,
             ),
             deleting=Deleting(self.registry, self.catalogue, self.supervisor.spawn),
             listing=Listing(
@@ -171,6 +177,7 @@ class Node:
             ),
             promoting=Promoting(self.catalogue, self.cluster, locator, peers),
             peers=peers,
+            descriptions=Descriptions(peers, self.supervisor.spawn),
         )
 
     def _make_reconciling(self) -> Reconciling:

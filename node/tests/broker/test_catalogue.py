@@ -31,8 +31,8 @@ def with_catalogue(
 ) -> None:
     """The catalogue follows a registry that has `RECORD`."""
 
-    async def reconcile(records: Mapping[str, QueueRecord]) -> None:
-        assert set(records) <= {"q"}
+    async def reconcile(touched: Mapping[str, QueueRecord | None]) -> None:
+        assert all(record is None or record.name == "q" for record in touched.values())
 
     async def main() -> None:
         registry = open_registry(f"sqlite:///{folder / 'registry.db'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ from node.tests.broker.test_deleting import with_node
 from node.tests.nodes import replica_of
 
 import ringmq
-from ringmq_gm import MemberId
+from ringmq_gm import MemberId, first_view, ring_key
+from ringmq_gm.registry.base import CommitUnknownError, Put
 from ringmq_node.broker.arguments import QueueArguments
-from ringmq_node.broker.broker import Broker, Caller
+from ringmq_node.broker.broker import Broker, Caller, Declared
+from ringmq_node.broker.declaring import BATCH_MAX
 from ringmq_node.broker.locating import Locator
 from ringmq_node.doors.grpc.peers import GrpcPeers
 from ringmq_node.model.info import QueueCondition, QueueInfo
 from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.model.records import QueueMode
+from ringmq_node.model.records import QueueMode, QueueRecord
 from ringmq_node.node import Node
 
 
@@ -60,10 +63,12 @@ def test_declared_again_if_it_is_deleted_meanwhile(
 def test_moved_while_its_master_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def answer(self: GrpcPeers, address: str, queue: str, **_: Any) -> QueueInfo:
+    async def answer(
+        self: GrpcPeers, address: str, queues: Sequence[str], **_: Any
+    ) -> list[QueueInfo]:
         assert address == "there"
-        return QueueInfo(
-            queue=queue,
+        info = QueueInfo(
+            queue=queues[0],
             id="id",
             replicas_wanted=1,
             min_insync=1,
@@ -72,6 +77,7 @@ def test_moved_while_its_master_is_waited_for(
             condition=QueueCondition.RUNNING,
             epoch=9,
         )
+        return [info]
 
     async def work(node: Node, client: ringmq.Client) -> None:
         replica_of(node).mastership = None
@@ -79,8 +85,97 @@ def test_moved_while_its_master_is_waited_for(
         await asyncio.sleep(0)
         monkeypatch.setattr(Locator, "master_of", lambda self, name: MemberId("b", 1))
         monkeypatch.setattr(node.cluster, "address_of", lambda member: "there")
-        monkeypatch.setattr(GrpcPeers, "queue_info", answer)
+        monkeypatch.setattr(GrpcPeers, "own_queues", answer)
         async with asyncio.timeout(5):
             assert (await asking).epoch == 9
+
+    with_node(tmp_path, work)
+
+
+class CountedCommits:
+    """Counts the commits of a registry; `lost` of them are carried out and not answered."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch, lost: int = 0) -> None:
+        self.count = 0
+        self.lost = lost
+        self._commit = node.registry.commit
+        monkeypatch.setattr(node.registry, "commit", self.commit)
+
+    async def commit(self, *arguments: Any, **more: Any) -> int | None:
+        self.count += 1
+        revision = await self._commit(*arguments, **more)
+        if self.lost:
+            self.lost -= 1
+            raise CommitUnknownError("the answer was lost")
+        return revision
+
+
+def declare_all(node: Node, names: Sequence[str]) -> list[asyncio.Task[Declared]]:
+    arguments = QueueArguments()
+    return [asyncio.create_task(node.broker.declare(name, arguments, Caller())) for name in names]
+
+
+def test_declares_that_come_together_share_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        commits = CountedCommits(node, monkeypatch)
+        names = [f"many{number}" for number in range(300)]
+        declared = await asyncio.gather(*declare_all(node, names))
+        assert [each.info.queue for each in declared] == names
+        assert all(each.created for each in declared)
+        assert commits.count <= 300 // BATCH_MAX + 3
+        again = await asyncio.gather(*declare_all(node, [*names, *names]))
+        assert not any(each.created for each in again)
+
+    with_node(tmp_path, work)
+
+
+def test_one_that_exists_does_not_spoil_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Declared through another node, whose watch is ahead of this one's."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        record = QueueRecord("there", "id", ("other",), 1, mode=QueueMode.LAZY)
+        view = first_view([MemberId("other", 1)], 1)
+        assert await node.registry.commit(
+            [], [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())]
+        )
+        other = QueueArguments(mode=QueueMode.DEFAULT)
+        refused = asyncio.create_task(node.broker.declare("there", other, Caller()))
+        tasks = declare_all(node, ["one", "two"])
+        twice = declare_all(node, ["one"])
+        assert all([(await task).created for task in tasks])
+        assert not (await twice[0]).created
+        with pytest.raises(BrokerError) as caught:
+            await refused
+        assert caught.value.reason is Reason.QUEUE_EXISTS
+
+    with_node(tmp_path, work)
+
+
+def test_a_batch_whose_answer_was_lost_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        CountedCommits(node, monkeypatch, lost=1)
+        declared = await asyncio.gather(*declare_all(node, [f"q{at}" for at in range(20)]))
+        assert len({each.info.id for each in declared}) == 20
+        entries = await node.registry.list("queues/q")
+        assert len(entries.entries) == 21
+
+    with_node(tmp_path, work)
+
+
+def test_a_declare_that_was_given_up_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        tasks = declare_all(node, ["one", "two", "three"])
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        assert (await tasks[1]).created
+        assert (await tasks[2]).created
 
     with_node(tmp_path, work)

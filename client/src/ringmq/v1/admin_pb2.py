@@ -26,15 +26,15 @@ from ringmq.v1 import broker_pb2 as ringmq_dot_v1_dot_broker__pb2
 from ringmq.v1 import common_pb2 as ringmq_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ringmq/v1/admin.proto\x12\tringmq.v1\x1a\x16ringmq/v1/broker.proto\x1a\x16ringmq/v1/common.proto\"1\n\x17GetClusterStatusRequest\x12\x16\n\x0ewith_resources\x18\x01 \x01(\x08\"\xd3\x01\n\x08NodeInfo\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12#\n\x05state\x18\x04 \x01(\x0e\x32\x14.ringmq.v1.NodeState\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x0f\n\x07masters\x18\x06 \x01(\r\x12\x0f\n\x07mirrors\x18\x07 \x01(\r\x12\'\n\tresources\x18\x08 \x01(\x0b\x32\x14.ringmq.v1.Resources\x12\x12\n\nquarantine\x18\t \x01(\t\"\x84\x02\n\x0cStoreNumbers\x12\x1a\n\x12queue_memory_bytes\x18\x01 \x01(\x04\x12\x17\n\x0fjournals_sealed\x18\x02 \x01(\x04\x12\x14\n\x0csealed_bytes\x18\x03 \x01(\x04\x12\x0e\n\x06rounds\x18\x04 \x01(\x04\x12\x1d\n\x15journal_bytes_written\x18\x05 \x01(\x04\x12\x1d\n\x15segment_bytes_written\x18\x06 \x01(\x04\x12\x19\n\x11\x62ody_bytes_elided\x18\x07 \x01(\x04\x12\x1b\n\x13message_store_bytes\x18\x08 \x01(\x04\x12#\n\x1bmessage_store_garbage_bytes\x18\t \x01(\x04\"\xb2\x02\n\tResources\x12\x19\n\x11memory_used_bytes\x18\x01 \x01(\x04\x12\x1a\n\x12memory_limit_bytes\x18\x02 \x01(\x04\x12\x1a\n\x12memory_total_bytes\x18\x03 \x01(\x04\x12\x14\n\x0cmemory_alarm\x18\x04 \x01(\x08\x12\x17\n\x0f\x64isk_free_bytes\x18\x05 \x01(\x04\x12\x18\n\x10\x64isk_limit_bytes\x18\x06 \x01(\x04\x12\x12\n\ndisk_alarm\x18\x07 \x01(\x08\x12\x1f\n\x12\x64\x65sired_duration_s\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\rstore_failure\x18\t \x01(\t\x12&\n\x05store\x18\n \x01(\x0b\x32\x17.ringmq.v1.StoreNumbersB\x15\n\x13_desired_duration_s\"\x8c\x01\n\x18GetClusterStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\"\n\x05nodes\x18\x03 \x03(\x0b\x32\x13.ringmq.v1.NodeInfo\x12\x0e\n\x06queues\x18\x04 \x01(\r\x12\x1a\n\x12registry_available\x18\x05 \x01(\x08\"F\n\x11ListQueuesRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\x12\n\nqueues_max\x18\x02 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\"H\n\x12ListQueuesResponse\x12$\n\x06queues\x18\x01 \x03(\x0b\x32\x14.ringmq.v1.QueueInfo\x12\x0c\n\x04next\x18\x02 \x01(\t\"Z\n\x14PromoteMirrorRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x03 \x01(\x08\x12\x10\n\x08operator\x18\x04 \x01(\t\"\x86\x01\n\x15PromoteMirrorResponse\x12\x12\n\nold_master\x18\x01 \x01(\t\x12\x12\n\nnew_master\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0f\n\x07took_ms\x18\x04 \x01(\x04\x12%\n\x04loss\x18\x05 \x01(\x0b\x32\x17.ringmq.v1.AcceptedLoss\"&\n\x15\x44iscardDamagedRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"*\n\x16\x44iscardDamagedResponse\x12\x10\n\x08messages\x18\x01 \x01(\x04\"\"\n\x11GetReplicaRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"\xd0\x02\n\x07Replica\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0csynchronised\x18\x03 \x01(\x08\x12\x0e\n\x06master\x18\x04 \x01(\x08\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x13\n\x0blast_number\x18\x06 \x01(\x04\x12\x15\n\rnext_position\x18\x07 \x01(\x04\x12\x10\n\x08messages\x18\x08 \x01(\x04\x12\x18\n\x10messages_missing\x18\t \x01(\x04\x12\x0e\n\x06\x64igest\x18\n \x01(\t\x12\"\n\x04mode\x18\x0b \x01(\x0e\x32\x14.ringmq.v1.QueueMode\x12(\n\x07storage\x18\x0c \x01(\x0b\x32\x17.ringmq.v1.QueueStorage\x12\x11\n\tlog_epoch\x18\r \x01(\x04\x12\x14\n\x0clog_is_whole\x18\x0e \x01(\x08\x12\x0e\n\x06stable\x18\x0f \x01(\x04\"9\n\x12GetReplicaResponse\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.ringmq.v1.Replica\"\x15\n\x13GetResourcesRequest\"?\n\x14GetResourcesResponse\x12\'\n\tresources\x18\x01 \x01(\x0b\x32\x14.ringmq.v1.Resources*\x89\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12NODE_STATE_RUNNING\x10\x01\x12\x17\n\x13NODE_STATE_DRAINING\x10\x02\x12\x13\n\x0fNODE_STATE_DOWN\x10\x03\x12\x1a\n\x16NODE_STATE_QUARANTINED\x10\x04\x32\xf6\x03\n\x05\x41\x64min\x12[\n\x10GetClusterStatus\x12\".ringmq.v1.GetClusterStatusRequest\x1a#.ringmq.v1.GetClusterStatusResponse\x12I\n\nListQueues\x12\x1c.ringmq.v1.ListQueuesRequest\x1a\x1d.ringmq.v1.ListQueuesResponse\x12R\n\rPromoteMirror\x12\x1f.ringmq.v1.PromoteMirrorRequest\x1a .ringmq.v1.PromoteMirrorResponse\x12U\n\x0e\x44iscardDamaged\x12 .ringmq.v1.DiscardDamagedRequest\x1a!.ringmq.v1.DiscardDamagedResponse\x12I\n\nGetReplica\x12\x1c.ringmq.v1.GetReplicaRequest\x1a\x1d.ringmq.v1.GetReplicaResponse\x12O\n\x0cGetResources\x12\x1e.ringmq.v1.GetResourcesRequest\x1a\x1f.ringmq.v1.GetResourcesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ringmq/v1/admin.proto\x12\tringmq.v1\x1a\x16ringmq/v1/broker.proto\x1a\x16ringmq/v1/common.proto\"1\n\x17GetClusterStatusRequest\x12\x16\n\x0ewith_resources\x18\x01 \x01(\x08\"\xd3\x01\n\x08NodeInfo\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\x04\x12#\n\x05state\x18\x04 \x01(\x0e\x32\x14.ringmq.v1.NodeState\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x0f\n\x07masters\x18\x06 \x01(\r\x12\x0f\n\x07mirrors\x18\x07 \x01(\r\x12\'\n\tresources\x18\x08 \x01(\x0b\x32\x14.ringmq.v1.Resources\x12\x12\n\nquarantine\x18\t \x01(\t\"\x84\x02\n\x0cStoreNumbers\x12\x1a\n\x12queue_memory_bytes\x18\x01 \x01(\x04\x12\x17\n\x0fjournals_sealed\x18\x02 \x01(\x04\x12\x14\n\x0csealed_bytes\x18\x03 \x01(\x04\x12\x0e\n\x06rounds\x18\x04 \x01(\x04\x12\x1d\n\x15journal_bytes_written\x18\x05 \x01(\x04\x12\x1d\n\x15segment_bytes_written\x18\x06 \x01(\x04\x12\x19\n\x11\x62ody_bytes_elided\x18\x07 \x01(\x04\x12\x1b\n\x13message_store_bytes\x18\x08 \x01(\x04\x12#\n\x1bmessage_store_garbage_bytes\x18\t \x01(\x04\"\xb2\x02\n\tResources\x12\x19\n\x11memory_used_bytes\x18\x01 \x01(\x04\x12\x1a\n\x12memory_limit_bytes\x18\x02 \x01(\x04\x12\x1a\n\x12memory_total_bytes\x18\x03 \x01(\x04\x12\x14\n\x0cmemory_alarm\x18\x04 \x01(\x08\x12\x17\n\x0f\x64isk_free_bytes\x18\x05 \x01(\x04\x12\x18\n\x10\x64isk_limit_bytes\x18\x06 \x01(\x04\x12\x12\n\ndisk_alarm\x18\x07 \x01(\x08\x12\x1f\n\x12\x64\x65sired_duration_s\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x15\n\rstore_failure\x18\t \x01(\t\x12&\n\x05store\x18\n \x01(\x0b\x32\x17.ringmq.v1.StoreNumbersB\x15\n\x13_desired_duration_s\"\x8c\x01\n\x18GetClusterStatusResponse\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\"\n\x05nodes\x18\x03 \x03(\x0b\x32\x13.ringmq.v1.NodeInfo\x12\x0e\n\x06queues\x18\x04 \x01(\r\x12\x1a\n\x12registry_available\x18\x05 \x01(\x08\"V\n\x11ListQueuesRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\x12\x12\n\nqueues_max\x18\x02 \x01(\r\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\t\x12\x0e\n\x06queues\x18\x04 \x03(\t\"H\n\x12ListQueuesResponse\x12$\n\x06queues\x18\x01 \x03(\x0b\x32\x14.ringmq.v1.QueueInfo\x12\x0c\n\x04next\x18\x02 \x01(\t\"Z\n\x14PromoteMirrorRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x03 \x01(\x08\x12\x10\n\x08operator\x18\x04 \x01(\t\"\x86\x01\n\x15PromoteMirrorResponse\x12\x12\n\nold_master\x18\x01 \x01(\t\x12\x12\n\nnew_master\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0f\n\x07took_ms\x18\x04 \x01(\x04\x12%\n\x04loss\x18\x05 \x01(\x0b\x32\x17.ringmq.v1.AcceptedLoss\"&\n\x15\x44iscardDamagedRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"*\n\x16\x44iscardDamagedResponse\x12\x10\n\x08messages\x18\x01 \x01(\x04\"\"\n\x11GetReplicaRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"\xd0\x02\n\x07Replica\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x14\n\x0csynchronised\x18\x03 \x01(\x08\x12\x0e\n\x06master\x18\x04 \x01(\x08\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x13\n\x0blast_number\x18\x06 \x01(\x04\x12\x15\n\rnext_position\x18\x07 \x01(\x04\x12\x10\n\x08messages\x18\x08 \x01(\x04\x12\x18\n\x10messages_missing\x18\t \x01(\x04\x12\x0e\n\x06\x64igest\x18\n \x01(\t\x12\"\n\x04mode\x18\x0b \x01(\x0e\x32\x14.ringmq.v1.QueueMode\x12(\n\x07storage\x18\x0c \x01(\x0b\x32\x17.ringmq.v1.QueueStorage\x12\x11\n\tlog_epoch\x18\r \x01(\x04\x12\x14\n\x0clog_is_whole\x18\x0e \x01(\x08\x12\x0e\n\x06stable\x18\x0f \x01(\x04\"9\n\x12GetReplicaResponse\x12#\n\x07replica\x18\x01 \x01(\x0b\x32\x12.ringmq.v1.Replica\"\x15\n\x13GetResourcesRequest\"?\n\x14GetResourcesResponse\x12\'\n\tresources\x18\x01 \x01(\x0b\x32\x14.ringmq.v1.Resources*\x89\x01\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12NODE_STATE_RUNNING\x10\x01\x12\x17\n\x13NODE_STATE_DRAINING\x10\x02\x12\x13\n\x0fNODE_STATE_DOWN\x10\x03\x12\x1a\n\x16NODE_STATE_QUARANTINED\x10\x04\x32\xf6\x03\n\x05\x41\x64min\x12[\n\x10GetClusterStatus\x12\".ringmq.v1.GetClusterStatusRequest\x1a#.ringmq.v1.GetClusterStatusResponse\x12I\n\nListQueues\x12\x1c.ringmq.v1.ListQueuesRequest\x1a\x1d.ringmq.v1.ListQueuesResponse\x12R\n\rPromoteMirror\x12\x1f.ringmq.v1.PromoteMirrorRequest\x1a .ringmq.v1.PromoteMirrorResponse\x12U\n\x0e\x44iscardDamaged\x12 .ringmq.v1.DiscardDamagedRequest\x1a!.ringmq.v1.DiscardDamagedResponse\x12I\n\nGetReplica\x12\x1c.ringmq.v1.GetReplicaRequest\x1a\x1d.ringmq.v1.GetReplicaResponse\x12O\n\x0cGetResources\x12\x1e.ringmq.v1.GetResourcesRequest\x1a\x1f.ringmq.v1.GetResourcesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ringmq.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODESTATE']._serialized_start=2046
-  _globals['_NODESTATE']._serialized_end=2183
+  _globals['_NODESTATE']._serialized_start=2062
+  _globals['_NODESTATE']._serialized_end=2199
   _globals['_GETCLUSTERSTATUSREQUEST']._serialized_start=84
   _globals['_GETCLUSTERSTATUSREQUEST']._serialized_end=133
   _globals['_NODEINFO']._serialized_start=136
@@ -46,27 +46,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_start=922
   _globals['_GETCLUSTERSTATUSRESPONSE']._serialized_end=1062
   _globals['_LISTQUEUESREQUEST']._serialized_start=1064
-  _globals['_LISTQUEUESREQUEST']._serialized_end=1134
-  _globals['_LISTQUEUESRESPONSE']._serialized_start=1136
-  _globals['_LISTQUEUESRESPONSE']._serialized_end=1208
-  _globals['_PROMOTEMIRRORREQUEST']._serialized_start=1210
-  _globals['_PROMOTEMIRRORREQUEST']._serialized_end=1300
-  _globals['_PROMOTEMIRRORRESPONSE']._serialized_start=1303
-  _globals['_PROMOTEMIRRORRESPONSE']._serialized_end=1437
-  _globals['_DISCARDDAMAGEDREQUEST']._serialized_start=1439
-  _globals['_DISCARDDAMAGEDREQUEST']._serialized_end=1477
-  _globals['_DISCARDDAMAGEDRESPONSE']._serialized_start=1479
-  _globals['_DISCARDDAMAGEDRESPONSE']._serialized_end=1521
-  _globals['_GETREPLICAREQUEST']._serialized_start=1523
-  _globals['_GETREPLICAREQUEST']._serialized_end=1557
-  _globals['_REPLICA']._serialized_start=1560
-  _globals['_REPLICA']._serialized_end=1896
-  _globals['_GETREPLICARESPONSE']._serialized_start=1898
-  _globals['_GETREPLICARESPONSE']._serialized_end=1955
-  _globals['_GETRESOURCESREQUEST']._serialized_start=1957
-  _globals['_GETRESOURCESREQUEST']._serialized_end=1978
-  _globals['_GETRESOURCESRESPONSE']._serialized_start=1980
-  _globals['_GETRESOURCESRESPONSE']._serialized_end=2043
-  _globals['_ADMIN']._serialized_start=2186
-  _globals['_ADMIN']._serialized_end=2688
+  _globals['_LISTQUEUESREQUEST']._serialized_end=1150
+  _globals['_LISTQUEUESRESPONSE']._serialized_start=1152
+  _globals['_LISTQUEUESRESPONSE']._serialized_end=1224
+  _globals['_PROMOTEMIRRORREQUEST']._serialized_start=1226
+  _globals['_PROMOTEMIRRORREQUEST']._serialized_end=1316
+  _globals['_PROMOTEMIRRORRESPONSE']._serialized_start=1319
+  _globals['_PROMOTEMIRRORRESPONSE']._serialized_end=1453
+  _globals['_DISCARDDAMAGEDREQUEST']._serialized_start=1455
+  _globals['_DISCARDDAMAGEDREQUEST']._serialized_end=1493
+  _globals['_DISCARDDAMAGEDRESPONSE']._serialized_start=1495
+  _globals['_DISCARDDAMAGEDRESPONSE']._serialized_end=1537
+  _globals['_GETREPLICAREQUEST']._serialized_start=1539
+  _globals['_GETREPLICAREQUEST']._serialized_end=1573
+  _globals['_REPLICA']._serialized_start=1576
+  _globals['_REPLICA']._serialized_end=1912
+  _globals['_GETREPLICARESPONSE']._serialized_start=1914
+  _globals['_GETREPLICARESPONSE']._serialized_end=1971
+  _globals['_GETRESOURCESREQUEST']._serialized_start=1973
+  _globals['_GETRESOURCESREQUEST']._serialized_end=1994
+  _globals['_GETRESOURCESRESPONSE']._serialized_start=1996
+  _globals['_GETRESOURCESRESPONSE']._serialized_end=2059
+  _globals['_ADMIN']._serialized_start=2202
+  _globals['_ADMIN']._serialized_end=2704
 # @@protoc_insertion_point(module_scope)

@@ -250,19 +250,27 @@ class ListQueuesRequest(google.protobuf.message.Message):
     PREFIX_FIELD_NUMBER: builtins.int
     QUEUES_MAX_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
+    QUEUES_FIELD_NUMBER: builtins.int
     prefix: builtins.str
     """Only queues whose names begin with this prefix."""
     queues_max: builtins.int
     """The most queues to return (0: 1000), beginning with the first name after `after`."""
     after: builtins.str
+    @property
+    def queues(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Between nodes only: those of these queues (at most 1000) whose master serves on the called
+        node. Nothing else is looked at.
+        """
+
     def __init__(
         self,
         *,
         prefix: builtins.str = ...,
         queues_max: builtins.int = ...,
         after: builtins.str = ...,
+        queues: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "prefix", b"prefix", "queues_max", b"queues_max"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "prefix", b"prefix", "queues", b"queues", "queues_max", b"queues_max"]) -> None: ...
 
 Global___ListQueuesRequest: typing_extensions.TypeAlias = ListQueuesRequest
 

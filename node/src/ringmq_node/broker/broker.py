@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -20,6 +20,7 @@ from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.consuming import Consuming
 from ringmq_node.broker.declaring import Declaring
 from ringmq_node.broker.deleting import Deleting
+from ringmq_node.broker.descriptions import Descriptions
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing, Page
 from ringmq_node.broker.locating import Location, Locator
@@ -90,6 +91,7 @@ class Broker:
         listing: Listing,
         promoting: Promoting,
         peers: Peers,
+        descriptions: Descriptions,
     ) -> None:
         self.settings = settings
         self.node = cluster.me.node
@@ -102,6 +104,7 @@ class Broker:
         self._listing = listing
         self._promoting = promoting
         self._peers = peers
+        self._descriptions = descriptions
 
     # --- sessions ---
 
@@ -170,9 +173,9 @@ class Broker:
                         return queue_info(replica)
                     except TimeoutError:
                         continue
-                return await self._peers.queue_info(
-                    self._cluster.address_of(master), queue, deadline_s=CALL_DEADLINE_S
-                )
+                info = await self._descriptions.of(queue, self._cluster.address_of(master))
+                if info is not None:
+                    return info
             except BrokerError as error:
                 # The caller has to hear why, and would only hear that its time has run out.
                 if not error.retryable or error.reason is Reason.QUARANTINED:
@@ -322,9 +325,10 @@ class Broker:
     async def queues(self, prefix: str, *, after: str, queues_max: int) -> Page:
         return await self._listing.queues(prefix, after=after, queues_max=queues_max)
 
-    def own_queues(self, prefix: str) -> list[QueueInfo]:
-        """The queues whose master serves on this node, and its quarantined replicas."""
-        return self._listing.own_queues(prefix)
+    async def own_queues(self, queues: Sequence[str]) -> list[QueueInfo]:
+        """Those of these queues whose master serves on this node, or whose replica here is
+        quarantined."""
+        return await self._listing.own_queues(queues)
 
     async def status(self, *, with_resources: bool) -> ClusterStatus:
         return await self._listing.status(with_resources=with_resources)

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from ringmq_base.notifier import Notifier
+from ringmq_base.pieces import Pieces
 from ringmq_gm.registry.base import (
     Change,
     Changed,
@@ -44,7 +45,9 @@ logger = logging.getLogger(__name__)
 # How far this node's watch may be behind the registry before a caller is refused.
 WATCH_LAG_S_MAX = 5.0
 
-Reconcile = Callable[[Mapping[str, QueueRecord]], Awaitable[None]]
+# By queue id: its record as it is now, or None if the queue is gone.
+Touched = Mapping[str, QueueRecord | None]
+Reconcile = Callable[[Touched], Awaitable[None]]
 
 
 class QueueCatalogue:
@@ -67,34 +70,45 @@ class QueueCatalogue:
         self._changed = Notifier()
 
     async def follow(self, reconcile: Reconcile) -> None:
-        """Follows the registry until cancelled; `reconcile` gets all records at each change."""
+        """Follows the registry until cancelled; `reconcile` gets what each change has touched.
+
+        Not all records each time: with ten thousand queues a look at all of them would cost more
+        than all the rest of a declare.
+        """
         async for changes in self._registry.watch(QUEUES):
+            pieces = Pieces()
+            touched: dict[str, QueueRecord | None] = {}
             for change in changes:
-                self._learn_change(change)
+                await self._learn_change(change, touched, pieces)
+                await pieces.step()
             self.answered.set()
-            await reconcile(self.records)
+            await reconcile(touched)
             self.loaded.set()
             self._changed.notify()
 
-    def _learn_change(self, change: Change) -> None:
+    async def _learn_change(
+        self, change: Change, touched: dict[str, QueueRecord | None], pieces: Pieces
+    ) -> None:
         match change:
             case Reset(snapshot):
+                # In pieces. A queue that is there before and after is there all the time.
                 present = {entry.key for entry in snapshot.entries}
                 for key in [key for key in self._names if key not in present]:
-                    self._forget(key)
+                    self._forget(key, touched)
                 for name in [name for name in self.unreadable if queue_key(name) not in present]:
                     del self.unreadable[name]
                 for entry in snapshot.entries:
-                    self._learn(entry)
+                    self._learn(entry, touched)
+                    await pieces.step()
                 self._shown = max(self._shown, snapshot.revision)
             case Changed(entry):
-                self._learn(entry)
+                self._learn(entry, touched)
                 self._shown = max(self._shown, entry.revision)
             case Removed(key, revision):
-                self._forget(key)
+                self._forget(key, touched)
                 self._shown = max(self._shown, revision)
 
-    def _learn(self, entry: KeyValue) -> None:
+    def _learn(self, entry: KeyValue, touched: dict[str, QueueRecord | None]) -> None:
         name = name_of_key(entry.key)
         try:
             record = decode_entry(entry.key, entry.value)
@@ -107,15 +121,22 @@ class QueueCatalogue:
             return
         if self.unreadable.pop(name, None) is not None:
             logger.info("queue %s: its record can be read again", name)
+        before = self.records.get(record.name)
+        if before is not None:
+            # Its id is another one if it was deleted and declared again between two looks.
+            touched[before.id] = None
+        touched[record.id] = record
         self.records[record.name] = record
         self._names[entry.key] = record.name
         self._revisions[record.name] = entry.revision
 
-    def _forget(self, key: str) -> None:
+    def _forget(self, key: str, touched: dict[str, QueueRecord | None]) -> None:
         self.unreadable.pop(name_of_key(key), None)
         name = self._names.pop(key, None)
         if name is not None:
-            del self.records[name], self._revisions[name]
+            record = self.records.pop(name)
+            touched[record.id] = None
+            del self._revisions[name]
 
     # --- looking up ---
 

@@ -1,12 +1,25 @@
-"""Creating queues, and changing their records: commits to the registry, then the watch."""
+"""Creating queues, and changing their records: commits to the registry, then the watch.
+
+Declares that come while a commit is on its way go into the next one, up to `BATCH_MAX` of them. A
+commit costs a sync of the registry's disk, whatever it has in it; one for each of ten thousand
+queues would take a minute. Nothing waits for a batch to fill.
+
+A queue that this node doesn't know is taken for new, and the guards of the commit tell if it isn't.
+Then the registry is read: those of the batch that exist are answered, and the others go into the
+next batch.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import random
-from dataclasses import replace
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ringmq_gm import View, first_view, ring_key
 from ringmq_gm.registry.base import (
+    OPERATIONS_MAX,
     CommitUnknownError,
     Guard,
     Put,
@@ -17,7 +30,7 @@ from ringmq_node.broker.arguments import QueueArguments, check_equivalent, check
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
-from ringmq_node.broker.placement import place
+from ringmq_node.broker.placement import Fleet, place
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.model.reasons import BrokerError, Reason, quarantined
 from ringmq_node.model.records import (
@@ -28,9 +41,23 @@ from ringmq_node.model.records import (
     new_queue_id,
     queue_key,
 )
+from ringmq_node.replica.hosting import Spawn
 
 # A commit that loses a race, or whose outcome is unknown, is tried again so often.
 COMMIT_TRIES = 5
+# Queues in one commit: each is a record and a ring.
+BATCH_MAX = OPERATIONS_MAX // 2
+
+
+@dataclass(slots=True, eq=False)
+class _Wanted:
+    """A queue that somebody declares. The outcome is whether it is new, and the revision of the
+    registry that shows it; or a `BrokerError`."""
+
+    name: str
+    arguments: QueueArguments
+    outcome: asyncio.Future[tuple[bool, int]]
+    tries: int = 0
 
 
 class Declaring:
@@ -43,56 +70,168 @@ class Declaring:
         settings: ClusterSettings,
         cluster: Cluster,
         transient: TransientQueues,
+        spawn: Spawn,
     ) -> None:
         self._registry = registry
         self._catalogue = catalogue
         self._settings = settings
         self._cluster = cluster
         self._transient = transient
+        self._spawn = spawn
+        self._waiting: deque[_Wanted] = deque()
+        self._runs = False
 
     async def declare(self, name: str, arguments: QueueArguments) -> bool:
         """Creates the queue and its first ring in one commit; returns whether it is new.
 
         Returns once this node's watch has shown the queue.
         """
-        for _ in range(COMMIT_TRIES):
-            try:
-                entry = await self._registry.get(queue_key(name))
-                if entry is not None:
-                    existing = decode_entry(entry.key, entry.value)
-                    if not existing.durable and await self._transient.delete_if_gone(existing):
-                        continue
-                    check_equivalent(existing, self._settings.wanted_of(existing), arguments)
-                    await self._catalogue.wait_present(name)
-                    return False
-                record, view = await self._new_record(name, arguments)
-                revision = await self._registry.commit(
-                    [Guard(record.key, 0)],
-                    [Put(record.key, record.encode()), Put(ring_key(record.id), view.encode())],
-                )
-            except RecordError as error:
-                raise quarantined(name, str(error)) from error
-            except RegistryUnavailableError as error:
-                raise registry_away() from error
-            except CommitUnknownError:
-                continue
-            if revision is not None:
-                # Waiting for the name would not do: the watch may still show a queue of this name
-                # that was deleted before.
-                await self._catalogue.wait_shown(revision)
-                return True
-        raise registry_away()
+        outcome: asyncio.Future[tuple[bool, int]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Wanted(name, arguments, outcome))
+        if not self._runs:
+            self._runs = True
+            self._spawn(self._run(), "declares")
+        created, revision = await outcome
+        if created:
+            # Waiting for the name would not do: the watch may still show a queue of this name
+            # that was deleted before.
+            await self._catalogue.wait_shown(revision)
+        else:
+            await self._catalogue.wait_present(name)
+        return created
 
-    async def _new_record(self, name: str, arguments: QueueArguments) -> tuple[QueueRecord, View]:
+    # -- batches
+
+    async def _run(self) -> None:
+        """Declares what waits, as many queues as fit in one commit at a time."""
+        try:
+            while self._waiting:
+                batch: dict[str, _Wanted] = {}
+                # One key can't be written twice by one commit: a namesake is for the next one.
+                while (
+                    self._waiting and len(batch) < BATCH_MAX and self._waiting[0].name not in batch
+                ):
+                    wanted = self._waiting.popleft()
+                    # Nobody waits for it any more: a commit now would surprise its caller.
+                    if not wanted.outcome.done():
+                        batch[wanted.name] = wanted
+                if batch:
+                    await self._declare_batch(batch)
+        finally:
+            self._runs = False
+            # Cancelled: the node stops.
+            for wanted in self._waiting:
+                wanted.outcome.cancel()
+            self._waiting.clear()
+
+    async def _declare_batch(self, batch: dict[str, _Wanted]) -> None:
+        """Each of the batch is decided when this returns, or waits again."""
+        try:
+            known = self._catalogue.records
+            # Those that have failed before, too: somebody else may have declared them.
+            await self._settle_existing(
+                [each for each in batch.values() if each.tries or each.name in known]
+            )
+            new = await self._new_records(
+                [each for each in batch.values() if not each.outcome.done()]
+            )
+            if not new:
+                return
+            guards = [Guard(record.key, 0) for _, record, _ in new]
+            puts: list[Put] = []
+            for _, record, view in new:
+                puts.append(Put(record.key, record.encode()))
+                puts.append(Put(ring_key(record.id), view.encode()))
+            try:
+                revision = await self._registry.commit(guards, puts)
+            except CommitUnknownError:
+                revision = None
+        except RegistryUnavailableError:
+            for wanted in batch.values():
+                _refuse(wanted, registry_away())
+            return
+        except BaseException:
+            # The task ends here: nobody is left to answer them.
+            for wanted in batch.values():
+                wanted.outcome.cancel()
+            raise
+        again: list[_Wanted] = []
+        for wanted, _, _ in new:
+            if wanted.outcome.done():
+                continue
+            wanted.tries += 1
+            if revision is not None:
+                wanted.outcome.set_result((True, revision))
+            elif wanted.tries < COMMIT_TRIES:
+                # Some of them exist, or the outcome is unknown: a read of the registry shows.
+                again.append(wanted)
+            else:
+                _refuse(wanted, registry_away())
+        # In front: of two declares of one name, the first is to find the queue new.
+        self._waiting.extendleft(reversed(again))
+
+    async def _settle_existing(self, suspects: Sequence[_Wanted]) -> None:
+        """Decides those that exist. Raises `RegistryUnavailableError`."""
+        keys = [queue_key(each.name) for each in suspects]
+        entries = await asyncio.gather(*map(self._registry.get, keys))
+        for wanted, entry in zip(suspects, entries, strict=True):
+            if entry is None:
+                continue
+            try:
+                existing = decode_entry(entry.key, entry.value)
+                if not existing.durable and await self._delete_if_gone(existing):
+                    continue
+                check_equivalent(existing, self._settings.wanted_of(existing), wanted.arguments)
+            except RecordError as error:
+                _refuse(wanted, quarantined(wanted.name, str(error)))
+            except BrokerError as error:
+                _refuse(wanted, error)
+            else:
+                if not wanted.outcome.done():
+                    wanted.outcome.set_result((False, entry.revision))
+
+    async def _delete_if_gone(self, record: QueueRecord) -> bool:
+        try:
+            return await self._transient.delete_if_gone(record)
+        except CommitUnknownError:
+            # Judged anew by the next declare; until then the queue exists.
+            return False
+
+    async def _new_records(
+        self, wanted: Sequence[_Wanted]
+    ) -> list[tuple[_Wanted, QueueRecord, View]]:
+        """Records and first views. A queue that can't be placed is refused alone.
+
+        Raises `RegistryUnavailableError`.
+        """
+        if not wanted:
+            return []
         alive = await self._cluster.registered_members()
-        if self._cluster.me not in alive:
-            # The registry was away for longer than the leases. Nodes are still registering again,
-            # and a ring that is made now would leave them out for good.
-            raise registry_away()
         fleet = self._cluster.fleet_of(alive, self._settings.nodes)
+        masters, mirrors = Counter(fleet.masters), Counter(fleet.mirrors)
+        fleet = replace(fleet, masters=masters, mirrors=mirrors)
+        new: list[tuple[_Wanted, QueueRecord, View]] = []
+        for each in wanted:
+            try:
+                if self._cluster.me not in alive:
+                    # The registry was away for longer than the leases. Nodes are still registering
+                    # again, and a ring that is made now would leave them out for good.
+                    raise registry_away()
+                record, view = self._new_record(each, fleet)
+            except BrokerError as error:
+                _refuse(each, error)
+                continue
+            # The watch shows this batch later; the rest of it has to go elsewhere now.
+            masters[view.master.node] += 1
+            mirrors.update(member.id.node for member in view.members[1:])
+            new.append((each, record, view))
+        return new
+
+    def _new_record(self, new: _Wanted, fleet: Fleet) -> tuple[QueueRecord, View]:
+        arguments = new.arguments
         check_possible(arguments, fleet.nodes)
         record = QueueRecord(
-            name,
+            new.name,
             new_queue_id(),
             (),
             arguments.min_insync,
@@ -141,3 +280,8 @@ class Declaring:
                 await self._catalogue.wait_revision(name, revision)
                 return before
         raise registry_away()
+
+
+def _refuse(wanted: _Wanted, error: BrokerError) -> None:
+    if not wanted.outcome.done():
+        wanted.outcome.set_exception(error)

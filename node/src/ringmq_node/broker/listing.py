@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
+from ringmq_base.pieces import Pieces
 from ringmq_gm import Group
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
@@ -71,20 +72,26 @@ class Listing:
 
     # --- queues ---
 
-    def own_queues(self, prefix: str) -> list[QueueInfo]:
-        """The queues whose master serves here, and those whose replica here is quarantined."""
-        mastered = [
-            queue_info(replica)
-            for replica in self._hosting.replicas.values()
-            if replica.mastership is not None and replica.record.name.startswith(prefix)
-        ]
+    async def own_queues(self, names: Sequence[str]) -> list[QueueInfo]:
+        """Those of these queues whose master serves here, or whose replica here is quarantined;
+        described in pieces."""
         me = self._cluster.me.node
-        failed = [
-            replace(self._without_master(record), quarantine=f"node {me}: {reason}")
-            for record, reason in self._hosting.failed.values()
-            if record.name.startswith(prefix)
-        ]
-        return mastered + failed
+        infos: list[QueueInfo] = []
+        pieces = Pieces()
+        for name in names:
+            # All of it may have changed since the last piece.
+            record = self._catalogue.records.get(name)
+            if record is None:
+                continue
+            replica = self._hosting.replicas.get(record.id)
+            failed = self._hosting.failed.get(record.id)
+            if replica is not None and replica.mastership is not None:
+                infos.append(queue_info(replica))
+            elif failed is not None:
+                down = self._without_master(failed[0])
+                infos.append(replace(down, quarantine=f"node {me}: {failed[1]}"))
+            await pieces.step()
+        return infos
 
     def with_quarantine(self, info: QueueInfo, others: Sequence[str] = ()) -> QueueInfo:
         """`info`, and what an operator has to put right: what this node knows, and `others`."""
@@ -102,39 +109,40 @@ class Listing:
     async def queues(self, prefix: str, *, after: str, queues_max: int) -> Page:
         """Queues whose names begin with `prefix` and come after `after`; 0: the largest page.
 
-        Each master knows its queues best, so all nodes are asked at once. A queue whose master
-        doesn't answer is described from the registry's record and view.
+        Each master knows its queues best, so all nodes are asked at once, for the queues of this
+        page. A queue whose master doesn't answer is described from the registry's record and view.
         """
         count = min(queues_max or LIST_MAX, LIST_MAX)
         records, unreadable = self._catalogue.records, self._catalogue.unreadable
         every = {**records, **unreadable}
         names = sorted(name for name in every if name.startswith(prefix) and name > after)
         page = names[:count]
-        known, failed = await self._ask_nodes(prefix)
+        known, failed = await self._ask_nodes(page)
         queues: list[QueueInfo] = []
+        pieces = Pieces()
         for name in page:
             info = known.get(name)
-            if info is None and name in records:
-                info = self._without_master(records[name])
+            record = self._catalogue.records.get(name)
+            if info is None and record is not None:
+                info = self._without_master(record)
             elif info is None and name in unreadable:
                 info = _unreadable(name)
             # Otherwise it was deleted while the nodes were asked.
             if info is not None:
                 queues.append(self.with_quarantine(info, failed.get(name, ())))
+            await pieces.step()
         return Page(tuple(queues), page[-1] if len(names) > count else "")
 
     async def _ask_nodes(
-        self, prefix: str
+        self, names: Sequence[str]
     ) -> tuple[dict[str, QueueInfo], Mapping[str, Sequence[str]]]:
-        """What the masters say of their queues; and where and why replicas are quarantined."""
+        """What the masters say of these queues; and where and why replicas are quarantined."""
 
         async def ask(node: NodeInfo) -> list[QueueInfo]:
             if node.node == self._cluster.me.node:
-                return self.own_queues(prefix)
+                return await self.own_queues(names)
             try:
-                return await self._peers.own_queues(
-                    node.address, prefix, deadline_s=LIST_DEADLINE_S
-                )
+                return await self._peers.own_queues(node.address, names, deadline_s=LIST_DEADLINE_S)
             except BrokerError:
                 # Its queues are listed as far as this node knows them.
                 return []

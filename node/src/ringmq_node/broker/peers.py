@@ -95,8 +95,11 @@ class Peers(Protocol):
         """The replica on that very node."""
         ...
 
-    async def own_queues(self, address: str, prefix: str, *, deadline_s: float) -> list[QueueInfo]:
-        """The queues whose master is on that node, and its quarantined replicas."""
+    async def own_queues(
+        self, address: str, queues: Sequence[str], *, deadline_s: float
+    ) -> list[QueueInfo]:
+        """Those of these queues whose master is on that node, or whose replica there is
+        quarantined. At most `LIST_MAX` are asked for."""
         ...
 
     async def resources(self, address: str, *, deadline_s: float) -> NodeResources: ...

@@ -1,8 +1,9 @@
 """This node's replicas: opened and closed until they match the catalogue.
 
-Level-triggered: `reconcile` gets every queue record of the registry, compares them with the open
-replicas, and makes these match. So a record that changed twice while the watch was away, or a
-restart half way, needs no case of its own.
+Level-triggered: `reconcile` gets the queue records that have changed, as they are now, compares
+them with the open replicas, and makes these match. After a start, and after a gap in the watch,
+these are all records. So a record that changed twice while the watch was away, or a restart half
+way, needs no case of its own.
 
 A replica whose ring has failed, or that can't be opened, is quarantined: it is closed, its files
 stay as they are, and the node's other replicas go on. `failed` says which and why, until the node
@@ -16,6 +17,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+from ringmq_base.pieces import Pieces
 from ringmq_gm import Group, LogEnd, Role
 from ringmq_node.model.policies import Wanted
 from ringmq_node.model.reasons import BrokerError, Reason, quarantined
@@ -27,6 +29,9 @@ from ringmq_node.storage import QueueStore, Store, StoreError
 from ringmq_node.storage.errors import UnsupportedFormatError
 
 logger = logging.getLogger(__name__)
+
+# More records than this that come at once aren't those of a batch of declares: a node is starting.
+DECLARED_AT_ONCE_MAX = 100
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
@@ -105,32 +110,36 @@ class Hosting:
 
     # --- opening and closing ---
 
-    async def reconcile(self, records: Mapping[str, QueueRecord]) -> None:
-        """Opens, updates and closes replicas; `records` by queue name, of the whole cluster."""
+    async def reconcile(self, touched: Mapping[str, QueueRecord | None]) -> None:
+        """Opens, updates and closes replicas. `touched` by queue id: the record as it is now, of
+        any queue of the cluster, or None if it is gone."""
         if self._closed:
             return
         me = self._group.me.node
-        wanted = {record.id: record for record in records.values() if me in record.nodes}
-        for queue_id in [each for each in self.replicas if each not in wanted]:
-            await self._close(queue_id)
-        for queue_id in [each for each in self.failed if each not in wanted]:
-            await self._remove_failed(queue_id)
-        for queue_id, replica in self.replicas.items():
-            if replica.record != wanted[queue_id]:
-                replica.update(wanted[queue_id])
-                self._configure(replica)
-                self.on_changed(queue_id)
-        missing = [
-            each
-            for queue_id, each in wanted.items()
-            if queue_id not in self.replicas and queue_id not in self.failed
-        ]
+        missing: list[QueueRecord] = []
+        pieces = Pieces()
+        for queue_id, record in touched.items():
+            replica = self.replicas.get(queue_id)
+            if record is None or me not in record.nodes:
+                if replica is not None:
+                    await self._close(queue_id)
+                elif queue_id in self.failed:
+                    await self._remove_failed(queue_id)
+            elif replica is not None:
+                if replica.record != record:
+                    replica.update(record)
+                    self._configure(replica)
+                    self.on_changed(queue_id)
+            elif queue_id not in self.failed:
+                missing.append(record)
+            await pieces.step()
         if missing:
             await self._open_all(missing)
 
     async def _open_all(self, records: list[QueueRecord]) -> None:
         interleaver = Interleaver("opening", len(records))
-        await interleaver.turn()
+        if len(records) > DECLARED_AT_ONCE_MAX:
+            await interleaver.turn()
         for record in records:
             # The store may have failed, or the node begun to stop, since the last piece.
             if self._closed or not self._opens:

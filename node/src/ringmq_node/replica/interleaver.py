@@ -23,10 +23,10 @@ import time
 logger = logging.getLogger(__name__)
 
 # The loop may be held for this long before everything else gets a turn.
-HELD_S_MAX = 0.05
+HELD_S_MAX = 0.02
 # The length of that turn, as a share of the time for which the loop was held; and its minimum.
 PAUSE_SHARE = 0.1
-PAUSE_S_MIN = 0.01
+PAUSE_S_MIN = 0.002
 # Time between two lines of progress in the log.
 LOG_S = 5.0
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import grpc
 
 from ringmq.v1 import admin_pb2 as admin
+from ringmq_base.pieces import Pieces
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import Acceptance
 from ringmq_node.doors.grpc.peers import ADMIN
@@ -16,6 +19,9 @@ from ringmq_node.doors.grpc.wire import (
     resources_to_wire,
     status_to_wire,
 )
+from ringmq_node.model.info import QueueInfo
+from ringmq_node.model.reasons import bad_request
+from ringmq_node.model.settings import LIST_MAX
 
 
 class AdminService:
@@ -52,16 +58,16 @@ class AdminService:
         request = parse(admin.ListQueuesRequest, data)
         if caller_of(context).forwarded:
             # Another node collects a listing, and wants what only this one knows.
-            infos = self._broker.own_queues(request.prefix)
-            return admin.ListQueuesResponse(
-                queues=[queue_to_wire(info) for info in infos]
-            ).SerializeToString()
+            if len(request.queues) > LIST_MAX:
+                raise bad_request(
+                    f"{len(request.queues)} queues, at most {LIST_MAX} are described at a time",
+                    field="queues",
+                )
+            return await _listed(await self._broker.own_queues(request.queues), "")
         page = await self._broker.queues(
             request.prefix, after=request.after, queues_max=request.queues_max
         )
-        return admin.ListQueuesResponse(
-            queues=[queue_to_wire(info) for info in page.queues], next=page.next
-        ).SerializeToString()
+        return await _listed(page.queues, page.next)
 
     async def _get_replica(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.GetReplicaRequest, data)
@@ -80,3 +86,12 @@ class AdminService:
             request.queue, request.node, caller_of(context), acceptance
         )
         return promoted_to_wire(promoted).SerializeToString()
+
+
+async def _listed(infos: Sequence[QueueInfo], after: str) -> bytes:
+    pieces = Pieces()
+    response = admin.ListQueuesResponse(next=after)
+    for info in infos:
+        response.queues.append(queue_to_wire(info))
+        await pieces.step()
+    return response.SerializeToString()

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import ring_pb2 as ring
+from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import Range
 from ringmq_gm import MemberId
 from ringmq_node.broker.cluster import Cluster
@@ -187,16 +188,23 @@ class GrpcPeers:
         )
         return wire.promoted_from_wire(response)
 
-    async def own_queues(self, address: str, prefix: str, *, deadline_s: float) -> list[QueueInfo]:
+    async def own_queues(
+        self, address: str, queues: Sequence[str], *, deadline_s: float
+    ) -> list[QueueInfo]:
         response = await self._ask(
             address,
             f"{ADMIN}/ListQueues",
-            admin.ListQueuesRequest(prefix=prefix),
+            admin.ListQueuesRequest(queues=queues),
             admin.ListQueuesResponse,
             deadline_s=deadline_s,
             repeatable=True,
         )
-        return [wire.queue_from_wire(info) for info in response.queues]
+        pieces = Pieces()
+        infos: list[QueueInfo] = []
+        for info in response.queues:
+            infos.append(wire.queue_from_wire(info))
+            await pieces.step()
+        return infos
 
     async def resources(self, address: str, *, deadline_s: float) -> NodeResources:
         response = await self._ask(
