@@ -7,7 +7,7 @@ from nemesis import Cluster, scenario
 from waiting import until
 
 import ringmq
-from ringmq import NodeState
+from ringmq import Mirrors, NodeState, Policy
 
 DOWN = NodeState.DOWN
 
@@ -34,12 +34,47 @@ async def test_declared_while_nodes_are_down(cluster: Cluster) -> None:
     assert [replica.node for replica in info.ring] == ["a"]
     assert (info.replicas_wanted, info.min_insync) == (3, 2)
     assert info.state is ringmq.QueueState.MINORITY
-    async with cluster.client("a") as client, client.publisher("q", deadline_s=1.0) as publisher:
+    async with cluster.client("a") as client:
         with pytest.raises(ringmq.TooFewSynchronisedError):
-            await publisher.publish(b"on one disk")
+            async with client.publisher("q", deadline_s=1.0) as publisher:
+                await publisher.publish(b"on one disk")
     await cluster.start("b", "c")
     await cluster.wait_synchronised("q", 3, within_s=20)
     async with cluster.publishing("q", total=100) as load:
         await load.finishes(within_s=20)
     assert load.errors == []
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=90)
+async def test_policies_move_replicas_under_load(cluster: Cluster) -> None:
+    """One replica, all, two that are named and not the master's, and back: nothing is lost."""
+    async with (
+        cluster.publishing("q") as load,
+        cluster.consuming("q") as eager,
+        cluster.client() as client,
+    ):
+
+        async def is_on(*nodes: str) -> bool:
+            info = await client.queue("q")
+            ring = {replica.node for replica in info.ring if replica.synchronised}
+            return ring == set(nodes) and len(info.ring) == len(nodes)
+
+        master = await cluster.master_of("q")
+        others = cluster.others(master)
+        for mirrors, expected in (
+            (Mirrors(1), [master]),
+            (Mirrors(), [master, *others]),
+            (Mirrors(nodes=tuple(others)), others),
+            (Mirrors(3), [master, *others]),
+        ):
+            await client.operator.set_policy(Policy("p", "^q$", mirrors=mirrors))
+            await until(lambda nodes=tuple(expected): is_on(*nodes), str(mirrors), within_s=20)
+            await load.confirms(100)
+        info = await client.queue("q")
+        assert (info.replicas_wanted, info.min_insync, info.policy) == (3, 2, "p")
+        await eager.gets(100)
+    assert load.errors == []
+    eager.delivered.merge(await cluster.drained("q"))
+    eager.delivered.judge(load)
     await cluster.wait_equal("q")

@@ -79,6 +79,11 @@ SAME_NOTION = {
     "ClusterStatus",
     "Location",
     "StoreNumbers",
+    "Policy",
+    "Mirrors",
+    "SyncMode",
+    "MasterLocator",
+    "ForcedPromotion",
     # How the view keeps the decision, and how the client is told of it.
     "AcceptedLoss",
     # How the storage says it to the node, and how the node's client is told.

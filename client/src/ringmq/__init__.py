@@ -23,6 +23,7 @@ from ringmq.errors import (
     BadRequestError,
     ClosedError,
     DiskFullError,
+    ForbiddenByPolicyError,
     LimitExceededError,
     MessagesMayBeLostError,
     MessageTooLargeError,
@@ -31,6 +32,7 @@ from ringmq.errors import (
     NotSynchronisedError,
     OperatorError,
     OutcomeUnknownError,
+    PolicyNotFoundError,
     ProtocolError,
     QueueExistsError,
     QueueInUseError,
@@ -48,6 +50,7 @@ from ringmq.errors import (
 )
 from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
 from ringmq.model.messages import Batch, Message, Properties
+from ringmq.model.policies import ForcedPromotion, MasterLocator, Mirrors, Policy, SyncMode
 from ringmq.model.queues import (
     AcceptedLoss,
     Location,
@@ -71,11 +74,15 @@ __all__ = [
     "ClusterStatus",
     "Consumer",
     "DiskFullError",
+    "ForbiddenByPolicyError",
+    "ForcedPromotion",
     "LimitExceededError",
     "Location",
+    "MasterLocator",
     "Message",
     "MessageTooLargeError",
     "MessagesMayBeLostError",
+    "Mirrors",
     "NodeInfo",
     "NodeState",
     "NotAMemberError",
@@ -83,6 +90,8 @@ __all__ = [
     "NotSynchronisedError",
     "OperatorError",
     "OutcomeUnknownError",
+    "Policy",
+    "PolicyNotFoundError",
     "Promotion",
     "Properties",
     "ProtocolError",
@@ -102,6 +111,7 @@ __all__ = [
     "RingMQError",
     "StoreFailedError",
     "StoreNumbers",
+    "SyncMode",
     "TimedOutError",
     "TooFewSynchronisedError",
     "UnavailableError",

@@ -30,7 +30,9 @@ from ringmq.errors import (
 )
 from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch
+from ringmq.model.policies import MasterLocator
 from ringmq.model.queues import Location, Promotion, QueueInfo, QueueMode
+from ringmq.operator import Operator
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.publisher import Publisher
 from ringmq.v1 import admin_pb2 as admin
@@ -86,6 +88,7 @@ class Client:
         *,
         mode: QueueMode | None = None,
         durable: bool | None = None,
+        master_locator: MasterLocator | None = None,
         deadline_s: float | None = None,
     ) -> QueueInfo:
         """Creates the queue, unless it exists with the same arguments; else `QueueExistsError`.
@@ -95,7 +98,9 @@ class Client:
         majority of the replicas. `mode` None: the default for a new queue, and the mode that an
         existing queue has. `durable` False: a transient queue, whose messages are all transient,
         and which is gone once all nodes that hold it have been restarted; None: a new queue is
-        durable, and an existing one may be either.
+        durable, and an existing one may be either. `master_locator`: where the master of a new
+        queue goes; None: as a policy says, else to the node with the fewest masters. A policy for
+        the queue's name counts over `replicas` and `min_insync`.
         """
         if replicas < 0 or min_insync < 0:
             raise BadRequestError(
@@ -108,6 +113,7 @@ class Client:
             min_insync=min_insync,
             mode=common.QUEUE_MODE_UNSPECIFIED if mode is None else _mode_to_wire(mode),
             durable=durable,
+            master_locator=None if master_locator is None else master_locator.value,
         )
 
         async def attempt(node: NodeChannel, timeout_s: float) -> QueueInfo:
@@ -272,6 +278,11 @@ class Client:
             ) from error
 
     # --- the cluster ---
+
+    @property
+    def operator(self) -> Operator:
+        """Policies and nodes: the calls that change the whole cluster."""
+        return Operator(self._open_nodes())
 
     async def cluster_status(
         self, *, with_resources: bool = False, deadline_s: float | None = None

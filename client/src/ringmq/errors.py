@@ -16,6 +16,8 @@
     │   ├── NotSynchronisedError     promotion of a mirror that is behind
     │   ├── NotAMemberError          promotion of a node that holds no replica
     │   ├── MessagesMayBeLostError   promotion of a replica that may lack some: `replicas`
+    │   ├── PolicyNotFoundError
+    │   ├── ForbiddenByPolicyError
     │   ├── AccessDeniedError        this client may not do that
     │   └── ClosedError              this client, publisher or consumer is closed
     ├── OperatorError                an operator has to act at the nodes
@@ -156,6 +158,14 @@ class MessagesMayBeLostError(RequestError):
         """What each replica of the queue has, as far as its node answers."""
         found: list[dict[str, Any]] = json.loads(self.metadata.get("replicas", "[]"))
         return found
+
+
+class PolicyNotFoundError(RequestError, LookupError):
+    """There is no policy of this name."""
+
+
+class ForbiddenByPolicyError(RequestError):
+    """A policy of the queue refuses this. Change the policy first, if it has to be."""
 
 
 class AccessDeniedError(RequestError):

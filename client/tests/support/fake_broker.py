@@ -73,6 +73,7 @@ class FakeNode(BrokerServicer, AdminServicer):
         self.batches: list[broker.PublishBatch] = []
         self.heartbeats_seen = 0
         self.settles: list[broker.Settle] = []
+        self.policies: dict[str, admin.Policy] = {}
         self._streams: set[asyncio.Task[None]] = set()
         self._server: grpc.aio.Server | None = None
 
@@ -210,6 +211,21 @@ class FakeNode(BrokerServicer, AdminServicer):
     async def DiscardDamaged(self, request: Any, context: Any) -> Any:
         await self._check(context, request.queue)
         return admin.DiscardDamagedResponse(messages=3)
+
+    async def SetPolicy(self, request: Any, context: Any) -> Any:
+        await self._check(context)
+        created = request.policy.name not in self.policies
+        self.policies[request.policy.name] = request.policy
+        return admin.SetPolicyResponse(created=created, queues=2)
+
+    async def DeletePolicy(self, request: Any, context: Any) -> Any:
+        await self._check(context)
+        if self.policies.pop(request.name, None) is None:
+            await context.abort_with_status(status_of(common.REASON_POLICY_NOT_FOUND))
+        return admin.DeletePolicyResponse()
+
+    async def ListPolicies(self, request: Any, context: Any) -> Any:
+        return admin.ListPoliciesResponse(policies=self.policies.values())
 
     async def PromoteMirror(self, request: Any, context: Any) -> Any:
         await self._check(context, request.queue)

@@ -44,6 +44,7 @@ from ringmq_node.broker.descriptions import Descriptions
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing
 from ringmq_node.broker.locating import Locator
+from ringmq_node.broker.operating import Operating
 from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.reconciler import Reconciler
 from ringmq_node.broker.reconciling import Reconciling
@@ -175,6 +176,7 @@ class Node:
                 store=self.store,
                 monitor=self.resources,
             ),
+            operating=Operating(self.settings, self.catalogue, self.gate),
             promoting=Promoting(self.catalogue, self.cluster, locator, peers),
             peers=peers,
             descriptions=Descriptions(peers, self.supervisor.spawn),

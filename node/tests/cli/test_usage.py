@@ -38,6 +38,10 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["queue", "mode", "q", "lazier"], "'lazier' is not one of 'default', 'lazy'"),
         (["queue", "declare", "q", "--mode", ""], "is not one of 'default', 'lazy'"),
         (["nonsense"], "No such command"),
+        (["policy", "set", "p", "x", "--mirrors", "exactly:+2"], "'exactly:+2' is not `all`"),
+        (["policy", "set", "p", "x", "--mirrors", "nodes:"], "is not `all`, `exactly:N`"),
+        (["policy", "set", "p", "x", "--sync-mode", "often"], "not one of 'automatic', 'manual'"),
+        (["policy", "set", "p", "x", "--min-insync", "0"], "0 is not in the range"),
         (["node", "start", "--node", "a", "--registry", "sqlite:///r"], "data: missing"),
         (["node", "start", "--log-level", "loud"], "node: missing"),
         (

@@ -56,6 +56,7 @@ QUEUE = filled(
     condition=QueueCondition.MINORITY,
     ring=(filled(MemberInfo), filled(MemberInfo, node="other", synchronised=False)),
     losses=(filled(LossInfo), filled(LossInfo, node="other")),
+    wanted={"mirrors": "all"},
     storage=STORAGE,
 )
 

@@ -37,6 +37,8 @@ BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
     # a time, so two publishers share an id, which they must not.
     common.REASON_PRODUCER_FENCED: errors.ProtocolError,
     common.REASON_MESSAGES_MAY_BE_LOST: errors.MessagesMayBeLostError,
+    common.REASON_POLICY_NOT_FOUND: errors.PolicyNotFoundError,
+    common.REASON_FORBIDDEN_BY_POLICY: errors.ForbiddenByPolicyError,
     common.REASON_NO_MASTER: errors.UnavailableError,
     common.REASON_QUARANTINED: errors.UnavailableError,
     common.REASON_NOT_MASTER: errors.UnavailableError,

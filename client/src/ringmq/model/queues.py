@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ringmq.v1 import admin_pb2 as admin
@@ -171,6 +172,10 @@ class QueueInfo:
     losses: tuple[AcceptedLoss, ...] = ()
     # What an operator has to put right; empty: nothing. The queue may be served all the same.
     quarantine: str = ""
+    # The policies that apply, by name; and what is wanted by them and the declaration, in words.
+    policy: str = ""
+    operator_policy: str = ""
+    wanted: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def master(self) -> str:
@@ -207,6 +212,9 @@ class QueueInfo:
             id=wire.id,
             losses=tuple(map(AcceptedLoss.from_wire, wire.losses)),
             quarantine=wire.quarantine,
+            policy=wire.policy,
+            operator_policy=wire.operator_policy,
+            wanted=dict(wire.wanted),
         )
 
 

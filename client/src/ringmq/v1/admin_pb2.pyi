@@ -46,6 +46,45 @@ NODE_STATE_QUARANTINED: NodeState.ValueType  # 4
 """Its record in the registry can't be read: nobody knows whether it is up."""
 Global___NodeState: typing_extensions.TypeAlias = NodeState
 
+class _SyncMode:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SyncModeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SyncMode.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SYNC_MODE_UNSPECIFIED: _SyncMode.ValueType  # 0
+    SYNC_MODE_AUTOMATIC: _SyncMode.ValueType  # 1
+    """A replica that lacks messages fetches them at once."""
+    SYNC_MODE_MANUAL: _SyncMode.ValueType  # 2
+    """When an operator asks for it."""
+
+class SyncMode(_SyncMode, metaclass=_SyncModeEnumTypeWrapper): ...
+
+SYNC_MODE_UNSPECIFIED: SyncMode.ValueType  # 0
+SYNC_MODE_AUTOMATIC: SyncMode.ValueType  # 1
+"""A replica that lacks messages fetches them at once."""
+SYNC_MODE_MANUAL: SyncMode.ValueType  # 2
+"""When an operator asks for it."""
+Global___SyncMode: typing_extensions.TypeAlias = SyncMode
+
+class _ForcedPromotion:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ForcedPromotionEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ForcedPromotion.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    FORCED_PROMOTION_UNSPECIFIED: _ForcedPromotion.ValueType  # 0
+    FORCED_PROMOTION_ALLOWED: _ForcedPromotion.ValueType  # 1
+    FORCED_PROMOTION_REFUSED: _ForcedPromotion.ValueType  # 2
+
+class ForcedPromotion(_ForcedPromotion, metaclass=_ForcedPromotionEnumTypeWrapper):
+    """Whether an operator may make a replica the master that may lack confirmed messages."""
+
+FORCED_PROMOTION_UNSPECIFIED: ForcedPromotion.ValueType  # 0
+FORCED_PROMOTION_ALLOWED: ForcedPromotion.ValueType  # 1
+FORCED_PROMOTION_REFUSED: ForcedPromotion.ValueType  # 2
+Global___ForcedPromotion: typing_extensions.TypeAlias = ForcedPromotion
+
 @typing.final
 class GetClusterStatusRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -513,3 +552,190 @@ class GetResourcesResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["resources", b"resources"]) -> None: ...
 
 Global___GetResourcesResponse: typing_extensions.TypeAlias = GetResourcesResponse
+
+@typing.final
+class Mirrors(google.protobuf.message.Message):
+    """--- policies ---
+
+    The nodes that should have a replica: at most `count` (0: all) of `nodes` (none: of all).
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: builtins.int
+    NODES_FIELD_NUMBER: builtins.int
+    count: builtins.int
+    @property
+    def nodes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        count: builtins.int = ...,
+        nodes: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "nodes", b"nodes"]) -> None: ...
+
+Global___Mirrors: typing_extensions.TypeAlias = Mirrors
+
+@typing.final
+class PolicyDefinition(google.protobuf.message.Message):
+    """What a policy decides. A key that is unset or 0 is left to others."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MIRRORS_FIELD_NUMBER: builtins.int
+    MIN_INSYNC_FIELD_NUMBER: builtins.int
+    SYNC_MODE_FIELD_NUMBER: builtins.int
+    SYNC_RATE_BYTES_MAX_FIELD_NUMBER: builtins.int
+    MASTER_LOCATOR_FIELD_NUMBER: builtins.int
+    FORCED_PROMOTION_FIELD_NUMBER: builtins.int
+    min_insync: builtins.int
+    sync_mode: Global___SyncMode.ValueType
+    sync_rate_bytes_max: builtins.int
+    """Bytes of bodies per second that one replica fetches."""
+    master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType
+    forced_promotion: Global___ForcedPromotion.ValueType
+    @property
+    def mirrors(self) -> Global___Mirrors: ...
+    def __init__(
+        self,
+        *,
+        mirrors: Global___Mirrors | None = ...,
+        min_insync: builtins.int = ...,
+        sync_mode: Global___SyncMode.ValueType = ...,
+        sync_rate_bytes_max: builtins.int = ...,
+        master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType = ...,
+        forced_promotion: Global___ForcedPromotion.ValueType = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["mirrors", b"mirrors"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["forced_promotion", b"forced_promotion", "master_locator", b"master_locator", "min_insync", b"min_insync", "mirrors", b"mirrors", "sync_mode", b"sync_mode", "sync_rate_bytes_max", b"sync_rate_bytes_max"]) -> None: ...
+
+Global___PolicyDefinition: typing_extensions.TypeAlias = PolicyDefinition
+
+@typing.final
+class Policy(google.protobuf.message.Message):
+    """Of the policies whose pattern matches a queue's name, the one with the highest priority applies,
+    the first by name among equals. docs/operations.md says how they are merged.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    PATTERN_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    DEFINITION_FIELD_NUMBER: builtins.int
+    IS_OPERATOR_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """1 to 255 bytes of UTF-8, no control characters."""
+    pattern: builtins.str
+    """A regular expression (RE2), which may match anywhere in the name unless it is anchored."""
+    priority: builtins.int
+    is_operator: builtins.bool
+    """It bounds what the other policies ask for. Operator policies have names of their own."""
+    @property
+    def definition(self) -> Global___PolicyDefinition: ...
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        pattern: builtins.str = ...,
+        priority: builtins.int = ...,
+        definition: Global___PolicyDefinition | None = ...,
+        is_operator: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["definition", b"definition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["definition", b"definition", "is_operator", b"is_operator", "name", b"name", "pattern", b"pattern", "priority", b"priority"]) -> None: ...
+
+Global___Policy: typing_extensions.TypeAlias = Policy
+
+@typing.final
+class SetPolicyRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POLICY_FIELD_NUMBER: builtins.int
+    @property
+    def policy(self) -> Global___Policy: ...
+    def __init__(
+        self,
+        *,
+        policy: Global___Policy | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["policy", b"policy"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["policy", b"policy"]) -> None: ...
+
+Global___SetPolicyRequest: typing_extensions.TypeAlias = SetPolicyRequest
+
+@typing.final
+class SetPolicyResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CREATED_FIELD_NUMBER: builtins.int
+    QUEUES_FIELD_NUMBER: builtins.int
+    created: builtins.bool
+    queues: builtins.int
+    """The queues to which it applies now."""
+    def __init__(
+        self,
+        *,
+        created: builtins.bool = ...,
+        queues: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created", b"created", "queues", b"queues"]) -> None: ...
+
+Global___SetPolicyResponse: typing_extensions.TypeAlias = SetPolicyResponse
+
+@typing.final
+class DeletePolicyRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    IS_OPERATOR_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    is_operator: builtins.bool
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        is_operator: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["is_operator", b"is_operator", "name", b"name"]) -> None: ...
+
+Global___DeletePolicyRequest: typing_extensions.TypeAlias = DeletePolicyRequest
+
+@typing.final
+class DeletePolicyResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___DeletePolicyResponse: typing_extensions.TypeAlias = DeletePolicyResponse
+
+@typing.final
+class ListPoliciesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ListPoliciesRequest: typing_extensions.TypeAlias = ListPoliciesRequest
+
+@typing.final
+class ListPoliciesResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POLICIES_FIELD_NUMBER: builtins.int
+    @property
+    def policies(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Policy]:
+        """In the order in which they are tried; operator policies last."""
+
+    def __init__(
+        self,
+        *,
+        policies: collections.abc.Iterable[Global___Policy] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["policies", b"policies"]) -> None: ...
+
+Global___ListPoliciesResponse: typing_extensions.TypeAlias = ListPoliciesResponse

@@ -54,6 +54,21 @@ class AdminStub(object):
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.DiscardDamagedRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_admin__pb2.DiscardDamagedResponse.FromString,
                 _registered_method=True)
+        self.SetPolicy = channel.unary_unary(
+                '/ringmq.v1.Admin/SetPolicy',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
+                _registered_method=True)
+        self.DeletePolicy = channel.unary_unary(
+                '/ringmq.v1.Admin/DeletePolicy',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.DeletePolicyRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.DeletePolicyResponse.FromString,
+                _registered_method=True)
+        self.ListPolicies = channel.unary_unary(
+                '/ringmq.v1.Admin/ListPolicies',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
+                _registered_method=True)
         self.GetReplica = channel.unary_unary(
                 '/ringmq.v1.Admin/GetReplica',
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.GetReplicaRequest.SerializeToString,
@@ -98,6 +113,25 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetPolicy(self, request, context):
+        """Adds or replaces a policy. It takes effect on the queues that there are, step by step.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPolicies(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetReplica(self, request, context):
         """The called node's own replica of a queue. The call is never relayed.
         """
@@ -134,6 +168,21 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DiscardDamaged,
                     request_deserializer=ringmq_dot_v1_dot_admin__pb2.DiscardDamagedRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_admin__pb2.DiscardDamagedResponse.SerializeToString,
+            ),
+            'SetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPolicy,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.SetPolicyRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.SetPolicyResponse.SerializeToString,
+            ),
+            'DeletePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePolicy,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.DeletePolicyRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.DeletePolicyResponse.SerializeToString,
+            ),
+            'ListPolicies': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPolicies,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.ListPoliciesRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.ListPoliciesResponse.SerializeToString,
             ),
             'GetReplica': grpc.unary_unary_rpc_method_handler(
                     servicer.GetReplica,
@@ -254,6 +303,87 @@ class Admin(object):
             '/ringmq.v1.Admin/DiscardDamaged',
             ringmq_dot_v1_dot_admin__pb2.DiscardDamagedRequest.SerializeToString,
             ringmq_dot_v1_dot_admin__pb2.DiscardDamagedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/SetPolicy',
+            ringmq_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/DeletePolicy',
+            ringmq_dot_v1_dot_admin__pb2.DeletePolicyRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.DeletePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPolicies(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/ListPolicies',
+            ringmq_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
             options,
             channel_credentials,
             insecure,

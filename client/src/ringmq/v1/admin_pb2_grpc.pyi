@@ -89,6 +89,54 @@ _AdminDiscardDamagedType = typing_extensions.TypeVar(
     ],
 )
 
+_AdminSetPolicyType = typing_extensions.TypeVar(
+    '_AdminSetPolicyType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.SetPolicyRequest,
+        ringmq.v1.admin_pb2.SetPolicyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.SetPolicyRequest,
+        ringmq.v1.admin_pb2.SetPolicyResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.SetPolicyRequest,
+        ringmq.v1.admin_pb2.SetPolicyResponse,
+    ],
+)
+
+_AdminDeletePolicyType = typing_extensions.TypeVar(
+    '_AdminDeletePolicyType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DeletePolicyRequest,
+        ringmq.v1.admin_pb2.DeletePolicyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DeletePolicyRequest,
+        ringmq.v1.admin_pb2.DeletePolicyResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DeletePolicyRequest,
+        ringmq.v1.admin_pb2.DeletePolicyResponse,
+    ],
+)
+
+_AdminListPoliciesType = typing_extensions.TypeVar(
+    '_AdminListPoliciesType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ListPoliciesRequest,
+        ringmq.v1.admin_pb2.ListPoliciesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ListPoliciesRequest,
+        ringmq.v1.admin_pb2.ListPoliciesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ListPoliciesRequest,
+        ringmq.v1.admin_pb2.ListPoliciesResponse,
+    ],
+)
+
 _AdminGetReplicaType = typing_extensions.TypeVar(
     '_AdminGetReplicaType',
     grpc.UnaryUnaryMultiCallable[
@@ -121,7 +169,7 @@ _AdminGetResourcesType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminDiscardDamagedType, _AdminGetReplicaType, _AdminGetResourcesType]):
+class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminDiscardDamagedType, _AdminSetPolicyType, _AdminDeletePolicyType, _AdminListPoliciesType, _AdminGetReplicaType, _AdminGetResourcesType]):
     @typing.overload
     def __init__(self: AdminStub[
         grpc.UnaryUnaryMultiCallable[
@@ -139,6 +187,18 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.DiscardDamagedRequest,
             ringmq.v1.admin_pb2.DiscardDamagedResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.SetPolicyRequest,
+            ringmq.v1.admin_pb2.SetPolicyResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.DeletePolicyRequest,
+            ringmq.v1.admin_pb2.DeletePolicyResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.ListPoliciesRequest,
+            ringmq.v1.admin_pb2.ListPoliciesResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.GetReplicaRequest,
@@ -169,6 +229,18 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
             ringmq.v1.admin_pb2.DiscardDamagedResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.SetPolicyRequest,
+            ringmq.v1.admin_pb2.SetPolicyResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.DeletePolicyRequest,
+            ringmq.v1.admin_pb2.DeletePolicyResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.ListPoliciesRequest,
+            ringmq.v1.admin_pb2.ListPoliciesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.GetReplicaRequest,
             ringmq.v1.admin_pb2.GetReplicaResponse,
         ],
@@ -192,6 +264,13 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
     DiscardDamaged: _AdminDiscardDamagedType
     """Removes the messages whose bodies no replica can read any more."""
 
+    SetPolicy: _AdminSetPolicyType
+    """Adds or replaces a policy. It takes effect on the queues that there are, step by step."""
+
+    DeletePolicy: _AdminDeletePolicyType
+
+    ListPolicies: _AdminListPoliciesType
+
     GetReplica: _AdminGetReplicaType
     """The called node's own replica of a queue. The call is never relayed."""
 
@@ -214,6 +293,18 @@ AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.DiscardDamagedRequest,
         ringmq.v1.admin_pb2.DiscardDamagedResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.SetPolicyRequest,
+        ringmq.v1.admin_pb2.SetPolicyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DeletePolicyRequest,
+        ringmq.v1.admin_pb2.DeletePolicyResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ListPoliciesRequest,
+        ringmq.v1.admin_pb2.ListPoliciesResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.GetReplicaRequest,
@@ -259,6 +350,28 @@ class AdminServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.admin_pb2.DiscardDamagedResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.DiscardDamagedResponse]]:
         """Removes the messages whose bodies no replica can read any more."""
+
+    @abc.abstractmethod
+    def SetPolicy(
+        self,
+        request: ringmq.v1.admin_pb2.SetPolicyRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.SetPolicyResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.SetPolicyResponse]]:
+        """Adds or replaces a policy. It takes effect on the queues that there are, step by step."""
+
+    @abc.abstractmethod
+    def DeletePolicy(
+        self,
+        request: ringmq.v1.admin_pb2.DeletePolicyRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.DeletePolicyResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.DeletePolicyResponse]]: ...
+
+    @abc.abstractmethod
+    def ListPolicies(
+        self,
+        request: ringmq.v1.admin_pb2.ListPoliciesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.ListPoliciesResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.ListPoliciesResponse]]: ...
 
     @abc.abstractmethod
     def GetReplica(

@@ -90,6 +90,7 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     MIN_INSYNC_FIELD_NUMBER: builtins.int
     MODE_FIELD_NUMBER: builtins.int
     DURABLE_FIELD_NUMBER: builtins.int
+    MASTER_LOCATOR_FIELD_NUMBER: builtins.int
     queue: builtins.str
     """1 to 255 bytes of UTF-8, no control characters."""
     replicas: builtins.int
@@ -105,6 +106,8 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     synchronised member of its ring has been restarted. Absent: true for a new queue,
     either for one that exists.
     """
+    master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType
+    """Where the master of a new queue goes. Unspecified: as a policy says, else min-masters."""
     def __init__(
         self,
         *,
@@ -113,9 +116,10 @@ class DeclareQueueRequest(google.protobuf.message.Message):
         min_insync: builtins.int = ...,
         mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
         durable: builtins.bool | None = ...,
+        master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "min_insync", b"min_insync", "mode", b"mode", "queue", b"queue", "replicas", b"replicas"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "master_locator", b"master_locator", "min_insync", b"min_insync", "mode", b"mode", "queue", b"queue", "replicas", b"replicas"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_durable", b"_durable"]) -> typing.Literal["durable"] | None: ...
 
 Global___DeclareQueueRequest: typing_extensions.TypeAlias = DeclareQueueRequest
@@ -492,6 +496,22 @@ Global___AcceptedLoss: typing_extensions.TypeAlias = AcceptedLoss
 class QueueInfo(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class WantedEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.str
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     QUEUE_FIELD_NUMBER: builtins.int
     REPLICAS_WANTED_FIELD_NUMBER: builtins.int
     MIN_INSYNC_FIELD_NUMBER: builtins.int
@@ -516,6 +536,9 @@ class QueueInfo(google.protobuf.message.Message):
     ID_FIELD_NUMBER: builtins.int
     LOSSES_FIELD_NUMBER: builtins.int
     QUARANTINE_FIELD_NUMBER: builtins.int
+    POLICY_FIELD_NUMBER: builtins.int
+    OPERATOR_POLICY_FIELD_NUMBER: builtins.int
+    WANTED_FIELD_NUMBER: builtins.int
     queue: builtins.str
     replicas_wanted: builtins.int
     min_insync: builtins.int
@@ -549,6 +572,9 @@ class QueueInfo(google.protobuf.message.Message):
     """What an operator has to put right: a record in the registry that can't be read, replicas that
     have failed. The queue may be served all the same. Empty: nothing.
     """
+    policy: builtins.str
+    """The policies that apply, by name. Empty: none does."""
+    operator_policy: builtins.str
     @property
     def ring(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReplicaInfo]:
         """In ring order, the master first."""
@@ -560,6 +586,13 @@ class QueueInfo(google.protobuf.message.Message):
     @property
     def losses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AcceptedLoss]:
         """The newest 16, oldest first."""
+
+    @property
+    def wanted(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
+        """What is wanted of the queue by its declaration and these policies: the keys of a policy, in
+        words. `replicas_wanted` is how many replicas that means with the nodes that there are, and
+        `min_insync` what the ring has now.
+        """
 
     def __init__(
         self,
@@ -588,9 +621,12 @@ class QueueInfo(google.protobuf.message.Message):
         id: builtins.str = ...,
         losses: collections.abc.Iterable[Global___AcceptedLoss] | None = ...,
         quarantine: builtins.str = ...,
+        policy: builtins.str = ...,
+        operator_policy: builtins.str = ...,
+        wanted: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "policy", b"policy", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "wanted", b"wanted"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_durable", b"_durable"]) -> typing.Literal["durable"] | None: ...
 
 Global___QueueInfo: typing_extensions.TypeAlias = QueueInfo

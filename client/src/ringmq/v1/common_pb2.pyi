@@ -41,6 +41,30 @@ QUEUE_MODE_LAZY: QueueMode.ValueType  # 2
 """On disk. In memory only while messages are written, fetched, or with a consumer."""
 Global___QueueMode: typing_extensions.TypeAlias = QueueMode
 
+class _MasterLocator:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _MasterLocatorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_MasterLocator.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    MASTER_LOCATOR_UNSPECIFIED: _MasterLocator.ValueType  # 0
+    MASTER_LOCATOR_CLIENT_LOCAL: _MasterLocator.ValueType  # 1
+    """The node that the client is connected to."""
+    MASTER_LOCATOR_MIN_MASTERS: _MasterLocator.ValueType  # 2
+    """The node with the fewest masters."""
+    MASTER_LOCATOR_RANDOM: _MasterLocator.ValueType  # 3
+
+class MasterLocator(_MasterLocator, metaclass=_MasterLocatorEnumTypeWrapper):
+    """Where the master of a new queue goes."""
+
+MASTER_LOCATOR_UNSPECIFIED: MasterLocator.ValueType  # 0
+MASTER_LOCATOR_CLIENT_LOCAL: MasterLocator.ValueType  # 1
+"""The node that the client is connected to."""
+MASTER_LOCATOR_MIN_MASTERS: MasterLocator.ValueType  # 2
+"""The node with the fewest masters."""
+MASTER_LOCATOR_RANDOM: MasterLocator.ValueType  # 3
+Global___MasterLocator: typing_extensions.TypeAlias = MasterLocator
+
 class _Reason:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -74,6 +98,9 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """Promotion of a replica that may lack confirmed messages, in a queue that can't begin again by
     itself. Metadata "replicas" is a JSON list of what each replica has; `accept_loss` overrides.
     """
+    REASON_POLICY_NOT_FOUND: _Reason.ValueType  # 14
+    REASON_FORBIDDEN_BY_POLICY: _Reason.ValueType  # 15
+    """metadata "policy" names it"""
     REASON_NO_MASTER: _Reason.ValueType  # 20
     """The cluster's state is in the way for now: try again after the time in RetryInfo.
     between two masters, or no synchronised replica is up
@@ -132,6 +159,9 @@ REASON_MESSAGES_MAY_BE_LOST: Reason.ValueType  # 13
 """Promotion of a replica that may lack confirmed messages, in a queue that can't begin again by
 itself. Metadata "replicas" is a JSON list of what each replica has; `accept_loss` overrides.
 """
+REASON_POLICY_NOT_FOUND: Reason.ValueType  # 14
+REASON_FORBIDDEN_BY_POLICY: Reason.ValueType  # 15
+"""metadata "policy" names it"""
 REASON_NO_MASTER: Reason.ValueType  # 20
 """The cluster's state is in the way for now: try again after the time in RetryInfo.
 between two masters, or no synchronised replica is up

@@ -24,6 +24,7 @@ from ringmq_node.broker.descriptions import Descriptions
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing, Page
 from ringmq_node.broker.locating import Location, Locator
+from ringmq_node.broker.operating import Operating
 from ringmq_node.broker.peers import (
     NOT_ACCEPTED,
     Acceptance,
@@ -89,6 +90,7 @@ class Broker:
         declaring: Declaring,
         deleting: Deleting,
         listing: Listing,
+        operating: Operating,
         promoting: Promoting,
         peers: Peers,
         descriptions: Descriptions,
@@ -102,6 +104,8 @@ class Broker:
         self._declaring = declaring
         self._deleting = deleting
         self._listing = listing
+        # For operators: policies and nodes.
+        self.operating = operating
         self._promoting = promoting
         self._peers = peers
         self._descriptions = descriptions

@@ -179,14 +179,14 @@ class ClusterSettings:
         if key not in self._policies and len(self._policies) >= POLICIES_MAX:
             raise too_many_policies()
         value = json.dumps(policy.to_json(), separators=(",", ":"), ensure_ascii=False).encode()
-        return not await self._write(key, lambda entry: Put(key, value))
+        return not await self._write(key, Put(key, value))
 
     async def delete_policy(self, name: str, *, is_operator: bool) -> bool:
         """Returns whether there was one."""
         key = policy_key(name, is_operator=is_operator)
-        return await self._write(key, lambda entry: Delete(key))
+        return await self._write(key, Delete(key))
 
-    async def _write(self, key: str, operation: Callable[[KeyValue | None], Operation]) -> bool:
+    async def _write(self, key: str, operation: Operation) -> bool:
         """Carries out `operation` on the key; returns whether it existed before."""
         existed: bool | None = None
         for _ in range(COMMIT_TRIES):
@@ -194,8 +194,10 @@ class ClusterSettings:
                 entry = await self._registry.get(key)
                 # If an earlier try has succeeded without an answer, it has changed this.
                 existed = entry is not None if existed is None else existed
+                if entry is None and isinstance(operation, Delete):
+                    return existed
                 guard = Guard(key, 0 if entry is None else entry.revision)
-                revision = await self._registry.commit([guard], [operation(entry)])
+                revision = await self._registry.commit([guard], [operation])
             except RegistryUnavailableError as error:
                 raise registry_away() from error
             except CommitUnknownError:

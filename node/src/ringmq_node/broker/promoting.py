@@ -31,6 +31,7 @@ from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.locating import Locator
 from ringmq_node.broker.peers import Acceptance, Peers, Promoted
 from ringmq_node.model.info import QueueInfo, ReplicaInfo
+from ringmq_node.model.policies import ForcedPromotion, Wanted
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.replica.description import losses_of
 
@@ -196,6 +197,7 @@ class Promoting:
 
     async def _accept_loss(self, queue: str, node: str, operator: str, view: View) -> None:
         replica = self._locator.replica_of(queue)
+        _check_allowed(queue, replica.wanted)
         try:
             await replica.accept_loss(operator, at_ms=round(time.time() * 1000))
         except LossRefusedError as error:
@@ -284,6 +286,18 @@ def _standing(view: View, node: str, life: MemberId | None, info: ReplicaInfo | 
         messages_missing=info.messages_missing,
         next_position=info.next_position,
     )
+
+
+def _check_allowed(queue: str, wanted: Wanted) -> None:
+    """Raises `BrokerError` if a policy of the queue refuses any loss."""
+    if wanted.forced_promotion is ForcedPromotion.REFUSED:
+        names = ", ".join(name for name in (wanted.policy, wanted.operator_policy) if name)
+        raise BrokerError(
+            Reason.FORBIDDEN_BY_POLICY,
+            f"queue {queue!r}: its policies ({names}) refuse to go on with a loss",
+            queue=queue,
+            policy=names,
+        )
 
 
 def _check_operator(operator: str) -> None:

@@ -24,6 +24,7 @@ from ringmq_node.cli.messages.consume import consume
 from ringmq_node.cli.messages.publish import publish
 from ringmq_node.cli.node import node
 from ringmq_node.cli.output import fail
+from ringmq_node.cli.policy.command import policy
 from ringmq_node.cli.queue.command import queue
 from ringmq_node.cli.queue.promote import promote
 from ringmq_node.cli.store.command import store
@@ -37,7 +38,7 @@ def commands() -> None:
     """RingMQ: a message-queue cluster whose queues are mirrored around a ring."""
 
 
-for _command in (node, cluster, queue, promote, publish, consume, store, bench, demo):
+for _command in (node, cluster, queue, promote, policy, publish, consume, store, bench, demo):
     commands.add_command(_command)
 
 

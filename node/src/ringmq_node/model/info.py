@@ -6,7 +6,8 @@ old as the last mark or view that this node has heard.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from ringmq_node.model.records import QueueMode
@@ -119,6 +120,10 @@ class QueueInfo:
     acknowledged_total: int = 0
     # Oldest first.
     losses: tuple[LossInfo, ...] = ()
+    # The names of the policies that apply; and what is wanted by them and the declaration.
+    policy: str = ""
+    operator_policy: str = ""
+    wanted: Mapping[str, str] = field(default_factory=dict)
     # Looked at only when asked for: it costs a look at every index entry in memory.
     storage: QueueStorage | None = None
     # What an operator has to put right: a record in the registry that can't be read, replicas that

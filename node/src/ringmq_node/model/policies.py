@@ -12,6 +12,7 @@ queue should have, key by key:
   a floor, as it is there so that nobody weakens what is promised of these queues.
 * `master_locator`: the argument's, else the policy's, else the operator policy's.
 * `sync_mode`: the operator policy's, else the policy's. `sync_rate_bytes_max`: the lower one.
+* `forced_promotion`: refused if either of them refuses it.
 
 Mirroring is the policies' business, as in RabbitMQ: an operator knows the nodes, and can change a
 policy later, while a declaration is for good.
@@ -38,6 +39,14 @@ POLICIES_MAX = 1000
 NODES_NAMED_MAX = 64
 RATE_BYTES_MIN = 1024
 RATE_BYTES_MAX = 2**50
+
+
+class ForcedPromotion(Enum):
+    """Whether an operator may make a replica the master that may lack confirmed messages. Without
+    an operator none is ever made the master."""
+
+    ALLOWED = "allowed"
+    REFUSED = "refused"
 
 
 class PolicyError(ValueError):
@@ -81,6 +90,7 @@ class PolicyDefinition:
     sync_mode: SyncMode | None = None
     sync_rate_bytes_max: int | None = None
     master_locator: MasterLocator | None = None
+    forced_promotion: ForcedPromotion | None = None
 
     def facts(self) -> dict[str, str]:
         """The keys that are set, as texts for people."""
@@ -151,6 +161,7 @@ class Policy:
             "sync_mode": definition.sync_mode and definition.sync_mode.value,
             "sync_rate_bytes_max": definition.sync_rate_bytes_max,
             "master_locator": definition.master_locator and definition.master_locator.value,
+            "forced_promotion": definition.forced_promotion and definition.forced_promotion.value,
         }
         return {
             "name": self.name,
@@ -181,12 +192,14 @@ def _definition(value: dict[str, Any]) -> PolicyDefinition:
         nodes = mirrors["nodes"]
         mirrors = Mirrors(mirrors["count"], None if nodes is None else tuple(nodes))
     sync_mode, locator = value.get("sync_mode"), value.get("master_locator")
+    forced = value.get("forced_promotion")
     return PolicyDefinition(
         mirrors,
         value.get("min_insync"),
         None if sync_mode is None else SyncMode(sync_mode),
         value.get("sync_rate_bytes_max"),
         None if locator is None else MasterLocator(locator),
+        None if forced is None else ForcedPromotion(forced),
     )
 
 
@@ -250,6 +263,7 @@ class Wanted:
     min_insync: int
     sync: SyncSettings = field(default_factory=SyncSettings)
     master_locator: MasterLocator = MasterLocator.MIN_MASTERS
+    forced_promotion: ForcedPromotion = ForcedPromotion.ALLOWED
     # Names, empty if none applies.
     policy: str = ""
     operator_policy: str = ""
@@ -258,7 +272,12 @@ class Wanted:
         """What is in force, as texts for people."""
         rate = self.sync.rate_bytes_max
         return PolicyDefinition(
-            self.mirrors, self.min_insync, self.sync.mode, rate, self.master_locator
+            self.mirrors,
+            self.min_insync,
+            self.sync.mode,
+            rate,
+            self.master_locator,
+            self.forced_promotion,
         ).facts()
 
 
@@ -283,6 +302,7 @@ def wanted_of(
     floor = bound.min_insync or 1
     min_insync = max(asked.min_insync or record.min_insync or replicas // 2 + 1, floor)
     rates = [r for r in (asked.sync_rate_bytes_max, bound.sync_rate_bytes_max) if r is not None]
+    refused = ForcedPromotion.REFUSED in (asked.forced_promotion, bound.forced_promotion)
     return Wanted(
         mirrors,
         replicas,
@@ -294,9 +314,15 @@ def wanted_of(
         or asked.master_locator
         or bound.master_locator
         or MasterLocator.MIN_MASTERS,
+        ForcedPromotion.REFUSED if refused else ForcedPromotion.ALLOWED,
         "" if policy is None else policy.name,
         "" if operator is None else operator.name,
     )
+
+
+def unknown_policy(name: str, *, is_operator: bool) -> BrokerError:
+    kind = "operator policy" if is_operator else "policy"
+    return BrokerError(Reason.POLICY_NOT_FOUND, f"there is no {kind} {name!r}", policy=name)
 
 
 def too_many_policies() -> BrokerError:

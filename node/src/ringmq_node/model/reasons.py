@@ -28,6 +28,8 @@ class Reason(Enum):
     NOT_A_MEMBER = auto()
     PRODUCER_FENCED = auto()
     MESSAGES_MAY_BE_LOST = auto()
+    POLICY_NOT_FOUND = auto()
+    FORBIDDEN_BY_POLICY = auto()
     # The cluster's state: the same call may succeed later.
     NO_MASTER = auto()
     NOT_MASTER = auto()

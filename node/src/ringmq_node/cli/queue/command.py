@@ -9,6 +9,7 @@ import click
 from ringmq import Client, QueueMode
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_json
+from ringmq_node.cli.policy.command import locator_of, locator_type
 from ringmq_node.cli.queue.description import queue_json, ring_text
 from ringmq_node.cli.queue.show import list_queues, show
 
@@ -46,6 +47,11 @@ def queue() -> None:
     help="transient: nothing is synced, and the queue is gone once all nodes that hold it have "
     "been restarted.  [default: durable]",
 )
+@click.option(
+    "--master-locator",
+    type=locator_type,
+    help="Where the master goes.  [default: as a policy says, else min-masters]",
+)
 @client_options
 def declare(
     name: str,
@@ -53,12 +59,20 @@ def declare(
     min_insync: int,
     mode_name: str | None,
     durable: bool | None,
+    master_locator: str | None,
     target: Target,
 ) -> None:
     """Create the queue NAME, unless it is there with the same arguments."""
     mode = None if mode_name is None else QueueMode[mode_name.upper()]
     info = target.run(
-        lambda client: client.declare_queue(name, replicas, min_insync, mode=mode, durable=durable)
+        lambda client: client.declare_queue(
+            name,
+            replicas,
+            min_insync,
+            mode=mode,
+            durable=durable,
+            master_locator=locator_of(master_locator),
+        )
     )
     if target.as_json:
         emit_json(queue_json(info))

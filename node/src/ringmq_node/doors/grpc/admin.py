@@ -11,6 +11,7 @@ from ringmq_base.pieces import Pieces
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import Acceptance
 from ringmq_node.doors.grpc.peers import ADMIN
+from ringmq_node.doors.grpc.policies import policy_from_wire, policy_to_wire
 from ringmq_node.doors.grpc.service import Context, Service, caller_of, parse
 from ringmq_node.doors.grpc.wire import (
     promoted_to_wire,
@@ -38,6 +39,9 @@ class AdminService:
                 "ListQueues": self._list_queues,
                 "PromoteMirror": self._promote,
                 "DiscardDamaged": self._discard_damaged,
+                "SetPolicy": self._set_policy,
+                "DeletePolicy": self._delete_policy,
+                "ListPolicies": self._list_policies,
                 "GetReplica": self._get_replica,
                 "GetResources": self._get_resources,
             },
@@ -68,6 +72,27 @@ class AdminService:
             request.prefix, after=request.after, queues_max=request.queues_max
         )
         return await _listed(page.queues, page.next)
+
+    # --- policies ---
+
+    async def _set_policy(self, data: bytes, context: Context) -> bytes:
+        policy = policy_from_wire(parse(admin.SetPolicyRequest, data).policy)
+        done = await self._broker.operating.set_policy(policy, caller_of(context).deadline_s)
+        return admin.SetPolicyResponse(created=done.created, queues=done.queues).SerializeToString()
+
+    async def _delete_policy(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin.DeletePolicyRequest, data)
+        await self._broker.operating.delete_policy(
+            request.name, caller_of(context).deadline_s, is_operator=request.is_operator
+        )
+        return admin.DeletePolicyResponse().SerializeToString()
+
+    async def _list_policies(self, data: bytes, context: Context) -> bytes:
+        parse(admin.ListPoliciesRequest, data)
+        policies = map(policy_to_wire, self._broker.operating.policies())
+        return admin.ListPoliciesResponse(policies=policies).SerializeToString()
+
+    # --- one node's own ---
 
     async def _get_replica(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.GetReplicaRequest, data)

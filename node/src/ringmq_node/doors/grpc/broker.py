@@ -16,6 +16,7 @@ from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import DeleteConditions
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.peers import BROKER
+from ringmq_node.doors.grpc.policies import locator_from_wire
 from ringmq_node.doors.grpc.relay import relay_stream
 from ringmq_node.doors.grpc.service import Context, Service, caller_of, parse
 from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
@@ -92,6 +93,7 @@ class BrokerService:
             min_insync=request.min_insync,
             mode=mode_from_wire(request.mode),
             durable=request.durable if request.HasField("durable") else None,
+            master_locator=locator_from_wire(request.master_locator),
         )
         declared = await self._broker.declare(request.queue, arguments, caller_of(context))
         return broker.DeclareQueueResponse(

@@ -118,13 +118,16 @@ def queue_to_wire(info: QueueInfo) -> broker.QueueInfo:
 
 
 def queue_from_wire(info: broker.QueueInfo) -> QueueInfo:
-    values = _values(info, QueueInfo, but=("mode", "condition", "ring", "losses", "storage"))
+    values = _values(
+        info, QueueInfo, but=("mode", "condition", "ring", "losses", "wanted", "storage")
+    )
     return QueueInfo(
         **values,
         mode=mode_from_wire(info.mode) or QueueMode.DEFAULT,
         condition=_CONDITIONS_FROM_WIRE.get(info.state, QueueCondition.DOWN),
         ring=tuple(MemberInfo(**_values(member, MemberInfo)) for member in info.ring),
         losses=tuple(map(loss_from_wire, info.losses)),
+        wanted=dict(info.wanted),
         storage=storage_from_wire(info.storage) if info.HasField("storage") else None,
     )
 

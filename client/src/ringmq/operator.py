@@ -1,0 +1,62 @@
+"""What operators change for the whole cluster. A client's `operator` has these calls.
+
+    await client.operator.set_policy(Policy("orders", "^orders", mirrors=Mirrors(3)))
+
+Each is made again at another node as long as that is safe: the calls say what should be, so a
+second one does no harm.
+"""
+
+from __future__ import annotations
+
+from ringmq.calls.known_nodes import KnownNodes
+from ringmq.calls.node_channel import NodeChannel
+from ringmq.calls.requests import request_of
+from ringmq.errors import PolicyNotFoundError
+from ringmq.model.policies import Policy
+from ringmq.v1 import admin_pb2 as admin
+
+
+class Operator:
+    """Made by `Client.operator`."""
+
+    def __init__(self, nodes: KnownNodes) -> None:
+        self._nodes = nodes
+
+    async def set_policy(self, policy: Policy, *, deadline_s: float | None = None) -> int:
+        """Adds or replaces the policy; returns to how many queues it applies now."""
+        request = request_of(admin.SetPolicyRequest, policy=policy.to_wire())
+
+        async def attempt(node: NodeChannel, timeout_s: float) -> int:
+            answer = await node.admin.SetPolicy(request, timeout=timeout_s)
+            return answer.queues
+
+        return await self._nodes.call(attempt, deadline_s=deadline_s, changes=True)
+
+    async def delete_policy(
+        self, name: str, *, is_operator: bool = False, deadline_s: float | None = None
+    ) -> None:
+        """Raises `PolicyNotFoundError` if there is none of this name."""
+        request = request_of(admin.DeletePolicyRequest, name=name, is_operator=is_operator)
+        attempts = 0
+
+        async def attempt(node: NodeChannel, timeout_s: float) -> None:
+            nonlocal attempts
+            attempts += 1
+            await node.admin.DeletePolicy(request, timeout=timeout_s)
+
+        try:
+            await self._nodes.call(attempt, deadline_s=deadline_s, changes=True)
+        except PolicyNotFoundError:
+            # The answer of the first attempt may have been lost.
+            if attempts == 1:
+                raise
+
+    async def policies(self, *, deadline_s: float | None = None) -> list[Policy]:
+        """In the order in which they are tried; operator policies last."""
+        request = request_of(admin.ListPoliciesRequest)
+
+        async def attempt(node: NodeChannel, timeout_s: float) -> list[Policy]:
+            answer = await node.admin.ListPolicies(request, timeout=timeout_s)
+            return [Policy.from_wire(wire) for wire in answer.policies]
+
+        return await self._nodes.call(attempt, deadline_s=deadline_s)

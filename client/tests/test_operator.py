@@ -1,0 +1,61 @@
+"""What operators change through the client, against a real gRPC server (`fake_broker`)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from fake_broker import FakeNode
+from on_loops import Run
+
+import ringmq
+from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, SyncMode
+from ringmq.v1 import common_pb2 as common
+
+WHOLE = Policy(
+    "p",
+    "^orders",
+    3,
+    mirrors=Mirrors(2, ("a", "b")),
+    min_insync=2,
+    sync_mode=SyncMode.MANUAL,
+    sync_rate_bytes_max=4096,
+    master_locator=MasterLocator.RANDOM,
+    forced_promotion=ForcedPromotion.REFUSED,
+    is_operator=True,
+)
+
+
+@pytest.mark.parametrize(
+    "policy", [WHOLE, Policy("q", ".*", mirrors=Mirrors()), Policy("r", "x", min_insync=1)]
+)
+def test_a_policy_is_listed_as_it_was_set(run: Run, policy: Policy) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            assert await client.operator.set_policy(policy) == 2
+            assert await client.operator.policies() == [policy]
+            await client.operator.delete_policy(policy.name, is_operator=policy.is_operator)
+            with pytest.raises(ringmq.PolicyNotFoundError):
+                await client.operator.delete_policy(policy.name)
+
+    run(test)
+
+
+def test_a_deletion_whose_answer_was_lost_is_done(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            node.faults.fail = [common.REASON_DRAINING]
+            await client.operator.delete_policy("gone")
+
+    run(test)
+
+
+def test_what_the_wire_cannot_hold_is_a_bad_request(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            strange = os.fsdecode(b"\xff\xfe")
+            for policy in (Policy("p", strange), Policy("p", "x", 2**40)):
+                with pytest.raises(ringmq.BadRequestError):
+                    await client.operator.set_policy(policy)
+
+    run(test)

@@ -1,0 +1,1 @@
+"""`ringmq policy`."""

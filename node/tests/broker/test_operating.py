@@ -1,0 +1,82 @@
+"""Policies through one node: what is refused, and what queues get of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from node.tests.broker.test_deleting import with_node
+from node.tests.nodes import replica_of
+from waiting import until
+
+import ringmq
+from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, SyncMode
+from ringmq_gm.registry.base import Put
+from ringmq_node.broker.cluster_settings import POLICIES
+from ringmq_node.model.settings import SyncSettings
+from ringmq_node.node import Node
+
+
+def test_policies_take_effect_on_queues_that_are_there(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        replica = replica_of(node)
+        assert replica.sync_settings == SyncSettings()
+        slow = Policy("slow", "^q$", sync_rate_bytes_max=2048, sync_mode=SyncMode.MANUAL)
+        assert await client.operator.set_policy(slow) == 1
+        await until(lambda: replica.sync_settings.rate_bytes_max == 2048)
+        info = await client.queue("q")
+        assert (info.policy, info.operator_policy) == ("slow", "")
+        assert info.wanted["sync_mode"] == "manual"
+        bound = Policy("slow", "q", sync_rate_bytes_max=1024, is_operator=True)
+        await client.operator.set_policy(bound)
+        assert (await client.queue("q")).wanted["sync_rate_bytes_max"] == "1024"
+        assert await client.operator.policies() == [slow, bound]
+        assert await client.operator.set_policy(replace(slow, pattern="nothing")) == 0
+        await client.operator.delete_policy("slow", is_operator=True)
+        await until(lambda: replica.sync_settings == SyncSettings())
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        (Policy("p", "(", min_insync=1), "pattern"),
+        (Policy("", "x", min_insync=1), "name"),
+        (Policy("p", "x"), "definition"),
+        (Policy("p", "x", mirrors=Mirrors(8)), "mirrors"),
+        (Policy("p", "x", mirrors=Mirrors(nodes=("a", "nobody"))), "mirrors"),
+    ],
+)
+def test_policies_that_are_refused(tmp_path: Path, policy: Policy, field: str) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        with pytest.raises(ringmq.BadRequestError) as caught:
+            await client.operator.set_policy(policy)
+        assert caught.value.field == field
+        with pytest.raises(ringmq.PolicyNotFoundError):
+            await client.operator.delete_policy("nothing")
+        assert await client.operator.policies() == []
+
+    with_node(tmp_path, work)
+
+
+def test_the_locator_of_a_declaration_is_compared_when_it_is_declared_again(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        await client.declare_queue("r", master_locator=MasterLocator.RANDOM)
+        await client.declare_queue("r")
+        with pytest.raises(ringmq.QueueExistsError, match="random, not client-local"):
+            await client.declare_queue("r", master_locator=MasterLocator.CLIENT_LOCAL)
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.logs("settings/policies/broken can't be read")
+def test_a_policy_that_can_not_be_read_counts_for_nothing(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        await node.registry.commit([], [Put(POLICIES + "broken", b"{")])
+        await client.operator.set_policy(Policy("p", "q", forced_promotion=ForcedPromotion.REFUSED))
+        assert [policy.name for policy in await client.operator.policies()] == ["p"]
+        assert (await client.queue("q")).wanted["forced_promotion"] == "refused"
+
+    with_node(tmp_path, work)
