@@ -16,8 +16,8 @@
     │   ├── NotSynchronisedError     promotion of a mirror that is behind
     │   ├── NotAMemberError          promotion of a node that holds no replica
     │   ├── MessagesMayBeLostError   promotion of a replica that may lack some: `replicas`
-    │   ├── PolicyNotFoundError
-    │   ├── ForbiddenByPolicyError
+    │   ├── PolicyNotFoundError      (LookupError)
+    │   ├── ForbiddenByPolicyError   a policy of the queue refuses it
     │   ├── AccessDeniedError        this client may not do that
     │   └── ClosedError              this client, publisher or consumer is closed
     ├── OperatorError                an operator has to act at the nodes
