@@ -92,6 +92,30 @@ async def test_publishers_are_refused_and_consumers_go_on(cluster: Cluster) -> N
     assert after.errors == []
 
 
+@scenario(deadline_s=60)
+async def test_a_new_master_delivers_what_the_old_one_had_confirmed(cluster: Cluster) -> None:
+    """The master and one mirror are killed: the mirror that is left can confirm nothing, not even
+    its take-over, but what the old master has told it of is safe."""
+    async with cluster.publishing("q", total=2000) as load:
+        await load.finishes(within_s=20)
+    master = await cluster.master_of("q")
+    left = (await cluster.mirrors_of("q"))[0]
+    # The master says how far all is confirmed with the next op, or after 50 ms.
+    await asyncio.sleep(0.2)
+    cluster.kill(*cluster.others(left))
+    await cluster.wait_synchronised("q", 1)
+    info = await cluster.info("q")
+    assert (info.master, info.state) == (left, ringmq.QueueState.MINORITY)
+    found = await cluster.drained("q")
+    found.judge(load)
+    assert len(found.at) == 2000
+    await cluster.start(*cluster.others(left))
+    await cluster.wait_synchronised("q")
+    for replica in await cluster.wait_equal("q"):
+        assert replica.messages == 0
+    assert master != left
+
+
 @scenario(deadline_s=60, queue="")
 async def test_min_insync_of_all(cluster: Cluster) -> None:
     """With `min_insync` 3 one dead mirror stops confirms; its return lets them go on."""

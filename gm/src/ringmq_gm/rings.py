@@ -211,6 +211,13 @@ class Ring:
         return self._member.log_is_whole
 
     @property
+    def safe_number(self) -> int:
+        """Up to this op, this member knows that all are confirmed as on disk: by this master or an
+        earlier one. It never falls while this member is in the ring. A mirror hears of it a little
+        later than the master; a member that has just started knows of none."""
+        return self._member.ops.safe
+
+    @property
     def closed(self) -> bool:
         return self._closed
 

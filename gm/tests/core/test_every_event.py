@@ -51,12 +51,12 @@ FRAMES: list[Frame] = [
     frame
     for epoch in (4, 5, 6)
     for frame in (
-        Hello("q", epoch, 1, 3, 1),
+        Hello("q", epoch, 1, 3, 1, 0),
         Resume("q", epoch, 0),
-        OpFrame("q", epoch, 0, epoch, 1, True, (), b"x"),
-        OpFrame("q", epoch, 0, epoch, 9, False, (Mark(8, 8, True),), b"x"),
-        MarksFrame("q", epoch, 0, ()),
-        MarksFrame("q", epoch, 0, (Mark(), Mark(0, 0, True))),
+        OpFrame("q", epoch, 0, 0, epoch, 1, True, (), b"x"),
+        OpFrame("q", epoch, 0, 0, epoch, 9, False, (Mark(8, 8, True),), b"x"),
+        MarksFrame("q", epoch, 0, 0, ()),
+        MarksFrame("q", epoch, 0, 0, (Mark(), Mark(0, 0, True))),
         Stale("q", epoch),
         Ping("q", epoch, 1),
         Pong("q", epoch, 1, 4, 4, True),

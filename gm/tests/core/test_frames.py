@@ -30,10 +30,10 @@ RINGS = st.text(max_size=40)
 PAYLOADS = st.binary(max_size=200)
 MARKS = st.lists(st.builds(Mark, U64, U64, st.booleans()), max_size=6).map(tuple)
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
-    st.builds(Hello, RINGS, U64, U64, U64, U64),
+    st.builds(Hello, RINGS, U64, U64, U64, U64, U64),
     st.builds(Resume, RINGS, U64, U64),
-    st.builds(OpFrame, RINGS, U64, U64, U64, U64, st.booleans(), MARKS, PAYLOADS),
-    st.builds(MarksFrame, RINGS, U64, U64, MARKS),
+    st.builds(OpFrame, RINGS, U64, U64, U64, U64, U64, st.booleans(), MARKS, PAYLOADS),
+    st.builds(MarksFrame, RINGS, U64, U64, U64, MARKS),
     st.builds(Stale, RINGS, U64),
     st.builds(Gone, RINGS, U64),
     st.builds(Ping, RINGS, U64, U64),
@@ -53,7 +53,7 @@ def test_frames_come_back_from_their_bytes(frames: list[Frame]) -> None:
 
 def test_the_payload_of_an_op_is_not_copied() -> None:
     payload = b"x" * 1000
-    pieces = encode(OpFrame("q", 1, 0, 1, 1, False, (), payload))
+    pieces = encode(OpFrame("q", 1, 0, 0, 1, 1, False, (), payload))
     assert pieces[-1] is payload
 
 

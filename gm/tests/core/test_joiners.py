@@ -100,7 +100,7 @@ def test_a_joiner_that_may_be_synchronised_already_is_not_left_behind() -> None:
     """1. a proposes that B is synchronised, and the answer is lost. 2. The proposal took effect.
     3. a drops an op that B lacks. 4. a dies, and B is master without it."""
     member = master_of(view(1, A, joining(B), min_insync=1), cache_bytes_max=9, joiner_bytes_max=0)
-    told = MarksFrame("q", 1, 0, (Mark(0, 0, complete=True),))
+    told = MarksFrame("q", 1, 0, 0, (Mark(0, 0, complete=True),))
     member.step(Received(Envelope(B, told)), now=0)
     for number in (1, 2, 3):
         member.step(Multicast(b"four"), now=0)
@@ -113,17 +113,17 @@ def test_a_joiner_that_was_left_behind_is_not_counted() -> None:
     member = master_of(view(1, A, joining(B), min_insync=1), cache_bytes_max=9, joiner_bytes_max=0)
     member.step(Multicast(b"four"), now=0)
     member.step(Persisted(1), now=0)
-    told = MarksFrame("q", 1, 0, (Mark(1, 1, complete=True),))
+    told = MarksFrame("q", 1, 0, 0, (Mark(1, 1, complete=True),))
     effects = member.step(Received(Envelope(B, told)), now=0)
     assert not [effect for effect in effects if hasattr(effect, "view")]
 
 
 def test_a_joiner_that_was_left_behind_fetches_again_in_the_next_view_and_not_before() -> None:
     ring = ring_with_a_joiner()
-    behind = Hello("q", 1, 1, 9, 7)
+    behind = Hello("q", 1, 1, 9, 7, 0)
     assert ring.step("c", Received(Envelope(B, behind))) == []
     ring.learn(view(2, A, B, joining(C)), "c")
-    effects = ring.step("c", Received(Envelope(B, Hello("q", 2, 1, 9, 7))))
+    effects = ring.step("c", Received(Envelope(B, Hello("q", 2, 1, 9, 7, 0))))
     assert StartCatchUp(9) in effects
     assert Send("b", Resume("q", 2, 9)) in effects
 
@@ -132,9 +132,9 @@ def test_a_joiner_that_asks_for_ops_that_are_gone_is_told_so_and_sent_nothing() 
     ring = ring_with_a_joiner()
     ring.multicast("a", b"1", b"2")
     without_frames_to_c(ring)
-    ring.step("b", Received(Envelope(A, MarksFrame("q", 1, 2, ()))))
+    ring.step("b", Received(Envelope(A, MarksFrame("q", 1, 2, 0, ()))))
     effects = ring.step("b", Received(Envelope(C, Resume("q", 1, 0))))
-    assert effects == [Send("c", Hello("q", 1, 1, 2, 2))]
+    assert effects == [Send("c", Hello("q", 1, 1, 2, 2, 0))]
     ring.multicast("a", b"3")
     sent = ring.deliver("a", "b")
     assert not [e for e in sent if isinstance(e, Send) and isinstance(e.frame, OpFrame)]
@@ -145,7 +145,7 @@ def test_the_answer_to_an_older_hello_does_not_stop_a_joiner() -> None:
     ring = ring_with_a_joiner()
     ring.multicast("a", b"1")
     ring.run()
-    ring.step("b", Received(Envelope(A, MarksFrame("q", 1, 1, ()))))
+    ring.step("b", Received(Envelope(A, MarksFrame("q", 1, 1, 0, ()))))
     ring.step("b", Received(Envelope(C, Resume("q", 1, 0))))
     ring.run()
     ring.multicast("a", b"2")

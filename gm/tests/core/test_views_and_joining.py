@@ -52,8 +52,8 @@ def test_marks_reach_no_master_that_has_not_entered_the_epoch() -> None:
 def test_an_early_hello_is_not_displaced_by_one_of_an_older_epoch() -> None:
     member = member_of(B)
     member.step(ViewLearned(view(1, A, B, C)), now=0)
-    member.step(Received(Envelope(C, Hello("q", 3, 0, 0, 0))), now=0)
-    member.step(Received(Envelope(A, Hello("q", 2, 0, 0, 0))), now=0)
+    member.step(Received(Envelope(C, Hello("q", 3, 0, 0, 0, 0))), now=0)
+    member.step(Received(Envelope(A, Hello("q", 2, 0, 0, 0, 0))), now=0)
     effects = member.step(ViewLearned(view(3, C, B)), now=0)
     assert Send("c", Resume("q", 3, 0)) in effects
 

@@ -129,7 +129,7 @@ def test_credit_comes_for_taken_frames_and_with_each_heartbeat(tmp_path: Path) -
         first = await call.read()
         assert isinstance(first, bytes)
         assert wire.read_credit(first) == 0
-        message = frames_message(Hello("no such ring " + "x" * 300, 1, 0, 0, 0))
+        message = frames_message(Hello("no such ring " + "x" * 300, 1, 0, 0, 0, 0))
         await call.write(message)
         credited = 0
         while credited < len(message):
@@ -153,23 +153,26 @@ def test_late_frames_of_an_older_stream_are_dropped(tmp_path: Path) -> None:
         await cluster.nodes["a"].registry.commit([], puts)
         ring = cluster.open("r", "a")
         await until(lambda: ring.view is not None)
-        ops = [OpFrame("r", 1, 0, 1, n, False, (), b"%d" % n) for n in (1, 2, 3)]
+        ops = [OpFrame("r", 1, 0, 0, 1, n, False, (), b"%d" % n) for n in (1, 2, 3)]
         old = await caller.open(1)
-        await old.write(frames_message(Hello("r", 1, 0, 3, 0), ops[0]))
+        await old.write(frames_message(Hello("r", 1, 0, 3, 0, 0), ops[0]))
         await until(lambda: cluster.apps["r"]["a"].payloads == [b"1"])
         new = await caller.open(2)
         await ended(old)
         with pytest.raises(asyncio.InvalidStateError):
             await old.write(frames_message(ops[1]))
         assert cluster.apps["r"]["a"].payloads == [b"1"]
-        await new.write(frames_message(Hello("r", 1, 0, 3, 0), *ops))
+        await new.write(frames_message(Hello("r", 1, 0, 3, 0, 0), *ops))
         await until(lambda: cluster.apps["r"]["a"].payloads == [b"1", b"2", b"3"])
 
     run(tmp_path, story)
 
 
 def test_frames_are_read_as_they_were_written() -> None:
-    frames: list[Frame] = [Hello("r", 1, 0, 2, 3), OpFrame("r", 1, 0, 1, 4, True, (Mark(1),), b"x")]
+    frames: list[Frame] = [
+        Hello("r", 1, 0, 2, 3, 0),
+        OpFrame("r", 1, 0, 0, 1, 4, True, (Mark(1),), b"x"),
+    ]
     kind, body = wire.read_frames(frames_message(*frames))
     assert kind == wire.WHOLE
     assert list(decode(body)) == frames

@@ -25,11 +25,11 @@ PART_BYTES = 4096
 
 
 def op(number: int, *, ring: str = "r", epoch: int = 1, size: int = 10, mark: int = 0) -> OpFrame:
-    return OpFrame(ring, epoch, 0, epoch, number, False, (Mark(mark, mark),), bytes(size))
+    return OpFrame(ring, epoch, 0, 0, epoch, number, False, (Mark(mark, mark),), bytes(size))
 
 
 def marks(received: int, *, ring: str = "r", epoch: int = 1) -> MarksFrame:
-    return MarksFrame(ring, epoch, 0, (Mark(received, received),))
+    return MarksFrame(ring, epoch, 0, 0, (Mark(received, received),))
 
 
 def outbox(message_bytes: int = 1024) -> LinkOutbox:
@@ -75,12 +75,12 @@ def test_ops_and_marks_of_a_ring_keep_their_order() -> None:
 
 def test_stable_ops_do_not_wait_for_a_joiner_that_was_left_behind() -> None:
     """They would have waited without bounds: the core had dropped its copies."""
-    box = put(outbox(), Hello("r", 1, 0, 0, 0), op(1), op(2), op(3))
-    put(box, MarksFrame("r", 1, 2, ()))
+    box = put(outbox(), Hello("r", 1, 0, 0, 0, 0), op(1), op(2), op(3))
+    put(box, MarksFrame("r", 1, 2, 0, ()))
     assert box.waiting_bytes("r") == 10
-    put(box, MarksFrame("r", 1, 3, ()))
+    put(box, MarksFrame("r", 1, 3, 0, ()))
     assert box.waiting_bytes("r") == 0
-    assert drained(box, bodies=False) == [Hello("r", 1, 0, 0, 0), MarksFrame("r", 1, 3, ())]
+    assert drained(box, bodies=False) == [Hello("r", 1, 0, 0, 0, 0), MarksFrame("r", 1, 3, 0, ())]
 
 
 def test_marks_that_wait_are_replaced_by_newer_ones_and_by_an_op_with_marks() -> None:
@@ -89,7 +89,7 @@ def test_marks_that_wait_are_replaced_by_newer_ones_and_by_an_op_with_marks() ->
 
 
 def test_marks_stay_before_an_op_without_marks() -> None:
-    bare = OpFrame("r", 1, 0, 1, 2, False, (), b"x")
+    bare = OpFrame("r", 1, 0, 0, 1, 2, False, (), b"x")
     assert drained(put(outbox(), op(1), marks(1), bare)) == [op(1), marks(1), bare]
 
 
@@ -110,15 +110,15 @@ def test_control_goes_first_and_only_its_newest() -> None:
 
 
 def test_without_bodies_a_frame_behind_a_body_waits() -> None:
-    waiting = put(outbox(), op(1), marks(1), Hello("other", 1, 0, 0, 0), Ping("r", 1, 1))
-    assert drained(waiting, bodies=False) == [Ping("r", 1, 1), Hello("other", 1, 0, 0, 0)]
+    waiting = put(outbox(), op(1), marks(1), Hello("other", 1, 0, 0, 0, 0), Ping("r", 1, 1))
+    assert drained(waiting, bodies=False) == [Ping("r", 1, 1), Hello("other", 1, 0, 0, 0, 0)]
     assert waiting.has_bodies
     assert drained(waiting) == [op(1), marks(1)]
 
 
 def test_a_newer_epoch_replaces_the_waiting_frames_of_its_ring() -> None:
-    waiting = put(outbox(), op(1), op(2), op(1, ring="other"), Hello("r", 2, 0, 2, 0))
-    assert drained(waiting) == [Hello("r", 2, 0, 2, 0), op(1, ring="other")]
+    waiting = put(outbox(), op(1), op(2), op(1, ring="other"), Hello("r", 2, 0, 2, 0, 0))
+    assert drained(waiting) == [Hello("r", 2, 0, 2, 0, 0), op(1, ring="other")]
     assert not waiting.has_bodies
 
 
@@ -173,7 +173,7 @@ def test_a_ring_forgotten_while_in_parts_may_begin_again_with_a_low_epoch() -> N
     assert data is not None
     receiver.take(data)
     waiting.forget("r")
-    put(waiting, Hello("r", 1, 0, 0, 0))
+    put(waiting, Hello("r", 1, 0, 0, 0, 0))
     while (data := waiting.take(bodies=True)) is not None:
         receiver.take(data)
         waiting.check()
@@ -190,7 +190,9 @@ FRAMES = st.one_of(
         size=st.sampled_from([1, 900, 9000]),
     ),
     st.builds(marks, st.integers(0, 20), ring=RINGS, epoch=st.integers(1, 2)),
-    st.builds(Hello, RINGS, st.integers(1, 2), st.just(0), st.integers(0, 9), st.just(0)),
+    st.builds(
+        Hello, RINGS, st.integers(1, 2), st.just(0), st.integers(0, 9), st.just(0), st.just(0)
+    ),
     st.builds(Submit, RINGS, st.integers(1, 2), st.booleans(), st.binary(max_size=50)),
     st.builds(Ping, RINGS, st.just(1), st.integers(0, 9)),
 )

@@ -71,7 +71,7 @@ def test_a_node_that_takes_less_than_a_window_in_the_time_is_slow(
             # More always waits than the window lets go.
             while session.outbox.waiting_bytes("r") < 3 * WINDOW_BYTES:
                 number += 1
-                session.put(OpFrame("r", 1, 0, 1, number, False, (), bytes(5_000)))
+                session.put(OpFrame("r", 1, 0, 0, 1, number, False, (), bytes(5_000)))
             await asyncio.sleep(0.001)
             found.append(session.stalled(loop.time()))
             ahead_s += SLOW_S / 10
@@ -100,7 +100,7 @@ def test_a_node_that_takes_all_frames_is_not_slow(monkeypatch: pytest.MonkeyPatc
         )
         running = asyncio.create_task(session.run())
         for number in range(1, 40):
-            session.put(OpFrame("r", 1, 0, 1, number, False, (), bytes(100)))
+            session.put(OpFrame("r", 1, 0, 0, 1, number, False, (), bytes(100)))
             # Seen before the link has had its turn.
             assert not session.stalled(loop.time())
             await asyncio.sleep(0.001)

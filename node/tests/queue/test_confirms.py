@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from ringmq_node.queue.confirms import Confirms
 from ringmq_node.queue.effects import ConfirmSequences
+from ringmq_node.queue.inheritance import Inheritance
 
 
 def test_persistent_publish_is_safe_when_persisted() -> None:
-    confirms = Confirms(0, 0)
+    confirms = Confirms(Inheritance(0, 0))
     confirms.hide(1, 3, transient=False)
     confirms.wait(1, 7, (1, 3), transient=False)
     assert confirms.advance(1, 0) == []
@@ -24,7 +25,7 @@ def test_persistent_publish_is_safe_when_persisted() -> None:
 
 
 def test_transient_publish_is_safe_when_received() -> None:
-    confirms = Confirms(0, 0)
+    confirms = Confirms(Inheritance(0, 0))
     confirms.hide(1, 3, transient=True)
     confirms.wait(1, 7, (1, 3), transient=True)
     assert confirms.advance(1, 0) == [ConfirmSequences(7, ((1, 3),))]
@@ -32,7 +33,7 @@ def test_transient_publish_is_safe_when_received() -> None:
 
 
 def test_transient_message_is_confirmed_while_a_persistent_one_still_hides_it() -> None:
-    confirms = Confirms(0, 0)
+    confirms = Confirms(Inheritance(0, 0))
     confirms.hide(1, 1, transient=False)
     confirms.hide(2, 2, transient=True)
     confirms.wait(2, 7, (2, 2), transient=True)
@@ -45,7 +46,7 @@ def test_transient_message_is_confirmed_while_a_persistent_one_still_hides_it() 
 
 def test_inherited_messages_are_hidden_until_the_first_op_of_this_master_is_persisted() -> None:
     """Its number, 9, is that of the `Requeue` of all that was live."""
-    confirms = Confirms(9, 100)
+    confirms = Confirms(Inheritance(9, 100))
     assert confirms.hides_inheritance
     confirms.advance(9, 8)
     assert (confirms.visible_below, confirms.hides_inheritance) == (0, True)
@@ -54,11 +55,11 @@ def test_inherited_messages_are_hidden_until_the_first_op_of_this_master_is_pers
 
 
 def test_queue_that_never_had_a_message_hides_nothing() -> None:
-    assert not Confirms(3, 0).hides_inheritance
+    assert not Confirms(Inheritance(3, 0)).hides_inheritance
 
 
 def test_neighbouring_sequences_of_a_publisher_are_one_range() -> None:
-    confirms = Confirms(0, 0)
+    confirms = Confirms(Inheritance(0, 0))
     for number, publisher, sequences in ((1, 7, (1, 3)), (2, 8, (1, 1)), (3, 7, (4, 6))):
         confirms.wait(number, publisher, sequences, transient=False)
     assert confirms.advance(3, 3) == [
@@ -69,14 +70,14 @@ def test_neighbouring_sequences_of_a_publisher_are_one_range() -> None:
 
 @pytest.mark.parametrize("marks", [(4, 5), (5, 4)])
 def test_watermarks_that_fall_are_a_bug_of_the_ring(marks: tuple[int, int]) -> None:
-    confirms = Confirms(0, 0)
+    confirms = Confirms(Inheritance(0, 0))
     confirms.advance(5, 5)
     with pytest.raises(AssertionError):
         confirms.advance(*marks)
 
 
 def test_publishes_out_of_order_are_a_bug_of_the_caller() -> None:
-    confirms = Confirms(0, 0)
+    confirms = Confirms(Inheritance(0, 0))
     confirms.wait(5, 7, (1, 1), transient=False)
     with pytest.raises(AssertionError):
         confirms.wait(4, 7, (2, 2), transient=False)
@@ -102,7 +103,7 @@ def test_confirms_and_visibility_follow_from_the_watermarks(
     transients: list[bool], steps: list[tuple[int, int]]
 ) -> None:
     """One message in each publish, so that positions, numbers and sequences run alike."""
-    confirms = Confirms(0, 0)
+    confirms = Confirms(Inheritance(0, 0))
     all_of_them = [Published(number, flag) for number, flag in enumerate(transients, 1)]
     for one in all_of_them:
         confirms.hide(one.number, one.number, transient=one.transient)
@@ -120,3 +121,28 @@ def test_confirms_and_visibility_follow_from_the_watermarks(
         ]
         assert confirms.visible_below == [*safe, False].index(False)
         confirms.check(len(all_of_them))
+
+
+def test_messages_that_are_known_to_be_safe_are_not_hidden() -> None:
+    inheritance = Inheritance(0, 0)
+    for number, next_position in ((1, 10), (2, 10), (3, 20), (5, 30)):
+        inheritance.applied(number, next_position)
+    inheritance.safe(2)
+    inheritance.check()
+    confirms = Confirms(inheritance)
+    confirms.check(30)
+    assert (confirms.visible_below, confirms.hides_inheritance) == (10, True)
+    confirms.advance(5, 4)
+    assert (confirms.visible_below, confirms.hides_inheritance) == (20, True)
+    confirms.advance(5, 5)
+    assert (confirms.visible_below, confirms.hides_inheritance) == (30, False)
+
+
+def test_a_state_from_elsewhere_is_not_known_to_be_safe() -> None:
+    inheritance = Inheritance(4, 40)
+    inheritance.safe(4)
+    inheritance.begin(9, 90)
+    inheritance.safe(8)
+    assert Confirms(inheritance).visible_below == 0
+    inheritance.safe(9)
+    assert Confirms(inheritance).visible_below == 90

@@ -47,6 +47,7 @@ class PlayedRing:
         self.log: list[tuple[int, int, bytes]] = []
         self.persisted_number = 0
         self.confirmed = (0, 0)
+        self.told_safe = 0
         self.caught_up_at: int | None = None
         self.writable = asyncio.Event()
         self.writable.set()
@@ -66,6 +67,11 @@ class PlayedRing:
 
     def refusal(self) -> Refusal | None:
         return Refusal.NOT_MASTER if self.role is not Role.MASTER else self.refuses
+
+    @property
+    def safe_number(self) -> int:
+        """The master that this member has followed has told it so."""
+        return max(self.told_safe, self.confirmed[1])
 
     def marks(self) -> dict[MemberId, Mark]:
         mark = Mark(self.last_number, self.persisted_number, True)

@@ -107,7 +107,13 @@ class Joiner:
     def join(self) -> None:
         """The ring delivers the ops that come after this moment."""
         self.delivered = self.source.queue.state.last_number
-        self.joining = Joining(self.queue, self.delivered, apply=self.apply, sync=self.store.sync)
+        self.joining = Joining(
+            self.queue,
+            self.delivered,
+            apply=self.apply,
+            installed=lambda: None,
+            sync=self.store.sync,
+        )
 
     def deliver(self, count: int | None = None) -> None:
         """The ring brings the next `count` ops, or all."""

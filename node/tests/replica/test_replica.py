@@ -495,3 +495,33 @@ def test_store_that_fails_is_told_to_the_node_and_confirms_nothing(tmp_path: Pat
         assert scene.replica.store.state.last_number == 0
 
     scenario(tmp_path, play)
+
+
+# --- a new master without a quorum ---
+
+
+def test_a_new_master_without_a_quorum_delivers_what_was_confirmed(tmp_path: Path) -> None:
+    """1. Of three replicas one is left, which was a mirror. 2. Its take-over can't be confirmed:
+    that takes two. 3. All messages were hidden until then, though all but one were confirmed."""
+
+    async def play(scene: Scene) -> None:
+        scene.ring.enter(Role.MIRROR, 1)
+        for number in range(1, 5):
+            op = Publish(number - 1, Block.of([b"%d" % number]), False, b"p", number)
+            scene.replica.deliver(number, 1, ops.encode(op))
+        # The old master has said so before it died, of all but the last op.
+        scene.ring.told_safe = 3
+        scene.ring.has_quorum = False
+        await scene.become_master(2)
+        number = scene.consume()
+        assert scene.consumer.got == [(0, b"1", True), (1, b"2", True), (2, b"3", True)]
+        # Acks are taken, and become safe when there is a quorum again.
+        scene.ack(number, (0, 2))
+        await scene.quiet()
+        assert scene.consumer.safe == []
+        scene.ring.has_quorum = True
+        scene.ring.advance()
+        await scene.until(lambda: scene.consumer.safe == [(0, 2)])
+        assert scene.consumer.bodies == [b"1", b"2", b"3", b"4"]
+
+    scenario(tmp_path, play)

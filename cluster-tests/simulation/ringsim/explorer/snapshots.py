@@ -106,17 +106,18 @@ def _key_in(value: Any, name: str) -> Hashable:
 
 
 # Of a phase: the same as of its member, or with a meaning of their own in the key.
-_NOT_OF_PHASE = SHARED | {"ops", "view", "stable_sent", "entered_at"}
+_NOT_OF_PHASE = SHARED | {"ops", "view", "stable_sent", "safe_sent", "entered_at"}
 
 
 def _key_of_phase(phase: InView) -> Hashable:
-    """A phase without details that make no difference any more: `stable_sent` is only ever
-    compared with `stable`, and `entered_at` matters while some member isn't synchronised."""
+    """A phase without details that make no difference any more: `stable_sent` and `safe_sent`
+    are only ever compared with `stable` and `safe`, and `entered_at` matters while some member
+    isn't synchronised."""
     names = (name for name in _names(phase) if name not in _NOT_OF_PHASE)
     is_all_synced = all(m.synced for m in phase.view.members)
     return (
         type(phase),
         *(key_of(getattr(phase, name)) for name in names),
-        phase.stable_sent < phase.ops.stable and phase.downstream is not None,
+        phase.has_to_tell and phase.downstream is not None,
         phase.entered_at if isinstance(phase, Master) and not is_all_synced else 0,
     )

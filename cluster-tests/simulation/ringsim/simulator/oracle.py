@@ -4,6 +4,7 @@
   synchronised member of the newest view.
 * The same holds for the disks of eligible lives, as long as their logs are whole.
 * An epoch and a number name one op, and one op before it: logs agree.
+* An op that a new master takes for confirmed (`HeldOps.safe`) is.
 * At most one member confirms in an epoch, and only the master of a view.
 * No member has dropped an op that a synchronised member of its view has yet to receive.
 
@@ -133,6 +134,16 @@ class Oracle:
                     (number <= len(log) and log[number - 1] == entry)
                     or self._confirmed_in[number] > view.epoch,
                     f"{machine.name} is master without the confirmed op {number}",
+                )
+        assert machine.member is not None
+        # A master of before the ring was begun again may know of ops that are gone by now.
+        if view.epoch >= self._restart_epoch:
+            ops = machine.member.ops
+            # Those that it confirms itself, in this very step, come to `confirmed`.
+            for number in range(1, 0 if ops.safe == ops.confirmed[1] else ops.safe + 1):
+                _require(
+                    self.persisted.get(number) == log[number - 1],
+                    f"{machine.name} takes op {number} for confirmed",
                 )
 
     def catch_up_started(self, machine: Machine) -> None:

@@ -10,10 +10,10 @@ follow each other in one message of a link, each behind its size.
     epoch        u64   of the view it was sent in
     ring         utf-8
 
-    hello   last epoch u64, last number u64, stable u64
+    hello   last epoch u64, last number u64, stable u64, safe u64
     resume  last number u64
-    op      stable u64, op epoch u64, number u64, marks u16, marks, payload
-    marks   stable u64, marks u16, marks
+    op      stable u64, safe u64, op epoch u64, number u64, marks u16, marks, payload
+    marks   stable u64, safe u64, marks u16, marks
     stale   -
     ping    nonce u64
     pong    nonce u64, log epoch u64, log number u64
@@ -41,8 +41,9 @@ U64 = struct.Struct("<Q")
 U64_3 = struct.Struct("<QQQ")
 COUNT = struct.Struct("<H")
 MARK = struct.Struct("<QQB")
-OP_FIXED = struct.Struct("<QQQH")
-MARKS_FIXED = struct.Struct("<QH")
+U64_4 = struct.Struct("<QQQQ")
+OP_FIXED = struct.Struct("<QQQQH")
+MARKS_FIXED = struct.Struct("<QQH")
 
 FLAG_URGENT = 1
 FLAG_WHOLE = 2
@@ -64,13 +65,15 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Hello:
     """To the downstream neighbour: I am before you in this epoch, and hold the ops up to `last`,
-    which was numbered in epoch `last_epoch`."""
+    which was numbered in epoch `last_epoch`. `stable`: all members have received the ops so far;
+    `safe`: they are confirmed, as being on the disks of all that count."""
 
     ring: str
     epoch: int
     last_epoch: int
     last: int
     stable: int
+    safe: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,13 @@ class Resume:
 class OpFrame:
     """One op on its trip. `op_epoch` is the one in which a master numbered it.
 
-    `marks` are those of members 1, 2, ... of the view up to the sender.
+    `marks` are those of members 1, 2, ... of the view up to the sender; `safe` as in `Hello`.
     """
 
     ring: str
     epoch: int
     stable: int
+    safe: int
     op_epoch: int
     number: int
     urgent: bool
@@ -101,11 +105,13 @@ class OpFrame:
 
 @dataclass(frozen=True, slots=True)
 class MarksFrame:
-    """The watermarks and `stable` without an op. The last member sends it to the master."""
+    """The watermarks, `stable` and `safe` without an op. The last member sends it to the
+    master."""
 
     ring: str
     epoch: int
     stable: int
+    safe: int
     marks: tuple[Mark, ...]
 
 
@@ -179,15 +185,17 @@ def encode(frame: Frame) -> list[bytes]:
     """The pieces of the encoded frame, in order; an op's payload is one of them, not copied."""
     match frame:
         case OpFrame():
-            fixed = OP_FIXED.pack(frame.stable, frame.op_epoch, frame.number, len(frame.marks))
+            fixed = OP_FIXED.pack(
+                frame.stable, frame.safe, frame.op_epoch, frame.number, len(frame.marks)
+            )
             return _join(
                 OP, frame, fixed + _encode_marks(frame.marks), frame.payload, urgent=frame.urgent
             )
         case MarksFrame():
-            fixed = MARKS_FIXED.pack(frame.stable, len(frame.marks))
+            fixed = MARKS_FIXED.pack(frame.stable, frame.safe, len(frame.marks))
             return _join(MARKS, frame, fixed + _encode_marks(frame.marks))
         case Hello():
-            fixed = U64_3.pack(frame.last_epoch, frame.last, frame.stable)
+            fixed = U64_4.pack(frame.last_epoch, frame.last, frame.stable, frame.safe)
             return _join(HELLO, frame, fixed)
         case Resume():
             return _join(RESUME, frame, U64.pack(frame.last))
@@ -252,15 +260,16 @@ def _decode_body(kind: int, flags: int, ring: str, epoch: int, body: bytes) -> F
 
 
 def _op(ring: str, epoch: int, flags: int, body: bytes) -> OpFrame:
-    stable, op_epoch, number, count = OP_FIXED.unpack_from(body)
+    stable, safe, op_epoch, number, count = OP_FIXED.unpack_from(body)
     marks, payload_at = _decode_marks(body, OP_FIXED.size, count)
     urgent = bool(flags & FLAG_URGENT)
-    return OpFrame(ring, epoch, stable, op_epoch, number, urgent, marks, body[payload_at:])
+    payload = body[payload_at:]
+    return OpFrame(ring, epoch, stable, safe, op_epoch, number, urgent, marks, payload)
 
 
 def _marks(ring: str, epoch: int, _: int, body: bytes) -> MarksFrame:
-    stable, count = MARKS_FIXED.unpack_from(body)
-    return MarksFrame(ring, epoch, stable, _decode_marks(body, MARKS_FIXED.size, count)[0])
+    stable, safe, count = MARKS_FIXED.unpack_from(body)
+    return MarksFrame(ring, epoch, stable, safe, _decode_marks(body, MARKS_FIXED.size, count)[0])
 
 
 def _pong(ring: str, epoch: int, flags: int, body: bytes) -> Pong:
@@ -269,7 +278,7 @@ def _pong(ring: str, epoch: int, flags: int, body: bytes) -> Pong:
 
 
 _DECODERS: dict[int, Callable[[str, int, int, bytes], Frame]] = {
-    HELLO: lambda ring, epoch, _, body: Hello(ring, epoch, *U64_3.unpack(body)),
+    HELLO: lambda ring, epoch, _, body: Hello(ring, epoch, *U64_4.unpack(body)),
     RESUME: lambda ring, epoch, _, body: Resume(ring, epoch, *U64.unpack(body)),
     OP: _op,
     MARKS: _marks,

@@ -1,7 +1,7 @@
 """The ops that one member holds: how far it has come, and the copies that it can send again.
 
 Invariants (`check`): the cache holds exactly the ops from `stable` + 1 to `last`, and no more
-is confirmed than `last`. While its member is in the ring, `last` only rises.
+is confirmed, or known to be safe, than `last`. While its member is in the ring, `last` only rises.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class HeldOps:
         "last_epoch",
         "on_disk",
         "ring",
+        "safe",
         "urgent",
     )
 
@@ -50,6 +51,9 @@ class HeldOps:
         self.urgent = 0
         # The watermarks that this member has given as master: received, persisted.
         self.confirmed = (0, 0)
+        # Up to this op all are known to be confirmed as on disk, by this master or an earlier one.
+        # The master is ahead of the mirrors, who hear of it with the next frame.
+        self.safe = 0
         self.cache = OpCache(log.number)
 
     @property
@@ -79,6 +83,11 @@ class HeldOps:
         """
         self.cache.trim(min(stable, self.last))
 
+    def learn_safe(self, safe: int) -> None:
+        """Members before this one, and the master, know that the ops up to `safe` are confirmed."""
+        # A joiner may hear of ops that it hasn't received.
+        self.safe = max(self.safe, min(safe, self.last))
+
     def after(self, number: int) -> Iterator[CachedOp]:
         return self.cache.after(number)
 
@@ -87,7 +96,7 @@ class HeldOps:
         self.last, self.last_epoch = end.number, end.epoch
         # The log from before joining will be cut; nothing on disk counts until `CaughtUp`.
         self.on_disk, self.complete = 0, False
-        self.urgent, self.confirmed = 0, (0, 0)
+        self.urgent, self.confirmed, self.safe = 0, (0, 0), 0
         self.cache.reset(end.number)
 
     def drop_copies(self) -> None:
@@ -97,4 +106,4 @@ class HeldOps:
     def check(self) -> None:
         self.cache.check()
         assert self.stable + len(self.cache) == self.last
-        assert max(self.confirmed) <= self.last
+        assert max(*self.confirmed, self.safe) <= self.last

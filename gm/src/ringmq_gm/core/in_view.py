@@ -28,6 +28,7 @@ class InView:
         "others",
         "passes_marks",
         "role",
+        "safe_sent",
         "stable_sent",
         "view",
     )
@@ -43,6 +44,8 @@ class InView:
         self.downstream_ready = False
         # How far the downstream neighbour has been told that the ring is stable.
         self.stable_sent = 0
+        # How far the downstream neighbour has been told that ops are safe.
+        self.safe_sent = 0
         # The marks of other synchronised members; None until they have been told. A mirror gets
         # those of the members between the master and itself, the master those of all the others.
         self.others: tuple[Mark, ...] | None = None
@@ -70,8 +73,8 @@ class InView:
         if self.downstream is None:
             return []
         ops = self.ops
-        self.stable_sent = ops.stable
-        hello = Hello(ops.ring, self.view.epoch, ops.last_epoch, ops.last, ops.stable)
+        self._note_sent()
+        hello = Hello(ops.ring, self.view.epoch, ops.last_epoch, ops.last, ops.stable, ops.safe)
         return [Send(self.downstream.node, hello)]
 
     def accept(self, op: CachedOp) -> list[Effect]:
@@ -88,11 +91,12 @@ class InView:
         if self.downstream is None or not self.downstream_ready:
             return []  # The copy stays here. It goes when Resume says from where on.
         marks = self._carried_marks()
-        stable = self.stable_sent = self.ops.stable
+        self._note_sent()
         frame = OpFrame(
             self.ops.ring,
             self.view.epoch,
-            stable,
+            self.ops.stable,
+            self.ops.safe,
             op.epoch,
             op.number,
             op.urgent,
@@ -110,15 +114,24 @@ class InView:
         return ()
 
     def pass_on(self) -> list[Effect]:
-        """Tells downstream how far the ring is stable, if that is news there."""
-        return self.send_stable() if self.stable_sent < self.ops.stable else []
+        """Tells downstream how far the ring is stable and safe, if that is news there."""
+        return self.send_stable() if self.has_to_tell else []
+
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether downstream doesn't know how far the ring is stable, or safe."""
+        return self.stable_sent < self.ops.stable or self.safe_sent < self.ops.safe
+
+    def _note_sent(self) -> None:
+        self.stable_sent, self.safe_sent = self.ops.stable, self.ops.safe
 
     def send_stable(self) -> list[Effect]:
         if self.downstream is None or not self.downstream_ready:
             return []
-        stable = self.stable_sent = self.ops.stable
+        self._note_sent()
+        ops = self.ops
         marks = self._known_marks() if self.passes_marks else ()
-        frame = MarksFrame(self.ops.ring, self.view.epoch, stable, marks)
+        frame = MarksFrame(ops.ring, self.view.epoch, ops.stable, ops.safe, marks)
         return [Send(self.downstream.node, frame)]
 
     # --- answers of the downstream neighbour ---

@@ -66,7 +66,7 @@ class Master(InView):
         # The last op that this member had on becoming master. The master before may have
         # confirmed any op up to here without this one having heard of it.
         self.entered_at = ops.last
-        # When to say `stable` if no op goes out until then; None if it has been said.
+        # When to say `stable` and `safe` if no op goes out until then; None if they have been said.
         self.stable_due: float | None = None
         # The hand-over under way; None if there is none.
         self.handover: Handover | None = None
@@ -122,10 +122,11 @@ class Master(InView):
         counted = self._counted(unresolved)
         if counted is not None:
             self._drop_copies(min(mark.received for mark in counted))
+        confirms = self.confirm(unresolved)
         # Not at once: the next op takes it along, and a busy ring needs no frame for it.
-        if self.stable_sent < self.ops.stable and self.stable_due is None:
+        if self.stable_due is None and self.has_to_tell:
             self.stable_due = now + self._timing.stable_delay_s
-        return self.confirm(unresolved)
+        return confirms
 
     def _drop_copies(self, held: int) -> None:
         """Every member that a confirm waits for has received the ops up to `held`."""
@@ -160,6 +161,7 @@ class Master(InView):
         if (received, persisted) == ops.confirmed:
             return []
         ops.confirmed = (received, persisted)
+        ops.safe = max(ops.safe, persisted)
         return [Watermarks(received, persisted)]
 
     def persisted_by_all(self, counted: Sequence[Mark]) -> int:

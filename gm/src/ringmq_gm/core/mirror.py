@@ -98,6 +98,7 @@ class Mirror(InView):
             return []
         else:
             self.ops.trim(hello.stable)
+        self.ops.learn_safe(hello.safe)
         effects.append(self._resume())
         if is_first:
             effects += self.hello()
@@ -147,6 +148,7 @@ class Mirror(InView):
         if frame.number == last + 1:
             op = CachedOp(frame.op_epoch, frame.number, frame.urgent, frame.payload)
             effects = self.accept(op)
+        self.ops.learn_safe(frame.safe)
         return effects + self.pass_on()
 
     def _marks_received(self, sender: MemberId, frame: MarksFrame) -> list[Effect]:
@@ -154,6 +156,7 @@ class Mirror(InView):
             return []
         self._take_marks(frame.marks)
         self.ops.trim(frame.stable)
+        self.ops.learn_safe(frame.safe)
         return self.pass_on()
 
     def caught_up(self, persisted: int) -> list[Effect]:
@@ -182,10 +185,11 @@ class Mirror(InView):
         if not marks or not self._has_news(marks):
             return []
         self._note_told(marks)
-        frame = MarksFrame(self.ops.ring, self.view.epoch, self.ops.stable, marks)
+        ops = self.ops
+        frame = MarksFrame(ops.ring, self.view.epoch, ops.stable, ops.safe, marks)
         if target is None:
             return [Send(self.view.master.node, frame)]
-        self.stable_sent = self.ops.stable
+        self._note_sent()
         return [Send(target.node, frame)]
 
     def _take_marks(self, marks: tuple[Mark, ...]) -> None:

@@ -18,7 +18,8 @@ one above, for its predecessor may have died half way through their trip, and th
 can't tell which. Its first op, the `Requeue` of all live messages, is numbered after theirs.
 When the watermark reaches that op, each of them is safe, and every replica flags them as
 redelivered (docs/decisions/0004-redelivered-after-take-over.md). That takes one trip around
-the ring; until then `hides_inheritance` is true.
+the ring; until then `hides_inheritance` is true. Messages that were confirmed before, as far as
+the predecessor has said so, are visible at once (`inheritance`).
 
 A transient message behind a persistent one can be safe, and its publisher confirmed, before
 the message can be seen: consumers see messages in order, so the one in front hides it.
@@ -37,6 +38,7 @@ from itertools import pairwise
 
 from ringmq_base.ranges import Range
 from ringmq_node.queue.effects import ConfirmSequences
+from ringmq_node.queue.inheritance import Inheritance
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +61,21 @@ class HiddenPublish:
 
 
 class Confirms:
-    """Of one mastership, which begins after op `last_number`, below `next_position`."""
+    """Of one mastership, which begins with the messages of `inheritance`."""
 
-    def __init__(self, last_number: int, next_position: int) -> None:
+    def __init__(self, inheritance: Inheritance) -> None:
         self.received = 0
         self.persisted = 0
         # Positions below this one are visible. It never falls.
-        self.visible_below = 0
-        self._inherited_below = next_position
-        self._hidden: deque[HiddenPublish] = deque()
+        self.visible_below = inheritance.safe_below
+        self._inherited_below = inheritance.next_position
+        # Some may be persistent, so they all wait for the disks.
+        self._hidden = deque(
+            HiddenPublish(number, next_position, transient=False)
+            for number, next_position in inheritance.unsafe
+        )
         self._pending_persistent: deque[PendingConfirm] = deque()
         self._pending_transient: deque[PendingConfirm] = deque()
-        if next_position:
-            # One entry for all of them. Some may be persistent, so it waits for the disks.
-            self._hidden.append(HiddenPublish(last_number, next_position, transient=False))
 
     @property
     def hides_inheritance(self) -> bool:

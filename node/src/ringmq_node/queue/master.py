@@ -32,6 +32,7 @@ from ringmq_node.queue.barriers import Barriers
 from ringmq_node.queue.confirms import Confirms
 from ringmq_node.queue.consumers import Subscriptions
 from ringmq_node.queue.effects import DeliverRuns, Effect, MulticastOp
+from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.ops import AskedOp, Barrier, Publish, Remove, Requeue
 from ringmq_node.queue.ready import Ready
 from ringmq_node.queue.removals import Removals
@@ -44,13 +45,21 @@ TURN_BYTES_MAX = 512 * 1024
 
 
 class QueueMaster:
-    """Of one mastership. Begins with `state` as the last master left it."""
+    """Of one mastership. Begins with `state` as the last master left it, and with what this
+    replica knows of its confirms (default: nothing)."""
 
-    def __init__(self, state: ReplicatedState, messages: Messages) -> None:
+    def __init__(
+        self,
+        state: ReplicatedState,
+        messages: Messages,
+        inheritance: Inheritance | None = None,
+    ) -> None:
         self.state = state
         self.consumers = Subscriptions(messages)
         self.published_total = 0
-        self._confirms = Confirms(state.last_number, state.next_position)
+        self._confirms = Confirms(
+            inheritance or Inheritance(state.last_number, state.next_position)
+        )
         self._ready = Ready(state.live, messages)
         self._removals = Removals()
         self._barriers = Barriers()

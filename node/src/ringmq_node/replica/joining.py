@@ -44,7 +44,8 @@ Others = Sequence[FetchMessages]
 
 
 class Joining:
-    """`apply` takes an op once the state has been installed; `number` is the last op before."""
+    """`installed` is told when the state has been; then `apply` takes the ops after it. `number`:
+    the last op before those that the ring delivers."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class Joining:
         number: int,
         *,
         apply: Callable[[int, int, bytes], None],
+        installed: Callable[[], None],
         sync: Callable[[], Awaitable[None]],
     ) -> None:
         self.cancelled = False
@@ -62,6 +64,7 @@ class Joining:
         self._number = number
         self._epoch: int | None = None
         self._apply = apply
+        self._tell_installed = installed
         self._held_back: deque[tuple[int, int, bytes]] = deque()
         self._held_back_bytes = 0
         self._arrived = asyncio.Event()
@@ -139,6 +142,7 @@ class Joining:
         keep = keep_below(mine.epochs, mine.next_position, state.epochs, state.next_position)
         self._store.install(state, keep_below=0 if self._store.damaged else keep)
         self._installed = True
+        self._tell_installed()
         at = state.last_number
         for number, epoch, payload in self._held_back:
             if number > at:

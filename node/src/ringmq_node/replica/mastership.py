@@ -44,6 +44,7 @@ from ringmq_node.queue.effects import (
     ReportBarrier,
     ReportSettled,
 )
+from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import AskedOp, Op, Publish
 from ringmq_node.queue.run import Run
@@ -92,17 +93,19 @@ class Mastership:
         self,
         replica: MasterReplica,
         *,
+        inheritance: Inheritance,
         given_up: Sequence[Range],
         received: int,
         persisted: int,
     ) -> None:
-        """`given_up`: positions whose bodies no member has. `received` and `persisted`: how far
-        the ring's watermarks are."""
+        """`inheritance`: the messages that are here, as far as they are known to be safe.
+        `given_up`: positions whose bodies no member has. `received` and `persisted`: how far the
+        ring's watermarks are."""
         self._replica = replica
         self._store = replica.store
         self._ring = replica.ring
         self.queue = QueueMaster(
-            replica.store.state, MasterBodies(replica.store, replica.store_failed)
+            replica.store.state, MasterBodies(replica.store, replica.store_failed), inheritance
         )
         self.ended = False
         # Conditional deletions whose outcome isn't known: see `broker.deleting`.

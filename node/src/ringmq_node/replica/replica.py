@@ -30,6 +30,7 @@ from ringmq_node.model.policies import Wanted, wanted_of
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.records import QueueMode, QueueRecord
 from ringmq_node.queue import ops
+from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.ops import Op, Publish, Requeue
 from ringmq_node.replica.fetching import Fetched, Sources
 from ringmq_node.replica.joining import Joining
@@ -92,6 +93,7 @@ class Replica:
         # Decoded by `multicast` for the delivery that comes within the same call.
         self._own_op: Op | None = None
         self._watermarks = (0, 0)
+        self._inheritance = Inheritance(store.state.last_number, store.state.next_position)
         self._was_master = False
         self._joining: Joining | None = None
         self._repair = Repair(store, self)
@@ -148,6 +150,8 @@ class Replica:
             self.store.append(number, ops.decode(payload) if op is None else op, payload)
         except StoreError as error:
             self._host.store_failed(error)
+        self._inheritance.applied(number, self.store.state.next_position)
+        self._inheritance.safe(self.ring.safe_number)
         while self._number_waiters and self._number_waiters[0][0] <= number:
             waiter = heapq.heappop(self._number_waiters)[2]
             if not waiter.done():
@@ -188,8 +192,18 @@ class Replica:
     def start_catch_up(self, number: int, source: MemberId) -> None:
         self._stop_joining()
         self._watermarks = (0, 0)
-        self._joining = Joining(self.store, number, apply=self.apply, sync=self._host.sync_store)
+        self._joining = Joining(
+            self.store,
+            number,
+            apply=self.apply,
+            installed=self._state_installed,
+            sync=self._host.sync_store,
+        )
         self.spawn(self._catch_up(self._joining), f"catch up {self.record.name}")
+
+    def _state_installed(self) -> None:
+        state = self.store.state
+        self._inheritance.begin(state.last_number, state.next_position)
 
     def ring_deleted(self) -> None:
         self.close(Reason.QUEUE_NOT_FOUND)
@@ -208,8 +222,10 @@ class Replica:
         if live:
             self.multicast(Requeue(((live.first, live.last),)))
         received, persisted = self._watermarks
+        self._inheritance.safe(self.ring.safe_number)
         self.mastership = Mastership(
             self,
+            inheritance=self._inheritance,
             given_up=self._repair.given_up.ranges(),
             received=received,
             persisted=persisted,
