@@ -32,6 +32,7 @@ from faults.vocabulary import (
     Fault,
     Flap,
     FullDisk,
+    Join,
     Pause,
     PowerCut,
     Promote,
@@ -88,11 +89,13 @@ class Hands:
         etcd: EtcdHost,
         load: Load,
         history: History,
+        spare: str,
     ) -> None:
         self._cluster, self._network, self._disks = cluster, network, disks
         self._etcd, self._load, self._history = etcd, load, history
-        # How many faults hold a node down, and how many cut a way.
-        self._down: Counter[str] = Counter()
+        # How many faults hold a node down, and how many cut a way. The spare node is held down by
+        # not having joined.
+        self._down: Counter[str] = Counter([spare])
         self._cuts: Counter[Way] = Counter()
         self._network_lock = asyncio.Lock()
         self._copies = 0
@@ -141,6 +144,8 @@ class Hands:
                 await self._power_cut(down_s)
             case Restart(_, node, down_s):
                 await self._restart(node, down_s)
+            case Join(_, node):
+                await self._bring_up(node, 0.0)
             case DiskRestored():
                 await self._restore(fault)
             case BitFlips(_, node, count):
@@ -195,7 +200,8 @@ class Hands:
         nodes = self._cluster.nodes
         for node in nodes:
             self._down[node] += 1
-        await asyncio.to_thread(self._cluster.kill, *filter(self._cluster.is_running, nodes))
+        running = [node for node in nodes if self._cluster.is_running(node)]
+        await asyncio.to_thread(self._cluster.kill, *running)
         rng = random.Random(down_s)
         now = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as starts:
@@ -267,7 +273,8 @@ class Hands:
 
     async def _flip(self, node: str, count: int) -> None:
         def may(number: int) -> bool:
-            return may_be_damaged(number, self._cluster.nodes.index(node))
+            nodes = self._cluster.nodes
+            return may_be_damaged(number, nodes.index(node), len(nodes))
 
         flipped = await asyncio.to_thread(self._disks.flip, node, count, re.compile(BODY), may)
         self.notes.append(f"{flipped} bodies flipped on {node}")

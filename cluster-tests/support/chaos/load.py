@@ -84,10 +84,10 @@ BODY = rb"lib-[a-z]+ (\d{9}) \.+"
 STRETCH, MARGIN = 200, 50
 
 
-def may_be_damaged(number: int, node_index: int) -> bool:
-    """Whether this node's disk may have a flipped bit in the message: no two nodes' may. The
-    margins are there because damage to one body can take those that share its record."""
-    mine = number // STRETCH % REPLICAS == node_index
+def may_be_damaged(number: int, node_index: int, nodes: int) -> bool:
+    """Whether the disk of this one of the nodes may have a flipped bit in the message. No two
+    nodes' may; and the margins are there because damage to one body can take its neighbours."""
+    mine = number // STRETCH % nodes == node_index
     return mine and MARGIN <= number % STRETCH < STRETCH - MARGIN
 
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from faults.rounds import Round, rounds
+from faults.rounds import REPLACED_AFTER_S, Round, rounds
 from history.checker import check
 from history.records import History, Whole, read
 from nemesis.cluster import Cluster
@@ -24,7 +24,10 @@ from chaos.hands import REGISTRY_HOST, Hands
 from chaos.load import QUEUES, REPLICAS, Load
 from chaos.report import Outcome
 
-NODES = ("a", "b", "c")
+# The last one joins in the midst of a run.
+SPARE = "d"
+FIRST_NODES = ("a", "b", "c")
+NODES = (*FIRST_NODES, SPARE)
 CLIENT_HOST = "clients"
 HOSTS = (*NODES, REGISTRY_HOST, CLIENT_HOST)
 # After the last fault of a round everything has to be whole again within this time.
@@ -35,8 +38,13 @@ CALM_S = 1.5
 END_S_MAX = 120.0
 DEADLINE_S_OF_START = 90.0
 NEEDS_FREEZING = ("slow disk", "hanging disk")
-# The defaults of a node: the figures are to be an operator's.
-SETTINGS: dict[str, object] = {"ring_timeout_s": 2.0, "lease_s": 6.0, "heartbeat_s": 1.0}
+# The defaults of a node, or the figures would not be an operator's; but nobody waits for minutes.
+SETTINGS: dict[str, object] = {
+    "ring_timeout_s": 2.0,
+    "lease_s": 6.0,
+    "heartbeat_s": 1.0,
+    "replace_after_s": REPLACED_AFTER_S,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,10 @@ class OnDisks(Cluster):
 
     def data(self, name: str) -> Path:
         return self._disks.data(name)
+
+    async def start(self, *names: str) -> None:
+        """The first nodes, if none is named."""
+        await super().start(*(names or FIRST_NODES))
 
 
 async def play(options: Options, say: Callable[[str], None]) -> Outcome:
@@ -103,7 +115,7 @@ def judge(outcome: Outcome, options: Options) -> None:
 
 
 def drawn(options: Options, *, can_freeze: bool) -> Iterator[Round]:
-    for each in rounds(random.Random(options.seed), NODES, options.kinds):
+    for each in rounds(random.Random(options.seed), FIRST_NODES, options.kinds, SPARE):
         if can_freeze or each.kind not in NEEDS_FREEZING:
             yield each
 
@@ -120,14 +132,17 @@ async def _play_on(
 ) -> None:
     async with AsyncExitStack() as stack:
         load = await stack.enter_async_context(Load(cluster.addresses, history))
-        hands = await stack.enter_async_context(Hands(cluster, network, disks, etcd, load, history))
+        hands = await stack.enter_async_context(
+            Hands(cluster, network, disks, etcd, load, history, SPARE)
+        )
         began = time.monotonic()
         try:
             await _wait_whole(load, after=began)
             await _play_rounds(hands, load, disks, history, options, say, began)
             await load.end(END_S_MAX)
             for queue in QUEUES:
-                await cluster.wait_equal(queue)
+                ring = [each.node for each in load.infos[queue].ring]
+                await cluster.wait_equal(queue, on=ring)
         except NotWholeError as error:
             outcome.failures.append(str(error))
         except TimeoutError:

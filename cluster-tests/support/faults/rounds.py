@@ -34,6 +34,7 @@ from faults.vocabulary import (
     Fault,
     Flap,
     FullDisk,
+    Join,
     Pause,
     PowerCut,
     Promote,
@@ -59,6 +60,11 @@ class Chance(Protocol):
 
 
 BIT_FLIPS = "bit flips"
+JOIN, STAYS_AWAY = "join", "stays away"
+# Kinds that want one node more than there are replicas.
+WITH_SPARE = (JOIN, STAYS_AWAY)
+# After so long its replicas go to another node (`replace_after_s` of the nodes).
+REPLACED_AFTER_S = 8.0
 TWO_DISKS = "all killed, two disks lost"
 # Kinds in which no quorum can be had, or no view be changed, for as long as the faults last.
 WITHOUT_QUORUM = (
@@ -66,6 +72,8 @@ WITHOUT_QUORUM = (
     "all killed, a disk lost",
     TWO_DISKS,
     "all killed, a log cut unseen",
+    "all killed again and again",
+    "storm",
     "one by one, the last disk lost",
     "the last one cut off",
     "registry away and a kill",
@@ -84,16 +92,26 @@ class Round:
         return max(map(ends_at, self.faults))
 
 
-def rounds(rng: Chance, nodes: Nodes, kinds: Sequence[str] = ()) -> Iterator[Round]:
-    """Rounds without end, of all kinds or of those that are named. Three nodes or more."""
+def rounds(
+    rng: Chance, nodes: Nodes, kinds: Sequence[str] = (), spare: str = ""
+) -> Iterator[Round]:
+    """Rounds without end, of all kinds or of those that are named. Three nodes or more; `spare` is
+    one that joins them in the midst of the run, and takes over from nodes that stay away."""
     dealt = {name: KINDS[name] for name in kinds or KINDS}
     # See the module: one run has the ones or the others.
     excluded = rng.choice((BIT_FLIPS, TWO_DISKS))
     if len(dealt) > 1:
         dealt.pop(excluded, None)
-    while True:
+    if not spare:
+        dealt = {name: draw for name, draw in dealt.items() if name not in WITH_SPARE}
+    while dealt:
         for name in rng.sample(list(dealt), len(dealt)):
-            yield Round(name, tuple(dealt[name](rng, nodes)))
+            if name == JOIN:
+                nodes = (*nodes, spare)
+                del dealt[JOIN]
+                yield Round(JOIN, (Join(0.0, spare),))
+            elif name != STAYS_AWAY or spare in nodes:
+                yield Round(name, tuple(dealt[name](rng, nodes)))
 
 
 Draw = Callable[[Chance, Nodes], Sequence[Fault]]
@@ -280,6 +298,34 @@ def _later(fault: Fault, by_s: float) -> Fault:
     return replace(fault, at=fault.at + by_s)
 
 
+def _storm(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
+    """Many faults, most of which begin before the ones before have healed. At most one disk."""
+    faults: list[Fault] = []
+    if rng.random() < 0.3:
+        faults += rng.choice(OF_ONE_DISK)(rng, nodes)
+    at = 0.0
+    for _ in range(rng.randint(5, 9)):
+        faults += (_later(fault, at) for fault in rng.choice(HARMLESS_TO_DISKS)(rng, nodes))
+        at += rng.uniform(0.0, 3.0)
+    return faults
+
+
+def _killed_again_and_again(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
+    """All of them, and again while they come back."""
+    faults: list[Fault] = []
+    for turn in range(rng.randint(2, 4)):
+        at = turn * rng.uniform(1.0, 3.0)
+        faults += [Crash(at, node, rng.uniform(0.05, 1.0)) for node in nodes]
+    return faults
+
+
+def _stays_away(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
+    """For longer than it takes to replace it; or it comes back in the midst of that."""
+    node = _one(rng, nodes)
+    down_s = REPLACED_AFTER_S + rng.choice((0.2, 1.0, 6.0))
+    return [Crash(0.0, node, down_s) if rng.random() < 0.5 else DiskLost(0.0, node, down_s)]
+
+
 def _others(nodes: Nodes, node: str) -> tuple[str, ...]:
     return tuple(each for each in nodes if each != node)
 
@@ -327,4 +373,8 @@ KINDS: dict[str, Draw] = {
     "one by one, the last disk lost": _one_by_one_and_a_disk_lost,
     "the last one cut off": _last_one_cut_off,
     "two at once": _two_at_once,
+    "storm": _storm,
+    "all killed again and again": _killed_again_and_again,
+    JOIN: _stays_away,
+    STAYS_AWAY: _stays_away,
 }

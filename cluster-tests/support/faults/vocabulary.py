@@ -45,6 +45,15 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """A node starts for the first time, and stays. Real only: a simulated ring has its joiners
+    from the start."""
+
+    at: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class DiskLost:
     """A crash, or one that has happened already; the process comes back with an empty disk. The
     application notices, and says that its log isn't whole."""
@@ -227,6 +236,7 @@ Fault = (
     Crash
     | PowerCut
     | Restart
+    | Join
     | DiskLost
     | DiskRestored
     | DiskCutUnseen
@@ -250,7 +260,7 @@ Fault = (
 # Faults after which the node's disk may lack confirmed messages.
 DiskFault = DiskLost | DiskRestored | DiskCutUnseen
 
-REAL_ONLY: tuple[type[Fault], ...] = (Restart, BitFlips, FullDisk)
+REAL_ONLY: tuple[type[Fault], ...] = (Restart, Join, BitFlips, FullDisk)
 SIMULATED_ONLY: tuple[type[Fault], ...] = (
     BreakLink,
     SlowNetwork,
@@ -264,7 +274,7 @@ SIMULATED_ONLY: tuple[type[Fault], ...] = (
 def ends_at(fault: Fault) -> float:
     """When it is over, if nothing mends it before."""
     match fault:
-        case BreakLink() | Stall() | Promote() | AcceptLoss() | BitFlips():
+        case BreakLink() | Stall() | Promote() | AcceptLoss() | BitFlips() | Join():
             return fault.at
         case Crash() | DiskLost() | DiskCutUnseen() | PowerCut() | Restart():
             return fault.at + fault.down_s

@@ -244,7 +244,8 @@ class Cluster:
         await self.start(name)
 
     def is_running(self, name: str) -> bool:
-        return self._processes[name].poll() is None
+        process = self._processes.get(name)
+        return process is not None and process.poll() is None
 
     def exit_code(self, name: str) -> int:
         """Of a node whose process has ended; below 0, the signal that ended it."""
@@ -313,13 +314,16 @@ class Cluster:
             )
             return answer.replica
 
-    async def wait_equal(self, queue: str, *, within_s: float = 10.0) -> list[admin.Replica]:
-        """Until every node's replica has applied the same op; their digests are equal (G5)."""
+    async def wait_equal(
+        self, queue: str, *, on: Sequence[str] = (), within_s: float = 10.0
+    ) -> list[admin.Replica]:
+        """Until the replicas on these nodes (all, if none is named) have applied the same op;
+        their digests are equal (G5)."""
         found: list[admin.Replica] = []
 
         async def at_the_same_op() -> bool:
             try:
-                found[:] = [await self.replica(queue, name) for name in self.nodes]
+                found[:] = [await self.replica(queue, name) for name in on or self.nodes]
             except grpc.aio.AioRpcError:
                 return False  # Not open there yet.
             return len({each.last_number for each in found}) == 1

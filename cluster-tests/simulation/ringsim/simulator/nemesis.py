@@ -14,6 +14,7 @@ from faults.vocabulary import (
     Fault,
     Flap,
     FullDisk,
+    Join,
     Pause,
     PowerCut,
     Promote,
@@ -102,7 +103,7 @@ class Nemesis:
                 clock.after(SLOW_TIMEOUT_S, self._stall_if_waiting, name)
             case Promote(_, name):
                 self._promote(name)
-            case BitFlips() | FullDisk() | Restart():
+            case BitFlips() | FullDisk() | Restart() | Join():
                 raise ValueError(f"only a real cluster has this fault: {fault}")
             case AcceptLoss(_, name):
                 end = machines[name].disk.end()
