@@ -119,6 +119,7 @@ def test_queues_are_declared_listed_looked_at_purged_and_deleted(run: Run) -> No
             assert caught.value.metadata == {"queue": "a"}
             assert (await client.locate_queue("b")).address == node.address
             assert (await client.promote_mirror("b", "n2")).new_master == "n2"
+            assert await client.sync_queue("b", node="n2") == ["n2"]
         with pytest.raises(ringmq.ClosedError):
             await client.queues()
 

@@ -84,6 +84,7 @@ SAME_NOTION = {
     "SyncMode",
     "MasterLocator",
     "ForcedPromotion",
+    "SyncPhase",
     # How the view keeps the decision, and how the client is told of it.
     "AcceptedLoss",
     # How the storage says it to the node, and how the node's client is told.

@@ -60,6 +60,8 @@ from ringmq.model.queues import (
     QueueState,
     QueueStorage,
     ReplicaInfo,
+    SyncPhase,
+    SyncProgress,
 )
 from ringmq.publishing.publisher import Publisher
 from ringmq.sync import connect_sync
@@ -112,6 +114,8 @@ __all__ = [
     "StoreFailedError",
     "StoreNumbers",
     "SyncMode",
+    "SyncPhase",
+    "SyncProgress",
     "TimedOutError",
     "TooFewSynchronisedError",
     "UnavailableError",

@@ -337,6 +337,23 @@ class Client:
             attempt, deadline_s=wanted_s, attempt_s=wanted_s, changes=True
         )
 
+    async def sync_queue(
+        self,
+        queue: str,
+        *,
+        node: str = "",
+        cancel: bool = False,
+        deadline_s: float | None = None,
+    ) -> list[str]:
+        """Has the replicas that aren't synchronised (the one on `node`, if named) fetch what they
+        lack; with `cancel`, stop fetching. Returns the nodes of the replicas that were told."""
+        request = request_of(admin.SyncQueueRequest, queue=queue, node=node, cancel=cancel)
+
+        async def attempt(asked: NodeChannel, timeout_s: float) -> list[str]:
+            return [*(await asked.admin.SyncQueue(request, timeout=timeout_s)).nodes]
+
+        return await self._open_nodes().call(attempt, deadline_s=deadline_s)
+
     # --- streams ---
 
     def publisher(

@@ -176,6 +176,16 @@ class SyncClient:
             )
         )
 
+    def sync_queue(
+        self,
+        queue: str,
+        *,
+        node: str = "",
+        cancel: bool = False,
+        deadline_s: float | None = None,
+    ) -> list[str]:
+        return _run(self._client.sync_queue(queue, node=node, cancel=cancel, deadline_s=deadline_s))
+
     def publisher(
         self,
         queue: str,

@@ -231,6 +231,10 @@ class FakeNode(BrokerServicer, AdminServicer):
         await self._check(context, request.queue)
         return admin.PromoteMirrorResponse(old_master="a", new_master=request.node, epoch=2)
 
+    async def SyncQueue(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        return admin.SyncQueueResponse(nodes=[request.node or "b"])
+
     async def GetReplica(self, request: Any, context: Any) -> Any:
         await self._check(context, request.queue)
         return admin.GetReplicaResponse(replica=admin.Replica(node="a", master=True))

@@ -48,6 +48,7 @@ from ringmq_node.broker.operating import Operating
 from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.reconciler import Reconciler
 from ringmq_node.broker.reconciling import Reconciling
+from ringmq_node.broker.replicas import Replicas
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
 from ringmq_node.doors.grpc.admin import AdminService
@@ -177,6 +178,7 @@ class Node:
                 monitor=self.resources,
             ),
             operating=Operating(self.settings, self.catalogue, self.gate),
+            replicas=Replicas(self.cluster, locator, peers),
             promoting=Promoting(self.catalogue, self.cluster, locator, peers),
             peers=peers,
             descriptions=Descriptions(peers, self.supervisor.spawn),

@@ -18,6 +18,7 @@ from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.broker import Broker, Caller, Declared
 from ringmq_node.broker.declaring import BATCH_MAX
 from ringmq_node.broker.locating import Locator
+from ringmq_node.broker.peers import QueuesAt
 from ringmq_node.doors.grpc.peers import GrpcPeers
 from ringmq_node.model.info import QueueCondition, QueueInfo
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -63,9 +64,7 @@ def test_declared_again_if_it_is_deleted_meanwhile(
 def test_moved_while_its_master_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def answer(
-        self: GrpcPeers, address: str, queues: Sequence[str], **_: Any
-    ) -> list[QueueInfo]:
+    async def answer(self: GrpcPeers, address: str, queues: Sequence[str], **_: Any) -> QueuesAt:
         assert address == "there"
         info = QueueInfo(
             queue=queues[0],
@@ -77,7 +76,7 @@ def test_moved_while_its_master_is_waited_for(
             condition=QueueCondition.RUNNING,
             epoch=9,
         )
-        return [info]
+        return QueuesAt([info], {})
 
     async def work(node: Node, client: ringmq.Client) -> None:
         replica_of(node).mastership = None

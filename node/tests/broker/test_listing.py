@@ -9,16 +9,17 @@ from loops import run
 
 from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.listing import Listing
-from ringmq_node.model.info import NodeCondition, NodeInfo, QueueInfo
+from ringmq_node.broker.peers import QueuesAt
+from ringmq_node.model.info import NodeCondition, NodeInfo
 from ringmq_node.model.records import QueueRecord
 
 
 def test_a_queue_that_is_deleted_while_the_masters_are_asked_is_not_listed() -> None:
     records = {name: QueueRecord(name, name, ("a",), 1) for name in ("p", "q")}
 
-    async def own_queues(*_: Any, **__: Any) -> list[QueueInfo]:
+    async def own_queues(*_: Any, **__: Any) -> QueuesAt:
         del records["q"]
-        return []
+        return QueuesAt([], {})
 
     listing = Listing(
         cast(Any, SimpleNamespace(records=records, unreadable={})),

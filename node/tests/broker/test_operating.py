@@ -21,10 +21,10 @@ from ringmq_node.node import Node
 def test_policies_take_effect_on_queues_that_are_there(tmp_path: Path) -> None:
     async def work(node: Node, client: ringmq.Client) -> None:
         replica = replica_of(node)
-        assert replica.sync_settings == SyncSettings()
+        assert replica.syncing.settings == SyncSettings()
         slow = Policy("slow", "^q$", sync_rate_bytes_max=2048, sync_mode=SyncMode.MANUAL)
         assert await client.operator.set_policy(slow) == 1
-        await until(lambda: replica.sync_settings.rate_bytes_max == 2048)
+        await until(lambda: replica.syncing.settings.rate_bytes_max == 2048)
         info = await client.queue("q")
         assert (info.policy, info.operator_policy) == ("slow", "")
         assert info.wanted["sync_mode"] == "manual"
@@ -34,7 +34,7 @@ def test_policies_take_effect_on_queues_that_are_there(tmp_path: Path) -> None:
         assert await client.operator.policies() == [slow, bound]
         assert await client.operator.set_policy(replace(slow, pattern="nothing")) == 0
         await client.operator.delete_policy("slow", is_operator=True)
-        await until(lambda: replica.sync_settings == SyncSettings())
+        await until(lambda: replica.syncing.settings == SyncSettings())
 
     with_node(tmp_path, work)
 

@@ -24,6 +24,8 @@ from ringmq_node.model.info import (
     QueueStorage,
     ReplicaInfo,
     StoreNumbers,
+    SyncInfo,
+    SyncPhase,
 )
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
@@ -50,11 +52,15 @@ def filled(kind: type[Any], **given: object) -> Any:
 
 STORAGE = filled(QueueStorage)
 RESOURCES = filled(NodeResources, store=filled(StoreNumbers))
+SYNC = filled(SyncInfo, phase=SyncPhase.MANUAL)
 QUEUE = filled(
     QueueInfo,
     mode=QueueMode.LAZY,
     condition=QueueCondition.MINORITY,
-    ring=(filled(MemberInfo), filled(MemberInfo, node="other", synchronised=False)),
+    ring=(
+        filled(MemberInfo),
+        filled(MemberInfo, node="other", synchronised=False, sync=SYNC),
+    ),
     losses=(filled(LossInfo), filled(LossInfo, node="other")),
     wanted={"mirrors": "all"},
     storage=STORAGE,
@@ -95,7 +101,7 @@ def test_a_run_comes_back_with_its_properties() -> None:
 def test_a_promotion_and_a_replica_come_back_as_they_were(loss: LossInfo | None) -> None:
     promoted = filled(Promoted, loss=loss)
     assert wire.promoted_from_wire(wire.promoted_to_wire(promoted)) == promoted
-    replica = filled(ReplicaInfo, mode=QueueMode.LAZY, storage=STORAGE)
+    replica = filled(ReplicaInfo, mode=QueueMode.LAZY, storage=STORAGE, sync=SYNC)
     assert wire.replica_from_wire(wire.replica_to_wire(replica)) == replica
 
 
@@ -108,7 +114,7 @@ def test_no_field_is_forgotten_on_the_way_to_a_client() -> None:
     messages = [
         wire.status_to_wire(filled(ClusterStatus, nodes=(node,))),
         wire.node_to_wire(node),
-        wire.replica_to_wire(filled(ReplicaInfo, mode=QueueMode.LAZY, storage=STORAGE)),
+        wire.replica_to_wire(filled(ReplicaInfo, mode=QueueMode.LAZY, storage=STORAGE, sync=SYNC)),
         wire.promoted_to_wire(filled(Promoted, loss=filled(LossInfo))),
     ]
     for message in messages:

@@ -158,7 +158,7 @@ class PlayedHost:
         return self.source
 
     async def fetch_messages(
-        self, queue_id: str, source: MemberId, ranges: Sequence[Range]
+        self, queue_id: str, source: MemberId, ranges: Sequence[Range], *, bytes_max: int = 1 << 20
     ) -> AsyncIterator[Fetched]:
         for first, last in ranges:
             for position in range(first, last + 1):

@@ -14,6 +14,7 @@ from ringmq.v1 import ring_pb2 as wire
 from ringmq_base.ranges import Range
 from ringmq_node.doors.grpc.wire import state_from_wire, state_to_wire
 from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.settings import SyncSettings
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove, Requeue
@@ -21,6 +22,7 @@ from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica import joining as joining_module
 from ringmq_node.replica.fetching import SourceError
 from ringmq_node.replica.joining import Joining
+from ringmq_node.replica.syncing import Syncing
 from ringmq_node.storage import QueueStore, Store, StoreClosedError
 
 Delivered = tuple[int, int, bytes]
@@ -103,6 +105,7 @@ class Joiner:
         self.source = source
         self.delivered = 0
         self.joining: Joining | None = None
+        self.syncing = Syncing(SyncSettings())
 
     def join(self) -> None:
         """The ring delivers the ops that come after this moment."""
@@ -113,6 +116,7 @@ class Joiner:
             apply=self.apply,
             installed=lambda: None,
             sync=self.store.sync,
+            syncing=self.syncing,
         )
 
     def deliver(self, count: int | None = None) -> None:
@@ -123,6 +127,7 @@ class Joiner:
             self.delivered = number
             if not self.joining.holds_back(number, epoch, payload):
                 self.apply(number, epoch, payload)
+                self.joining.applied()
 
     def apply(self, number: int, epoch: int, payload: bytes) -> None:
         if epoch > self.queue.state.epoch:
@@ -133,7 +138,7 @@ class Joiner:
         assert self.joining is not None
         await self.joining.run(
             lambda number: self.source.fetch_state(number),
-            lambda ranges: self.source.fetch_messages(ranges),
+            lambda ranges: self.syncing.paced(self.source.fetch_messages(ranges)),
         )
 
     def check_same(self) -> None:

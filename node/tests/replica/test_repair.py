@@ -56,7 +56,7 @@ class Others(PlayedHost):
         self.answers.set()
 
     async def fetch_messages(
-        self, queue_id: str, source: MemberId, ranges: Sequence[Range]
+        self, queue_id: str, source: MemberId, ranges: Sequence[Range], *, bytes_max: int = 1 << 20
     ) -> AsyncIterator[Fetched]:
         self.asked.append((source, [*ranges]))
         await self.answers.wait()

@@ -37,6 +37,42 @@ class QueueMode(Enum):
         return cls.UNKNOWN
 
 
+class SyncPhase(Enum):
+    """What a replica does that isn't synchronised. MANUAL and CANCELLED: it fetches nothing until
+    `Client.sync_queue`, and is synchronised once all that it lacks has been consumed."""
+
+    UNKNOWN = broker.SYNC_PHASE_UNSPECIFIED
+    STATE = broker.SYNC_PHASE_STATE
+    FETCHING = broker.SYNC_PHASE_FETCHING
+    WRITING = broker.SYNC_PHASE_WRITING
+    MANUAL = broker.SYNC_PHASE_MANUAL
+    CANCELLED = broker.SYNC_PHASE_CANCELLED
+
+    @classmethod
+    def _missing_(cls, value: object) -> SyncPhase:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class SyncProgress:
+    """How far a replica has come since it joined. `messages_missing` falls as messages are fetched
+    and as they are consumed."""
+
+    phase: SyncPhase
+    messages_missing: int
+    messages_fetched: int
+    bytes_fetched: int
+
+    @classmethod
+    def from_wire(cls, wire: broker.SyncProgress) -> SyncProgress:
+        return cls(
+            phase=SyncPhase(wire.phase),
+            messages_missing=wire.messages_missing,
+            messages_fetched=wire.messages_fetched,
+            bytes_fetched=wire.bytes_fetched,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
     """One member of a queue's ring. `received` and `persisted` are op numbers."""
@@ -46,6 +82,19 @@ class ReplicaInfo:
     synchronised: bool
     received: int
     persisted: int
+    # None: it is synchronised, or its node has not said.
+    sync: SyncProgress | None = None
+
+    @classmethod
+    def from_wire(cls, wire: broker.ReplicaInfo) -> ReplicaInfo:
+        return cls(
+            node=wire.node,
+            incarnation=wire.incarnation,
+            synchronised=wire.synchronised,
+            received=wire.received,
+            persisted=wire.persisted,
+            sync=SyncProgress.from_wire(wire.sync) if wire.HasField("sync") else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +239,7 @@ class QueueInfo:
             min_insync=wire.min_insync,
             state=QueueState(wire.state),
             epoch=wire.epoch,
-            ring=tuple(
-                ReplicaInfo(r.node, r.incarnation, r.synchronised, r.received, r.persisted)
-                for r in wire.ring
-            ),
+            ring=tuple(map(ReplicaInfo.from_wire, wire.ring)),
             messages_ready=wire.messages_ready,
             messages_unacknowledged=wire.messages_unacknowledged,
             messages_damaged=wire.messages_damaged,

@@ -314,24 +314,92 @@ class ListQueuesRequest(google.protobuf.message.Message):
 Global___ListQueuesRequest: typing_extensions.TypeAlias = ListQueuesRequest
 
 @typing.final
+class JoiningReplica(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    SYNC_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    """The queue's `id`."""
+    @property
+    def sync(self) -> ringmq.v1.broker_pb2.SyncProgress: ...
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+        sync: ringmq.v1.broker_pb2.SyncProgress | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["sync", b"sync"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["queue", b"queue", "sync", b"sync"]) -> None: ...
+
+Global___JoiningReplica: typing_extensions.TypeAlias = JoiningReplica
+
+@typing.final
 class ListQueuesResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUES_FIELD_NUMBER: builtins.int
     NEXT_FIELD_NUMBER: builtins.int
+    JOINING_FIELD_NUMBER: builtins.int
     next: builtins.str
     """The last name returned, if there are more queues: pass it as `after`. Empty: no more."""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.broker_pb2.QueueInfo]: ...
+    @property
+    def joining(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___JoiningReplica]:
+        """Between nodes: the replicas of the called node that aren't synchronised."""
+
     def __init__(
         self,
         *,
         queues: collections.abc.Iterable[ringmq.v1.broker_pb2.QueueInfo] | None = ...,
         next: builtins.str = ...,
+        joining: collections.abc.Iterable[Global___JoiningReplica] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["next", b"next", "queues", b"queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["joining", b"joining", "next", b"next", "queues", b"queues"]) -> None: ...
 
 Global___ListQueuesResponse: typing_extensions.TypeAlias = ListQueuesResponse
+
+@typing.final
+class SyncQueueRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
+    CANCEL_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    node: builtins.str
+    """Only the replica on this node; empty: all that aren't synchronised."""
+    cancel: builtins.bool
+    """Stop fetching. A replica fetches again when it is asked to, or after a restart of its node."""
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+        node: builtins.str = ...,
+        cancel: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "node", b"node", "queue", b"queue"]) -> None: ...
+
+Global___SyncQueueRequest: typing_extensions.TypeAlias = SyncQueueRequest
+
+@typing.final
+class SyncQueueResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODES_FIELD_NUMBER: builtins.int
+    @property
+    def nodes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The nodes whose replicas were told."""
+
+    def __init__(
+        self,
+        *,
+        nodes: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["nodes", b"nodes"]) -> None: ...
+
+Global___SyncQueueResponse: typing_extensions.TypeAlias = SyncQueueResponse
 
 @typing.final
 class PromoteMirrorRequest(google.protobuf.message.Message):
@@ -458,6 +526,7 @@ class Replica(google.protobuf.message.Message):
     LOG_EPOCH_FIELD_NUMBER: builtins.int
     LOG_IS_WHOLE_FIELD_NUMBER: builtins.int
     STABLE_FIELD_NUMBER: builtins.int
+    SYNC_FIELD_NUMBER: builtins.int
     node: builtins.str
     incarnation: builtins.int
     synchronised: builtins.bool
@@ -485,6 +554,10 @@ class Replica(google.protobuf.message.Message):
     """Up to this op every member of its ring has received everything, as far as this one knows."""
     @property
     def storage(self) -> ringmq.v1.broker_pb2.QueueStorage: ...
+    @property
+    def sync(self) -> ringmq.v1.broker_pb2.SyncProgress:
+        """Absent: it isn't joining."""
+
     def __init__(
         self,
         *,
@@ -503,9 +576,10 @@ class Replica(google.protobuf.message.Message):
         log_epoch: builtins.int = ...,
         log_is_whole: builtins.bool = ...,
         stable: builtins.int = ...,
+        sync: ringmq.v1.broker_pb2.SyncProgress | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["storage", b"storage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "epoch", b"epoch", "incarnation", b"incarnation", "last_number", b"last_number", "log_epoch", b"log_epoch", "log_is_whole", b"log_is_whole", "master", b"master", "messages", b"messages", "messages_missing", b"messages_missing", "mode", b"mode", "next_position", b"next_position", "node", b"node", "stable", b"stable", "storage", b"storage", "synchronised", b"synchronised"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["storage", b"storage", "sync", b"sync"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["digest", b"digest", "epoch", b"epoch", "incarnation", b"incarnation", "last_number", b"last_number", "log_epoch", b"log_epoch", "log_is_whole", b"log_is_whole", "master", b"master", "messages", b"messages", "messages_missing", b"messages_missing", "mode", b"mode", "next_position", b"next_position", "node", b"node", "stable", b"stable", "storage", b"storage", "sync", b"sync", "synchronised", b"synchronised"]) -> None: ...
 
 Global___Replica: typing_extensions.TypeAlias = Replica
 

@@ -49,6 +49,11 @@ class AdminStub(object):
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorResponse.FromString,
                 _registered_method=True)
+        self.SyncQueue = channel.unary_unary(
+                '/ringmq.v1.Admin/SyncQueue',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.SyncQueueRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.SyncQueueResponse.FromString,
+                _registered_method=True)
         self.DiscardDamaged = channel.unary_unary(
                 '/ringmq.v1.Admin/DiscardDamaged',
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.DiscardDamagedRequest.SerializeToString,
@@ -101,6 +106,13 @@ class AdminServicer(object):
         ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
         A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
         without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SyncQueue(self, request, context):
+        """Has the replicas of a queue that aren't synchronised fetch what they lack, or stop fetching.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,6 +175,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.PromoteMirror,
                     request_deserializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorResponse.SerializeToString,
+            ),
+            'SyncQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.SyncQueue,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.SyncQueueRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.SyncQueueResponse.SerializeToString,
             ),
             'DiscardDamaged': grpc.unary_unary_rpc_method_handler(
                     servicer.DiscardDamaged,
@@ -276,6 +293,33 @@ class Admin(object):
             '/ringmq.v1.Admin/PromoteMirror',
             ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.SerializeToString,
             ringmq_dot_v1_dot_admin__pb2.PromoteMirrorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SyncQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/SyncQueue',
+            ringmq_dot_v1_dot_admin__pb2.SyncQueueRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.SyncQueueResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,6 +73,22 @@ _AdminPromoteMirrorType = typing_extensions.TypeVar(
     ],
 )
 
+_AdminSyncQueueType = typing_extensions.TypeVar(
+    '_AdminSyncQueueType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.SyncQueueRequest,
+        ringmq.v1.admin_pb2.SyncQueueResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.SyncQueueRequest,
+        ringmq.v1.admin_pb2.SyncQueueResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.SyncQueueRequest,
+        ringmq.v1.admin_pb2.SyncQueueResponse,
+    ],
+)
+
 _AdminDiscardDamagedType = typing_extensions.TypeVar(
     '_AdminDiscardDamagedType',
     grpc.UnaryUnaryMultiCallable[
@@ -169,7 +185,7 @@ _AdminGetResourcesType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminDiscardDamagedType, _AdminSetPolicyType, _AdminDeletePolicyType, _AdminListPoliciesType, _AdminGetReplicaType, _AdminGetResourcesType]):
+class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminSyncQueueType, _AdminDiscardDamagedType, _AdminSetPolicyType, _AdminDeletePolicyType, _AdminListPoliciesType, _AdminGetReplicaType, _AdminGetResourcesType]):
     @typing.overload
     def __init__(self: AdminStub[
         grpc.UnaryUnaryMultiCallable[
@@ -183,6 +199,10 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.PromoteMirrorRequest,
             ringmq.v1.admin_pb2.PromoteMirrorResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.SyncQueueRequest,
+            ringmq.v1.admin_pb2.SyncQueueResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.DiscardDamagedRequest,
@@ -225,6 +245,10 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
             ringmq.v1.admin_pb2.PromoteMirrorResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.SyncQueueRequest,
+            ringmq.v1.admin_pb2.SyncQueueResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.DiscardDamagedRequest,
             ringmq.v1.admin_pb2.DiscardDamagedResponse,
         ],
@@ -261,6 +285,9 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
     without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
     """
 
+    SyncQueue: _AdminSyncQueueType
+    """Has the replicas of a queue that aren't synchronised fetch what they lack, or stop fetching."""
+
     DiscardDamaged: _AdminDiscardDamagedType
     """Removes the messages whose bodies no replica can read any more."""
 
@@ -289,6 +316,10 @@ AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.PromoteMirrorRequest,
         ringmq.v1.admin_pb2.PromoteMirrorResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.SyncQueueRequest,
+        ringmq.v1.admin_pb2.SyncQueueResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.DiscardDamagedRequest,
@@ -342,6 +373,14 @@ class AdminServicer(metaclass=abc.ABCMeta):
         A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
         without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
         """
+
+    @abc.abstractmethod
+    def SyncQueue(
+        self,
+        request: ringmq.v1.admin_pb2.SyncQueueRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.SyncQueueResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.SyncQueueResponse]]:
+        """Has the replicas of a queue that aren't synchronised fetch what they lack, or stop fetching."""
 
     @abc.abstractmethod
     def DiscardDamaged(

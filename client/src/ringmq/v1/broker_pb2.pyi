@@ -57,6 +57,39 @@ QUEUE_STATE_QUARANTINED: QueueState.ValueType  # 5
 """No master, and none before an operator acts: see `quarantine`."""
 Global___QueueState: typing_extensions.TypeAlias = QueueState
 
+class _SyncPhase:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SyncPhaseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SyncPhase.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SYNC_PHASE_UNSPECIFIED: _SyncPhase.ValueType  # 0
+    SYNC_PHASE_STATE: _SyncPhase.ValueType  # 1
+    """It has joined, and asks for the state: which messages there are."""
+    SYNC_PHASE_FETCHING: _SyncPhase.ValueType  # 2
+    SYNC_PHASE_WRITING: _SyncPhase.ValueType  # 3
+    """Everything has been fetched, and is being written and declared synchronised."""
+    SYNC_PHASE_MANUAL: _SyncPhase.ValueType  # 4
+    """It fetches nothing: the queue's policy wants an operator to ask for it (`Admin.SyncQueue`), or
+    one has stopped it. It is synchronised once all that it lacks has been consumed.
+    """
+    SYNC_PHASE_CANCELLED: _SyncPhase.ValueType  # 5
+
+class SyncPhase(_SyncPhase, metaclass=_SyncPhaseEnumTypeWrapper): ...
+
+SYNC_PHASE_UNSPECIFIED: SyncPhase.ValueType  # 0
+SYNC_PHASE_STATE: SyncPhase.ValueType  # 1
+"""It has joined, and asks for the state: which messages there are."""
+SYNC_PHASE_FETCHING: SyncPhase.ValueType  # 2
+SYNC_PHASE_WRITING: SyncPhase.ValueType  # 3
+"""Everything has been fetched, and is being written and declared synchronised."""
+SYNC_PHASE_MANUAL: SyncPhase.ValueType  # 4
+"""It fetches nothing: the queue's policy wants an operator to ask for it (`Admin.SyncQueue`), or
+one has stopped it. It is synchronised once all that it lacks has been consumed.
+"""
+SYNC_PHASE_CANCELLED: SyncPhase.ValueType  # 5
+Global___SyncPhase: typing_extensions.TypeAlias = SyncPhase
+
 class _GetMode:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -318,6 +351,33 @@ class LocateQueueResponse(google.protobuf.message.Message):
 Global___LocateQueueResponse: typing_extensions.TypeAlias = LocateQueueResponse
 
 @typing.final
+class SyncProgress(google.protobuf.message.Message):
+    """How far a replica has come since it joined."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PHASE_FIELD_NUMBER: builtins.int
+    MESSAGES_MISSING_FIELD_NUMBER: builtins.int
+    MESSAGES_FETCHED_FIELD_NUMBER: builtins.int
+    BYTES_FETCHED_FIELD_NUMBER: builtins.int
+    phase: Global___SyncPhase.ValueType
+    messages_missing: builtins.int
+    """Falls as messages are fetched, and as they are consumed. 0 in the phase STATE: not known yet."""
+    messages_fetched: builtins.int
+    bytes_fetched: builtins.int
+    def __init__(
+        self,
+        *,
+        phase: Global___SyncPhase.ValueType = ...,
+        messages_missing: builtins.int = ...,
+        messages_fetched: builtins.int = ...,
+        bytes_fetched: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes_fetched", b"bytes_fetched", "messages_fetched", b"messages_fetched", "messages_missing", b"messages_missing", "phase", b"phase"]) -> None: ...
+
+Global___SyncProgress: typing_extensions.TypeAlias = SyncProgress
+
+@typing.final
 class ReplicaInfo(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -326,6 +386,7 @@ class ReplicaInfo(google.protobuf.message.Message):
     SYNCHRONISED_FIELD_NUMBER: builtins.int
     RECEIVED_FIELD_NUMBER: builtins.int
     PERSISTED_FIELD_NUMBER: builtins.int
+    SYNC_FIELD_NUMBER: builtins.int
     node: builtins.str
     incarnation: builtins.int
     synchronised: builtins.bool
@@ -334,6 +395,10 @@ class ReplicaInfo(google.protobuf.message.Message):
     master knows these of the other replicas.
     """
     persisted: builtins.int
+    @property
+    def sync(self) -> Global___SyncProgress:
+        """Absent: it is synchronised, or its node did not answer in time."""
+
     def __init__(
         self,
         *,
@@ -342,8 +407,10 @@ class ReplicaInfo(google.protobuf.message.Message):
         synchronised: builtins.bool = ...,
         received: builtins.int = ...,
         persisted: builtins.int = ...,
+        sync: Global___SyncProgress | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "node", b"node", "persisted", b"persisted", "received", b"received", "synchronised", b"synchronised"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["sync", b"sync"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "node", b"node", "persisted", b"persisted", "received", b"received", "sync", b"sync", "synchronised", b"synchronised"]) -> None: ...
 
 Global___ReplicaInfo: typing_extensions.TypeAlias = ReplicaInfo
 

@@ -32,9 +32,11 @@ from ringmq_node.broker.peers import (
     Got,
     Peers,
     Promoted,
+    QueuesAt,
 )
 from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.publishing import Publishing
+from ringmq_node.broker.replicas import Replicas
 from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode, check_queue_name
@@ -92,6 +94,7 @@ class Broker:
         listing: Listing,
         operating: Operating,
         promoting: Promoting,
+        replicas: Replicas,
         peers: Peers,
         descriptions: Descriptions,
     ) -> None:
@@ -107,6 +110,7 @@ class Broker:
         # For operators: policies and nodes.
         self.operating = operating
         self._promoting = promoting
+        self._replicas = replicas
         self._peers = peers
         self._descriptions = descriptions
 
@@ -197,7 +201,7 @@ class Broker:
 
         async def here(mastership: Mastership) -> QueueInfo:
             info = queue_info(self._locator.replica_of(queue), with_storage=True)
-            return self._listing.with_quarantine(info)
+            return await self._listing.with_progress(self._listing.with_quarantine(info))
 
         return await self._at_master(
             queue,
@@ -329,10 +333,20 @@ class Broker:
     async def queues(self, prefix: str, *, after: str, queues_max: int) -> Page:
         return await self._listing.queues(prefix, after=after, queues_max=queues_max)
 
-    async def own_queues(self, queues: Sequence[str]) -> list[QueueInfo]:
-        """Those of these queues whose master serves on this node, or whose replica here is
-        quarantined."""
+    async def own_queues(self, queues: Sequence[str]) -> QueuesAt:
+        """What only this node knows of these queues: those that it masters, its quarantined
+        replicas, and its joining ones."""
         return await self._listing.own_queues(queues)
+
+    async def sync_queue(self, queue: str, node: str, caller: Caller, *, cancel: bool) -> list[str]:
+        """Has replicas that aren't synchronised fetch what they lack, or stop fetching. `node`:
+        only the one there; empty: all of them. Returns the nodes that were told."""
+        self._gate.check()
+        check_queue_name(queue)
+        await self._catalogue.ensure_known(queue)
+        if caller.forwarded:
+            return self._replicas.sync_here(queue, cancel=cancel)
+        return await self._replicas.sync(queue, node, cancel=cancel, deadline_s=caller.deadline_s)
 
     async def status(self, *, with_resources: bool) -> ClusterStatus:
         return await self._listing.status(with_resources=with_resources)

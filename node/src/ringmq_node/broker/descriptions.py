@@ -63,7 +63,7 @@ class Descriptions:
         self, address: str, asked: Mapping[str, asyncio.Future[QueueInfo | None]]
     ) -> None:
         try:
-            infos = await self._peers.own_queues(address, [*asked], deadline_s=CALL_DEADLINE_S)
+            own = await self._peers.own_queues(address, [*asked], deadline_s=CALL_DEADLINE_S)
         except BrokerError as error:
             for answer in asked.values():
                 answer.set_exception(error)
@@ -74,7 +74,7 @@ class Descriptions:
                 answer.cancel()
             raise
         else:
-            found = {info.queue: info for info in infos}
+            found = {info.queue: info for info in own.queues}
             for queue, answer in asked.items():
                 info = found.get(queue)
                 if info is not None and info.quarantine:

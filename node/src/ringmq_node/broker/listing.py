@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from ringmq_base.pieces import Pieces
-from ringmq_gm import Group
+from ringmq_gm import Group, MemberId
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.gate import NodeGate
-from ringmq_node.broker.peers import Peers
+from ringmq_node.broker.peers import Peers, QueuesAt
 from ringmq_node.model.info import (
     ClusterStatus,
     MemberInfo,
@@ -22,6 +22,7 @@ from ringmq_node.model.info import (
     QueueCondition,
     QueueInfo,
     StoreNumbers,
+    SyncInfo,
 )
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import QueueMode, QueueRecord
@@ -72,11 +73,11 @@ class Listing:
 
     # --- queues ---
 
-    async def own_queues(self, names: Sequence[str]) -> list[QueueInfo]:
-        """Those of these queues whose master serves here, or whose replica here is quarantined;
-        described in pieces."""
+    async def own_queues(self, names: Sequence[str]) -> QueuesAt:
+        """What only this node knows of these queues, described in pieces."""
         me = self._cluster.me.node
         infos: list[QueueInfo] = []
+        joining: dict[str, SyncInfo] = {}
         pieces = Pieces()
         for name in names:
             # All of it may have changed since the last piece.
@@ -87,11 +88,15 @@ class Listing:
             failed = self._hosting.failed.get(record.id)
             if replica is not None and replica.mastership is not None:
                 infos.append(queue_info(replica))
+            elif replica is not None:
+                sync = replica.syncing.info(len(replica.store.missing))
+                if sync is not None:
+                    joining[record.id] = sync
             elif failed is not None:
                 down = self._without_master(failed[0])
                 infos.append(replace(down, quarantine=f"node {me}: {failed[1]}"))
             await pieces.step()
-        return infos
+        return QueuesAt(infos, joining)
 
     def with_quarantine(self, info: QueueInfo, others: Sequence[str] = ()) -> QueueInfo:
         """`info`, and what an operator has to put right: what this node knows, and `others`."""
@@ -105,6 +110,26 @@ class Listing:
         is_down = info.condition is QueueCondition.DOWN
         condition = QueueCondition.QUARANTINED if is_down and reasons else info.condition
         return replace(info, quarantine=reasons, condition=condition)
+
+    async def with_progress(self, info: QueueInfo) -> QueueInfo:
+        """The same, with the progress of the replicas that aren't synchronised, as they tell it."""
+
+        async def told(member: MemberInfo) -> MemberInfo:
+            if member.synchronised:
+                return member
+            try:
+                address = self._cluster.address_of(MemberId(member.node, member.incarnation))
+                replica = await self._peers.replica_info(
+                    address, info.queue, deadline_s=RESOURCES_DEADLINE_S
+                )
+            except BrokerError:
+                # It hangs or is gone, and what is known of it is all that can be shown.
+                return member
+            return replace(member, sync=replica.sync)
+
+        if all(member.synchronised for member in info.ring):
+            return info
+        return replace(info, ring=tuple(await asyncio.gather(*map(told, info.ring))))
 
     async def queues(self, prefix: str, *, after: str, queues_max: int) -> Page:
         """Queues whose names begin with `prefix` and come after `after`; 0: the largest page.
@@ -138,23 +163,29 @@ class Listing:
     ) -> tuple[dict[str, QueueInfo], Mapping[str, Sequence[str]]]:
         """What the masters say of these queues; and where and why replicas are quarantined."""
 
-        async def ask(node: NodeInfo) -> list[QueueInfo]:
+        async def ask(node: NodeInfo) -> QueuesAt:
             if node.node == self._cluster.me.node:
                 return await self.own_queues(names)
             try:
                 return await self._peers.own_queues(node.address, names, deadline_s=LIST_DEADLINE_S)
             except BrokerError:
                 # Its queues are listed as far as this node knows them.
-                return []
+                return QueuesAt([], {})
 
-        answers = await asyncio.gather(*(ask(node) for node in self.nodes() if node.address))
+        nodes = [node for node in self.nodes() if node.address]
+        answers = await asyncio.gather(*map(ask, nodes))
+        joining = {
+            (queue_id, node.node): sync
+            for node, answer in zip(nodes, answers, strict=True)
+            for queue_id, sync in answer.joining.items()
+        }
         known: dict[str, QueueInfo] = {}
         failed: dict[str, list[str]] = {}
-        for info in (info for infos in answers for info in infos):
+        for info in (info for answer in answers for info in answer.queues):
             if info.condition is QueueCondition.DOWN:
                 failed.setdefault(info.queue, []).append(info.quarantine)
             else:
-                known[info.queue] = info
+                known[info.queue] = _with_known(info, joining)
         return known, failed
 
     def _without_master(self, record: QueueRecord) -> QueueInfo:
@@ -226,6 +257,17 @@ class Listing:
             store_failure="" if failure is None else str(failure),
             store=store_numbers(self._store),
         )
+
+
+def _with_known(info: QueueInfo, joining: Mapping[tuple[str, str], SyncInfo]) -> QueueInfo:
+    """The queue with the progress of its replicas, `joining` by queue id and node."""
+    if all(member.synchronised for member in info.ring):
+        return info
+    ring = tuple(
+        member if member.synchronised else replace(member, sync=joining.get((info.id, member.node)))
+        for member in info.ring
+    )
+    return replace(info, ring=ring)
 
 
 def _unreadable(name: str) -> QueueInfo:

@@ -12,11 +12,11 @@ connection that stands, and if its answer doesn't come the reason is OUTCOME_UNK
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ringmq_node.model.info import LossInfo, NodeResources, QueueInfo, ReplicaInfo
+from ringmq_node.model.info import LossInfo, NodeResources, QueueInfo, ReplicaInfo, SyncInfo
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.run import Run
 
@@ -27,6 +27,15 @@ class Got:
 
     runs: Sequence[Run]
     messages_ready: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesAt:
+    """What only one node knows of queues: those whose master is there and its quarantined replicas
+    (DOWN), and its joining replicas by queue id."""
+
+    queues: list[QueueInfo]
+    joining: Mapping[str, SyncInfo]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +104,16 @@ class Peers(Protocol):
         """The replica on that very node."""
         ...
 
+    async def sync_replica(
+        self, address: str, queue: str, node: str, *, cancel: bool, deadline_s: float
+    ) -> list[str]:
+        """Has the replica on that very node fetch what it lacks, or stop fetching."""
+        ...
+
     async def own_queues(
         self, address: str, queues: Sequence[str], *, deadline_s: float
-    ) -> list[QueueInfo]:
-        """Those of these queues whose master is on that node, or whose replica there is
-        quarantined. At most `LIST_MAX` are asked for."""
+    ) -> QueuesAt:
+        """What only that node knows of these queues. At most `LIST_MAX` are asked for."""
         ...
 
     async def resources(self, address: str, *, deadline_s: float) -> NodeResources: ...

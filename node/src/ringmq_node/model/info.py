@@ -27,6 +27,30 @@ class QueueCondition(Enum):
     QUARANTINED = auto()
 
 
+class SyncPhase(Enum):
+    """What a replica that isn't synchronised does; names are those of `ringmq.v1.SyncPhase`."""
+
+    # It has joined, and asks for the state: which messages there are.
+    STATE = auto()
+    FETCHING = auto()
+    # Everything has been fetched, and is being written and declared synchronised.
+    WRITING = auto()
+    # It fetches nothing: the queue's policy wants an operator to ask for it, or one has stopped it.
+    MANUAL = auto()
+    CANCELLED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncInfo:
+    """How far a replica has come since it joined. `messages_missing` falls as bodies are fetched,
+    and as messages are consumed."""
+
+    phase: SyncPhase
+    messages_missing: int
+    messages_fetched: int
+    bytes_fetched: int
+
+
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
     """One member of a queue's ring. Marks are op numbers; 0 where this node knows none."""
@@ -36,6 +60,8 @@ class MemberInfo:
     synchronised: bool
     received: int = 0
     persisted: int = 0
+    # None: it is synchronised, or its node has not been asked.
+    sync: SyncInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +174,8 @@ class ReplicaInfo:
     digest: str
     mode: QueueMode
     storage: QueueStorage
+    # None: it isn't joining.
+    sync: SyncInfo | None = None
     # The epoch of op `last_number`.
     log_epoch: int = 0
     # Whether no op before it is missing.

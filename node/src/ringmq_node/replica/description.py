@@ -102,6 +102,7 @@ def replica_info(replica: Replica, *, synchronised: bool, master: bool, epoch: i
         digest=state.digest(),
         mode=QueueMode.LAZY if store.is_lazy else QueueMode.DEFAULT,
         storage=store.statistics(),
+        sync=replica.syncing.info(len(store.missing)),
         log_epoch=state.epoch,
         log_is_whole=replica.log_is_whole,
         stable=replica.ring.stable_number,

@@ -17,7 +17,7 @@ from ringmq_base.ranges import Range, RangeSet
 from ringmq_gm import MemberId
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.state import ReplicatedState
-from ringmq_node.replica.catchup import FETCH_RANGES_MAX
+from ringmq_node.replica.catchup import FETCH_BYTES_MAX, FETCH_RANGES_MAX
 from ringmq_node.storage import QueueStore
 
 # Ranges named in a line of the log.
@@ -50,9 +50,14 @@ class Sources(Protocol):
         ...
 
     def fetch_messages(
-        self, queue_id: str, source: MemberId, ranges: Sequence[Range]
+        self,
+        queue_id: str,
+        source: MemberId,
+        ranges: Sequence[Range],
+        *,
+        bytes_max: int = FETCH_BYTES_MAX,
     ) -> AsyncIterator[Fetched]:
-        """Bodies of live messages in `ranges`, at most `FETCH_BYTES_MAX` of them."""
+        """Bodies of live messages in `ranges`, at most `bytes_max` of them; but one always."""
         ...
 
 

@@ -27,6 +27,7 @@ from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.catchup import keep_below
 from ringmq_node.replica.fetching import FetchMessages, SourceError, ask, positions_text
+from ringmq_node.replica.syncing import Syncing
 from ringmq_node.storage import QueueStore, StoreFailedError
 
 logger = logging.getLogger(__name__)
@@ -55,8 +56,11 @@ class Joining:
         apply: Callable[[int, int, bytes], None],
         installed: Callable[[], None],
         sync: Callable[[], Awaitable[None]],
+        syncing: Syncing,
     ) -> None:
         self.cancelled = False
+        self._syncing = syncing
+        syncing.begun()
         self._store = store
         self._sync = sync
         # The last op before those that are held back, and its epoch. The epoch of the op that was
@@ -82,6 +86,16 @@ class Joining:
             self._held_back_bytes -= len(dropped)
         self._arrived.set()
         return True
+
+    def cancel(self) -> None:
+        """The replica has left the ring, is closed, or has become master."""
+        self.cancelled = True
+        self._syncing.ended(synchronised=False)
+
+    def applied(self) -> None:
+        """An op has been applied, which may have removed the last message that is missing."""
+        if not self._store.missing:
+            self._syncing.changed.notify()
 
     async def run(
         self,
@@ -110,7 +124,7 @@ class Joining:
                 await asyncio.sleep(RETRY_S * (0.5 + random.random()))
             except StoreFailedError:
                 # The store has told the node, which leaves its rings.
-                self.cancelled = True
+                self.cancel()
 
     async def _wait_delivered(self, state: ReplicatedState) -> None:
         """Returns when the ring has delivered the op that `state` ends with.
@@ -143,6 +157,7 @@ class Joining:
         self._store.install(state, keep_below=0 if self._store.damaged else keep)
         self._installed = True
         self._tell_installed()
+        self._syncing.state_installed()
         at = state.last_number
         for number, epoch, payload in self._held_back:
             if number > at:
@@ -157,6 +172,10 @@ class Joining:
     async def _fetch(self, fetch: FetchMessages, others: Callable[[], Others]) -> None:
         """Returns when the only bodies missing are those that no synchronised member has."""
         while self._store.missing and not self.cancelled:
+            if not self._syncing.may_fetch:
+                # Until an operator asks, a policy changes, or all that is missing is consumed.
+                await self._syncing.changed.wait()
+                continue
             # A position that was neither given nor reported lost was acknowledged at the master;
             # the ack is on its way here.
             lost = await ask(self._store, fetch, is_cancelled=self._is_cancelled)
@@ -170,6 +189,8 @@ class Joining:
                     silent = error
             if self.cancelled or not self._store.missing:
                 return
+            if not self._syncing.may_fetch:
+                continue
             if lost:
                 self._tell(lost, silent)
             if silent is None and lost == self._store.missing:
@@ -177,7 +198,7 @@ class Joining:
             await asyncio.sleep(RETRY_S)
 
     def _is_cancelled(self) -> bool:
-        return self.cancelled
+        return self.cancelled or not self._syncing.may_fetch
 
     def _tell(self, lost: RangeSet, silent: Exception | None) -> None:
         """Logs, once in a while, which bodies no answering member has."""

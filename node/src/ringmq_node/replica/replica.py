@@ -37,6 +37,7 @@ from ringmq_node.replica.joining import Joining
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.refusals import not_serving
 from ringmq_node.replica.repair import Repair
+from ringmq_node.replica.syncing import Syncing
 from ringmq_node.storage import QueueStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class Replica:
         self.store = store
         # As declaration and policies have it now; by the declaration alone until those are known.
         self.wanted = wanted_of(record, None, None, record.nodes)
-        self.sync_settings = self.wanted.sync
+        self.syncing = Syncing(self.wanted.sync)
         # None while this replica serves nobody: another member is master, or this one is still
         # taking over.
         self.mastership: Mastership | None = None
@@ -120,7 +121,7 @@ class Replica:
     def configure(self, wanted: Wanted) -> None:
         """Takes over what the queue should have now by its policies, changed or not."""
         self.wanted = wanted
-        self.sync_settings = wanted.sync
+        self.syncing.configure(wanted.sync)
 
     @property
     def log_is_whole(self) -> bool:
@@ -137,9 +138,11 @@ class Replica:
     # --- events of the ring (`ringmq_gm.Application`) ---
 
     def deliver(self, number: int, epoch: int, payload: bytes) -> None:
-        if self._joining is not None and self._joining.holds_back(number, epoch, payload):
-            return
-        self.apply(number, epoch, payload)
+        if self._joining is None:
+            self.apply(number, epoch, payload)
+        elif not self._joining.holds_back(number, epoch, payload):
+            self.apply(number, epoch, payload)
+            self._joining.applied()
 
     def apply(self, number: int, epoch: int, payload: bytes) -> None:
         """Applies the op to the state and begins to write it."""
@@ -185,6 +188,7 @@ class Replica:
         if self.ring.me in view.synced:
             # From now on it may begin the ring again from its disk.
             self._host.mark_whole(self.store)
+            self.syncing.ended(synchronised=True)
         self._repair.view_changed(active=role in (Role.MASTER, Role.MIRROR))
         self._host.view_changed(self)
         self._changed.notify()
@@ -198,6 +202,7 @@ class Replica:
             apply=self.apply,
             installed=self._state_installed,
             sync=self._host.sync_store,
+            syncing=self.syncing,
         )
         self.spawn(self._catch_up(self._joining), f"catch up {self.record.name}")
 
@@ -314,17 +319,18 @@ class Replica:
 
     def _stop_joining(self) -> None:
         if self._joining is not None:
-            self._joining.cancelled = True
+            self._joining.cancel()
             self._joining = None
+        self.syncing.ended(synchronised=False)
 
     async def _catch_up(self, joining: Joining) -> None:
         await joining.run(
             fetch_state=lambda number: self._host.sources.fetch_state(
                 self.record.id, self.view.master, number
             ),
-            fetch_messages=lambda ranges: self.fetch_from(self.view.master, ranges),
+            fetch_messages=lambda ranges: self._fetch_paced(self.view.master, ranges),
             others=lambda: [
-                partial(self.fetch_from, source)
+                partial(self._fetch_paced, source)
                 for source in self.synchronised_others()
                 if source != self.view.master
             ],
@@ -333,6 +339,13 @@ class Replica:
             self._joining = None
             self.ring.caught_up(self.store.durable_number)
             logger.info("queue %s: caught up", self.record.name)
+
+    def _fetch_paced(self, source: MemberId, ranges: Sequence[Range]) -> AsyncIterator[Fetched]:
+        return self.syncing.paced(
+            self._host.sources.fetch_messages(
+                self.record.id, source, ranges, bytes_max=self.syncing.call_bytes_max
+            )
+        )
 
     # --- damaged bodies (`repair.RepairedReplica`) ---
 

@@ -130,6 +130,22 @@ def purge(name: str, target: Target) -> None:
     _remove(name, target, lambda client: client.purge_queue(name), "messages removed")
 
 
+@queue.command()
+@click.argument("name")
+@click.option("--node", default="", help="Only the replica there.  [default: all that lag]")
+@click.option("--cancel", is_flag=True, help="Stop fetching instead.")
+@client_options
+def sync(name: str, node: str, cancel: bool, target: Target) -> None:
+    """Have the replicas of the queue NAME that aren't synchronised fetch what they lack."""
+    nodes = target.run(lambda client: client.sync_queue(name, node=node, cancel=cancel))
+    if target.as_json:
+        emit_json({"queue": name, "nodes": nodes, "cancelled": cancel})
+    elif nodes:
+        click.echo(f"queue {name}: {'stopped' if cancel else 'fetching'} at {', '.join(nodes)}")
+    else:
+        click.echo(f"queue {name}: no replica lags")
+
+
 @queue.command("discard-damaged")
 @click.argument("name", metavar="QUEUE")
 @client_options

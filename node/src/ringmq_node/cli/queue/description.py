@@ -6,7 +6,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from ringmq import QueueInfo, QueueStorage
+from ringmq import QueueInfo, QueueStorage, ReplicaInfo, SyncProgress
+from ringmq_node.cli.output import size_text
 
 
 def queue_json(info: QueueInfo) -> dict[str, Any]:
@@ -23,6 +24,7 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
                 "synchronised": replica.synchronised,
                 "received": replica.received,
                 "persisted": replica.persisted,
+                "sync": None if replica.sync is None else sync_json(replica.sync),
             }
             for replica in info.ring
         ],
@@ -50,9 +52,32 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
     }
 
 
+def sync_json(sync: SyncProgress) -> dict[str, Any]:
+    return asdict(sync) | {"phase": sync.phase.name.lower()}
+
+
+def sync_text(replica: ReplicaInfo) -> str:
+    """`yes`; or `fetching: 1200 missing, 300 fetched (4.2 MiB)`."""
+    sync = replica.sync
+    if replica.synchronised or sync is None:
+        return "yes" if replica.synchronised else "no"
+    text = f"{sync.phase.name.lower()}: {sync.messages_missing} missing"
+    if sync.messages_fetched:
+        text += f", {sync.messages_fetched} fetched ({size_text(sync.bytes_fetched)})"
+    return text
+
+
 def ring_text(info: QueueInfo) -> str:
-    """`a b c?`: in ring order, the master first; `?` is not synchronised."""
-    return " ".join(replica.node + ("" if replica.synchronised else "?") for replica in info.ring)
+    """`a b c?`: in ring order, the master first; `?` is not synchronised. `c?1200`: it lacks so
+    many messages."""
+
+    def one(replica: ReplicaInfo) -> str:
+        if replica.synchronised:
+            return replica.node
+        missing = 0 if replica.sync is None else replica.sync.messages_missing
+        return f"{replica.node}?{missing or ''}"
+
+    return " ".join(map(one, info.ring))
 
 
 def losses_text(info: QueueInfo) -> str:

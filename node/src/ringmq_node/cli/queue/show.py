@@ -8,7 +8,13 @@ import click
 
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_facts, emit_json, emit_table
-from ringmq_node.cli.queue.description import losses_text, queue_json, ring_text, storage_facts
+from ringmq_node.cli.queue.description import (
+    losses_text,
+    queue_json,
+    ring_text,
+    storage_facts,
+    sync_text,
+)
 
 LIST_COLUMNS = (
     *("queue", "state", "mode", "durable", "ring"),
@@ -72,7 +78,7 @@ def show(name: str, target: Target) -> None:
             (
                 replica.node,
                 "mirror" if index else "master",
-                "yes" if replica.synchronised else "no",
+                sync_text(replica),
                 replica.received,
                 replica.persisted,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc
 
@@ -19,8 +19,9 @@ from ringmq_node.doors.grpc.wire import (
     replica_to_wire,
     resources_to_wire,
     status_to_wire,
+    sync_to_wire,
 )
-from ringmq_node.model.info import QueueInfo
+from ringmq_node.model.info import QueueInfo, SyncInfo
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import LIST_MAX
 
@@ -38,6 +39,7 @@ class AdminService:
                 "GetClusterStatus": self._status,
                 "ListQueues": self._list_queues,
                 "PromoteMirror": self._promote,
+                "SyncQueue": self._sync_queue,
                 "DiscardDamaged": self._discard_damaged,
                 "SetPolicy": self._set_policy,
                 "DeletePolicy": self._delete_policy,
@@ -67,7 +69,8 @@ class AdminService:
                     f"{len(request.queues)} queues, at most {LIST_MAX} are described at a time",
                     field="queues",
                 )
-            return await _listed(await self._broker.own_queues(request.queues), "")
+            own = await self._broker.own_queues(request.queues)
+            return await _listed(own.queues, "", own.joining)
         page = await self._broker.queues(
             request.prefix, after=request.after, queues_max=request.queues_max
         )
@@ -104,6 +107,13 @@ class AdminService:
         messages = await self._broker.discard_damaged(request.queue, caller_of(context))
         return admin.DiscardDamagedResponse(messages=messages).SerializeToString()
 
+    async def _sync_queue(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin.SyncQueueRequest, data)
+        nodes = await self._broker.sync_queue(
+            request.queue, request.node, caller_of(context), cancel=request.cancel
+        )
+        return admin.SyncQueueResponse(nodes=nodes).SerializeToString()
+
     async def _promote(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.PromoteMirrorRequest, data)
         acceptance = Acceptance(request.accept_loss, request.operator or context.peer())
@@ -113,9 +123,17 @@ class AdminService:
         return promoted_to_wire(promoted).SerializeToString()
 
 
-async def _listed(infos: Sequence[QueueInfo], after: str) -> bytes:
+async def _listed(
+    infos: Sequence[QueueInfo], after: str, joining: Mapping[str, SyncInfo] | None = None
+) -> bytes:
     pieces = Pieces()
-    response = admin.ListQueuesResponse(next=after)
+    response = admin.ListQueuesResponse(
+        next=after,
+        joining=[
+            admin.JoiningReplica(queue=queue_id, sync=sync_to_wire(sync))
+            for queue_id, sync in (joining or {}).items()
+        ],
+    )
     for info in infos:
         response.queues.append(queue_to_wire(info))
         await pieces.step()

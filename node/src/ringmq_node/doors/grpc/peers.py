@@ -15,7 +15,7 @@ from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import Range
 from ringmq_gm import MemberId
 from ringmq_node.broker.cluster import Cluster
-from ringmq_node.broker.peers import Acceptance, DeleteConditions, Got, Promoted
+from ringmq_node.broker.peers import Acceptance, DeleteConditions, Got, Promoted, QueuesAt
 from ringmq_node.doors.grpc import wire
 from ringmq_node.doors.grpc.channels import PeerChannels, wait_connected
 from ringmq_node.doors.grpc.service import RELAYED_METADATA, parse
@@ -188,9 +188,22 @@ class GrpcPeers:
         )
         return wire.promoted_from_wire(response)
 
+    async def sync_replica(
+        self, address: str, queue: str, node: str, *, cancel: bool, deadline_s: float
+    ) -> list[str]:
+        response = await self._ask(
+            address,
+            f"{ADMIN}/SyncQueue",
+            admin.SyncQueueRequest(queue=queue, node=node, cancel=cancel),
+            admin.SyncQueueResponse,
+            deadline_s=deadline_s,
+            repeatable=True,
+        )
+        return [*response.nodes]
+
     async def own_queues(
         self, address: str, queues: Sequence[str], *, deadline_s: float
-    ) -> list[QueueInfo]:
+    ) -> QueuesAt:
         response = await self._ask(
             address,
             f"{ADMIN}/ListQueues",
@@ -204,7 +217,8 @@ class GrpcPeers:
         for info in response.queues:
             infos.append(wire.queue_from_wire(info))
             await pieces.step()
-        return infos
+        joining = {each.queue: wire.sync_from_wire(each.sync) for each in response.joining}
+        return QueuesAt(infos, joining)
 
     async def resources(self, address: str, *, deadline_s: float) -> NodeResources:
         response = await self._ask(
@@ -245,10 +259,15 @@ class GrpcSources:
         return wire.state_from_wire(parse(ring.FetchStateResponse, data))
 
     async def fetch_messages(
-        self, queue_id: str, source: MemberId, ranges: Sequence[Range]
+        self,
+        queue_id: str,
+        source: MemberId,
+        ranges: Sequence[Range],
+        *,
+        bytes_max: int = FETCH_BYTES_MAX,
     ) -> AsyncIterator[Fetched]:
         request = ring.FetchMessagesRequest(
-            queue=queue_id, positions=wire.ranges_to_wire(ranges), bytes_max=FETCH_BYTES_MAX
+            queue=queue_id, positions=wire.ranges_to_wire(ranges), bytes_max=bytes_max
         )
         method: Any = self._channel(source).unary_stream(f"/{RING}/FetchMessages")
         call = method(request.SerializeToString(), timeout=MESSAGES_DEADLINE_S)

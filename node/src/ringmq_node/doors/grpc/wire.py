@@ -24,6 +24,8 @@ from ringmq_node.model.info import (
     QueueStorage,
     ReplicaInfo,
     StoreNumbers,
+    SyncInfo,
+    SyncPhase,
 )
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import QueueMode
@@ -41,6 +43,8 @@ _CONDITIONS = {
     for condition in QueueCondition
 }
 _CONDITIONS_FROM_WIRE = {value: condition for condition, value in _CONDITIONS.items()}
+_SYNC_PHASES = {phase: broker.SyncPhase.Value(f"SYNC_PHASE_{phase.name}") for phase in SyncPhase}
+_SYNC_PHASES_FROM_WIRE = {value: phase for phase, value in _SYNC_PHASES.items()}
 _NODE_CONDITIONS = {
     condition: admin.NodeState.Value(f"NODE_STATE_{condition.name}") for condition in NodeCondition
 }
@@ -111,7 +115,7 @@ def queue_to_wire(info: QueueInfo) -> broker.QueueInfo:
         **values,
         mode=mode_to_wire(info.mode),
         state=_CONDITIONS[info.condition],
-        ring=[broker.ReplicaInfo(**_values(member, MemberInfo)) for member in info.ring],
+        ring=map(member_to_wire, info.ring),
         losses=map(loss_to_wire, info.losses),
         storage=None if info.storage is None else storage_to_wire(info.storage),
     )
@@ -125,10 +129,36 @@ def queue_from_wire(info: broker.QueueInfo) -> QueueInfo:
         **values,
         mode=mode_from_wire(info.mode) or QueueMode.DEFAULT,
         condition=_CONDITIONS_FROM_WIRE.get(info.state, QueueCondition.DOWN),
-        ring=tuple(MemberInfo(**_values(member, MemberInfo)) for member in info.ring),
+        ring=tuple(map(member_from_wire, info.ring)),
         losses=tuple(map(loss_from_wire, info.losses)),
         wanted=dict(info.wanted),
         storage=storage_from_wire(info.storage) if info.HasField("storage") else None,
+    )
+
+
+def member_to_wire(member: MemberInfo) -> broker.ReplicaInfo:
+    return broker.ReplicaInfo(
+        **_values(member, MemberInfo, but=("sync",)), sync=sync_to_wire(member.sync)
+    )
+
+
+def member_from_wire(member: broker.ReplicaInfo) -> MemberInfo:
+    sync = sync_from_wire(member.sync) if member.HasField("sync") else None
+    return MemberInfo(**_values(member, MemberInfo, but=("sync",)), sync=sync)
+
+
+def sync_to_wire(sync: SyncInfo | None) -> broker.SyncProgress | None:
+    if sync is None:
+        return None
+    return broker.SyncProgress(
+        **_values(sync, SyncInfo, but=("phase",)), phase=_SYNC_PHASES[sync.phase]
+    )
+
+
+def sync_from_wire(sync: broker.SyncProgress) -> SyncInfo:
+    return SyncInfo(
+        **_values(sync, SyncInfo, but=("phase",)),
+        phase=_SYNC_PHASES_FROM_WIRE.get(sync.phase, SyncPhase.STATE),
     )
 
 
@@ -152,16 +182,18 @@ def storage_from_wire(storage: broker.QueueStorage) -> QueueStorage:
 
 def replica_to_wire(info: ReplicaInfo) -> admin.Replica:
     return admin.Replica(
-        **_values(info, ReplicaInfo, but=("mode", "storage")),
+        **_values(info, ReplicaInfo, but=("mode", "sync", "storage")),
         mode=mode_to_wire(info.mode),
+        sync=sync_to_wire(info.sync),
         storage=storage_to_wire(info.storage),
     )
 
 
 def replica_from_wire(replica: admin.Replica) -> ReplicaInfo:
     return ReplicaInfo(
-        **_values(replica, ReplicaInfo, but=("mode", "storage")),
+        **_values(replica, ReplicaInfo, but=("mode", "sync", "storage")),
         mode=mode_from_wire(replica.mode) or QueueMode.DEFAULT,
+        sync=sync_from_wire(replica.sync) if replica.HasField("sync") else None,
         storage=storage_from_wire(replica.storage),
     )
 
