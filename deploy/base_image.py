@@ -28,7 +28,8 @@ from pathlib import Path
 
 DEBIAN_RELEASE = "bookworm"
 DEBIAN_MIRROR = "http://deb.debian.org/debian"
-PACKAGES = ("python3", "python3-venv", "etcd-server", "ca-certificates", "iproute2")
+# `etcdctl`, which deploy/compose.yaml asks whether etcd is healthy, is in etcd-client.
+PACKAGES = ("python3", "python3-venv", "etcd-server", "etcd-client", "ca-certificates", "iproute2")
 
 # What a container never reads; half of the image's size.
 UNUSED = (

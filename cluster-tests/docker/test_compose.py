@@ -46,7 +46,7 @@ def compose() -> dict[str, Any]:
 
 def test_the_file_uses_known_keys_only(compose: dict[str, Any]) -> None:
     names = {name for name in compose if not name.startswith("x-")}
-    assert names == {"name", "services", "networks", "volumes"}
+    assert names == {"version", "services", "networks", "volumes"}
     for service in compose["services"].values():
         assert set(service) <= SERVICE_KEYS
 
