@@ -1,4 +1,5 @@
-"""A disk without room: its node leaves the rings, the others go on, nothing confirmed is lost.
+"""A disk without room, a process without file descriptors: the node leaves its rings, the others go
+on, nothing confirmed is lost. It comes back by itself when there is enough of it again.
 
 The disks are tmpfs of a few MiB, which only root may mount.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,10 +81,12 @@ def test_one_full_disk(tmp_path: Path, place: int) -> None:
             found = await cluster.drained("q")
             found.judge(load)
             assert len(found.positions) >= len(load.confirmed)
+            pid = cluster.pid(name)
             filler.unlink()
-            await cluster.restart(name)
             await cluster.wait_synchronised("q")
             await cluster.wait_equal("q")
+            assert cluster.is_running(name)
+            assert cluster.pid(name) == pid
 
     name = "abc"[place]
     with small_disk(tmp_path / name):
@@ -107,9 +111,45 @@ def test_every_disk_full(tmp_path: Path) -> None:
                 with pytest.raises(ringmq.DiskFullError):
                     await client.publisher("q").open()
             filler.unlink()
-            await cluster.restart("a")
+            # Nobody starts the node again.
             await cluster.wait_synchronised("q")
             (await cluster.drained("q")).judge(load)
 
     with small_disk(tmp_path / "a"):
         run(story())
+
+
+DESCRIPTORS_S = 3.0
+
+
+def test_a_few_seconds_without_file_descriptors(tmp_path: Path) -> None:
+    """The master's process may open nothing for a while. It doesn't stay without its rings."""
+
+    async def story() -> None:
+        async with Cluster(tmp_path) as cluster, asyncio.timeout(60):
+            cluster.expect_log("the store has failed, this node leaves its rings: .*open files")
+            cluster.allow_log("Too many open files")
+            await cluster.declare("q")
+            master = (await cluster.wait_synchronised("q")).master
+            pid = cluster.pid(master)
+            async with cluster.publishing("q", size_bytes=BODY_BYTES) as load:
+                await load.confirms(200)
+                before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+                # Its files are open already. One that has to be made is not.
+                async with cluster.client(*cluster.others(master)) as client:
+                    await client.declare_queue("r", deadline_s=20.0)
+                    async with client.publisher("r") as publisher:
+                        await publisher.publish(b"x")
+                await load.confirms(200)
+                await asyncio.sleep(DESCRIPTORS_S)
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+                await cluster.wait_synchronised("q")
+                await cluster.wait_synchronised("r")
+                await load.confirms(200)
+            assert load.errors == []
+            assert cluster.is_running(master)
+            (await cluster.drained("q")).judge(load)
+            await cluster.wait_equal("q")
+
+    run(story())

@@ -39,7 +39,9 @@ ALLOWED = {
 # The rooms of the node, upper floors first: a room imports only rooms that come after it.
 ROOMS = (
     "cli",
+    "running",
     "node",
+    "shortage",
     "supervisor",
     "identity",
     "config",

@@ -18,8 +18,9 @@ import ringmq_node.node as node_module
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import Guard, Put
 from ringmq_node.model.records import QueueRecord
-from ringmq_node.node import Node, run_node
+from ringmq_node.node import Node
 from ringmq_node.replica.interleaver import Interleaver
+from ringmq_node.running import run_node
 from ringmq_node.storage import QueueStore, Store
 
 QUEUES = 4

@@ -10,22 +10,19 @@ Stop: no new work, every master handed over to a synchronised mirror, streams to
 registry's lease given up, the store closed clean.
 
 A store that fails (a full disk, an fsync that did not work) takes the node out of its rings at
-once, so that the others go on without it. The node keeps answering, with the reason.
+once, so that the others go on without it. The node keeps answering, with the reason; `running` has
+what comes after.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import signal
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
 import grpc
-import uvloop
 from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
@@ -79,12 +76,10 @@ logger = logging.getLogger(__name__)
 START_DEADLINE_S = 30.0
 SERVICES = (BROKER, ADMIN)
 PROMOTIONS_AT_ONCE = 16
-# New objects between two collections of the youngest generation.
-GARBAGE_OBJECTS = 20_000
 
 
 class Node:
-    """Made by `make_node`, whole; `run_node` is the usual way."""
+    """Made by `make_node`, whole; `running.run_node` is the usual way."""
 
     def __init__(
         self,
@@ -223,6 +218,7 @@ class Node:
                 f"can't listen at {self.config.listen}: the port is taken, or the host not ours"
             ) from error
         host, _, advertised = (self.config.advertise or self.config.listen).rpartition(":")
+        self.listens_at = f"{self.config.listen.rpartition(':')[0]}:{port}"
         # Port 0 asks the system for a free one: others need the number that it gave.
         return f"{host}:{port if advertised == '0' else advertised}"
 
@@ -333,7 +329,7 @@ class Node:
         """Leaves all rings at once: a node that can't write must not promise anything."""
         if self.gate.failure is not None:
             return
-        self.gate.failure = error
+        self.gate.fail(error)
         self._alarm(Alarm.STORE, True)
         logger.critical("the store has failed, this node leaves its rings: %s", error)
         if self._group_task is not None:
@@ -438,38 +434,3 @@ def _open_store(config: NodeConfig, cluster_id: str) -> Store:
         )
     except (StoreError, OSError) as error:
         raise StartError(f"data directory {config.data}: {error}") from error
-
-
-async def run_node(config: NodeConfig, *, ready: Callable[[Node], None] | None = None) -> None:
-    """Serves until SIGTERM or SIGINT, then drains. Raises `StartError`."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    node = await make_node(config)
-    starting = asyncio.ensure_future(node.start())
-    stopped = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    fatal = asyncio.ensure_future(node.wait_fatal())
-    if starting.done():
-        starting.result()
-        logger.info("node %s serves at %s, version %s", node.me, node.address, version("ringmq"))
-        if ready is not None:
-            ready(node)
-        await asyncio.wait({fatal, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    starting.cancel()
-    stopped.cancel()
-    await node.stop()
-    if fatal.done():
-        fatal.result()
-    fatal.cancel()
-
-
-def serve(config: NodeConfig, *, ready: Callable[[Node], None] | None = None) -> None:
-    """`run_node` in a process of its own, with the settings that make small messages cheap."""
-    # Objects made at start-up live as long as the process: freeze them, so that the collector
-    # doesn't rescan them. And let it run less often than for every few hundred new objects.
-    gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS, 20, 50)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run_node(config, ready=ready))

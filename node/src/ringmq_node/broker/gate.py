@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.storage import StoreError
 from ringmq_node.storage.errors import DiskFullError
 
 
 class NodeGate:
-    """Open from the start. It closes for good: a failed store stays closed until a restart."""
+    """Open from the start. It closes for good: a failed store is opened by another life."""
 
     def __init__(self, node: str) -> None:
         self._node = node
         self.failure: StoreError | None = None
         self.draining = False
+        self._failed = asyncio.Event()
+
+    def fail(self, error: StoreError) -> None:
+        self.failure = error
+        self._failed.set()
+
+    async def wait_failure(self) -> StoreError:
+        """Returns when the store has failed."""
+        await self._failed.wait()
+        assert self.failure is not None
+        return self.failure
 
     @property
     def is_open(self) -> bool:

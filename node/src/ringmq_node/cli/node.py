@@ -95,7 +95,7 @@ def start(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
     # Imported here: it pulls in the whole server, which no other command needs, and every
     # command would pay for.
-    from ringmq_node.node import serve
+    from ringmq_node.running import serve
 
     def announce(served: Node) -> None:
         if as_json:

@@ -95,7 +95,14 @@ def failure_of(error: Exception) -> StoreFailedError:
     """The failure to close the store with, after a write or a sync has raised `error`."""
     if isinstance(error, StoreFailedError):
         return error
+    failed = _failure_of(error)
+    # `shortage` asks for it.
+    failed.__cause__ = error
+    return failed
+
+
+def _failure_of(error: Exception) -> StoreFailedError:
     text = f"store closed for writes: {error}"
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
-        return DiskFullError(f"{text}: make room on the disk, then start the node again")
+        return DiskFullError(f"{text}: make room on the disk")
     return StoreFailedError(f"{text}: repair the disk, then start the node again")

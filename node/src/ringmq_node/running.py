@@ -1,0 +1,123 @@
+"""A node's process: one life of the node after another, until it is told to stop.
+
+A node whose store fails for want of room or of file descriptors stays up without its rings, and
+tells everybody who asks for the reason. When what it lacked is there again, it begins a new life in
+this process (`shortage`). All else that a node can't do without ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import uvloop
+
+from ringmq_node.config import NodeConfig
+from ringmq_node.identity import StartError
+from ringmq_node.node import Node, make_node
+from ringmq_node.shortage import PAUSE_S_MIN, Pauses, drop_cached, is_shortage, missing
+
+logger = logging.getLogger(__name__)
+
+# New objects between two collections of the youngest generation.
+GARBAGE_OBJECTS = 20_000
+
+Ready = Callable[[Node], None]
+
+
+async def run_node(config: NodeConfig, *, ready: Ready | None = None) -> None:
+    """Serves until SIGTERM or SIGINT, then drains. Raises `StartError`."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    pauses = Pauses()
+    node = await make_node(config)
+    # Where the first life has listened, also if the system has chosen the port.
+    config = replace(config, listen=node.listens_at)
+    while await _live(node, pauses, stopping, ready):
+        again = await _make_again(config, stopping)
+        if again is None:
+            return
+        node = again
+
+
+async def _live(node: Node, pauses: Pauses, stopping: asyncio.Event, ready: Ready | None) -> bool:
+    """One life. Returns whether another one is to follow."""
+    starting = asyncio.ensure_future(node.start())
+    stopped = asyncio.ensure_future(stopping.wait())
+    fatal = asyncio.ensure_future(node.wait_fatal())
+    better = asyncio.ensure_future(_shortage_over(node, pauses))
+    try:
+        await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            logger.info(
+                "node %s serves at %s, version %s", node.me, node.address, version("ringmq")
+            )
+            if ready is not None:
+                ready(node)
+            await asyncio.wait({fatal, stopped, better}, return_when=asyncio.FIRST_COMPLETED)
+        is_better = better.done() and not stopped.done()
+    finally:
+        for wait in (starting, stopped, better):
+            wait.cancel()
+        await node.stop()
+        if not fatal.done():
+            fatal.cancel()
+    if fatal.done() and not fatal.cancelled():
+        fatal.result()
+    if better.done() and not better.cancelled():
+        better.result()
+    return is_better
+
+
+async def _shortage_over(node: Node, pauses: Pauses) -> None:
+    """Returns when the store has failed for want of something, and that is there again."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    failure = await node.gate.wait_failure()
+    if not is_shortage(failure):
+        await loop.create_future()
+    pause_s = pauses.after(loop.time() - began)
+    while True:
+        await asyncio.sleep(pause_s)
+        lacking = await asyncio.to_thread(missing, Path(node.config.data))
+        if not lacking:
+            break
+        logger.info("the store stays closed: %s", lacking)
+        pause_s = PAUSE_S_MIN
+    logger.warning("there is room and there are file descriptors: the store is opened again")
+
+
+async def _make_again(config: NodeConfig, stopping: asyncio.Event) -> Node | None:
+    """The node's next life; None if it was told to stop first."""
+    while not stopping.is_set():
+        try:
+            await asyncio.to_thread(drop_cached, Path(config.data))
+            return await make_node(config)
+        except (StartError, OSError) as error:
+            # The registry may be away just now, or the room be gone again.
+            logger.warning("the node can't begin again yet: %s", error)
+        try:
+            async with asyncio.timeout(PAUSE_S_MIN):
+                await stopping.wait()
+        except TimeoutError:
+            continue
+    return None
+
+
+def serve(config: NodeConfig, *, ready: Ready | None = None) -> None:
+    """`run_node` in a process of its own, with the settings that make small messages cheap."""
+    # Objects made at start-up live as long as the process: freeze them, so that the collector
+    # doesn't rescan them. And let it run less often than for every few hundred new objects.
+    gc.freeze()
+    gc.set_threshold(GARBAGE_OBJECTS, 20, 50)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run_node(config, ready=ready))
