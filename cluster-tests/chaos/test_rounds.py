@@ -6,8 +6,12 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
+from chaos.disks import NoDisksError
+from chaos.run import Options
+from chaos.run import drawn as drawn_for_a_run
 from faults.rounds import (
     BIT_FLIPS,
     JOIN,
@@ -27,6 +31,7 @@ from faults.vocabulary import (
     DiskLost,
     Fault,
     PowerCut,
+    SlowDisk,
     nodes_of,
 )
 from ringsim.simulator.runs import run_scenario
@@ -135,3 +140,15 @@ def test_kinds_without_a_quorum_are_kinds() -> None:
 def test_what_is_simulated_or_real_only_is_no_fault_of_both() -> None:
     assert not set(REAL_ONLY) & set(SIMULATED_ONLY)
     assert not {PowerCut, DiskCutUnseen} & {*REAL_ONLY, *SIMULATED_ONLY}
+
+
+def options(*kinds: str) -> Options:
+    return Options(1, 1.0, Path(), kinds=kinds)
+
+
+def test_where_no_disk_can_be_frozen_none_is_slow() -> None:
+    found = list(islice(drawn_for_a_run(options(), can_freeze=False), 3 * DEAL))
+    assert not any(isinstance(fault, SlowDisk) for each in found for fault in each.faults)
+    with pytest.raises(NoDisksError, match="hanging disk"):
+        next(drawn_for_a_run(options("hanging disk"), can_freeze=False))
+    assert next(drawn_for_a_run(options("hanging disk"), can_freeze=True)).kind == "hanging disk"

@@ -17,21 +17,13 @@ DISK_TIMEOUT_S = 2.0
 GOES_ON_S_MAX = DISK_TIMEOUT_S + 6.0
 
 
-class OnDisks(Cluster):
-    disks: Disks
-
-    def data(self, name: str) -> Path:
-        return self.disks.data(name)
-
-
 def test_a_master_whose_disk_hangs_gives_way(tmp_path: Path) -> None:
     """Its lease is renewed over a network that is well; it must not stay master for that. What
     it had confirmed is with the others. Once its disk answers, and it is started again, it is
     a mirror that has everything."""
 
     async def story(disks: Disks) -> None:
-        cluster = OnDisks(tmp_path, disk_timeout_s=DISK_TIMEOUT_S)
-        cluster.disks = disks
+        cluster = Cluster(tmp_path, data_of=disks.data, disk_timeout_s=DISK_TIMEOUT_S)
         async with cluster, asyncio.timeout(80):
             cluster.expect_log("the store has failed, this node leaves its rings: .*has not come")
             await cluster.declare("q")

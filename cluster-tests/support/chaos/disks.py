@@ -1,4 +1,4 @@
-"""Disks of the nodes that can be filled, frozen, emptied and put back. Root only.
+"""Disks of the nodes that can be filled, frozen and damaged. Root only.
 
 Each is an ext4 file system in a file of its own, mounted by a loop device. A slow disk is one that
 is *frozen* again and again (FIFREEZE, as fsfreeze does): every write and sync waits until it is
@@ -14,7 +14,6 @@ import fcntl
 import os
 import random
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -100,21 +99,6 @@ class Disks:
 
     def make_room(self, node: str) -> None:
         self._filler(node).unlink()
-
-    def lose(self, node: str) -> None:
-        """The data directory is gone. Its node is down, or has lost it before."""
-        shutil.rmtree(self.data(node), ignore_errors=True)
-
-    def copy(self, node: str, number: int) -> Path:
-        """A copy of the data directory of a node that is stopped, or down."""
-        copy = self._folder / f"{node}.copy{number}"
-        shutil.copytree(self.data(node), copy)
-        return copy
-
-    def put_back(self, node: str, copy: Path) -> None:
-        self.lose(node)
-        shutil.copytree(copy, self.data(node))
-        shutil.rmtree(copy)
 
     def cut_journals(self, node: str, kept: float) -> None:
         """Only the first part of each current journal is left, `kept` of 1: a torn tail, which

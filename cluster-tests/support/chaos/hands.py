@@ -98,7 +98,6 @@ class Hands:
         self._down: Counter[str] = Counter([spare])
         self._cuts: Counter[Way] = Counter()
         self._network_lock = asyncio.Lock()
-        self._copies = 0
         self._supervisor: asyncio.Task[None] | None = None
         # Nodes whose processes ended by themselves, with the exit codes.
         self.exits: list[tuple[float, str, int]] = []
@@ -191,7 +190,7 @@ class Hands:
         up_at = asyncio.get_running_loop().time() + fault.down_s
         await self._take_down(node)
         if isinstance(fault, DiskLost):
-            await asyncio.to_thread(self._disks.lose, node)
+            await asyncio.to_thread(self._cluster.lose_disk, node)
         elif isinstance(fault, DiskCutUnseen):
             await asyncio.to_thread(self._disks.cut_journals, node, fault.kept)
         await self._bring_up(node, up_at)
@@ -256,8 +255,7 @@ class Hands:
         node, loop = fault.node, asyncio.get_running_loop()
         dies_at = loop.time() + fault.age_s
         await self._take_down(node)
-        self._copies += 1
-        copy = await asyncio.to_thread(self._disks.copy, node, self._copies)
+        copy = await asyncio.to_thread(self._cluster.copy_disk, node)
         lives = self._cluster.ready_lines(node)
         await self._bring_up(node, 0.0)
         await until(
@@ -268,7 +266,7 @@ class Hands:
         await asyncio.sleep(max(0.0, dies_at - loop.time()))
         up_at = loop.time() + fault.down_s
         await self._take_down(node)
-        await asyncio.to_thread(self._disks.put_back, node, copy)
+        await asyncio.to_thread(self._cluster.restore_disk, node, copy)
         await self._bring_up(node, up_at)
 
     async def _flip(self, node: str, count: int) -> None:

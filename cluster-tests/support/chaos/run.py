@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from faults.rounds import REPLACED_AFTER_S, Round, rounds
+from faults.vocabulary import SlowDisk
 from history.checker import check
 from history.records import History, Whole, read
 from nemesis.cluster import Cluster
@@ -18,7 +20,7 @@ from nemesis.etcd_host import EtcdHost
 from nemesis.network import Network
 
 import ringmq
-from chaos.disks import Disks
+from chaos.disks import Disks, NoDisksError
 from chaos.figures import by_kind, look_at
 from chaos.hands import REGISTRY_HOST, Hands
 from chaos.load import QUEUES, REPLICAS, Load
@@ -33,13 +35,13 @@ HOSTS = (*NODES, REGISTRY_HOST, CLIENT_HOST)
 # After the last fault of a round everything has to be whole again within this time.
 WHOLE_S_MAX = 60.0
 WHOLE_POLL_S = 0.1
+# Rounds with a slow disk in a row, where none can be frozen.
+SKIPPED_MAX = 100
 # Between two rounds, and before the first.
 CALM_S = 1.5
 END_S_MAX = 120.0
-DEADLINE_S_OF_START = 90.0
-NEEDS_FREEZING = ("slow disk", "hanging disk")
 # The defaults of a node, or the figures would not be an operator's; but nobody waits for minutes.
-SETTINGS: dict[str, object] = {
+SETTINGS: dict[str, Any] = {
     "ring_timeout_s": 2.0,
     "lease_s": 6.0,
     "heartbeat_s": 1.0,
@@ -63,16 +65,8 @@ class NotWholeError(Exception):
     """A cluster that was not whole again in time; the message says what is missing."""
 
 
-class OnDisks(Cluster):
-    """A cluster whose nodes have disks of their own."""
-
-    def __init__(self, folder: Path, disks: Disks, registry: str, network: Network) -> None:
-        self._disks = disks
-        super().__init__(folder, nodes=NODES, registry=registry, network=network)
-        self.settings = SETTINGS
-
-    def data(self, name: str) -> Path:
-        return self._disks.data(name)
+class Growing(Cluster):
+    """A cluster of which not all nodes are there from the start."""
 
     async def start(self, *names: str) -> None:
         """The first nodes, if none is named."""
@@ -96,7 +90,14 @@ async def play(options: Options, say: Callable[[str], None]) -> Outcome:
         network.enter(CLIENT_HOST)
         await etcd.wait_ready()
         try:
-            async with OnDisks(options.folder, disks, etcd.url, network) as cluster:
+            async with Growing(
+                options.folder,
+                nodes=NODES,
+                registry=etcd.url,
+                network=network,
+                data_of=disks.data,
+                **SETTINGS,
+            ) as cluster:
                 await _play_on(cluster, network, disks, etcd, history, options, outcome, say)
         except AssertionError as error:
             # A node's log has an error that no fault explains, or a wait was in vain.
@@ -115,9 +116,15 @@ def judge(outcome: Outcome, options: Options) -> None:
 
 
 def drawn(options: Options, *, can_freeze: bool) -> Iterator[Round]:
+    """The rounds of the seed. Where no disk can be frozen, those without a slow one: then a seed
+    plays fewer rounds. `NoDisksError` if there is no such round."""
+    skipped = 0
     for each in rounds(random.Random(options.seed), FIRST_NODES, options.kinds, SPARE):
-        if can_freeze or each.kind not in NEEDS_FREEZING:
+        if can_freeze or not any(isinstance(fault, SlowDisk) for fault in each.faults):
+            skipped = 0
             yield each
+        elif (skipped := skipped + 1) > SKIPPED_MAX:
+            raise NoDisksError(f"{each.kind}: no disk can be frozen here")
 
 
 async def _play_on(

@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,12 +55,16 @@ class Cluster:
         registry: str = "",
         proxied: bool = False,
         network: Network | None = None,
+        data_of: Callable[[str], Path] | None = None,
         **settings: object,
     ) -> None:
         """`proxied`: each node advertises a proxy of its own. `proxies[name]` can hold or cut all
         connections to the node, those of clients and of other nodes.
-        `network`: each node is in a network namespace, and its clients must be in one, too."""
+        `network`: each node is in a network namespace, and its clients must be in one, too.
+        `data_of`: the data directory of a node; without it, one below `folder`."""
         self.folder = folder
+        self._data_of = data_of or (lambda name: folder / name)
+        self._copies = count(1)
         self.registry = registry or f"sqlite:///{folder / 'registry.db'}"
         self.listens = dict(zip(nodes, free_ports(len(nodes)), strict=True))
         self.addresses = {name: f"127.0.0.1:{port}" for name, port in self.listens.items()}
@@ -127,7 +132,7 @@ class Cluster:
         return [name for name in self.nodes if name not in names]
 
     def data(self, name: str) -> Path:
-        return self.folder / name
+        return self._data_of(name)
 
     def command(self, name: str, **settings: object) -> list[str]:
         """The command that starts a node; `settings` win over the cluster's."""
@@ -210,18 +215,19 @@ class Cluster:
     def lose_disk(self, name: str) -> None:
         """The data directory of a node that is down is empty from now on."""
         assert not self.is_running(name)
-        shutil.rmtree(self.data(name))
+        # A node that was never up has none.
+        shutil.rmtree(self.data(name), ignore_errors=not self.data(name).exists())
 
     def copy_disk(self, name: str) -> Path:
         """A copy of a data directory, as it is at this moment."""
-        copy = self.folder / f"{name}.copy"
+        copy = self.folder / f"{name}.copy{next(self._copies)}"
         shutil.copytree(self.data(name), copy)
         return copy
 
     def restore_disk(self, name: str, copy: Path) -> None:
-        """Puts a copy in the place of the data directory of a node that is down."""
+        """Moves a copy to the place of the data directory of a node that is down."""
         self.lose_disk(name)
-        shutil.copytree(copy, self.data(name))
+        shutil.move(copy, self.data(name))
 
     def pause(self, name: str) -> None:
         """SIGSTOP: its connections stay open, and nothing answers on them."""
