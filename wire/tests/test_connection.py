@@ -70,6 +70,19 @@ def test_a_thousand_streams_that_nobody_reads_hold_one_window_of_the_connection(
     assert 3 * MIB < kept <= 4 * MIB + 64 * KIB
 
 
+def test_a_frame_that_is_still_coming_is_given_no_credit_twice() -> None:
+    pair = pair_ready(server=WireOptions(stream_window_bytes=65_535))
+    stream = pair.client.open()
+    pair.client.core.calls.send(stream, [bytes(60_000)] * 2)
+    data = pair.client.output(1 << 20)
+    assert sum(size for _, size in data_streams(data)) == 65_535
+    pair.server.consumes = False
+    pair.server.receive(data[:-100])
+    assert pair.server.output() == b""
+    pair.server.receive(data[-100:])
+    assert pair.server.output() == b""
+
+
 def test_less_than_half_a_window_is_given_back_if_a_message_waits_for_it() -> None:
     pair = pair_ready(server=WireOptions(stream_window_bytes=65_535))
     stream = pair.client.open()

@@ -355,6 +355,18 @@ def test_window_updates_for_what_was_sent_are_no_flood() -> None:
     assert not server.core.closed
 
 
+def test_a_peer_that_asks_and_does_not_read_ends_the_connection() -> None:
+    """Its answers wait in memory, while time empties the budget for asking."""
+    server = server_ready()
+    for turn in range(1, 1_000):
+        server.now = float(turn)
+        server.receive(raw(frames.PING, 0, 0, bytes(8)) * 50)
+        if server.core.closed:
+            break
+    assert goaway_code(server.output()) is ErrorCode.ENHANCE_YOUR_CALM
+    assert turn < 150
+
+
 @pytest.mark.parametrize("piece", [b"", bytes(1000)], ids=["empty", "of bytes"])
 def test_continuations_without_end_end_the_connection(piece: bytes) -> None:
     server = server_ready()

@@ -6,3 +6,29 @@ neither protobuf nor services' definitions, neither proxies nor load balancing; 
 `connection` is one end of a connection as a pure state machine; the modules that call themselves
 pure are its parts. This package knows nothing of RingMQ.
 """
+
+from ringmq_wire.channel import WireChannel
+from ringmq_wire.codes import OK, Code, Metadata, RpcStatus
+from ringmq_wire.errors import CallClosedError, RpcError, SendQueueFullError
+from ringmq_wire.options import WireOptions
+from ringmq_wire.server import WireServer, streaming, unary
+from ringmq_wire.streaming import CallStream
+from ringmq_wire.transport import CallHandler, WireCall
+
+__all__ = [
+    "OK",
+    "CallClosedError",
+    "CallHandler",
+    "CallStream",
+    "Code",
+    "Metadata",
+    "RpcError",
+    "RpcStatus",
+    "SendQueueFullError",
+    "WireCall",
+    "WireChannel",
+    "WireOptions",
+    "WireServer",
+    "streaming",
+    "unary",
+]

@@ -12,14 +12,18 @@ answered, and anything that a limit of its own bounds (header blocks, windows, s
     resets    streams that the peer reset before any answer, or broke so that this side did; emptied
               by calls that end well (CVE-2023-44487, CVE-2025-8671)
 
-Answers to PING and SETTINGS wait in memory while the peer doesn't read; the `control` budget is
-their bound as well, since time doesn't empty it while they wait.
+Answers to PING and SETTINGS, credit and resets wait in memory while the peer doesn't read. Time
+would empty the budgets meanwhile, so the waiting frames have a limit of their own
+(`CONTROL_WAITING_MAX`).
 """
 
 from __future__ import annotations
 
 from ringmq_wire.codes import ErrorCode
 from ringmq_wire.errors import ConnectionFault
+
+# Control frames that wait because the peer doesn't read.
+CONTROL_WAITING_MAX = 5_000
 
 
 class Budget:

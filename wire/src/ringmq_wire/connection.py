@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from ringmq_wire import frames
 from ringmq_wire.blocks import HeaderBlock
+from ringmq_wire.budgets import CONTROL_WAITING_MAX
 from ringmq_wire.calls import CallTable
 from ringmq_wire.clocks import Timeout
 from ringmq_wire.codes import Code, ErrorCode, RpcStatus
@@ -120,6 +121,11 @@ class Connection:
             data = b"".join(self._rest)
             self._rest.clear()
         try:
+            if self._outflow.control_waiting > CONTROL_WAITING_MAX:
+                raise ConnectionFault(
+                    ErrorCode.ENHANCE_YOUR_CALM,
+                    f"the peer asks and doesn't read: {CONTROL_WAITING_MAX} frames wait for it",
+                )
             at = self._parse(data)
             if at < len(data):
                 self._rest.append(data[at:] if at else data)
@@ -301,7 +307,7 @@ class Connection:
     def _data(self, data: bytes, at: int, end: int, length: int, flags: int, stream_id: int) -> int:
         """A DATA frame without padding has begun; its payload starts at `at`."""
         stream = self.calls.streams.get(stream_id)
-        self._inflow.arrived(length)
+        self._inflow.expect(length)
         self._flow = None
         self._flow_left = length
         self._flow_ends = bool(flags & END_STREAM)
@@ -329,17 +335,18 @@ class Connection:
             raise StreamFault(ErrorCode.STREAM_CLOSED, "DATA behind the end of the stream")
 
     def _check_data(self, stream: WireStream, length: int) -> None:
-        """For the whole frame, before its payload: windows count from its header on."""
+        """For the whole frame, before its payload."""
         if stream.remote_closed:
             raise StreamFault(ErrorCode.STREAM_CLOSED, "DATA behind the end of the stream")
         if self._client and not stream.head_seen:
             raise StreamFault(ErrorCode.PROTOCOL_ERROR, "DATA before the head of the answer")
-        self._inflow.arrived_on(stream, length)
+        self._inflow.expect_on(stream, length)
 
     def _payload(self, data: bytes, at: int, end: int) -> int:
         """More of the payload of the DATA frame that has begun; returns where it ends."""
         stop = min(end, at + self._flow_left)
         self._flow_left -= stop - at
+        self._inflow.came(stop - at)
         stream = self._flow
         if stream is not None:
             try:
@@ -357,6 +364,7 @@ class Connection:
 
     def _feed(self, stream: WireStream, data: bytes, at: int, stop: int) -> None:
         size = stop - at
+        stream.receive_window -= size
         stream.received_bytes += size
         if stream.content_length is not None and stream.received_bytes > stream.content_length:
             raise StreamFault(ErrorCode.PROTOCOL_ERROR, "more DATA than content-length says")
@@ -410,11 +418,13 @@ class Connection:
             self._budgets.empty.count(self.calls.now)
         # Its credit is due with the stream's next one; frames of padding alone have a budget.
         padding = len(payload) - len(content)
-        self._inflow.arrived(padding)
+        self._inflow.expect(padding)
+        self._inflow.came(padding)
         stream = self.calls.streams.get(stream_id)
         if stream is not None and not stream.remote_closed:
             try:
-                self._inflow.arrived_on(stream, padding)
+                self._inflow.expect_on(stream, padding)
+                stream.receive_window -= padding
             except StreamFault as fault:
                 self.calls.fault(stream_id, fault)
         if content or flags & END_STREAM:

@@ -40,22 +40,28 @@ class Inflow:
         self.assembling_bytes = 0
         self._waiting: deque[WireStream] = deque()
 
-    def arrived(self, size: int) -> None:
-        """A DATA frame of this size is coming, padding included, on whatever stream."""
-        self._window -= size
-        if self._window < 0:
+    def expect(self, size: int) -> None:
+        """A DATA frame has begun, with so many bytes of data or padding, on whatever stream.
+
+        Windows count them as they come (`came`): what is still to come of the frame would look
+        like credit that is due, and be given a second time.
+        """
+        if size > self._window:
             raise ConnectionFault(
                 ErrorCode.FLOW_CONTROL_ERROR,
-                f"{-self._window} bytes above the connection's window of {self._window_max}",
+                f"{size} bytes come, the connection's window has {self._window}",
             )
 
-    def arrived_on(self, stream: WireStream, size: int) -> None:
-        stream.receive_window -= size
-        if stream.receive_window < 0:
+    def expect_on(self, stream: WireStream, size: int) -> None:
+        if size > stream.receive_window:
             raise StreamFault(
                 ErrorCode.FLOW_CONTROL_ERROR,
-                f"{-stream.receive_window} bytes above the window of {self._stream_window}",
+                f"{size} bytes come, the window of {self._stream_window} "
+                f"has {stream.receive_window}",
             )
+
+    def came(self, size: int) -> None:
+        self._window -= size
 
     def hold(self, stream: WireStream, size: int) -> None:
         """Messages of this size have become whole."""

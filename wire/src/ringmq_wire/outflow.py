@@ -68,6 +68,10 @@ class Outflow:
         """Whether `take` would return anything."""
         return bool(self._control or self._light or self._heavy)
 
+    @property
+    def control_waiting(self) -> int:
+        return len(self._control)
+
     def control(self, frame: bytes) -> None:
         self._control.append(frame)
 

@@ -1,0 +1,373 @@
+"""One connection on asyncio: bytes in, callbacks; calls, and one write for each turn of the loop.
+
+What is sent during a turn goes out together: at the end of `data_received` if input caused it,
+otherwise in the loop's next turn. Output is cut into frames only as far as the socket takes it
+(`UNSENT_BYTES_MAX`), so that a small message waits behind about one frame, not behind all bodies.
+
+A `CallHandler` is called from the loop, and must not block. All its callbacks after the first
+have an exception caught: it is logged, and ends the call, not the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from ringmq_wire.codes import Code, Metadata, RpcStatus
+from ringmq_wire.connection import Connection
+from ringmq_wire.errors import RpcError
+from ringmq_wire.events import (
+    CallEnded,
+    CallHalfClosed,
+    CallHead,
+    CallMessages,
+    CallOpened,
+    ConnectionClosed,
+    ConnectionDraining,
+    ConnectionReady,
+    WireEvent,
+)
+from ringmq_wire.heads import RequestHead
+from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
+from ringmq_wire.streams import WireStream
+
+log = logging.getLogger(__name__)
+
+# Bytes that this process has given to the transport or the kernel, and the network hasn't taken.
+UNSENT_BYTES_MAX = 64 * 1024
+# From closing to abandoning a transport whose peer doesn't read the rest.
+CLOSE_TIMEOUT_S = 5.0
+TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
+
+
+class CallHandler:
+    """What an application does about one call. Here: nothing."""
+
+    def began(self, metadata: Metadata) -> None:
+        """The answer has begun (client)."""
+
+    def received(self, messages: list[bytes]) -> None:
+        """Messages, in order. When this returns they count as consumed, unless the call's
+        `credit_by_hand` is set."""
+
+    def half_closed(self) -> None:
+        """The client sends no more (server)."""
+
+    def ended(self, status: RpcStatus) -> None:
+        """The last callback: not called if this side has ended the call itself."""
+
+    def pause_sending(self) -> None:
+        """`send_bytes_high` bytes wait; beyond `send_bytes_max`, `send` raises."""
+
+    def resume_sending(self) -> None:
+        """Less than half of that waits."""
+
+
+class WireCall:
+    """A call, as the application uses it, on either side. After its end all of this is no-op or
+    raises `CallClosedError`."""
+
+    __slots__ = ("_link", "credit_by_hand", "deadline", "handler", "head", "stream")
+
+    def __init__(
+        self, link: WireProtocol, stream: WireStream, handler: CallHandler, head: RequestHead | None
+    ) -> None:
+        self._link = link
+        self.stream = stream
+        self.handler = handler
+        # Server: what the client has asked for.
+        self.head = head
+        # Messages aren't consumed when `received` returns, but as `consumed` says.
+        self.credit_by_hand = False
+        # On the loop's clock.
+        self.deadline = stream.deadline
+
+    @property
+    def path(self) -> str:
+        return self.head.path if self.head is not None else ""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Server: what the client sent with its call."""
+        return self.head.metadata if self.head is not None else ()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.stream.ended
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that `send` has taken, and the connection hasn't."""
+        return self.stream.queued_bytes
+
+    def time_remaining(self) -> float | None:
+        """Seconds to the deadline; None without one."""
+        return None if self.deadline is None else max(0.0, self.deadline - self._link.now())
+
+    def send(self, messages: Sequence[bytes]) -> bool:
+        """Queues messages; False asks to pause until `resume_sending`."""
+        link = self._link
+        going_on = link.core.calls.send(self.stream, messages)
+        link.flush_soon()
+        if not going_on:
+            self.handler.pause_sending()
+        return going_on
+
+    def respond(self, metadata: Metadata = ()) -> None:
+        """Begins the answer (server); `send` does so by itself, without metadata."""
+        self._link.core.calls.respond(self.stream, metadata)
+        self._link.flush_soon()
+
+    def half_close(self) -> None:
+        """No more is sent (client)."""
+        self._link.core.calls.half_close(self.stream)
+        self._link.flush_soon()
+
+    def finish(self, status: RpcStatus) -> None:
+        """Ends the answer behind what waits (server)."""
+        self._link.core.calls.finish(self.stream, status)
+        self._link.flush_soon()
+
+    def cancel(self) -> None:
+        """Ends the call at once; what waits isn't sent."""
+        self._link.core.calls.cancel(self.stream, self._link.now())
+        self._link.flush_soon()
+
+    def consumed(self, size_bytes: int) -> None:
+        """With `credit_by_hand`: the application is done with so many bytes of messages, each
+        counted with 5 more."""
+        self._link.core.calls.consumed(self.stream, size_bytes)
+        self._link.flush_soon()
+
+
+Accept = Callable[[WireCall], CallHandler]
+
+
+class WireProtocol(asyncio.Protocol):
+    """See the module. A server's end is given `accept`, which is called for each call."""
+
+    def __init__(
+        self,
+        options: WireOptions,
+        *,
+        client: bool,
+        accept: Accept | None = None,
+        changed: Callable[[WireProtocol], None] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._options = options
+        self._client = client
+        self._accept = accept
+        # Told when the connection gets ready, drains, closes, or has room for another call.
+        self._changed = changed
+        self.core = Connection(client=client, options=options, now=self.now())
+        self.ready = False
+        self.closed = False
+        # Why it drains or is closed.
+        self.reason = ""
+        self._transport: asyncio.Transport | None = None
+        self._paused = False
+        self._flush_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def can_open(self) -> bool:
+        return self.ready and not self.closed and self.core.calls.can_open
+
+    @property
+    def peer(self) -> str:
+        name = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return str(name)
+
+    def open(
+        self,
+        path: str,
+        authority: str,
+        handler: CallHandler,
+        *,
+        scheme: str,
+        metadata: Metadata,
+        timeout_s: float | None,
+    ) -> WireCall:
+        stream = self.core.calls.open(
+            path, authority, scheme=scheme, metadata=metadata, timeout_s=timeout_s, now=self.now()
+        )
+        stream.owner = call = WireCall(self, stream, handler, None)
+        if timeout_s is not None:
+            self._set_timer()
+        self.flush_soon()
+        return call
+
+    def shutdown(self) -> None:
+        """Takes no new calls, and closes behind the last."""
+        self.core.shutdown(self.now())
+        self._set_timer()
+        self._flush()
+
+    def abort(self, reason: str) -> None:
+        """Ends all calls and the connection."""
+        self._handle(self.core.abort(reason, self.now()))
+        self._flush()
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are of no class of asyncio's.
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and tls.selected_alpn_protocol() != "h2":
+            # RFC 9113, section 3.2: over TLS, HTTP/2 is what ALPN has chosen.
+            self.abort("the peer doesn't speak HTTP/2: ALPN hasn't chosen h2")
+            return
+        self._set_timer()
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        events = self.core.receive(data, self.now())
+        if events:
+            self._handle(events)
+        self._flush()
+
+    def eof_received(self) -> bool | None:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = f"the connection was lost: {exc}" if exc is not None else "the peer closed it"
+        self._handle(self.core.eof(reason, self.now()))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._transport = None
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._flush()
+
+    # --- out ---
+
+    def flush_soon(self) -> None:
+        """What was sent in this turn goes out in the next one, or with input that comes first."""
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        transport, core = self._transport, self.core
+        if transport is None:
+            return
+        while core.ready and not self._paused:
+            transport.write(b"".join(core.take(FRAME_BYTES_MAX)))
+            for stream in core.taken(self.now()):
+                self._guard(stream.owner, stream.owner.handler.resume_sending)
+        if self.core.calls.draining and not self.closed:
+            self._handle(core.close_if_drained())
+        if self.closed:
+            self._close_transport(transport)
+
+    def _close_transport(self, transport: asyncio.Transport) -> None:
+        if not transport.is_closing():
+            transport.close()
+            self._loop.call_later(CLOSE_TIMEOUT_S, transport.abort)
+
+    # --- in ---
+
+    def _handle(self, events: list[WireEvent]) -> None:
+        for event in events:
+            match event:
+                case CallMessages(stream, messages, size_bytes):
+                    call: WireCall = stream.owner
+                    try:
+                        call.handler.received(messages)
+                    except Exception as error:
+                        self._failed(call, error)
+                    if not call.credit_by_hand:
+                        self.core.calls.consumed(stream, size_bytes)
+                case CallOpened(stream, head):
+                    self._open(stream, head)
+                case CallHead(stream, metadata):
+                    self._guard(stream.owner, stream.owner.handler.began, metadata)
+                case CallHalfClosed(stream):
+                    self._guard(stream.owner, stream.owner.handler.half_closed)
+                case CallEnded(stream, status):
+                    self._guard(stream.owner, stream.owner.handler.ended, status)
+                    self._tell_change()
+                case ConnectionReady():
+                    self.ready = True
+                    self._tell_change()
+                case ConnectionDraining(reason):
+                    self.reason = reason
+                    self._tell_change()
+                case ConnectionClosed(reason):
+                    self.closed = True
+                    self.reason = self.reason or reason
+                    self._tell_change()
+
+    def _open(self, stream: WireStream, head: RequestHead) -> None:
+        assert self._accept is not None
+        stream.owner = call = WireCall(self, stream, CallHandler(), head)
+        if stream.deadline is not None:
+            self._set_timer()
+        try:
+            call.handler = self._accept(call)
+        except Exception as error:
+            self._failed(call, error)
+
+    def _guard(self, call: WireCall, callback: Callable[..., None], *args: Any) -> None:
+        try:
+            callback(*args)
+        except Exception as error:
+            self._failed(call, error)
+
+    def _failed(self, call: WireCall, error: Exception) -> None:
+        """A callback of the application has raised: its call ends."""
+        status = RpcStatus(Code.INTERNAL, "the handler of this call has failed")
+        if isinstance(error, RpcError):
+            status = error.status
+        else:
+            log.error("handler of %s: %r", call.path or "a call", error, exc_info=error)
+        if self._client:
+            call.cancel()
+        else:
+            call.finish(status)
+
+    def _tell_change(self) -> None:
+        if self._changed is not None:
+            self._changed(self)
+
+    # --- time ---
+
+    def _set_timer(self) -> None:
+        """The timer is never later than the core's deadline. A deadline that has moved away since
+        costs a tick that finds nothing; one that comes nearer passes here."""
+        at = self.core.next_deadline()
+        if at is None or (self._timer is not None and self._timer_at <= at):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._handle(self.core.tick(self.now()))
+        self._flush()
+        if self._transport is not None:
+            self._set_timer()

@@ -1,0 +1,286 @@
+"""Server and channel of this transport, with each other."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+
+import pytest
+from loops import run
+from waiting import until
+from wireserver import HOST, connected, serving
+
+from ringmq_wire import (
+    CallClosedError,
+    CallHandler,
+    Code,
+    RpcError,
+    RpcStatus,
+    WireCall,
+    WireChannel,
+    WireOptions,
+)
+from ringmq_wire.backoff import Backoff
+
+MIB = 1024 * 1024
+
+
+class Collecting(CallHandler):
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+        self.status: RpcStatus | None = None
+
+    def received(self, messages: list[bytes]) -> None:
+        self.batches.append(messages)
+
+    def ended(self, status: RpcStatus) -> None:
+        self.status = status
+
+    @property
+    def messages(self) -> list[bytes]:
+        return [message for batch in self.batches for message in batch]
+
+
+def test_messages_of_one_turn_arrive_as_one_batch() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            handler = Collecting()
+            call = await channel.open("/test.Wire/EchoStream", handler)
+            for number in range(100):
+                call.send([b"%d" % number])
+            call.half_close()
+            await until(lambda: handler.status is not None)
+            assert handler.status == RpcStatus(Code.OK)
+            assert handler.messages == [b"%d" % number for number in range(100)]
+            assert len(handler.batches) == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_530, 5 * MIB])
+def test_a_unary_call_brings_back_its_bytes(size: int) -> None:
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            request = random.Random(1).randbytes(size)
+            assert await channel.unary("/test.Wire/Echo", request) == request
+
+    run(scenario())
+
+
+def test_many_calls_share_one_connection_and_wait_for_their_turn() -> None:
+    async def scenario() -> None:
+        async with connected(WireOptions(streams_max=3)) as (server, channel):
+            answers = await asyncio.gather(
+                *(channel.unary("/test.Wire/Echo", b"%d" % n) for n in range(200))
+            )
+            assert answers == [b"%d" % n for n in range(200)]
+            assert len(server.connections) == 1
+
+    run(scenario())
+
+
+def test_a_status_with_all_its_parts_comes_back() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            metadata = (("x-key", "value"), ("x-raw-bin", b"\x00\xff"))
+            with pytest.raises(RpcError) as caught:
+                await channel.unary("/test.Wire/Shout", b"", metadata=metadata)
+            status = caught.value.status
+            assert status == RpcStatus(Code.ABORTED, "größer als 100 %\n", b"\x08\x0a", metadata)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [("/test.Wire/Nothing", Code.UNIMPLEMENTED), ("/test.Wire/Wait", Code.DEADLINE_EXCEEDED)],
+)
+def test_a_call_that_goes_wrong_says_how(path: str, code: Code) -> None:
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            with pytest.raises(RpcError) as caught:
+                await channel.unary(path, b"", timeout_s=0.1)
+            assert caught.value.status.code is code
+
+    run(scenario())
+
+
+@pytest.mark.logs("as the test wants it")
+def test_a_handler_that_raises_ends_its_call_and_no_other() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            with pytest.raises(RpcError) as caught:
+                await channel.unary("/test.Wire/Fail", b"")
+            assert caught.value.status.code is Code.UNKNOWN
+            assert await channel.unary("/test.Wire/Echo", b"1") == b"1"
+
+    run(scenario())
+
+
+def test_a_cancelled_call_cancels_the_task_that_serves_it() -> None:
+    async def scenario() -> None:
+        def serving_tasks() -> list[str]:
+            names = [task.get_name() for task in asyncio.all_tasks()]
+            return [name for name in names if name.startswith("serve")]
+
+        async with connected() as (_, channel):
+            stream = await channel.stream("/test.Wire/Wait")
+            await until(lambda: bool(serving_tasks()))
+            stream.call.cancel()
+            await until(lambda: not serving_tasks())
+
+    run(scenario())
+
+
+def test_a_writer_waits_for_a_slow_reader_and_memory_stays_bounded() -> None:
+    async def scenario() -> None:
+        small = WireOptions(
+            stream_window_bytes=65_535, connection_window_bytes=65_535, send_bytes_high=100_000
+        )
+        async with connected(small, small) as (server, channel):
+            stream = await channel.stream("/test.Wire/Count")
+            await stream.write(b"1000 10000")
+            assert await stream.read() is not None
+            (connection,) = server.connections
+            await until(lambda: len(connection.core.calls.streams) == 1)
+            (served,) = connection.core.calls.streams.values()
+            await until(lambda: served.paused)
+            # What the server wanted to send in this time: 10 MB.
+            assert served.queued_bytes < 200_000
+            read = 1
+            while batch := await stream.read_batch():
+                read += len(batch)
+            assert read == 1000
+
+    run(scenario())
+
+
+def test_calls_go_on_while_the_server_stops_and_new_ones_do_not_begin() -> None:
+    async def scenario() -> None:
+        async with connected() as (server, channel):
+            stream = await channel.stream("/test.Wire/EchoStream")
+            await stream.write(b"1")
+            assert await stream.read() == b"1"
+            stopping = asyncio.create_task(server.stop(5))
+            await until(lambda: channel._current is None)
+            with pytest.raises(RpcError) as caught:
+                await channel.unary("/test.Wire/Echo", b"")
+            assert caught.value.status.code is Code.UNAVAILABLE
+            await stream.write(b"2")
+            assert await stream.read() == b"2"
+            stream.call.half_close()
+            assert await stream.read() is None
+            await stopping
+            assert not server.connections
+
+    run(scenario())
+
+
+def test_a_channel_connects_again_when_the_server_is_back() -> None:
+    async def scenario() -> None:
+        backoff = Backoff(0.01, 0.02, random.Random(1))
+        async with serving() as (server, port):
+            channel = WireChannel(f"{HOST}:{port}", backoff=backoff)
+            assert await channel.unary("/test.Wire/Echo", b"1") == b"1"
+            await server.stop(0)
+        with pytest.raises(RpcError) as caught:
+            await channel.unary("/test.Wire/Echo", b"2")
+        assert caught.value.status.code is Code.UNAVAILABLE
+        waiting = asyncio.create_task(
+            channel.unary("/test.Wire/Echo", b"3", wait_for_ready=True, timeout_s=10)
+        )
+        await asyncio.sleep(0)
+        async with serving() as (server, _):
+            await server.listen(HOST, port)
+            assert await waiting == b"3"
+            await channel.close()
+
+    run(scenario())
+
+
+def test_a_call_that_waits_for_a_connection_has_a_deadline() -> None:
+    async def scenario() -> None:
+        with socket.socket() as nobody:
+            nobody.bind((HOST, 0))
+            channel = WireChannel(f"{HOST}:{nobody.getsockname()[1]}")
+            with pytest.raises(RpcError) as caught:
+                await channel.unary("/a/b", b"", wait_for_ready=True, timeout_s=0.1)
+            assert caught.value.status.code is Code.DEADLINE_EXCEEDED
+            assert "connecting to" in caught.value.status.message
+            await channel.close()
+
+    run(scenario())
+
+
+def test_a_peer_that_never_speaks_is_given_up() -> None:
+    async def scenario() -> None:
+        # The kernel accepts, and nobody speaks.
+        with socket.create_server((HOST, 0)) as silent:
+            address = f"{HOST}:{silent.getsockname()[1]}"
+            channel = WireChannel(address, WireOptions(handshake_timeout_s=0.1))
+            with pytest.raises(RpcError) as caught:
+                await channel.unary("/a/b", b"")
+            assert "no SETTINGS within 0.1 s" in caught.value.status.message
+            await channel.close()
+
+    run(scenario())
+
+
+def test_a_closed_channel_begins_no_calls() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            stream = await channel.stream("/test.Wire/Wait")
+            await channel.close()
+            assert stream.status is not None
+            assert stream.status.code is Code.UNAVAILABLE
+            with pytest.raises(CallClosedError):
+                await channel.unary("/test.Wire/Echo", b"")
+
+    run(scenario())
+
+
+def test_an_answer_of_several_messages_to_a_unary_call_is_an_error() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            with pytest.raises(RpcError) as caught:
+                await channel.unary("/test.Wire/Count", b"3 1")
+            assert caught.value.status.code is Code.INTERNAL
+
+    run(scenario())
+
+
+def test_credit_by_hand_holds_the_sender() -> None:
+    async def scenario() -> None:
+        small = WireOptions(stream_window_bytes=65_535)
+        async with connected(None, small) as (_, channel):
+            handler = Collecting()
+            call: WireCall = await channel.open("/test.Wire/Count", handler)
+            call.credit_by_hand = True
+            call.send([b"100 9999"])
+            await until(lambda: len(handler.messages) == 6)
+            size = sum(len(m) + 5 for m in handler.messages)
+            # Nothing more comes: that needs a look at the sender's window, not a pause.
+            assert call.stream.receive_window == 65_535 - size - call.stream.reassembly.held_bytes
+            call.consumed(size)
+            await until(lambda: len(handler.messages) > 6)
+            call.cancel()
+
+    run(scenario())
+
+
+def test_pauses_grow_to_the_longest_and_begin_anew_after_a_success() -> None:
+    class NoJitter:
+        def uniform(self, a: float, b: float) -> float:
+            return 0.0
+
+    backoff = Backoff(1.0, 3.0, NoJitter())
+    assert [backoff.pause_s() for _ in range(4)] == [1.0, 1.6, pytest.approx(2.56), 3.0]
+    backoff.reset()
+    assert backoff.pause_s() == 1.0
+
+
+@pytest.mark.parametrize("address", ["here", "here:port", ":"])
+def test_an_address_without_a_port_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="expected host:port"):
+        WireChannel(address)
