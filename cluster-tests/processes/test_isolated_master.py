@@ -4,6 +4,8 @@ Six hosts (network namespaces): the nodes a, b and c, etcd, and a client on eith
 Both clients publish all the time, 100 000 messages together. `left` reaches only a; `right`
 is with the majority. In the end the queue has every message that either side confirmed, once;
 and the isolated master has long ceased to confirm when the majority begins.
+
+Clients that can reach every node are served by the majority as soon as it has a master.
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +37,8 @@ MESSAGES_PER_SIDE = 50_000
 # Long enough for a failover. `left` gives up after it.
 LEFT_DEADLINE_S = 5.0
 RIGHT_DEADLINE_S = 30.0
+# The ring time-out (2 s), a quarter more by jitter, and a second for all that follows.
+WITHOUT_SERVICE_S_MAX = 3.5
 HOSTS = ("a", "b", "c", "etcd", "left", "right")
 
 
@@ -64,21 +71,36 @@ class Program:
             self._process.wait(10)
 
 
-@pytest.mark.parametrize("sees_registry", [True, False], ids=["sees etcd", "cut from etcd, too"])
-def test_isolated_master(tmp_path: Path, sees_registry: bool) -> None:
+def play(path: Path, story: Callable[[Cluster, Network], Awaitable[None]]) -> None:
+    """On six hosts."""
     require_etcd()
 
-    async def story(network: Network) -> None:
-        with EtcdHost(network, "etcd", tmp_path) as etcd:
+    async def on_hosts(network: Network) -> None:
+        with EtcdHost(network, "etcd", path) as etcd:
             await etcd.wait_ready()
-            async with Cluster(tmp_path, registry=etcd.url, network=network) as cluster:
-                await isolate(cluster, network, sees_registry=sees_registry)
+            async with Cluster(path, registry=etcd.url, network=network) as cluster:
+                await story(cluster, network)
 
     try:
         with Network(*HOSTS) as network:
-            run(story(network))
+            run(on_hosts(network))
     except NoNamespacesError as error:
         pytest.skip(str(error))
+
+
+SEES_REGISTRY = pytest.mark.parametrize(
+    "sees_registry", [True, False], ids=["sees etcd", "cut from etcd, too"]
+)
+
+
+@SEES_REGISTRY
+def test_isolated_master(tmp_path: Path, sees_registry: bool) -> None:
+    play(tmp_path, partial(isolate, sees_registry=sees_registry))
+
+
+@SEES_REGISTRY
+def test_clients_of_every_node_are_soon_served_again(tmp_path: Path, sees_registry: bool) -> None:
+    play(tmp_path, partial(clients_of_every_node, sees_registry=sees_registry))
 
 
 async def isolate(cluster: Cluster, network: Network, *, sees_registry: bool) -> None:
@@ -123,6 +145,33 @@ async def isolate(cluster: Cluster, network: Network, *, sees_registry: bool) ->
         Confirm(cut_at, "", "resumed", 0, 14),
     ]
     check([*of_resumed, *map(from_line, found)], strangers=True).demand()
+
+
+async def clients_of_every_node(cluster: Cluster, network: Network, *, sees_registry: bool) -> None:
+    seeds = ",".join(cluster.addresses[name] for name in ("a", "b", "c"))
+    assert Program(network, "left", "declare", seeds, "q").result(20)[0] == "a"
+    clients = [
+        Program(network, "left", "publish", seeds, "q", "left", "60000", "30"),
+        Program(network, "right", "consume", seeds, "q", "10"),
+    ]
+    try:
+        for client in clients:
+            client.opened()
+        await asyncio.sleep(1.5)
+        away = ["b", "c", *([] if sees_registry else ["etcd"])]
+        network.cut("a", *away)
+        cut_at = time.monotonic()
+        published, came_at = (client.result(90) for client in clients)
+    finally:
+        for client in clients:
+            client.end()
+    network.heal("a", *away)
+    assert not published["errors"]
+    for what, moments in (("confirms", published["confirmed_at"]), ("deliveries", came_at)):
+        assert moments[-1] > cut_at + WITHOUT_SERVICE_S_MAX
+        gaps = [after - before for before, after in pairwise(sorted(moments)) if after > cut_at]
+        print(f"without {what} for {max(gaps):.2f} s")
+        assert max(gaps) <= WITHOUT_SERVICE_S_MAX, (what, max(gaps))
 
 
 async def until_resumed(network: Network, resumed: list[str]) -> None:

@@ -23,6 +23,9 @@ class Chat:
     def role_changed(self, role: gm.Role, view: gm.View) -> None:
         print(role.value, view.epoch, flush=True)
 
+    def contact_changed(self, has_contact: bool) -> None:
+        print("in contact with the ring again" if has_contact else "out of contact with the ring")
+
     def start_catch_up(self, number: int, source: gm.MemberId) -> None:
         self.ring.caught_up(number)  # A chat needs no past.
 

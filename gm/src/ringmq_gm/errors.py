@@ -3,6 +3,7 @@
 GroupError
 +-- RefusedError          a multicast can't be taken now; nothing was sent
 |   +-- NotMasterError    ask the master (`Ring.view.master`), or `Ring.submit`
+|   +-- OutOfContactError another member may be master by now: ask the registry's view
 |   +-- DrainingError     a hand-over is under way: ask the next master in a moment
 |   `-- FullError         wait (`Ring.wait_writable`), then try again
 +-- TooLargeError         no frame may be so large (`GroupOptions.payload_bytes_max`)
@@ -29,6 +30,10 @@ class RefusedError(GroupError):
 
 class NotMasterError(RefusedError):
     """Only the master numbers ops."""
+
+
+class OutOfContactError(RefusedError):
+    """The master hears too few members to be sure that it is still the master."""
 
 
 class DrainingError(RefusedError):

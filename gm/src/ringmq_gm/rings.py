@@ -25,6 +25,7 @@ from typing import Protocol, assert_never
 
 from ringmq_gm.core.events import (
     CaughtUp,
+    ContactChanged,
     Deliver,
     Effect,
     Event,
@@ -57,6 +58,7 @@ from ringmq_gm.errors import (
     FullError,
     LossRefusedError,
     NotMasterError,
+    OutOfContactError,
     PromotionError,
     RefusedError,
     RingClosedError,
@@ -68,6 +70,7 @@ log = logging.getLogger(__name__)
 
 _REFUSED: dict[Refusal, type[RefusedError]] = {
     Refusal.NOT_MASTER: NotMasterError,
+    Refusal.OUT_OF_CONTACT: OutOfContactError,
     Refusal.DRAINING: DrainingError,
     Refusal.FULL: FullError,
 }
@@ -90,6 +93,12 @@ class Application(Protocol):
         """On the master only: the ops up to these numbers are held by (on the disk of) every
         synchronised member, and there are at least `min_insync` of these. Never falls while this
         member stays master."""
+        ...
+
+    def contact_changed(self, has_contact: bool) -> None:
+        """On the master only. Without contact it hears too few members, and another one may have
+        followed it: serve nobody. With contact again it is still the master. `role_changed` to
+        master means contact as well."""
         ...
 
     def role_changed(self, role: Role, view: View) -> None:
@@ -239,8 +248,8 @@ class Ring:
         """Sends `payload` to all members; returns its number, having delivered it here.
 
         `urgent`: its publisher waits for it to be received everywhere, not for it to be on
-        disk. Raises `NotMasterError`, `DrainingError`, `FullError` or `TooLargeError`; then
-        nothing was done.
+        disk. Raises `TooLargeError` or one of the kinds of `RefusedError`; then nothing was
+        done.
         """
         self._ensure_open()
         self._ensure_size(payload)
@@ -433,6 +442,8 @@ class Ring:
                 self._application.deliver(number, epoch, payload)
             case Watermarks(received, persisted):
                 self._application.watermarks(received, persisted)
+            case ContactChanged(has_contact):
+                self._application.contact_changed(has_contact)
             case RoleChanged(role, view):
                 self._shell.view_entered(self)
                 self._application.role_changed(role, view)

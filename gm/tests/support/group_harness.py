@@ -81,6 +81,9 @@ class ListApplication:
         self.roles.append(role)
         self.confirmed = (0, 0)
 
+    def contact_changed(self, has_contact: bool) -> None:
+        self.has_contact = has_contact
+
     def start_catch_up(self, number: int, source: MemberId) -> None:
         assert self.ring is not None
         self.catch_ups.append((number, source))

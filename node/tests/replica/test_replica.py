@@ -291,6 +291,29 @@ def test_stepping_down_ends_sessions_and_what_is_pending_is_unknown(tmp_path: Pa
     scenario(tmp_path, play)
 
 
+def test_a_master_out_of_contact_sends_its_clients_away_and_serves_again_in_contact(
+    tmp_path: Path,
+) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        scene.publish(1, b"1", b"2", b"3")
+        await scene.confirmed((1, 3))
+        scene.consume(messages=1)
+        scene.ring.refuses = Refusal.OUT_OF_CONTACT
+        scene.replica.contact_changed(False)
+        assert scene.publisher.reasons == [Reason.NOT_MASTER]
+        assert scene.consumer.reasons == [Reason.NOT_MASTER]
+        refused(scene.replica.serving, Reason.NO_MASTER)
+        assert queue_info(scene.replica).condition is QueueCondition.DOWN
+        scene.ring.refuses = None
+        scene.replica.contact_changed(True)
+        await scene.until(lambda: scene.replica.mastership is not None)
+        # Another master may have been there, for all that the consumers know.
+        assert scene.ring.sent()[-1] == Requeue(((0, 2),))
+
+    scenario(tmp_path, play)
+
+
 def test_new_master_says_first_that_all_may_have_been_delivered(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         scene.ring.enter(Role.MIRROR, 1)

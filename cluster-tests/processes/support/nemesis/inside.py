@@ -2,6 +2,7 @@
 
     python -m nemesis.inside declare SEEDS QUEUE
     python -m nemesis.inside publish SEEDS QUEUE TAG TOTAL DEADLINE_S
+    python -m nemesis.inside consume SEEDS QUEUE FOR_S
     python -m nemesis.inside resume SEEDS QUEUE LAST        as a producer of its own, up to LAST
     python -m nemesis.inside drain SEEDS QUEUE REPLICAS     once so many are synchronised
 
@@ -62,6 +63,20 @@ async def publish(seeds: str, queue: str, tag: str, total: str, deadline_s: str)
     }
 
 
+async def consume(seeds: str, queue: str, for_s: str) -> object:
+    """The moments at which messages came; each batch is acknowledged."""
+    came_at = []
+    async with ringmq.connect(seeds) as client, client.consumer(queue, prefetch=1000) as consumer:
+        print("open", flush=True)
+        end = time.monotonic() + float(for_s)
+        while time.monotonic() < end:
+            batch = await consumer.next_batch(timeout_s=0.5)
+            if batch is not None:
+                came_at.append(time.monotonic())
+                await consumer.ack(batch)
+    return came_at
+
+
 async def resume(seeds: str, queue: str, last: str) -> object:
     """The sequence that the producer is told and goes on from, or why it is told none."""
     async with RawStream(seeds.split(",")[0], "Publish") as stream:
@@ -97,7 +112,13 @@ async def drain(seeds: str, queue: str, replicas: str) -> object:
 
 async def main(what: str, *arguments: str) -> None:
     programs: dict[str, Callable[..., Awaitable[object]]]
-    programs = {"declare": declare, "publish": publish, "resume": resume, "drain": drain}
+    programs = {
+        "declare": declare,
+        "publish": publish,
+        "consume": consume,
+        "resume": resume,
+        "drain": drain,
+    }
     result = await programs[what](*arguments)
     print(json.dumps(result), flush=True)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 
 from ringmq_gm.core.events import (
+    ContactChanged,
     Deliver,
     Effect,
     Event,
@@ -205,7 +206,7 @@ class World:
                 self.registry.tell_view(machine.name, quickly=True)
             case LossEnded(outcome):
                 self.losses_ended.append(outcome)
-            case PromotionEnded() | RingDeleted():
+            case ContactChanged() | PromotionEnded() | RingDeleted():
                 pass
 
     def _view_set(self, before: View, view: View) -> None:

@@ -136,6 +136,8 @@ class Refusal(Enum):
     NOT_MASTER = "not master"
     # The master is handing over: it takes no op until it knows the next view.
     DRAINING = "draining"
+    # The master hears too few members: another one may have followed it.
+    OUT_OF_CONTACT = "out of contact with the ring"
     # As many bytes as allowed are not yet held by every member.
     FULL = "full"
 
@@ -233,6 +235,14 @@ class RoleChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ContactChanged:
+    """To the master's application. Without contact it serves nobody: another member may be master.
+    With contact again it is still the master. A new view begins with contact."""
+
+    has_contact: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StartCatchUp:
     """This member has joined: ops after `number` will be delivered; fetch those before."""
 
@@ -308,6 +318,7 @@ Effect = (
     Send
     | Deliver
     | Watermarks
+    | ContactChanged
     | RoleChanged
     | StartCatchUp
     | Propose

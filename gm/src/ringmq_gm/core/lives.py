@@ -19,6 +19,8 @@ class Lives:
     # The newest life of each node that has said that its member of this ring has failed. Such a
     # member isn't opened again in that life, so this is never taken back.
     gone: dict[str, int] = field(default_factory=dict)
+    # The highest epoch that another member has named.
+    newest_epoch: int = 0
     # The lives that hold a lease; None until the registry has told them for the first time.
     leased: frozenset[MemberId] | None = None
 

@@ -20,7 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ringmq_gm.core.cache import Budgets, CachedOp
+from ringmq_gm.core.contact import has_contact
 from ringmq_gm.core.events import (
+    ContactChanged,
     Effect,
     MinInsyncAsked,
     PromotionEnded,
@@ -34,6 +36,7 @@ from ringmq_gm.core.frames import EpochFrame, Hello, Mark, MarksFrame, OpFrame, 
 from ringmq_gm.core.handover import Handover, is_drained, refusal_of
 from ringmq_gm.core.held_ops import HeldOps
 from ringmq_gm.core.in_view import InView
+from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, View
 
@@ -44,8 +47,10 @@ class Master(InView):
     __slots__ = (
         "_budgets",
         "_timing",
+        "contact_due",
         "entered_at",
         "handover",
+        "has_contact",
         "joiner_ids",
         "joiners",
         "left_behind",
@@ -66,6 +71,10 @@ class Master(InView):
         # The last op that this member had on becoming master. The master before may have
         # confirmed any op up to here without this one having heard of it.
         self.entered_at = ops.last
+        # `contact` has the rule. If it doesn't hold any more, the members have until `contact_due`
+        # to be heard again.
+        self.has_contact = True
+        self.contact_due: float | None = None
         # When to say `stable` and `safe` if no op goes out until then; None if they have been said.
         self.stable_due: float | None = None
         # The hand-over under way; None if there is none.
@@ -75,6 +84,8 @@ class Master(InView):
 
     def refusal(self) -> Refusal | None:
         """Why no op can be taken now; None if one can."""
+        if not self.has_contact:
+            return Refusal.OUT_OF_CONTACT
         if self.handover is not None:
             return Refusal.DRAINING
         cache = self.ops.cache
@@ -278,13 +289,27 @@ class Master(InView):
         """Whether the registry may yet give the ring to another master."""
         return any(proposed.master != self.view.master for proposed in unresolved)
 
+    def look_for_contact(self, lives: Lives, now: float) -> list[Effect]:
+        """After each step: says that this master has lost contact, or has it again."""
+        found = has_contact(self.view, lives)
+        if found or not self.has_contact:
+            self.contact_due = None
+        elif self.contact_due is None:
+            self.contact_due = now + self._timing.contact_s
+        elif now >= self.contact_due:
+            self.contact_due, self.has_contact = None, False
+            return [ContactChanged(has_contact=False)]
+        if found and not self.has_contact:
+            self.has_contact = True
+            return [ContactChanged(has_contact=True)]
+        return []
+
     # --- time ---
 
     def next_deadline(self) -> float | None:
         handover = None if self.handover is None else self.handover.deadline
-        if self.stable_due is None or handover is None:
-            return handover if self.stable_due is None else self.stable_due
-        return min(self.stable_due, handover)
+        dues = (self.stable_due, self.contact_due, handover)
+        return min((due for due in dues if due is not None), default=None)
 
     def tick(self, unresolved: Sequence[View], now: float) -> list[Effect]:
         effects: list[Effect] = []

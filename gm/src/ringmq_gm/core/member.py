@@ -188,6 +188,8 @@ class RingMember:
         if self._phase is DELETED:
             return []  # A frame or an answer that was on its way when the ring was deleted.
         effects = self._handle(event, now)
+        if isinstance(self._phase, Master):
+            effects += self._phase.look_for_contact(self._changer.lives, now)
         effects += self._seek_change(now)
         return effects
 
@@ -310,6 +312,8 @@ class RingMember:
 
     def _refresh_before(self, epoch: int) -> list[Effect]:
         """Reads the registry if another member knows a later view."""
+        lives = self._changer.lives
+        lives.newest_epoch = max(lives.newest_epoch, epoch)
         return [RefreshView()] if epoch > (self.view.epoch if self.view else 0) else []
 
     def _ring_frame(self, sender: MemberId, frame: EpochFrame, now: float) -> list[Effect]:
@@ -324,7 +328,7 @@ class RingMember:
             # sent once in an epoch; all other frames are sent again after the handshake.
             if isinstance(frame, Hello):
                 self._keep_early(sender, frame)
-            return [RefreshView()]
+            return self._refresh_before(frame.epoch)
         match self._phase:
             case Mirror() as mirror:
                 return mirror.received(sender, frame)

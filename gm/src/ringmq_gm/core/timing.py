@@ -17,6 +17,9 @@ class Timing:
     put_out_s_max: float = 30.0
     # A member that was in the ring for so long begins with a short pause again.
     settled_s: float = 60.0
+    # A master that hears too few members waits so long for them to be heard again. It comes after
+    # the ring time-out, in which a silent member is found out.
+    contact_s: float = 0.25
     # After a whole ring has been restarted: for the others to come up as well.
     restart_grace_s: float = 3.0
     # A promotion that has not drained by then is called off.

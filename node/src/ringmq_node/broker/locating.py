@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ringmq_gm import Group, MemberId, View
+from ringmq_gm import Group, MemberId, Refusal, View
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.gate import NodeGate
@@ -74,7 +74,21 @@ class Locator:
                 f"queue {queue!r}: its master {master} is down",
                 queue=queue,
             )
+        if master == self._cluster.me:
+            self._check_contact(queue)
         return master
+
+    def _check_contact(self, queue: str) -> None:
+        """Raises while this node hears too few replicas to be sure that it is the master: its own
+        view must not send clients here, who may reach the next master."""
+        replica = self._hosting.replicas.get(self._catalogue.record_of(queue).id)
+        if replica is not None and replica.ring.refusal() is Refusal.OUT_OF_CONTACT:
+            raise BrokerError(
+                Reason.NO_MASTER,
+                f"queue {queue!r}: {self._cluster.me} was its master, and hears too few of its "
+                "replicas",
+                queue=queue,
+            )
 
     def locate(self, queue: str) -> Location:
         master = self.master_of(queue)

@@ -170,13 +170,23 @@ class Replica:
         if self.mastership is not None:
             self.mastership.watermarks(received, persisted)
 
+    def contact_changed(self, has_contact: bool) -> None:
+        """Its clients look for the master elsewhere while it can't know whether it still is."""
+        self._was_master = False
+        if has_contact:
+            logger.info("queue %s: in contact with the ring again", self.record.name)
+            self._become_master(self.view.epoch)
+        else:
+            logger.warning(
+                "queue %s: too few of its replicas are heard; another one may be master by now",
+                self.record.name,
+            )
+            self._end_mastership(Reason.NOT_MASTER)
+        self._changed.notify()
+
     def role_changed(self, role: Role, view: View) -> None:
         if role is Role.MASTER:
-            # Entering a view as its master again doesn't end the mastership: the log goes on,
-            # and sessions keep their unconfirmed publishes.
-            if not self._was_master:
-                self._was_master = True
-                self.spawn(self._take_over(view.epoch), f"take over {self.record.name}")
+            self._become_master(view.epoch)
         else:
             self._was_master = False
             self._end_mastership(Reason.NOT_MASTER)
@@ -219,6 +229,13 @@ class Replica:
         self.close(Reason.NOT_MASTER)
 
     # --- being master ---
+
+    def _become_master(self, epoch: int) -> None:
+        # Entering a view as its master again doesn't end the mastership: the log goes on, and
+        # sessions keep their unconfirmed publishes.
+        if not self._was_master:
+            self._was_master = True
+            self.spawn(self._take_over(epoch), f"take over {self.record.name}")
 
     async def _take_over(self, epoch: int) -> None:
         if not await self.wait_taking() or self.mastership is not None:
