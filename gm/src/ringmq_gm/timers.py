@@ -40,19 +40,17 @@ class RingTimers:
 
     def _due(self) -> None:
         now = asyncio.get_running_loop().time()
-        rings = []
-        while self._heap and self._heap[0][0] <= now:
+        # All rings that have lost a member ask for the others at the same moment. Those that are
+        # left when this piece is over come in the next turn of the loop.
+        pieces = Pieces()
+        while self._heap and self._heap[0][0] <= now and not pieces.is_over:
             at, _, ring = heapq.heappop(self._heap)
             # Otherwise the ring was armed for an earlier moment since; this entry is left over.
-            if ring.armed_at == at:
-                ring.armed_at = None
-                rings.append(ring)
-        pieces = Pieces()
-        for ring in rings:
+            if ring.armed_at != at:
+                continue
+            ring.armed_at = None
             deadline = ring.next_deadline()
-            # All rings that have lost a member ask for the others at the same moment. Those that
-            # are left when this piece is over are due in the next turn of the loop.
-            if deadline is not None and deadline <= now and not pieces.is_over:
+            if deadline is not None and deadline <= now:
                 ring.step(Tick())
             else:
                 self.rearm(ring)

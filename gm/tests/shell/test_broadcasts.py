@@ -9,7 +9,8 @@ from loops import run
 from waiting import until
 
 from ringmq_gm.broadcasts import Broadcasts
-from ringmq_gm.core.events import Event, LinkDown, LinkUp
+from ringmq_gm.core.events import Event, LinkDown, LinkUp, Tick
+from ringmq_gm.timers import RingTimers
 
 
 class SlowRing:
@@ -90,5 +91,33 @@ def test_an_event_that_comes_while_rings_are_told_reaches_all_in_order() -> None
         del rings["r500"]
         await until(lambda: rings["r999"].taken == [DOWN, UP], "the last ring is told")
         assert all(ring.taken == [DOWN, UP] for ring in rings.values())
+
+    run(main())
+
+
+def test_ticks_of_thousands_of_rings_come_in_pieces_and_each_once() -> None:
+    """They came all in one turn; and in the first repair each piece looked at all of them again."""
+
+    class DueRing(SlowRing):
+        armed_at: float | None = None
+        looks = 0
+
+        def next_deadline(self) -> float | None:
+            self.looks += 1
+            return None if self.taken else 0.0
+
+    async def main() -> None:
+        broadcasts = Broadcasts({})
+        rings: list[Any] = [DueRing(broadcasts, 10_000) for _ in range(2000)]
+        timers = RingTimers()
+        for ring in rings:
+            timers.rearm(ring)
+        turns = 0
+        while not all(ring.taken for ring in rings):
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 5
+        assert all(ring.taken == [Tick()] for ring in rings)
+        assert max(ring.looks for ring in rings) <= 3
 
     run(main())

@@ -8,7 +8,6 @@ this process (`shortage`). All else that a node can't do without ends the proces
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 from collections.abc import Callable
@@ -21,12 +20,11 @@ import uvloop
 from ringmq_node.config import NodeConfig
 from ringmq_node.identity import StartError
 from ringmq_node.node import Node, make_node
+from ringmq_node.resources.garbage import Garbage
 from ringmq_node.shortage import PAUSE_S_MIN, Pauses, drop_cached, is_shortage, missing
 
 logger = logging.getLogger(__name__)
 
-# New objects between two collections of the youngest generation.
-GARBAGE_OBJECTS = 20_000
 
 Ready = Callable[[Node], None]
 
@@ -115,9 +113,6 @@ async def _make_again(config: NodeConfig, stopping: asyncio.Event) -> Node | Non
 
 def serve(config: NodeConfig, *, ready: Ready | None = None) -> None:
     """`run_node` in a process of its own, with the settings that make small messages cheap."""
-    # Objects made at start-up live as long as the process: freeze them, so that the collector
-    # doesn't rescan them. And let it run less often than for every few hundred new objects.
-    gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS, 20, 50)
+    Garbage.begin()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run_node(config, ready=ready))

@@ -25,6 +25,7 @@ from ringmq_node.model.records import QueueRecord
 from ringmq_node.replica.fetching import Sources
 from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.replica.replica import Replica
+from ringmq_node.resources.garbage import Garbage
 from ringmq_node.storage import QueueStore, Store, StoreError
 from ringmq_node.storage.errors import UnsupportedFormatError
 
@@ -66,6 +67,7 @@ class Hosting:
         self._store_failed = store_failed
         self._disk_is_trusted = disk_is_trusted
         self._wanted_of = wanted_of
+        self._garbage = Garbage()
         self._opens = True
         self._closed = False
         # Told of a queue whose record or view has changed here, by its id.
@@ -179,6 +181,7 @@ class Hosting:
         self._configure(replica)
         replica.attach(self._group.open(record.id, replica, log, log_is_whole=whole))
         self.replicas[record.id] = replica
+        self._garbage.opened()
         replica.ring.want(self._group.me.node not in record.leaving)
         if store.corruptions:
             # The store has logged the places.
@@ -208,17 +211,18 @@ class Hosting:
         await self._group.close_ring(queue_id)
         try:
             # A node that is just starting may have removed it as a leftover meanwhile.
-            if queue_id in self._store.queue_names():
+            if self._store.knows(queue_id):
                 self._store.delete_queue(queue_id)
         except StoreError as error:
             self._store_failed(error)
+        self._garbage.closed()
         logger.info("queue %s: the replica is deleted", replica.record.name)
 
     async def _remove_failed(self, queue_id: str) -> None:
         record, _ = self.failed.pop(queue_id)
         await self._group.close_ring(queue_id)
         try:
-            if queue_id in self._store.queue_names():
+            if self._store.knows(queue_id):
                 self._store.delete_queue(queue_id)
         except StoreError as error:
             self._store_failed(error)

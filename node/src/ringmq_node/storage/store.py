@@ -59,10 +59,6 @@ def _ignore(_: object) -> None:
     """`on_durable` and `on_crowded`, until the node sets them."""
 
 
-def _log_failure(error: StoreError) -> None:
-    logger.error("%s", error)
-
-
 class Store:
     """Made by `Store.open`. One per node."""
 
@@ -79,7 +75,7 @@ class Store:
         # durable; for a transient queue soon after each append.
         self.on_durable: Callable[[QueueStore], None] = _ignore
         # Called on the loop, once.
-        self.on_failed: Callable[[StoreError], None] = _log_failure
+        self.on_failed: Callable[[StoreError], None] = lambda error: logger.error("%s", error)
         # Called on the loop when unsynced bytes cross `unsynced_bytes_max`, in either direction.
         # Whatever it stops for that time must not be needed for a round to end.
         self.on_crowded: Callable[[bool], None] = _ignore
@@ -154,6 +150,10 @@ class Store:
     def queue_names(self) -> list[str]:
         """All queues of the directory, opened or not."""
         return sorted(self._folders)
+
+    def knows(self, queue: str) -> bool:
+        """Whether the queue is one of `queue_names`."""
+        return queue in self._folders
 
     def open_queue(
         self, queue: str, *, durable: bool = True, label: str = "", partial: bool = False

@@ -1,0 +1,44 @@
+"""The collector is kept away from objects that live as long as their queues."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from ringmq_node.resources.garbage import Garbage
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_queues_that_are_opened_are_not_looked_at_again() -> None:
+    garbage = Garbage(opened_max=10)
+    before = gc.get_freeze_count()
+    queues = [Cycle() for _ in range(10)]
+    for _ in queues:
+        garbage.opened()
+    assert gc.get_freeze_count() >= before + 10
+
+
+def test_queues_that_are_closed_are_collected() -> None:
+    garbage = Garbage(opened_max=1, closed_max=3)
+    queue = Cycle()
+    garbage.opened()
+    gone = weakref.ref(queue)
+    del queue
+    gc.collect()
+    assert gone() is not None, "it was not frozen"
+    for _ in range(3):
+        garbage.closed()
+    assert gone() is None
