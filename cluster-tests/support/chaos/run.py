@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.rounds import REPLACED_AFTER_S, Round, rounds
-from faults.vocabulary import SlowDisk
+from faults.vocabulary import CLIENTS, SlowDisk
 from history.checker import check
 from history.records import History, Whole, read
 from nemesis.cluster import Cluster
@@ -30,8 +30,7 @@ from chaos.report import Outcome
 SPARE = "d"
 FIRST_NODES = ("a", "b", "c")
 NODES = (*FIRST_NODES, SPARE)
-CLIENT_HOST = "clients"
-HOSTS = (*NODES, REGISTRY_HOST, CLIENT_HOST)
+HOSTS = (*NODES, REGISTRY_HOST, CLIENTS)
 # After the last fault of a round everything has to be whole again within this time.
 WHOLE_S_MAX = 60.0
 WHOLE_POLL_S = 0.1
@@ -87,7 +86,7 @@ async def play(options: Options, say: Callable[[str], None]) -> Outcome:
         history,
     ):
         # This process is on the clients' host from now on, with all threads that it starts.
-        network.enter(CLIENT_HOST)
+        network.enter(CLIENTS)
         await etcd.wait_ready()
         try:
             async with Growing(

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from faults.vocabulary import (
+    CLIENTS,
     BitFlips,
     Block,
     Crash,
@@ -156,6 +157,13 @@ def _one_way_cut(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
     if rng.random() < 0.5:
         return [Block(0.0, targets, (node,), both_ways=False, for_s=_for_s(rng))]
     return [Block(0.0, (node,), targets, both_ways=False, for_s=_for_s(rng))]
+
+
+def _clients_cut(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
+    """Clients can't reach one node, or it can't reach them; all else is well."""
+    node, for_s = _one(rng, nodes), _for_s(rng)
+    source, target = rng.choice(((CLIENTS, node), (node, CLIENTS)))
+    return [Block(0.0, (source,), (target,), both_ways=rng.random() < 0.5, for_s=for_s)]
 
 
 def _flapping_cut(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
@@ -336,6 +344,7 @@ HARMLESS_TO_DISKS: tuple[Draw, ...] = (
     _ring_cut,
     _partial_cut,
     _one_way_cut,
+    _clients_cut,
     _flapping_cut,
     _registry_cut,
     _registry_away,
@@ -351,6 +360,7 @@ KINDS: dict[str, Draw] = {
     "ring cut": _ring_cut,
     "partial cut": _partial_cut,
     "one-way cut": _one_way_cut,
+    "clients cut from one": _clients_cut,
     "flapping cut": _flapping_cut,
     "registry cut from one": _registry_cut,
     "ring and registry cut": _ring_and_registry_cut,

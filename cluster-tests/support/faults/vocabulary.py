@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# The host of all clients, as one of the two sides of a cut. Simulated rings have no clients.
+CLIENTS = "clients"
+
 
 @dataclass(frozen=True, slots=True)
 class Crash:
