@@ -110,3 +110,51 @@ def test_silence_is_noticed_and_ours_is_filled(run: Run) -> None:
                 await until(lambda: node.opens >= 4)
 
     run(test)
+
+
+@pytest.mark.slow
+def test_a_master_that_falls_silent_is_reached_through_another_node(run: Run) -> None:
+    """Its connection stands, so nobody else would notice. Asked to open another stream, it would
+    be waited for once more."""
+
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect([one.address, two.address]) as client,
+        ):
+            one.heartbeat_ms = 100
+            await client.declare_queue("q")
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"x")
+                assert publisher.node_address == one.address
+                one.faults.heartbeats = False
+                await until(lambda: two.opens == 1)
+                await publisher.publish(b"y")
+                assert publisher.node_address == two.address
+            assert one.opens == 1
+
+    run(test)
+
+
+def test_a_master_that_hears_nothing_is_reached_through_another_node(run: Run) -> None:
+    """What it sends arrives: its heartbeats, and the end of the stream that it gives up."""
+
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect([one.address, two.address]) as client,
+        ):
+            await client.declare_queue("q")
+            one.faults.hang_up_after_batches = [1]
+            async with client.publisher("q") as publisher:
+                await publisher.publish(b"x")
+                await publisher.publish(b"y")
+                assert publisher.node_address == two.address
+            assert one.opens == 1
+        assert cluster.queues["q"].bodies == [b"x", b"y"]
+
+    run(test)

@@ -266,6 +266,8 @@ class FakeNode(BrokerServicer, AdminServicer):
             )
         )
         die_after = self.faults.die_after_batches.pop(0) if self.faults.die_after_batches else 0
+        hang_ups = self.faults.hang_up_after_batches
+        hang_up_after = hang_ups.pop(0) if hang_ups else 0
         async with self._beating(context, broker.PublishResponse(heartbeat=broker.Heartbeat())):
             taken = 0
             while (request := await context.read()) is not grpc.aio.EOF:
@@ -283,6 +285,8 @@ class FakeNode(BrokerServicer, AdminServicer):
                 if self.faults.confirm_delay_s:
                     await asyncio.sleep(self.faults.confirm_delay_s)
                 await context.write(response)
+                if taken == hang_up_after:
+                    return
 
     async def _opened(self, name: str, context: Any, kind: Any) -> Queue | None:
         self.opens += 1

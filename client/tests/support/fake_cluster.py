@@ -53,6 +53,9 @@ class Faults:
     die_after_batches: list[int] = field(default_factory=list)
     #: ... with the last of them enqueued, but not confirmed.
     enqueue_the_last: bool = True
+    #: Per publish stream: after how many confirmed batches the node ends it without a word, as one
+    #: does that hears nothing of its client any more; 0: not at all.
+    hang_up_after_batches: list[int] = field(default_factory=list)
     #: Per batch: None takes it, a Rejected (reason, retryable, ...) refuses it.
     reject: list[broker.Rejected | None] = field(default_factory=list)
     #: Per publish or consume Open: the address of a Moved; "" if the node knows none.

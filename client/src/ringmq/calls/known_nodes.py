@@ -109,6 +109,11 @@ class KnownNodes:
             if address and address not in self._order and len(self._order) < ADDRESSES_MAX:
                 self._order.append(address)
 
+    def ask_last(self, address: str) -> None:
+        """A stream there has failed: calls ask all other nodes first."""
+        if address in self._order:
+            self._failed(address)
+
     async def call(
         self,
         attempt: Callable[[NodeChannel, float], Awaitable[R]],

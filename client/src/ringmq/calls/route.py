@@ -32,6 +32,8 @@ class Route:
 
     def failed(self, address: str) -> None:
         self._failed.add(address)
+        # Else it might be the one that answers where the master is, and so the relay to itself.
+        self._nodes.ask_last(address)
 
     def worked(self) -> None:
         self._failed.clear()

@@ -78,6 +78,8 @@ class Conversation(Generic[Request, Response]):
         self._heartbeat_due = False
         #: Whether the node did anything that we wanted of it.
         self.progress = False
+        #: Whether one of the two ends has given up because it heard nothing of the other.
+        self.out_of_touch = False
         #: Whether the node sent us away, and to which address; empty: it knows none.
         self.moved = False
         self.moved_to = ""
@@ -115,6 +117,9 @@ class Conversation(Generic[Request, Response]):
                 return
             if kind != "heartbeat" and self._speaker.received(response):
                 self.progress = True
+        # Nodes end a stream with a word, and we with a half-close. This one heard nothing of us:
+        # its way to us is open, and ours to it isn't.
+        self.out_of_touch = self._phase is ConversationPhase.LIVE
 
     async def _hear_out(self, response: Response) -> None:
         """The queue is elsewhere. The answers that this node still has are heard to the end: they
@@ -225,6 +230,7 @@ class Conversation(Generic[Request, Response]):
             self._heard_at = now
         silence_s = HEARTBEATS_MISSED_MAX * self._heartbeat_s
         if now >= self._heard_at + silence_s:
+            self.out_of_touch = True
             self._give_up(f"silent for {silence_s:g} s")
             return
         if now >= self._wrote_at + self._heartbeat_s:

@@ -59,6 +59,7 @@ class Ending:
     trouble: RingMQError | None
     progress: bool = False
     moved: bool = False
+    out_of_touch: bool = False
 
 
 class Keeper(Generic[Request, Response]):
@@ -138,7 +139,7 @@ class Keeper(Generic[Request, Response]):
             self._resume()
 
     async def _one_stream(self) -> Ending:
-        progress = moved = False
+        progress = moved = out_of_touch = False
         trouble: RingMQError | None = None
         try:
             node = await self._route.pick(LOCATE_S)
@@ -154,12 +155,13 @@ class Keeper(Generic[Request, Response]):
                 await conversation.run()
             finally:
                 progress, moved = conversation.progress, conversation.moved
+                out_of_touch = conversation.out_of_touch
                 if moved:
                     # Also if the stream broke after it had said so.
                     self._route.moved(conversation.moved_to)
         except RingMQError as error:
             trouble = error
-        return Ending(trouble, progress, moved)
+        return Ending(trouble, progress, moved, out_of_touch)
 
     def _judge(self, ending: Ending) -> None:
         """Returns after progress or a redirect; raises why there was none, or a refusal."""
@@ -175,7 +177,9 @@ class Keeper(Generic[Request, Response]):
             self._route.worked()
         elif ending.moved:
             self._redirects += 1
-        elif trouble is not None:
+        if ending.out_of_touch or (trouble is not None and not (ending.progress or ending.moved)):
+            # Out of touch, it may be master yet, and well but for the way between us. Opened there,
+            # the next stream would get no answer for `OPEN_S`; another node relays at once.
             self._route.failed(self._peer)
         # A redirect is followed at once. But two nodes that each take the other for the master
         # would have this client go to and fro as fast as it can, so that has a limit.
