@@ -87,6 +87,8 @@ SAME_NOTION = {
     "MasterLocator",
     "ForcedPromotion",
     "SyncPhase",
+    "Difference",
+    "DifferenceKind",
     # How the view keeps the decision, and how the client is told of it.
     "AcceptedLoss",
     # How the storage says it to the node, and how the node's client is told.

@@ -49,6 +49,7 @@ from ringmq.errors import (
     WindowFullError,
 )
 from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
+from ringmq.model.comparison import Difference, DifferenceKind, ReplicaComparison
 from ringmq.model.messages import Batch, Message, Properties
 from ringmq.model.policies import ForcedPromotion, MasterLocator, Mirrors, Policy, SyncMode
 from ringmq.model.queues import (
@@ -75,6 +76,8 @@ __all__ = [
     "ClosedError",
     "ClusterStatus",
     "Consumer",
+    "Difference",
+    "DifferenceKind",
     "DiskFullError",
     "ForbiddenByPolicyError",
     "ForcedPromotion",
@@ -106,6 +109,7 @@ __all__ = [
     "QueueNotFoundError",
     "QueueState",
     "QueueStorage",
+    "ReplicaComparison",
     "ReplicaInfo",
     "RequestError",
     "Resources",

@@ -8,12 +8,22 @@ second one does no harm.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.errors import PolicyNotFoundError
+from ringmq.model.comparison import ReplicaComparison
 from ringmq.model.policies import Policy
 from ringmq.v1 import admin_pb2 as admin
+
+# How long the comparison of a queue's replicas may take, by default.
+VERIFY_S = 3600.0
+
+
+def _ignore(progress: ReplicaComparison) -> None:
+    """`on_progress`, where nobody asks for it."""
 
 
 class Operator:
@@ -60,3 +70,27 @@ class Operator:
             return [Policy.from_wire(wire) for wire in answer.policies]
 
         return await self._nodes.call(attempt, deadline_s=deadline_s)
+
+    async def verify_queue(
+        self,
+        queue: str,
+        *,
+        rate_bytes_max: int = 0,
+        on_progress: Callable[[ReplicaComparison], None] = _ignore,
+        deadline_s: float = VERIFY_S,
+    ) -> ReplicaComparison:
+        """Compares the queue's synchronised replicas, while it is in use.
+
+        `rate_bytes_max`: bytes of bodies that each replica reads per second; 0: as fast as they
+        come. `on_progress` is called now and then. It begins anew if the node that is asked fails.
+        """
+        request = request_of(admin.VerifyQueueRequest, queue=queue, rate_bytes_max=rate_bytes_max)
+
+        async def attempt(asked: NodeChannel, timeout_s: float) -> ReplicaComparison:
+            last = ReplicaComparison.from_wire(admin.VerifyQueueResponse())
+            async for answer in asked.admin.VerifyQueue(request, timeout=timeout_s):
+                last = ReplicaComparison.from_wire(answer)
+                on_progress(last)
+            return last
+
+        return await self._nodes.call(attempt, deadline_s=deadline_s, attempt_s=deadline_s)

@@ -231,6 +231,11 @@ class FakeNode(BrokerServicer, AdminServicer):
         await self._check(context, request.queue)
         return admin.PromoteMirrorResponse(old_master="a", new_master=request.node, epoch=2)
 
+    async def VerifyQueue(self, request: Any, context: Any) -> Any:
+        await self._check(context, request.queue)
+        yield admin.VerifyQueueResponse(positions=1, positions_total=2)
+        yield admin.VerifyQueueResponse(positions=2, positions_total=2, done=True, nodes=["a"])
+
     async def SyncQueue(self, request: Any, context: Any) -> Any:
         await self._check(context, request.queue)
         return admin.SyncQueueResponse(nodes=[request.node or "b"])

@@ -47,11 +47,12 @@ from ringmq_node.broker.reconciler import Reconciler
 from ringmq_node.broker.reconciling import Reconciling
 from ringmq_node.broker.replicas import Replicas
 from ringmq_node.broker.transient import TransientQueues
+from ringmq_node.broker.verifying import Verifying
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
 from ringmq_node.doors.grpc.admin import AdminService
 from ringmq_node.doors.grpc.broker import BrokerService
 from ringmq_node.doors.grpc.channels import PeerChannels
-from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcPeers, GrpcSources
+from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcDigests, GrpcPeers, GrpcSources
 from ringmq_node.doors.grpc.ring import FetchService
 from ringmq_node.identity import (
     DiskIdentity,
@@ -174,6 +175,7 @@ class Node:
             ),
             operating=Operating(self.settings, self.catalogue, self.gate),
             replicas=Replicas(self.cluster, locator, peers),
+            verifying=Verifying(self.cluster, locator, GrpcDigests(self.channels)),
             promoting=Promoting(self.catalogue, self.cluster, locator, peers),
             peers=peers,
             descriptions=Descriptions(peers, self.supervisor.spawn),

@@ -46,6 +46,37 @@ NODE_STATE_QUARANTINED: NodeState.ValueType  # 4
 """Its record in the registry can't be read: nobody knows whether it is up."""
 Global___NodeState: typing_extensions.TypeAlias = NodeState
 
+class _DifferenceKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _DifferenceKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_DifferenceKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    DIFFERENCE_KIND_UNSPECIFIED: _DifferenceKind.ValueType  # 0
+    DIFFERENCE_KIND_STATE: _DifferenceKind.ValueType  # 1
+    """The message is in the queue on one replica, and not on the other."""
+    DIFFERENCE_KIND_REDELIVERED: _DifferenceKind.ValueType  # 2
+    DIFFERENCE_KIND_TRANSIENT: _DifferenceKind.ValueType  # 3
+    DIFFERENCE_KIND_MISSING: _DifferenceKind.ValueType  # 4
+    """One replica lacks the body: it is damaged, and being fetched or given up."""
+    DIFFERENCE_KIND_BODY: _DifferenceKind.ValueType  # 5
+    DIFFERENCE_KIND_PROPERTIES: _DifferenceKind.ValueType  # 6
+    """With them the message's id."""
+
+class DifferenceKind(_DifferenceKind, metaclass=_DifferenceKindEnumTypeWrapper): ...
+
+DIFFERENCE_KIND_UNSPECIFIED: DifferenceKind.ValueType  # 0
+DIFFERENCE_KIND_STATE: DifferenceKind.ValueType  # 1
+"""The message is in the queue on one replica, and not on the other."""
+DIFFERENCE_KIND_REDELIVERED: DifferenceKind.ValueType  # 2
+DIFFERENCE_KIND_TRANSIENT: DifferenceKind.ValueType  # 3
+DIFFERENCE_KIND_MISSING: DifferenceKind.ValueType  # 4
+"""One replica lacks the body: it is damaged, and being fetched or given up."""
+DIFFERENCE_KIND_BODY: DifferenceKind.ValueType  # 5
+DIFFERENCE_KIND_PROPERTIES: DifferenceKind.ValueType  # 6
+"""With them the message's id."""
+Global___DifferenceKind: typing_extensions.TypeAlias = DifferenceKind
+
 class _SyncMode:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -359,6 +390,104 @@ class ListQueuesResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["joining", b"joining", "next", b"next", "queues", b"queues"]) -> None: ...
 
 Global___ListQueuesResponse: typing_extensions.TypeAlias = ListQueuesResponse
+
+@typing.final
+class VerifyQueueRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    RATE_BYTES_MAX_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    rate_bytes_max: builtins.int
+    """Bytes of bodies that each replica reads per second. 0: as fast as they come."""
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+        rate_bytes_max: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["queue", b"queue", "rate_bytes_max", b"rate_bytes_max"]) -> None: ...
+
+Global___VerifyQueueRequest: typing_extensions.TypeAlias = VerifyQueueRequest
+
+@typing.final
+class Difference(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
+    HAS_FIELD_NUMBER: builtins.int
+    OTHER_FIELD_NUMBER: builtins.int
+    OTHER_HAS_FIELD_NUMBER: builtins.int
+    position: builtins.int
+    kind: Global___DifferenceKind.ValueType
+    node: builtins.str
+    """The two replicas, the master's first, and what each has."""
+    has: builtins.str
+    other: builtins.str
+    other_has: builtins.str
+    def __init__(
+        self,
+        *,
+        position: builtins.int = ...,
+        kind: Global___DifferenceKind.ValueType = ...,
+        node: builtins.str = ...,
+        has: builtins.str = ...,
+        other: builtins.str = ...,
+        other_has: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["has", b"has", "kind", b"kind", "node", b"node", "other", b"other", "other_has", b"other_has", "position", b"position"]) -> None: ...
+
+Global___Difference: typing_extensions.TypeAlias = Difference
+
+@typing.final
+class VerifyQueueResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POSITIONS_FIELD_NUMBER: builtins.int
+    POSITIONS_TOTAL_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    DONE_FIELD_NUMBER: builtins.int
+    NODES_FIELD_NUMBER: builtins.int
+    LEFT_OUT_FIELD_NUMBER: builtins.int
+    DIFFERENCES_TOTAL_FIELD_NUMBER: builtins.int
+    DIFFERENCES_FIELD_NUMBER: builtins.int
+    positions: builtins.int
+    """So far."""
+    positions_total: builtins.int
+    messages: builtins.int
+    bytes: builtins.int
+    done: builtins.bool
+    differences_total: builtins.int
+    """How many were found so far, and the first 20, in the order of their positions."""
+    @property
+    def nodes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The nodes whose replicas are compared, the master's first; those whose replicas aren't
+        synchronised are left out.
+        """
+
+    @property
+    def left_out(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def differences(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Difference]: ...
+    def __init__(
+        self,
+        *,
+        positions: builtins.int = ...,
+        positions_total: builtins.int = ...,
+        messages: builtins.int = ...,
+        bytes: builtins.int = ...,
+        done: builtins.bool = ...,
+        nodes: collections.abc.Iterable[builtins.str] | None = ...,
+        left_out: collections.abc.Iterable[builtins.str] | None = ...,
+        differences_total: builtins.int = ...,
+        differences: collections.abc.Iterable[Global___Difference] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes", b"bytes", "differences", b"differences", "differences_total", b"differences_total", "done", b"done", "left_out", b"left_out", "messages", b"messages", "nodes", b"nodes", "positions", b"positions", "positions_total", b"positions_total"]) -> None: ...
+
+Global___VerifyQueueResponse: typing_extensions.TypeAlias = VerifyQueueResponse
 
 @typing.final
 class SyncQueueRequest(google.protobuf.message.Message):

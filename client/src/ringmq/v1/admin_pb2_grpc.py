@@ -49,6 +49,11 @@ class AdminStub(object):
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorResponse.FromString,
                 _registered_method=True)
+        self.VerifyQueue = channel.unary_stream(
+                '/ringmq.v1.Admin/VerifyQueue',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.VerifyQueueRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.VerifyQueueResponse.FromString,
+                _registered_method=True)
         self.SyncQueue = channel.unary_unary(
                 '/ringmq.v1.Admin/SyncQueue',
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.SyncQueueRequest.SerializeToString,
@@ -106,6 +111,14 @@ class AdminServicer(object):
         ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
         A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
         without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyQueue(self, request, context):
+        """Compares the synchronised replicas of a queue, message by message, while the queue is in use.
+        The last response is `done`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -175,6 +188,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.PromoteMirror,
                     request_deserializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_admin__pb2.PromoteMirrorResponse.SerializeToString,
+            ),
+            'VerifyQueue': grpc.unary_stream_rpc_method_handler(
+                    servicer.VerifyQueue,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.VerifyQueueRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.VerifyQueueResponse.SerializeToString,
             ),
             'SyncQueue': grpc.unary_unary_rpc_method_handler(
                     servicer.SyncQueue,
@@ -293,6 +311,33 @@ class Admin(object):
             '/ringmq.v1.Admin/PromoteMirror',
             ringmq_dot_v1_dot_admin__pb2.PromoteMirrorRequest.SerializeToString,
             ringmq_dot_v1_dot_admin__pb2.PromoteMirrorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/ringmq.v1.Admin/VerifyQueue',
+            ringmq_dot_v1_dot_admin__pb2.VerifyQueueRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.VerifyQueueResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,6 +73,22 @@ _AdminPromoteMirrorType = typing_extensions.TypeVar(
     ],
 )
 
+_AdminVerifyQueueType = typing_extensions.TypeVar(
+    '_AdminVerifyQueueType',
+    grpc.UnaryStreamMultiCallable[
+        ringmq.v1.admin_pb2.VerifyQueueRequest,
+        ringmq.v1.admin_pb2.VerifyQueueResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        ringmq.v1.admin_pb2.VerifyQueueRequest,
+        ringmq.v1.admin_pb2.VerifyQueueResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        ringmq.v1.admin_pb2.VerifyQueueRequest,
+        ringmq.v1.admin_pb2.VerifyQueueResponse,
+    ],
+)
+
 _AdminSyncQueueType = typing_extensions.TypeVar(
     '_AdminSyncQueueType',
     grpc.UnaryUnaryMultiCallable[
@@ -185,7 +201,7 @@ _AdminGetResourcesType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminSyncQueueType, _AdminDiscardDamagedType, _AdminSetPolicyType, _AdminDeletePolicyType, _AdminListPoliciesType, _AdminGetReplicaType, _AdminGetResourcesType]):
+class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminVerifyQueueType, _AdminSyncQueueType, _AdminDiscardDamagedType, _AdminSetPolicyType, _AdminDeletePolicyType, _AdminListPoliciesType, _AdminGetReplicaType, _AdminGetResourcesType]):
     @typing.overload
     def __init__(self: AdminStub[
         grpc.UnaryUnaryMultiCallable[
@@ -199,6 +215,10 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.PromoteMirrorRequest,
             ringmq.v1.admin_pb2.PromoteMirrorResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            ringmq.v1.admin_pb2.VerifyQueueRequest,
+            ringmq.v1.admin_pb2.VerifyQueueResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.SyncQueueRequest,
@@ -244,6 +264,10 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
             ringmq.v1.admin_pb2.PromoteMirrorRequest,
             ringmq.v1.admin_pb2.PromoteMirrorResponse,
         ],
+        grpc.aio.UnaryStreamMultiCallable[
+            ringmq.v1.admin_pb2.VerifyQueueRequest,
+            ringmq.v1.admin_pb2.VerifyQueueResponse,
+        ],
         grpc.aio.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.SyncQueueRequest,
             ringmq.v1.admin_pb2.SyncQueueResponse,
@@ -285,6 +309,11 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
     without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
     """
 
+    VerifyQueue: _AdminVerifyQueueType
+    """Compares the synchronised replicas of a queue, message by message, while the queue is in use.
+    The last response is `done`.
+    """
+
     SyncQueue: _AdminSyncQueueType
     """Has the replicas of a queue that aren't synchronised fetch what they lack, or stop fetching."""
 
@@ -316,6 +345,10 @@ AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.PromoteMirrorRequest,
         ringmq.v1.admin_pb2.PromoteMirrorResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        ringmq.v1.admin_pb2.VerifyQueueRequest,
+        ringmq.v1.admin_pb2.VerifyQueueResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.SyncQueueRequest,
@@ -372,6 +405,16 @@ class AdminServicer(metaclass=abc.ABCMeta):
         ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
         A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
         without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
+        """
+
+    @abc.abstractmethod
+    def VerifyQueue(
+        self,
+        request: ringmq.v1.admin_pb2.VerifyQueueRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[ringmq.v1.admin_pb2.VerifyQueueResponse], collections.abc.AsyncIterator[ringmq.v1.admin_pb2.VerifyQueueResponse]]:
+        """Compares the synchronised replicas of a queue, message by message, while the queue is in use.
+        The last response is `done`.
         """
 
     @abc.abstractmethod

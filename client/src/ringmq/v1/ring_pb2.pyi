@@ -187,3 +187,85 @@ class FetchMessagesResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["block", b"block", "count", b"count", "first_position", b"first_position", "missing", b"missing", "transient", b"transient"]) -> None: ...
 
 Global___FetchMessagesResponse: typing_extensions.TypeAlias = FetchMessagesResponse
+
+@typing.final
+class DigestMessagesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    NUMBER_MIN_FIELD_NUMBER: builtins.int
+    FIRST_POSITION_FIELD_NUMBER: builtins.int
+    LAST_POSITION_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    """The queue's id."""
+    number_min: builtins.int
+    """The member answers only once it has applied this op."""
+    first_position: builtins.int
+    last_position: builtins.int
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+        number_min: builtins.int = ...,
+        first_position: builtins.int = ...,
+        last_position: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["first_position", b"first_position", "last_position", b"last_position", "number_min", b"number_min", "queue", b"queue"]) -> None: ...
+
+Global___DigestMessagesRequest: typing_extensions.TypeAlias = DigestMessagesRequest
+
+@typing.final
+class DigestMessagesResponse(google.protobuf.message.Message):
+    """The state as of op `number`, in the view of `epoch`, at the positions up to `last_position`. The
+    answer may end before the last position that was asked for, as it is bounded.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    NEXT_POSITION_FIELD_NUMBER: builtins.int
+    LAST_POSITION_FIELD_NUMBER: builtins.int
+    LIVE_FIELD_NUMBER: builtins.int
+    REDELIVERED_FIELD_NUMBER: builtins.int
+    TRANSIENT_FIELD_NUMBER: builtins.int
+    MISSING_FIELD_NUMBER: builtins.int
+    DIGESTS_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    epoch: builtins.int
+    number: builtins.int
+    next_position: builtins.int
+    last_position: builtins.int
+    digests: builtins.bytes
+    """16 bytes for each live position that isn't missing, in order: 8 of the body's BLAKE2b hash,
+    then 8 of that of the properties.
+    """
+    bytes: builtins.int
+    """Of bodies and properties that were read."""
+    @property
+    def live(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
+    @property
+    def redelivered(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
+    @property
+    def transient(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
+    @property
+    def missing(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]:
+        """Live positions whose bodies this member lacks."""
+
+    def __init__(
+        self,
+        *,
+        epoch: builtins.int = ...,
+        number: builtins.int = ...,
+        next_position: builtins.int = ...,
+        last_position: builtins.int = ...,
+        live: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
+        redelivered: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
+        transient: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
+        missing: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
+        digests: builtins.bytes = ...,
+        bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes", b"bytes", "digests", b"digests", "epoch", b"epoch", "last_position", b"last_position", "live", b"live", "missing", b"missing", "next_position", b"next_position", "number", b"number", "redelivered", b"redelivered", "transient", b"transient"]) -> None: ...
+
+Global___DigestMessagesResponse: typing_extensions.TypeAlias = DigestMessagesResponse

@@ -49,6 +49,11 @@ class RingStub(object):
                 request_serializer=ringmq_dot_v1_dot_ring__pb2.FetchMessagesRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_ring__pb2.FetchMessagesResponse.FromString,
                 _registered_method=True)
+        self.DigestMessages = channel.unary_unary(
+                '/ringmq.v1.Ring/DigestMessages',
+                request_serializer=ringmq_dot_v1_dot_ring__pb2.DigestMessagesRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_ring__pb2.DigestMessagesResponse.FromString,
+                _registered_method=True)
 
 
 class RingServicer(object):
@@ -78,6 +83,13 @@ class RingServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DigestMessages(self, request, context):
+        """What one replica has at some positions, without the bodies: so replicas are compared.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RingServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -95,6 +107,11 @@ def add_RingServicer_to_server(servicer, server):
                     servicer.FetchMessages,
                     request_deserializer=ringmq_dot_v1_dot_ring__pb2.FetchMessagesRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_ring__pb2.FetchMessagesResponse.SerializeToString,
+            ),
+            'DigestMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.DigestMessages,
+                    request_deserializer=ringmq_dot_v1_dot_ring__pb2.DigestMessagesRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_ring__pb2.DigestMessagesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class Ring(object):
             '/ringmq.v1.Ring/FetchMessages',
             ringmq_dot_v1_dot_ring__pb2.FetchMessagesRequest.SerializeToString,
             ringmq_dot_v1_dot_ring__pb2.FetchMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DigestMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Ring/DigestMessages',
+            ringmq_dot_v1_dot_ring__pb2.DigestMessagesRequest.SerializeToString,
+            ringmq_dot_v1_dot_ring__pb2.DigestMessagesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -73,7 +73,23 @@ _RingFetchMessagesType = typing_extensions.TypeVar(
     ],
 )
 
-class RingStub(typing.Generic[_RingLinkType, _RingFetchStateType, _RingFetchMessagesType]):
+_RingDigestMessagesType = typing_extensions.TypeVar(
+    '_RingDigestMessagesType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.ring_pb2.DigestMessagesRequest,
+        ringmq.v1.ring_pb2.DigestMessagesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.ring_pb2.DigestMessagesRequest,
+        ringmq.v1.ring_pb2.DigestMessagesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.ring_pb2.DigestMessagesRequest,
+        ringmq.v1.ring_pb2.DigestMessagesResponse,
+    ],
+)
+
+class RingStub(typing.Generic[_RingLinkType, _RingFetchStateType, _RingFetchMessagesType, _RingDigestMessagesType]):
     @typing.overload
     def __init__(self: RingStub[
         grpc.StreamStreamMultiCallable[
@@ -87,6 +103,10 @@ class RingStub(typing.Generic[_RingLinkType, _RingFetchStateType, _RingFetchMess
         grpc.UnaryStreamMultiCallable[
             ringmq.v1.ring_pb2.FetchMessagesRequest,
             ringmq.v1.ring_pb2.FetchMessagesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.ring_pb2.DigestMessagesRequest,
+            ringmq.v1.ring_pb2.DigestMessagesResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -104,6 +124,10 @@ class RingStub(typing.Generic[_RingLinkType, _RingFetchStateType, _RingFetchMess
             ringmq.v1.ring_pb2.FetchMessagesRequest,
             ringmq.v1.ring_pb2.FetchMessagesResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.ring_pb2.DigestMessagesRequest,
+            ringmq.v1.ring_pb2.DigestMessagesResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     Link: _RingLinkType
@@ -120,6 +144,9 @@ class RingStub(typing.Generic[_RingLinkType, _RingFetchStateType, _RingFetchMess
 
     FetchMessages: _RingFetchMessagesType
 
+    DigestMessages: _RingDigestMessagesType
+    """What one replica has at some positions, without the bodies: so replicas are compared."""
+
 RingAsyncStub: typing_extensions.TypeAlias = RingStub[
     grpc.aio.StreamStreamMultiCallable[
         ringmq.v1.ring_pb2.LinkMessage,
@@ -132,6 +159,10 @@ RingAsyncStub: typing_extensions.TypeAlias = RingStub[
     grpc.aio.UnaryStreamMultiCallable[
         ringmq.v1.ring_pb2.FetchMessagesRequest,
         ringmq.v1.ring_pb2.FetchMessagesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.ring_pb2.DigestMessagesRequest,
+        ringmq.v1.ring_pb2.DigestMessagesResponse,
     ],
 ]
 
@@ -164,5 +195,13 @@ class RingServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.ring_pb2.FetchMessagesRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[ringmq.v1.ring_pb2.FetchMessagesResponse], collections.abc.AsyncIterator[ringmq.v1.ring_pb2.FetchMessagesResponse]]: ...
+
+    @abc.abstractmethod
+    def DigestMessages(
+        self,
+        request: ringmq.v1.ring_pb2.DigestMessagesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.ring_pb2.DigestMessagesResponse, collections.abc.Awaitable[ringmq.v1.ring_pb2.DigestMessagesResponse]]:
+        """What one replica has at some positions, without the bodies: so replicas are compared."""
 
 def add_RingServicer_to_server(servicer: RingServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

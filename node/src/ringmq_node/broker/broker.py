@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -37,7 +37,8 @@ from ringmq_node.broker.peers import (
 from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.broker.replicas import Replicas
-from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo
+from ringmq_node.broker.verifying import Verifying
+from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo, VerifyInfo
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode, check_queue_name
 from ringmq_node.model.settings import (
@@ -95,6 +96,7 @@ class Broker:
         operating: Operating,
         promoting: Promoting,
         replicas: Replicas,
+        verifying: Verifying,
         peers: Peers,
         descriptions: Descriptions,
     ) -> None:
@@ -111,6 +113,7 @@ class Broker:
         self.operating = operating
         self._promoting = promoting
         self._replicas = replicas
+        self._verifying = verifying
         self._peers = peers
         self._descriptions = descriptions
 
@@ -337,6 +340,15 @@ class Broker:
         """What only this node knows of these queues: those that it masters, its quarantined
         replicas, and its joining ones."""
         return await self._listing.own_queues(queues)
+
+    async def verify(self, queue: str, *, rate_bytes_max: int) -> AsyncIterator[VerifyInfo]:
+        """Compares the synchronised replicas: the progress now and then, and at last the result."""
+        self._gate.check()
+        check_queue_name(queue)
+        await self._catalogue.ensure_known(queue)
+        record = self._catalogue.record_of(queue)
+        async for info in self._verifying.verify(queue, record.id, rate_bytes_max=rate_bytes_max):
+            yield info
 
     async def sync_queue(self, queue: str, node: str, caller: Caller, *, cancel: bool) -> list[str]:
         """Has replicas that aren't synchronised fetch what they lack, or stop fetching. `node`:

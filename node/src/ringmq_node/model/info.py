@@ -183,6 +183,46 @@ class ReplicaInfo:
     stable: int = 0
 
 
+class DifferenceKind(Enum):
+    """What differs at a position; names are those of `ringmq.v1.DifferenceKind`."""
+
+    STATE = auto()
+    REDELIVERED = auto()
+    TRANSIENT = auto()
+    MISSING = auto()
+    BODY = auto()
+    PROPERTIES = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two replicas that don't have the same at a position: what `node` has, and what `other`."""
+
+    position: int
+    kind: DifferenceKind
+    node: str
+    has: str
+    other: str
+    other_has: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyInfo:
+    """How far the replicas of a queue have been compared. `differences` are the first ones found,
+    in the order of their positions."""
+
+    positions: int
+    positions_total: int
+    messages: int
+    bytes: int
+    done: bool
+    # The master's first; and those that aren't synchronised.
+    nodes: tuple[str, ...]
+    left_out: tuple[str, ...]
+    differences_total: int
+    differences: tuple[Difference, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class StoreNumbers:
     """Counts of a node's store since it was opened, and the sizes of its message stores."""

@@ -27,11 +27,13 @@ from ringmq_base.ranges import Range
 from ringmq_gm import LossAccepted, MemberId, Ring, RingClosedError, RingFailedError, Role, View
 from ringmq_node.model.info import QueueCondition
 from ringmq_node.model.policies import Wanted, wanted_of
-from ringmq_node.model.reasons import Reason
+from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode, QueueRecord
 from ringmq_node.queue import ops
 from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.ops import Op, Publish, Requeue
+from ringmq_node.replica.comparing import Digests
+from ringmq_node.replica.digests import digests_at
 from ringmq_node.replica.fetching import Fetched, Sources
 from ringmq_node.replica.joining import Joining
 from ringmq_node.replica.mastership import Mastership
@@ -363,6 +365,14 @@ class Replica:
                 self.record.id, source, ranges, bytes_max=self.syncing.call_bytes_max
             )
         )
+
+    async def digests(self, first: int, last: int) -> Digests:
+        """What is at these positions now; ends earlier if that is much. Raises `BrokerError`."""
+        node, epoch = self.ring.me.node, self.view.epoch
+        try:
+            return await digests_at(self.store, first, last, node=node, epoch=epoch)
+        except StoreError as error:
+            raise BrokerError(Reason.STORE_FAILED, str(error)) from error
 
     # --- damaged bodies (`repair.RepairedReplica`) ---
 

@@ -12,6 +12,7 @@ from ringmq_node.cli.output import emit_json
 from ringmq_node.cli.policy.command import locator_of, locator_type
 from ringmq_node.cli.queue.description import queue_json, ring_text
 from ringmq_node.cli.queue.show import list_queues, show
+from ringmq_node.cli.queue.verify import verify
 
 MODES = click.Choice(["default", "lazy"])
 
@@ -82,6 +83,7 @@ def declare(
 
 queue.add_command(list_queues)
 queue.add_command(show)
+queue.add_command(verify)
 
 
 @queue.command()

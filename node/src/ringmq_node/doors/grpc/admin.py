@@ -20,6 +20,7 @@ from ringmq_node.doors.grpc.wire import (
     resources_to_wire,
     status_to_wire,
     sync_to_wire,
+    verify_to_wire,
 )
 from ringmq_node.model.info import QueueInfo, SyncInfo
 from ringmq_node.model.reasons import bad_request
@@ -48,6 +49,7 @@ class AdminService:
                 "GetResources": self._get_resources,
             },
             streams={},
+            unary_stream={"VerifyQueue": self._verify_queue},
         )
 
     async def _status(self, data: bytes, context: Context) -> bytes:
@@ -106,6 +108,12 @@ class AdminService:
         request = parse(admin.DiscardDamagedRequest, data)
         messages = await self._broker.discard_damaged(request.queue, caller_of(context))
         return admin.DiscardDamagedResponse(messages=messages).SerializeToString()
+
+    async def _verify_queue(self, data: bytes, context: Context) -> None:
+        request = parse(admin.VerifyQueueRequest, data)
+        told = self._broker.verify(request.queue, rate_bytes_max=request.rate_bytes_max)
+        async for info in told:
+            await context.write(verify_to_wire(info).SerializeToString())
 
     async def _sync_queue(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.SyncQueueRequest, data)

@@ -26,6 +26,7 @@ from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block, BlockError
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.catchup import FETCH_BYTES_MAX
+from ringmq_node.replica.comparing import Digests
 from ringmq_node.replica.fetching import Fetched, Lacking, SourceError
 
 BROKER = "ringmq.v1.Broker"
@@ -230,6 +231,26 @@ class GrpcPeers:
             repeatable=True,
         )
         return wire.resources_from_wire(response.resources)
+
+
+class GrpcDigests:
+    """Implements `broker.verifying.DigestSources`."""
+
+    def __init__(self, channels: PeerChannels) -> None:
+        self._channels = channels
+
+    async def digests(
+        self, address: str, node: str, queue_id: str, first: int, last: int, *, number_min: int
+    ) -> Digests:
+        request = ring.DigestMessagesRequest(
+            queue=queue_id, number_min=number_min, first_position=first, last_position=last
+        )
+        call: Any = self._channels.to(address).unary_unary(f"/{RING}/DigestMessages")
+        try:
+            data = await call(request.SerializeToString(), timeout=STATE_DEADLINE_S)
+        except grpc.aio.AioRpcError as error:
+            raise from_call(error, repeatable=True) from error
+        return wire.digests_from_wire(node, first, parse(ring.DigestMessagesResponse, data))
 
 
 class GrpcSources:

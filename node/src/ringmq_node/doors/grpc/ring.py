@@ -16,7 +16,7 @@ from ringmq_base.limits import MIB
 from ringmq_gm import Role
 from ringmq_node.doors.grpc.peers import RING, STATE_DEADLINE_S
 from ringmq_node.doors.grpc.service import Context, Service, parse
-from ringmq_node.doors.grpc.wire import ranges_from_wire, state_to_wire
+from ringmq_node.doors.grpc.wire import digests_to_wire, ranges_from_wire, state_to_wire
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.replica.catchup import FETCH_BYTES_MAX
 from ringmq_node.replica.hosting import Hosting
@@ -38,7 +38,7 @@ class FetchService:
     def handler(self) -> grpc.GenericRpcHandler:
         return Service(
             RING,
-            unary={"FetchState": self._state},
+            unary={"FetchState": self._state, "DigestMessages": self._digests},
             streams={},
             unary_stream={"FetchMessages": self._messages},
         )
@@ -55,6 +55,14 @@ class FetchService:
         async with asyncio.timeout(context.time_remaining() or STATE_DEADLINE_S):
             await replica.wait_number(request.number_min)
         return state_to_wire(replica.store.state).SerializeToString()
+
+    async def _digests(self, data: bytes, context: Context) -> bytes:
+        request = parse(wire.DigestMessagesRequest, data)
+        replica = self._source(request.queue)
+        async with asyncio.timeout(context.time_remaining() or STATE_DEADLINE_S):
+            await replica.wait_number(request.number_min)
+        digests = await replica.digests(request.first_position, request.last_position)
+        return digests_to_wire(digests).SerializeToString()
 
     async def _messages(self, data: bytes, context: Context) -> None:
         request = parse(wire.FetchMessagesRequest, data)

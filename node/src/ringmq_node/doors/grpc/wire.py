@@ -14,6 +14,7 @@ from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.broker.peers import Promoted
 from ringmq_node.model.info import (
     ClusterStatus,
+    Difference,
     LossInfo,
     MemberInfo,
     NodeCondition,
@@ -26,12 +27,14 @@ from ringmq_node.model.info import (
     StoreNumbers,
     SyncInfo,
     SyncPhase,
+    VerifyInfo,
 )
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import EpochStart, ReplicatedState
+from ringmq_node.replica.comparing import Digests
 
 _MODES = {
     QueueMode.DEFAULT: common.QUEUE_MODE_DEFAULT,
@@ -209,6 +212,54 @@ def promoted_from_wire(promoted: admin.PromoteMirrorResponse) -> Promoted:
     return Promoted(
         **_values(promoted, Promoted, but=("loss",)),
         loss=loss_from_wire(promoted.loss) if promoted.HasField("loss") else None,
+    )
+
+
+# --- comparing replicas ---
+
+
+def digests_to_wire(digests: Digests) -> ring.DigestMessagesResponse:
+    return ring.DigestMessagesResponse(
+        epoch=digests.epoch,
+        number=digests.number,
+        next_position=digests.next_position,
+        last_position=digests.last,
+        live=ranges_to_wire(digests.live),
+        redelivered=ranges_to_wire(digests.redelivered),
+        transient=ranges_to_wire(digests.transient),
+        missing=ranges_to_wire(digests.missing),
+        digests=digests.digests,
+        bytes=digests.bytes_read,
+    )
+
+
+def digests_from_wire(node: str, first: int, response: ring.DigestMessagesResponse) -> Digests:
+    return Digests(
+        node=node,
+        epoch=response.epoch,
+        number=response.number,
+        next_position=response.next_position,
+        first=first,
+        last=response.last_position,
+        live=RangeSet(ranges_from_wire(response.live)),
+        redelivered=RangeSet(ranges_from_wire(response.redelivered)),
+        transient=RangeSet(ranges_from_wire(response.transient)),
+        missing=RangeSet(ranges_from_wire(response.missing)),
+        digests=response.digests,
+        bytes_read=response.bytes,
+    )
+
+
+def verify_to_wire(info: VerifyInfo) -> admin.VerifyQueueResponse:
+    return admin.VerifyQueueResponse(
+        **_values(info, VerifyInfo, but=("differences",)),
+        differences=[
+            admin.Difference(
+                **_values(each, Difference, but=("kind",)),
+                kind=admin.DifferenceKind.Value(f"DIFFERENCE_KIND_{each.kind.name}"),
+            )
+            for each in info.differences
+        ],
     )
 
 
