@@ -1,7 +1,8 @@
 """`python -m bench`: starts the clusters, runs them side by side, reports, ends them.
 
 `--against CHECKOUT` takes another tree of ours instead of RabbitMQ and prints the ratio of each
-pair of runs. `python -m bench storage` measures the storage engine alone.
+pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
+the transport.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from bench import against, rivals
+from bench import against, rivals, wire
 from bench.comparison import carry_out
 from bench.measure import BenchError
 from bench.storage import command as storage
@@ -95,13 +96,21 @@ def _terminated(_signal_number: int, _frame: object) -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     of_storage = words[:1] == ["storage"]
-    parsed = storage.parse(words[1:]) if of_storage else parse(words)
+    of_wire = words[:1] == ["wire"]
+    if of_storage:
+        parsed = storage.parse(words[1:])
+    elif of_wire:
+        parsed = wire.parse(words[1:])
+    else:
+        parsed = parse(words)
     signal.signal(signal.SIGTERM, _terminated)
     # Without markup: a log line in brackets is no style, and rich raises on one that it can't read.
     progress = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     try:
         if of_storage:
             storage.bench(parsed, progress)
+        elif of_wire:
+            wire.bench(parsed, progress)
         elif parsed.check_installed:
             rivals.require_rabbitmq()
             progress.print("RabbitMQ's side is complete")
