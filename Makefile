@@ -78,4 +78,4 @@ proto: $(STAMP) ## generate the code from proto/
 	@$(BIN)/python proto/generate.py
 
 clean:     ## remove what the other commands made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build

@@ -19,10 +19,10 @@ from loops import run
 from nemesis.network import NoNamespacesError
 
 from chaos import picture
-from chaos.disks import NoDisksError
+from chaos.disks import Disks, NoDisksError
 from chaos.figures import look_at
 from chaos.report import Outcome
-from chaos.run import Options, judge, play
+from chaos.run import NODES, Options, judge, play
 
 SEED_MAX = 1_000_000
 
@@ -84,7 +84,10 @@ def main(words: list[str]) -> int:
     text = outcome.text(again(options))
     (options.folder / "report.txt").write_text(text + "\n")
     say(f"\n{text}\npicture: {options.folder / 'timeline.png'}")
-    return 0 if outcome.is_well else 1
+    if not outcome.is_well:
+        return 1
+    Disks(options.folder, NODES).throw_away()
+    return 0
 
 
 if __name__ == "__main__":

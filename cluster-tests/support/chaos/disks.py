@@ -61,8 +61,12 @@ class Disks:
         for place in self._mounted:
             subprocess.run(["umount", "-l", str(place)], check=True, timeout=30)
         self._mounted.clear()
+
+    def throw_away(self) -> None:
+        """Removes the files, which outlive `close`: after a failure somebody wants to look."""
         for node in self._nodes:
             self._image(node).unlink(missing_ok=True)
+            self._place(node).rmdir()
 
     def data(self, node: str) -> Path:
         """The node's data directory; the node makes it."""
