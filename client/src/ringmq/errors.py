@@ -13,6 +13,7 @@
     │   ├── QueueInUseError          delete with if_unused
     │   ├── MessageTooLargeError     (ValueError) `size_bytes`, `limit_bytes`
     │   ├── UnknownDeliveryError     an ack of a message this consumer does not hold
+    │   ├── ProducerForgottenError   the queue no longer has the sequences of an id of one's own
     │   ├── NotSynchronisedError     promotion of a mirror that is behind
     │   ├── NotAMemberError          promotion of a node that holds no replica
     │   ├── MessagesMayBeLostError   promotion of a replica that may lack some: `replicas`
@@ -137,6 +138,20 @@ class MessageTooLargeError(RequestError, ValueError):
 
 class UnknownDeliveryError(RequestError):
     """An ack or nack of positions that the consumer does not hold (any more)."""
+
+
+class ProducerForgottenError(RequestError):
+    """The queue once had more of this producer than it has now: it has forgotten it, or was
+    declared anew, or lost transient messages. Repeats of the messages between `last_sequence` and
+    `known_sequence` would not be recognised. Open a publisher anew to go on from there."""
+
+    @property
+    def last_sequence(self) -> int:
+        return self.number("last_sequence")
+
+    @property
+    def known_sequence(self) -> int:
+        return self.number("known_sequence")
 
 
 class NotSynchronisedError(RequestError):

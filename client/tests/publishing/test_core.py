@@ -20,6 +20,7 @@ from ringmq.errors import (
     BadRequestError,
     MessageTooLargeError,
     OutcomeUnknownError,
+    ProducerForgottenError,
     ProtocolError,
     TooFewSynchronisedError,
     UnavailableError,
@@ -66,14 +67,13 @@ def test_a_message_larger_than_a_quarter_of_the_window_goes_alone() -> None:
 
 def test_after_a_break_the_same_messages_have_the_same_sequences() -> None:
     core = core_of(window_messages=4)
-    identity = open_core(core)
+    open_core(core)
     for number in range(4):
         submit(core, b"%d" % number, handle=number)
     before = [(f.first, bodies_of(f)) for f in drain(core)]
     core.confirmed(2, 2)  # a transient one may be confirmed before its elders
     core.ended(UnavailableError("broken"))
     core.check()
-    assert core.identity() == identity
     core.opened(3, LIMITS, ORIGIN)
     again = [(f.first, bodies_of(f)) for f in drain(core)]
     assert again == [each for each in before if each[0] != 2]
@@ -85,32 +85,32 @@ def test_an_answer_of_an_older_master_is_refused_and_changes_nothing() -> None:
     """1. The new master confirms 1 to 15 and has 16 to 20. 2. The stream breaks, and the old master
     says that it has 9. Believed, that would send 16 to 20 under a new id, to be enqueued twice."""
     core = core_of(window_messages=40)
-    identity = core.identity()
-    assert core.opened(0, LIMITS, Origin("queue-1", 7))
+    core.opened(0, LIMITS, Origin("queue-1", 7))
     submit(core, *(b"%d" % number for number in range(1, 21)))
     drain(core)
     core.confirmed(1, 15)
     core.ended(UnavailableError("broken"))
-    assert not core.opened(9, LIMITS, Origin("queue-1", 6))
+    with pytest.raises(UnavailableError, match="epoch 6, of epoch 7 there is one as well"):
+        core.opened(9, LIMITS, Origin("queue-1", 6))
     core.check()
     assert drain(core) == []
     core.ended(UnavailableError("older"))
-    assert core.identity() == identity
-    assert core.opened(20, LIMITS, Origin("queue-1", 7))
+    core.opened(20, LIMITS, Origin("queue-1", 7))
     assert [(f.first, f.last) for f in drain(core)] == [(16, 20)]
     core.confirmed(16, 20)
     core.ended()
     # Declared anew, the queue counts its epochs from 1.
-    assert core.opened(0, LIMITS, Origin("queue-2", 1))
+    core.opened(0, LIMITS, Origin("queue-2", 1))
 
 
 def test_publishers_of_one_queue_share_the_newest_epoch() -> None:
     seen = SeenEpoch()
     first, second = (
-        Core(new_id=lambda: b"p", window_messages=8, window_bytes=1000, seen=seen) for _ in "12"
+        Core(producer_id=b"p", window_messages=8, window_bytes=1000, seen=seen) for _ in "12"
     )
-    assert first.opened(0, LIMITS, Origin("queue-1", 7))
-    assert not second.opened(0, LIMITS, Origin("queue-1", 6))
+    first.opened(0, LIMITS, Origin("queue-1", 7))
+    with pytest.raises(UnavailableError):
+        second.opened(0, LIMITS, Origin("queue-1", 6))
     assert seen.epoch == 7
 
 
@@ -130,7 +130,7 @@ def test_a_confirm_of_the_middle_of_a_batch_leaves_its_ends() -> None:
 
 def test_a_retryable_refusal_ends_the_stream_and_all_that_follows_is_sent_again() -> None:
     core = core_of(window_messages=4)
-    identity = open_core(core)
+    open_core(core)
     for number in range(4):
         submit(core, b"%d" % number, handle=number)
     drain(core)
@@ -141,18 +141,18 @@ def test_a_retryable_refusal_ends_the_stream_and_all_that_follows_is_sent_again(
     core.rejected(3, 3, PublishRefusal.GAP, GAP)
     core.rejected(4, 4, PublishRefusal.GAP, GAP)
     core.ended()
-    assert core.identity() == identity
     core.opened(1, LIMITS, ORIGIN)
     assert [(f.first, bodies_of(f)) for f in drain(core)] == [(2, [b"1"]), (3, [b"2"]), (4, [b"3"])]
     core.confirmed(2, 4)
     assert outcome(core) == dict.fromkeys(range(4))
 
 
-def test_after_a_refusal_for_good_the_others_go_on_under_a_new_id_once_the_old_is_confirmed() -> (
-    None
-):
-    core = core_of(window_messages=4)
-    old = open_core(core)
+def test_the_hole_of_a_refusal_for_good_is_closed_by_the_next_stream() -> None:
+    """1. A message is refused for good; the next ones would go under a new id. 2. The program is
+    started again, and comes back under its own. 3. It is told nothing of the messages under the
+    new one, and sends them again. So they keep the id, and their sequences move up."""
+    core = core_of(window_messages=4, producer_id=b"mine")
+    open_core(core)
     for number in range(4):
         submit(core, b"%d" % number, handle=number)
     drain(core)
@@ -161,18 +161,13 @@ def test_after_a_refusal_for_good_the_others_go_on_under_a_new_id_once_the_old_i
     core.check()
     assert outcome(core) == {1: MessageTooLargeError}
     core.ended()
-    # The first is in the queue, but not confirmed: it needs the old id.
-    assert core.identity() == old
-    core.opened(1, LIMITS, ORIGIN)
-    assert [f.first for f in drain(core)] == [1]
-    core.confirmed(1, 1)
-    assert core.finishing
-    core.ended()
-    assert open_core(core) != old
-    assert [(f.first, bodies_of(f)) for f in drain(core)] == [(1, [b"2"]), (2, [b"3"])]
-    core.confirmed(1, 2)
+    # The first is in the queue, but not confirmed: it keeps its sequence.
+    open_core(core, last_sequence=1)
+    assert [(f.first, bodies_of(f)) for f in drain(core)] == [(1, [b"0"]), (2, [b"2"]), (3, [b"3"])]
+    core.confirmed(1, 3)
     assert outcome(core) == {0: None, 2: None, 3: None}
     assert core.outstanding_messages == 0
+    assert core.producer_id == b"mine"
 
 
 def test_a_batch_call_says_which_of_its_bodies_were_refused() -> None:
@@ -195,9 +190,9 @@ def test_a_batch_call_says_which_of_its_bodies_were_refused() -> None:
     assert ticket.failed == [(2, 4)]
 
 
-def test_a_forgotten_producer_begins_anew() -> None:
-    core = core_of()
-    old = open_core(core)
+def forget_after_one(core: Core) -> None:
+    """One message is confirmed; the next is refused, because the queue has forgotten the id."""
+    open_core(core)
     submit(core, b"a", handle=1)
     drain(core)
     core.confirmed(1, 1)
@@ -205,19 +200,35 @@ def test_a_forgotten_producer_begins_anew() -> None:
     drain(core)
     core.rejected(2, 2, PublishRefusal.FORGOTTEN, FORGOTTEN)
     core.ended()
-    assert open_core(core) != old
+
+
+def test_a_forgotten_producer_begins_anew() -> None:
+    core = core_of()
+    forget_after_one(core)
+    open_core(core)
     assert [(f.first, bodies_of(f)) for f in drain(core)] == [(1, [b"b"])]
     core.confirmed(1, 1)
     assert outcome(core) == {1: None, 2: None}
 
 
+def test_who_counts_by_an_id_is_told_that_it_was_forgotten() -> None:
+    """Numbered anew, the messages would be counted from 1: a program that comes back would send
+    all that it has sent before once more."""
+    core = core_of(producer_id=b"mine")
+    forget_after_one(core)
+    with pytest.raises(ProducerForgottenError) as caught:
+        open_core(core)
+    assert (caught.value.last_sequence, caught.value.known_sequence) == (0, 1)
+    core.check()
+    assert drain(core) == []
+
+
 def test_an_id_of_ones_own_goes_on_where_it_was() -> None:
     core = core_of(producer_id=b"mine")
-    assert open_core(core, last_sequence=41) == b"mine"
+    open_core(core, last_sequence=41)
     submit(core, b"a")
     assert [f.first for f in drain(core)] == [42]
     core.ended()
-    assert core.identity() == b"mine"
     core.opened(41, LIMITS, ORIGIN)
     assert [f.first for f in drain(core)] == [42]
 
@@ -235,9 +246,7 @@ def test_a_deadline_says_unknown_only_of_what_may_be_in_the_queue() -> None:
     assert outcome(core) == {}
     core.expire(11)
     assert outcome(core) == {1: OutcomeUnknownError, 2: UnavailableError}
-    # The node never got the first one: its sequence is given up, with its id.
-    open_core(core, last_sequence=0)
-    core.ended()
+    # The node never got the first one: its sequence goes to another message.
     open_core(core)
     assert [(f.first, bodies_of(f)) for f in drain(core)] == [(1, [b"patient"])]
 
@@ -253,9 +262,9 @@ def test_a_message_refused_until_its_deadline_fails_with_the_reason() -> None:
     assert outcome(core) == {1: TooFewSynchronisedError}
 
 
-def test_fail_all_ends_every_ticket_and_the_id() -> None:
+def test_fail_all_ends_every_ticket_and_the_next_stream_goes_on_behind_them() -> None:
     core = core_of(window_messages=2)
-    old = open_core(core)
+    open_core(core)
     for number in range(4):
         submit(core, b"x", handle=number)
     drain(core)
@@ -269,7 +278,9 @@ def test_fail_all_ends_every_ticket_and_the_id() -> None:
     }
     assert core.next_deadline() is None
     core.ended()
-    assert core.identity() != old
+    open_core(core, last_sequence=1)
+    submit(core, b"y")
+    assert [f.first for f in drain(core)] == [2]
 
 
 def test_a_slice_of_a_call_takes_its_own_properties_along() -> None:
@@ -287,7 +298,7 @@ def test_a_slice_of_a_call_takes_its_own_properties_along() -> None:
 
 
 def test_properties_count_in_the_window_and_in_requests() -> None:
-    core: PublisherCore[int, str] = PublisherCore(new_id=lambda: b"id", window_bytes=4000)
+    core: PublisherCore[int, str] = PublisherCore(producer_id=b"id", window_bytes=4000)
     open_core(core)
     each = 500 - MESSAGE_OVERHEAD_BYTES - 100
     core.submit([bytes(each)] * 8, ["of 100 bytes"], [100], False, FAR, 1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from publisher_cores import FAR, ORIGIN, Core, bodies_of, ids
+from publisher_cores import FAR, ORIGIN, Core, bodies_of
 
 from ringmq.errors import (
     BadRequestError,
@@ -27,24 +27,25 @@ class NastyNode(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        source = ids()
         self.core: Core = PublisherCore(
-            new_id=lambda: next(source), window_messages=7, window_bytes=600
+            producer_id=b"mine", is_own_id=True, window_messages=7, window_bytes=600
         )
         self.now = 0.0
         self.sizes: dict[int, int] = {}  # bodies of each ticket
         self.ended: dict[int, Ticket[int, str]] = {}
-        # The node: its queue, the last sequence by producer, and the meaning of each sequence.
+        # The node: its queue, in which the message with sequence n is the nth. So a program that
+        # comes back under this id and is told n has n messages in the queue.
         self.queue: list[bytes] = []
-        self.last: Counter[bytes] = Counter()
-        self.meaning: dict[tuple[bytes, int], bytes] = {}
         # The stream: requests on their way there, answers on their way back.
-        self.identity = b""
         self.requests: deque[tuple[int, list[bytes]]] = deque()
         self.unconfirmed: list[int] = []
-        self.confirmed: set[bytes] = set()
+        self.safe: set[bytes] = set()
         # A confirm, or a refusal with its error.
         self.answers: deque[tuple[int, int, tuple[PublishRefusal, RingMQError] | None]] = deque()
+
+    @property
+    def last(self) -> int:
+        return len(self.queue)
 
     @property
     def is_open(self) -> bool:
@@ -59,10 +60,9 @@ class NastyNode(RuleBasedStateMachine):
         while (flight := self.core.next_flight()) is not None:
             assert flight.count <= 5
             bodies = bodies_of(flight)
-            for offset, body in enumerate(bodies):
-                # A sequence never means two messages.
-                key = (self.identity, flight.first + offset)
-                assert self.meaning.setdefault(key, body) == body
+            # What is in the queue keeps its sequence.
+            known = self.queue[flight.first - 1 : flight.last]
+            assert bodies[: len(known)] == known
             self.requests.append((flight.first, bodies))
 
     @rule(count=st.integers(1, 12), life=st.sampled_from([3.0, 50.0, FAR]))
@@ -76,18 +76,18 @@ class NastyNode(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_open)
     @rule()
     def open(self) -> None:
-        self.identity = self.core.identity()
-        self.core.opened(self.last[self.identity], Limits(1000, 200, 5), ORIGIN)
+        # The node has waited until nothing that it tells can be lost any more.
+        self.safe |= set(self.queue)
+        self.core.opened(self.last, Limits(1000, 200, 5), ORIGIN)
         self.pump()
 
     def take(self) -> None:
         first, bodies = self.requests.popleft()
         last = first + len(bodies) - 1
-        if first > self.last[self.identity] + 1:
+        if first > self.last + 1:
             self.answers.append((first, last, (PublishRefusal.GAP, ProtocolError("a gap"))))
             return
-        self.queue += bodies[max(0, self.last[self.identity] + 1 - first) :]
-        self.last[self.identity] = max(self.last[self.identity], last)
+        self.queue += bodies[max(0, self.last + 1 - first) :]
         self.unconfirmed += range(first, last + 1)
 
     @precondition(lambda self: self.requests)
@@ -107,7 +107,7 @@ class NastyNode(RuleBasedStateMachine):
     )
     def node_refuses(self, refusal: tuple[PublishRefusal, RingMQError]) -> None:
         first, bodies = self.requests[0]
-        if first == self.last[self.identity] + 1:
+        if first == self.last + 1:
             self.requests.popleft()
             self.answers.append((first, first + len(bodies) - 1, refusal))
         else:
@@ -121,7 +121,7 @@ class NastyNode(RuleBasedStateMachine):
         part = self.unconfirmed[low : high + 1]
         del self.unconfirmed[low : high + 1]
         for sequence in part:
-            self.confirmed.add(self.meaning[self.identity, sequence])
+            self.safe.add(self.queue[sequence - 1])
             self.answers.append((sequence, sequence, None))
 
     @precondition(lambda self: self.answers)
@@ -144,12 +144,8 @@ class NastyNode(RuleBasedStateMachine):
         self.answers.clear()
         self.unconfirmed = []
         # A mirror takes over. It lacks some of the messages that were not confirmed.
-        while lost and self.queue and self.queue[-1] not in self.confirmed:
-            last = self.last[self.identity]
-            if self.meaning.get((self.identity, last)) != self.queue[-1]:
-                break
+        while lost and self.queue and self.queue[-1] not in self.safe:
             self.queue.pop()
-            self.last[self.identity] -= 1
             lost -= 1
         self.core.ended(UnavailableError("broken"))
         self.settle()

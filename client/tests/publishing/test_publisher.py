@@ -84,7 +84,7 @@ def test_refusals_are_retried_or_told_and_the_order_stays(run: Run) -> None:
                 with pytest.raises(ringmq.DiskFullError, match="disk full") as caught:
                     await publisher.publish_batch(bodies(20))
                 assert caught.value.failed == ((2, 3),)
-                assert publisher.producer_id != before
+                assert publisher.producer_id == before
                 node.faults.reject = [forgotten]
                 await publisher.publish(b"last")
             expected = bodies(40) + bodies(2) + bodies(20)[4:] + [b"last"]

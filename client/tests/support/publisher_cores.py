@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ringmq.errors import RingMQError
 from ringmq.publishing.core import Limits, Origin, PublisherCore
 from ringmq.publishing.flights import Flight
@@ -15,20 +13,12 @@ FAR = 1e9
 ORIGIN = Origin("queue-1", 1)
 
 
-def ids() -> Iterator[bytes]:
-    number = 0
-    while True:
-        number += 1
-        yield b"producer-%d" % number
-
-
 def core_of(window_messages: int = 8, producer_id: bytes | None = None) -> Core:
-    source = ids()
     return PublisherCore(
-        new_id=lambda: next(source),
+        producer_id=producer_id or b"random",
+        is_own_id=producer_id is not None,
         window_messages=window_messages,
         window_bytes=10_000,
-        producer_id=producer_id,
     )
 
 
@@ -52,7 +42,5 @@ def outcome(core: Core) -> dict[int, type[RingMQError] | None]:
     return {t.handle: type(t.error) if t.error else None for t in core.take_finished()}
 
 
-def open_core(core: Core, last_sequence: int = 0) -> bytes:
-    identity = core.identity()
+def open_core(core: Core, last_sequence: int = 0) -> None:
     core.opened(last_sequence, LIMITS, ORIGIN)
-    return identity

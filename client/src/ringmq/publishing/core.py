@@ -16,22 +16,24 @@ Words. A *ticket* is one call of the user, a *slice* a consecutive part of a tic
 order of submission: sent flights are before unsent ones, and these before everything pending.
 
 The life of a stream is the table `NEXT_PHASE`: `opened` -> `next_flight` ... `confirmed` /
-`rejected` ... -> `ended`. After `ended` all sent flights are unsent again. Four things make it
-less simple:
+`rejected` ... -> `ended`. After `ended` all sent flights are unsent again. What `opened` says is
+the truth (the node has waited for a trip around the ring): messages up to `last_sequence` are in
+the queue for good, the others are not, and no older stream will bring them. So:
 
 1. *Refused, try again* (`PublishRefusal.RETRY`). The node takes sequences without a gap, so it
    refuses every later message too. A refusal on its way back doesn't say which attempt it
    answers, so this stream can't be used for another one: it is `FINISHING`, half-closed and read
    to its end, and the next stream starts from the sequence that its `opened` gives.
-2. *Refused for good* (`PublishRefusal.FOR_GOOD`). The sequences of these messages stay unused,
-   so no later sequence can be taken under this producer id: the id is *sealed*. Messages before
-   the hole stay under the old id until they are confirmed; then a new id takes over and numbering
-   begins with 1. (To give the unused sequences to other messages would lose those: a copy of the
-   refused batch that a relay still holds could arrive under the same sequences, and the queue
-   would take the second of the two for a repeat.)
-3. *The node knows less than we* (`opened` with a `last_sequence` that doesn't join our flights).
-   The node has forgotten the producer, or lost transient messages. Flights up to
-   `last_sequence` are in the queue and stay; for the others see 2.
+2. *Refused for good* (`PublishRefusal.FOR_GOOD`). The messages end, and leave a hole in the
+   sequences. The next `opened` closes it: the messages behind it are numbered anew from
+   `last_sequence` + 1, under the same producer id. Not before that: a copy of the refused batch
+   may still be on its way to the node, and could arrive under a sequence that another message
+   has by then. And not under another id: a program that comes back later under the old one would
+   not be told of the messages under the new one, and would send them again.
+3. *The node knows less than we* (`opened` with a `last_sequence` below one that was told or
+   confirmed before): the queue has forgotten the producer, or has lost transient messages. Under a
+   random id numbering goes on from there. An id of the user's own counts the user's messages, so
+   he has to decide: `opened` raises `ProducerForgottenError`.
 4. *A deadline passes*. A message without a sequence is dropped. A message with a sequence may be
    in the queue: its caller is told so, and the sequence stays occupied until the node answers or
    the next `opened` shows that it never arrived.
@@ -48,13 +50,18 @@ Contract. Every method that says something happened is an event; afterwards the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import chain
 from typing import Generic, assert_never
 
-from ringmq.errors import OutcomeUnknownError, RingMQError, UnavailableError
+from ringmq.errors import (
+    OutcomeUnknownError,
+    ProducerForgottenError,
+    RingMQError,
+    UnavailableError,
+)
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.flights import Flight, Flights
 from ringmq.publishing.pending import PendingMessages
@@ -97,8 +104,6 @@ class Happening(Enum):
 
     OPENED = auto()
     REFUSED = auto()
-    #: The producer id is sealed and its last message has ended.
-    USED_UP = auto()
     #: The node will end the stream. It may say so in answer to an Open, too.
     MOVED = auto()
     ENDED = auto()
@@ -111,7 +116,6 @@ NEXT_PHASE: dict[tuple[PublisherPhase, Happening], PublisherPhase] = {
     (PublisherPhase.CLOSED, Happening.MOVED): PublisherPhase.CLOSED,
     (PublisherPhase.CLOSED, Happening.ENDED): PublisherPhase.CLOSED,
     (PublisherPhase.OPEN, Happening.REFUSED): PublisherPhase.FINISHING,
-    (PublisherPhase.OPEN, Happening.USED_UP): PublisherPhase.FINISHING,
     (PublisherPhase.OPEN, Happening.MOVED): PublisherPhase.FINISHING,
     (PublisherPhase.OPEN, Happening.ENDED): PublisherPhase.CLOSED,
     (PublisherPhase.FINISHING, Happening.REFUSED): PublisherPhase.FINISHING,
@@ -129,42 +133,25 @@ class PublishRefusal(Enum):
     FOR_GOOD = auto()
     #: The echo of an earlier refusal, or a numbering that only a new `opened` can put right.
     GAP = auto()
-    #: The node has forgotten the producer: nothing under this id can be taken any more.
+    #: The node has forgotten the producer: a new `opened` says so too.
     FORGOTTEN = auto()
 
 
-@dataclass(slots=True)
-class Numbering:
-    """A producer id and its sequences. A sealed one gives no more sequences."""
-
-    producer_id: bytes
-    next_sequence: int = 1
-    #: The highest sequence in the queue, as the newest `opened` has it.
-    last_sequence: int = 0
-    sealed: bool = False
-
-    @property
-    def unused(self) -> bool:
-        """Whether no message has been given a sequence of this id, here or (as far as it is
-        known) by an earlier process."""
-        return self.next_sequence == 1 and not self.sealed
-
-
 class PublisherCore(Generic[H, P]):
-    """See the module. `new_id` is called for each producer id that is needed."""
+    """See the module. `is_own_id`: the user has chosen the producer id, and counts by it."""
 
     def __init__(
         self,
         *,
-        new_id: Callable[[], bytes],
+        producer_id: bytes,
+        is_own_id: bool = False,
         window_messages: int = 1000,
         window_bytes: int = 16 * 1024 * 1024,
-        producer_id: bytes | None = None,
         seen: SeenEpoch | None = None,
     ) -> None:
         assert window_messages > 0, window_messages
         assert window_bytes > 0, window_bytes
-        self._new_id = new_id
+        self.producer_id = producer_id
         self.window_messages = window_messages
         self.window_bytes = window_bytes
         self.phase = PublisherPhase.CLOSED
@@ -172,7 +159,12 @@ class PublisherCore(Generic[H, P]):
         #: Why messages wait: the newest failure, told to messages whose deadline passes.
         self.trouble: RingMQError | None = None
         self._seen = SeenEpoch() if seen is None else seen
-        self._numbering = Numbering(producer_id if producer_id is not None else new_id())
+        self._is_own_id = is_own_id
+        self._next_sequence = 1
+        #: The highest sequence in the queue, as the newest `opened` has it.
+        self.last_sequence = 0
+        # The highest sequence that is known to have been in the queue at some time.
+        self._safe_sequence = 0
         self._pending: PendingMessages[H, P] = PendingMessages()
         self._flights: Flights[H, P] = Flights()
         self._finished: list[Ticket[H, P]] = []
@@ -180,15 +172,6 @@ class PublisherCore(Generic[H, P]):
         self._deadline_floor: float | None = None
 
     # --- questions of the caller ---
-
-    @property
-    def producer_id(self) -> bytes:
-        return self._numbering.producer_id
-
-    @property
-    def last_sequence(self) -> int:
-        """The highest sequence of this producer in the queue when the stream was opened."""
-        return self._numbering.last_sequence
 
     @property
     def outstanding_messages(self) -> int:
@@ -251,34 +234,35 @@ class PublisherCore(Generic[H, P]):
         if self._deadline_floor is None or deadline < self._deadline_floor:
             self._deadline_floor = deadline
 
-    def identity(self) -> bytes:
-        """The producer id for the next stream; a new one if the old one is used up."""
-        # Only between two streams: a node takes one producer id per stream.
-        assert self.phase is PublisherPhase.CLOSED, self.phase
-        if self._numbering.sealed and not self._flights:
-            self._numbering = Numbering(self._new_id())
-        return self._numbering.producer_id
+    def opened(self, last_sequence: int, limits: Limits, origin: Origin) -> None:
+        """A stream is open under `producer_id`; the queue has this producer to `last_sequence`.
 
-    def opened(self, last_sequence: int, limits: Limits, origin: Origin) -> bool:
-        """A stream is open under `identity()`; the queue has this producer to `last_sequence`.
-
-        False, and nothing has changed, if the answer is older than one that has been seen: the
-        caller ends this stream. Otherwise: 1. the new master confirms 1 to 15, and has 16 to 20,
-        2. the old one says that it has 9, 3. 16 to 20 don't follow 9, so they would be sent under
-        a new id, and be enqueued twice.
+        Raises, and nothing has changed, if the answer is older than one that has been seen
+        (`UnavailableError`), or if an id of the user's own was forgotten
+        (`ProducerForgottenError`); the caller ends this stream.
         """
         assert not self._flights.has_sent
+        # 1. The new master confirms 1 to 15, and has 16 to 20. 2. The old one says that it has 9.
+        # 3. 16 to 20 don't follow 9, so they would be numbered anew, and be enqueued twice.
         if not self._seen.take(origin.queue_id, origin.epoch):
-            return False
+            raise UnavailableError(
+                f"a node answered as the master of epoch {origin.epoch}, "
+                f"of epoch {self._seen.epoch} there is one as well"
+            )
+        if self._is_own_id and last_sequence < self._safe_sequence:
+            raise ProducerForgottenError(
+                f"the queue had this producer to {self._safe_sequence}, now it has it to "
+                f"{last_sequence}: it doesn't recognise repeats of the messages between",
+                metadata={
+                    "last_sequence": str(last_sequence),
+                    "known_sequence": str(self._safe_sequence),
+                },
+            )
         self._happen(Happening.OPENED)
         self.limits = limits
-        self._numbering.last_sequence = last_sequence
-        if self._numbering.unused:
-            # An id that the user gave, and used before: go on where the queue ends.
-            self._numbering.next_sequence = last_sequence + 1
-            return True
-        if not self._flights.follow(last_sequence, self._numbering.next_sequence):
-            self._seal_after(last_sequence)
+        self.last_sequence = self._safe_sequence = last_sequence
+        if not self._flights.follow(last_sequence, self._next_sequence):
+            self._number_anew_after(last_sequence)
         # The node has ended our older stream before it answered, batches in flight included. So
         # a message that isn't in the queue now won't get there by itself.
         self._flights.missing_after(last_sequence)
@@ -286,17 +270,15 @@ class PublisherCore(Generic[H, P]):
         self._flights.cut_to(
             messages_max=limits.batch_messages_max, bytes_max=limits.batch_bytes_max
         )
-        self._finish_if_used_up()
-        return True
 
     def confirmed(self, first: int, last: int) -> None:
         """`first..last` are as safe as was asked for. Sequences that nobody waits for are
         ignored: a repeat is confirmed again."""
+        self._safe_sequence = max(self._safe_sequence, min(last, self._next_sequence - 1))
         for flight in self._flights.take(first, last):
             for part in flight.slices:
                 if part.ticket.confirm(part.stop - part.start):
                     self._finished.append(part.ticket)
-        self._finish_if_used_up()
 
     def rejected(self, first: int, last: int, refusal: PublishRefusal, error: RingMQError) -> None:
         """The node refused `first..last`. Never enqueued, unless `error` is OutcomeUnknownError."""
@@ -307,7 +289,6 @@ class PublisherCore(Generic[H, P]):
             case PublishRefusal.FORGOTTEN:
                 self.trouble = error
                 self._flights.refused_from(first)
-                self._seal_after(first - 1)
             case PublishRefusal.RETRY:
                 self.trouble = error
                 # A node that stopped being master in the middle can't tell: its successor may
@@ -318,7 +299,7 @@ class PublisherCore(Generic[H, P]):
                 for flight in self._flights.take(first, last):
                     for part in flight.slices:
                         self._fail(part, error)
-                self._seal_after(first - 1)
+                self._flights.refused_from(first)
             case _:
                 assert_never(refusal)
         self._happen(Happening.REFUSED)
@@ -358,13 +339,9 @@ class PublisherCore(Generic[H, P]):
                 self._fail(part, unknown if flight.may_be_enqueued else error)
         for part in self._pending:
             self._fail(part, error)
-        if self._flights:
-            # Their sequences are not to be used again, and will not be filled.
-            self._numbering.sealed = True
         self._flights.clear()
         self._pending.clear()
         self._deadline_floor = None
-        self._finish_if_used_up()
 
     # --- sending ---
 
@@ -374,10 +351,7 @@ class PublisherCore(Generic[H, P]):
             return None
         if self._flights.has_unsent:
             return self._flights.resend()
-        if not self._pending or self._numbering.sealed:
-            # A sealed id gives no more sequences: its stream ends once its last flight has.
-            return None
-        return self._new_flight()
+        return self._new_flight() if self._pending else None
 
     def _new_flight(self) -> Flight[H, P] | None:
         """The next flight out of the pending messages; None while the window has too little room.
@@ -403,8 +377,8 @@ class PublisherCore(Generic[H, P]):
                 if room_bytes < max(min(bytes_max, sum(sizes)), sizes[0]):
                     return None
         slices, size_bytes = pending.take(messages_max, bytes_max)
-        flight = Flight(self._numbering.next_sequence, slices, size_bytes)
-        self._numbering.next_sequence = flight.last + 1
+        flight = Flight(self._next_sequence, slices, size_bytes)
+        self._next_sequence = flight.last + 1
         flights.start(flight)
         return flight
 
@@ -421,25 +395,20 @@ class PublisherCore(Generic[H, P]):
         numbered = chain.from_iterable(flight.slices for flight in self._flights)
         return chain(numbered, self._pending)
 
-    def _seal_after(self, last: int) -> None:
-        """The id takes no new messages; flights after `last` lose their sequences."""
-        self._numbering.sealed = True
+    def _number_anew_after(self, last: int) -> None:
+        """None of the messages after `last` is in the queue: they get new sequences, from there."""
         # Before the messages that never had a sequence: the order of submission stays. Tickets
         # that have ended are dropped here, or a message would be sent after its caller was told
         # that it failed.
         self._pending.put_back(
             [
                 part
-                for flight in self._flights.take(last + 1, self._numbering.next_sequence)
+                for flight in self._flights.take(last + 1, max(last + 1, self._next_sequence))
                 for part in flight.slices
                 if part.ticket.remaining > 0
             ]
         )
-
-    def _finish_if_used_up(self) -> None:
-        """A sealed id with nothing left to confirm: the stream gives way to the next id's."""
-        if self._numbering.sealed and self.phase is PublisherPhase.OPEN and not self._flights:
-            self._happen(Happening.USED_UP)
+        self._next_sequence = last + 1
 
     def _fail(self, part: Slice[H, P], error: RingMQError) -> None:
         if part.ticket.fail(part.start, part.stop - 1, error):
@@ -457,5 +426,5 @@ class PublisherCore(Generic[H, P]):
         """Asserts the invariants; for tests and simulation."""
         self._flights.check()
         self._pending.check()
-        assert all(flight.last < self._numbering.next_sequence for flight in self._flights)
+        assert all(flight.last < self._next_sequence for flight in self._flights)
         assert not (self.phase is PublisherPhase.CLOSED and self._flights.has_sent)

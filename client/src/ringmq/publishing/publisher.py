@@ -83,10 +83,10 @@ class Publisher:
         self.queue = queue
         self.deadline_s = deadline_s
         self._core: Core = PublisherCore(
-            new_id=lambda: os.urandom(PRODUCER_ID_BYTES),
             window_messages=window_messages,
             window_bytes=window_bytes,
-            producer_id=producer_id,
+            producer_id=os.urandom(PRODUCER_ID_BYTES) if producer_id is None else producer_id,
+            is_own_id=producer_id is not None,
             seen=seen,
         )
         self._on_close = on_close
@@ -228,7 +228,7 @@ class Publisher:
 
     @property
     def producer_id(self) -> bytes:
-        """Changes when the node refuses a message for good, or has forgotten the old one."""
+        """The user's own, or a random one. It never changes."""
         return self._core.producer_id
 
     @property

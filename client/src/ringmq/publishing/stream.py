@@ -11,7 +11,7 @@ import grpc.aio
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
-from ringmq.errors import ProtocolError, RingMQError, UnavailableError
+from ringmq.errors import ProtocolError, RingMQError
 from ringmq.publishing.core import NO_LIMITS, Limits, Origin, PublisherCore, PublishRefusal
 from ringmq.publishing.flights import Flight
 from ringmq.streams.lifetime import Lifetime
@@ -56,7 +56,7 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
 
     def open_request(self) -> broker.PublishRequest:
         opening = request_of(
-            broker.PublishOpen, queue=self._queue, producer_id=self._core.identity()
+            broker.PublishOpen, queue=self._queue, producer_id=self._core.producer_id
         )
         return broker.PublishRequest(open=opening)
 
@@ -74,11 +74,7 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
             opened.batch_messages_max or NO_LIMITS.batch_messages_max,
         )
         origin = Origin(opened.queue_id, opened.epoch)
-        if not self._core.opened(opened.last_sequence, limits, origin):
-            raise UnavailableError(
-                f"queue {self._queue!r}: node {opened.node!r} answered as the master of epoch "
-                f"{opened.epoch}, a later one has been seen"
-            )
+        self._core.opened(opened.last_sequence, limits, origin)
         self._lifetime.opened()
         return opened.heartbeat_ms
 

@@ -85,7 +85,7 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_SEQUENCE_GAP: _Reason.ValueType  # 6
     """a batch before this one was refused; send again from metadata "expected" """
     REASON_UNKNOWN_PRODUCER: _Reason.ValueType  # 7
-    """the queue has forgotten it; begin anew under another producer id"""
+    """the queue has forgotten it: sequences begin with 1 again"""
     REASON_NOT_SYNCHRONISED: _Reason.ValueType  # 8
     """promotion of a mirror that is behind"""
     REASON_QUEUE_NOT_EMPTY: _Reason.ValueType  # 9
@@ -146,7 +146,7 @@ REASON_UNKNOWN_DELIVERY: Reason.ValueType  # 5
 REASON_SEQUENCE_GAP: Reason.ValueType  # 6
 """a batch before this one was refused; send again from metadata "expected" """
 REASON_UNKNOWN_PRODUCER: Reason.ValueType  # 7
-"""the queue has forgotten it; begin anew under another producer id"""
+"""the queue has forgotten it: sequences begin with 1 again"""
 REASON_NOT_SYNCHRONISED: Reason.ValueType  # 8
 """promotion of a mirror that is behind"""
 REASON_QUEUE_NOT_EMPTY: Reason.ValueType  # 9
