@@ -41,6 +41,52 @@ def test_a_stream_that_breaks_costs_neither_a_loss_nor_a_duplicate(
     run(test)
 
 
+def test_a_master_that_answers_nothing_is_left_for_the_one_that_has_followed_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lives, and doesn't know that it was followed: it is cut off from the others."""
+    monkeypatch.setattr("ringmq.streams.conversation.DOUBT_S", 0.3)
+
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect([one.address, two.address]) as client,
+        ):
+            await client.declare_queue("q")
+            one.faults.locates = (one.address, 1)
+            one.faults.confirm_delay_s = 60.0
+            async with client.publisher("q") as publisher:
+                assert publisher.node_address == one.address
+                work = asyncio.create_task(publisher.publish_batch(bodies(10)))
+                await until(lambda: len(one.batches) > 0)
+                cluster.master, cluster.epoch = two.address, 2
+                assert await seconds(work) < 3
+                assert publisher.node_address == two.address
+
+    run(test)
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_a_slow_master_is_kept_while_no_other_one_is_known(
+    run: Run, monkeypatch: pytest.MonkeyPatch, epoch: int
+) -> None:
+    """In a later epoch as well, in which it is still the master."""
+    monkeypatch.setattr("ringmq.streams.conversation.DOUBT_S", 0.1)
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            node.faults.confirm_delay_s = 0.6
+            async with client.publisher("q") as publisher:
+                node.cluster.epoch = epoch
+                await publisher.publish(b"slow")
+            assert node.opens == 1
+
+    run(test)
+
+
 def test_a_node_that_dies_is_left_for_the_new_master(run: Run) -> None:
     async def test() -> None:
         cluster = Cluster()

@@ -168,7 +168,8 @@ class FakeNode(BrokerServicer, AdminServicer):
 
     async def LocateQueue(self, request: Any, context: Any) -> Any:
         await self._check(context, request.queue)
-        return broker.LocateQueueResponse(node="a", address=self.cluster.master, epoch=1)
+        address, epoch = self.faults.locates or (self.cluster.master, self.cluster.epoch)
+        return broker.LocateQueueResponse(node=address, address=address, epoch=epoch)
 
     async def GetMessages(self, request: Any, context: Any) -> Any:
         await self._check(context, request.queue)
@@ -267,6 +268,8 @@ class FakeNode(BrokerServicer, AdminServicer):
                     batch_bytes_max=self.batch_bytes_max,
                     batch_messages_max=self.batch_messages_max,
                     heartbeat_ms=self.heartbeat_ms,
+                    node=self.address,
+                    epoch=self.cluster.epoch,
                 )
             )
         )
@@ -364,6 +367,8 @@ class FakeNode(BrokerServicer, AdminServicer):
                     consumer_tag=first.open.consumer_tag or "fake-tag",
                     prefetch_messages=prefetch,
                     heartbeat_ms=self.heartbeat_ms,
+                    node=self.address,
+                    epoch=self.cluster.epoch,
                 )
             )
         )

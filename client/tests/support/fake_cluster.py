@@ -64,6 +64,8 @@ class Faults:
     fail: list[common.Reason.ValueType] = field(default_factory=list)
     confirm_delay_s: float = 0.0
     heartbeats: bool = True
+    #: What LocateQueue answers, in place of the cluster's master: its address, and the epoch.
+    locates: tuple[str, int] | None = None
     #: Acks are taken and never reported, as by a node below `min_insync`.
     settle_silently: bool = False
 
@@ -74,4 +76,5 @@ class Cluster:
 
     queues: dict[str, Queue] = field(default_factory=dict)
     master: str = ""
+    epoch: int = 1
     addresses: list[str] = field(default_factory=list)

@@ -178,6 +178,20 @@ class KnownNodes:
                 return answer
         raise AssertionError("tenacity reraises")
 
+    async def ask_all(
+        self, attempt: Callable[[NodeChannel, float], Awaitable[R]], *, timeout_s: float
+    ) -> list[R]:
+        """The answers of the nodes that give one within `timeout_s`, asked all at once."""
+
+        async def ask(address: str) -> list[R]:
+            try:
+                return [await attempt(self.channel(address), timeout_s)]
+            except grpc.aio.AioRpcError:
+                return []  # Away, or it knows none: another node may.
+
+        answers = await asyncio.gather(*map(ask, self._order))
+        return [answer for each in answers for answer in each]
+
     async def ready(self, node: NodeChannel, timeout_s: float) -> None:
         """Returns when there is a connection to `node`; a failure here means nothing was asked."""
         try:

@@ -53,13 +53,25 @@ class Route:
             self._failed.clear()
         return relay
 
-    async def _locate(self, deadline_s: float) -> tuple[Location, NodeChannel]:
-        async def attempt(node: NodeChannel, timeout_s: float) -> tuple[Location, NodeChannel]:
-            request = request_of(broker.LocateQueueRequest, queue=self._queue)
-            answer = await node.broker.LocateQueue(request, timeout=timeout_s)
-            return Location(answer.node, answer.address, answer.epoch), node
+    async def newer_master(self, node: str, epoch: int) -> str:
+        """The address of the master that has followed `node`, master in `epoch`; empty if none is
+        known to any node.
 
+        The master itself may not know: it may be cut off from the cluster, and not from here.
+        """
+        found = await self._nodes.ask_all(self._ask, timeout_s=ATTEMPT_S)
+        newest = max((location for location, _ in found), key=lambda each: each.epoch, default=None)
+        if newest is None or newest.epoch <= epoch or newest.node == node:
+            return ""
+        return newest.address
+
+    async def _ask(self, node: NodeChannel, timeout_s: float) -> tuple[Location, NodeChannel]:
+        request = request_of(broker.LocateQueueRequest, queue=self._queue)
+        answer = await node.broker.LocateQueue(request, timeout=timeout_s)
+        return Location(answer.node, answer.address, answer.epoch), node
+
+    async def _locate(self, deadline_s: float) -> tuple[Location, NodeChannel]:
         # The keeper waits for a master's successor; meanwhile its user gets the reason.
         return await self._nodes.call(
-            attempt, deadline_s=deadline_s, attempt_s=ATTEMPT_S, successor_s=0.0
+            self._ask, deadline_s=deadline_s, attempt_s=ATTEMPT_S, successor_s=0.0
         )

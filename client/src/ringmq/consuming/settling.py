@@ -45,6 +45,11 @@ class Settling:
     def held_messages(self) -> int:
         return len(self._held)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether anybody waits for a settle to be reported."""
+        return bool(self._awaited)
+
     def hand_out(self, ranges: Sequence[Range]) -> None:
         for first, last in ranges:
             self._held.add(first, last)

@@ -94,6 +94,10 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         self._reception.moved()
 
     @property
+    def waiting(self) -> bool:
+        return self._settling.is_awaited
+
+    @property
     def finishing(self) -> bool:
         return self._lifetime.closing or not self._reception.live
 

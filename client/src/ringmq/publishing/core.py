@@ -192,6 +192,11 @@ class PublisherCore(Generic[H, P]):
         return bool(self._pending) or self._flights.has_unsent or self.finishing
 
     @property
+    def has_sent(self) -> bool:
+        """Whether messages are on their way that the node hasn't answered."""
+        return self._flights.has_sent
+
+    @property
     def finishing(self) -> bool:
         return self.phase is PublisherPhase.FINISHING
 

@@ -107,6 +107,10 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         self._core.moved()
 
     @property
+    def waiting(self) -> bool:
+        return self._core.has_sent
+
+    @property
     def finishing(self) -> bool:
         return self._core.finishing or self._lifetime.closing
 

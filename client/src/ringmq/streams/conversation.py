@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import Enum, auto
 from typing import Generic, cast
 
@@ -25,6 +25,8 @@ from ringmq_base.timer import Timer
 
 #: A node that takes longer to answer an Open is passed over for the moment.
 OPEN_S = 5.0
+#: A node that answers nothing for so long, though it lives, may not be the master any more.
+DOUBT_S = 3.0
 #: How long the end of a half-closed stream is awaited before it is cancelled.
 FINISH_S = 2.0
 
@@ -52,7 +54,8 @@ TIME_LIMITS: dict[ConversationPhase, tuple[float, str]] = {
 class Conversation(Generic[Request, Response]):
     """`run` once; then `progress`, `moved` and `moved_to` tell how it went.
 
-    `work` is set when the speaker may have a request to write.
+    `work` is set when the speaker may have a request to write. `newer_master(node, epoch)` returns
+    the address of the master after that one, or nothing if there is none.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Conversation(Generic[Request, Response]):
         *,
         peer: str,
         name: str,
+        newer_master: Callable[[str, int], Awaitable[str]],
     ) -> None:
         self._speaker: Speaker[Request, Response] = speaker
         self._call: grpc.aio.StreamStreamCall[Request, Response] = call
@@ -76,6 +80,13 @@ class Conversation(Generic[Request, Response]):
         self._heard_at = self._wrote_at = self._due_at = 0.0
         self._heartbeat_s = 0.0
         self._heartbeat_due = False
+        # When the node last did anything that we wanted, or we wanted nothing.
+        self._answered_at = 0.0
+        self._newer_master = newer_master
+        # The master that the stream goes to, and the epoch of its view.
+        self._master = ("", 0)
+        # Asks for the next master; at most one.
+        self._doubts: set[asyncio.Task[None]] = set()
         #: Whether the node did anything that we wanted of it.
         self.progress = False
         #: Whether one of the two ends has given up because it heard nothing of the other.
@@ -100,11 +111,14 @@ class Conversation(Generic[Request, Response]):
                 await self._hear_out(first)
                 return
             self._heartbeat_s = self._speaker.opened(first) / 1000
+            self._master = (first.opened.node, first.opened.epoch)
             self._become(ConversationPhase.LIVE)
             async with self._writing():
                 await self._listen()
         finally:
             self._timer.cancel()
+            for doubt in self._doubts:
+                doubt.cancel()
             # Does nothing to a call that has ended, which is the rule.
             self._call.cancel()
 
@@ -117,6 +131,7 @@ class Conversation(Generic[Request, Response]):
                 return
             if kind != "heartbeat" and self._speaker.received(response):
                 self.progress = True
+                self._answered_at = self._heard_at
         # Nodes end a stream with a word, and we with a half-close. This one heard nothing of us:
         # its way to us is open, and ours to it isn't.
         self.out_of_touch = self._phase is ConversationPhase.LIVE
@@ -203,6 +218,7 @@ class Conversation(Generic[Request, Response]):
         if phase is ConversationPhase.LIVE:
             self._timer.cancel()
             self._heard_at = self._wrote_at = self._due_at = self._loop.time()
+            self._answered_at = self._heard_at
             if self._heartbeat_s:
                 self._watch()
         else:
@@ -237,5 +253,29 @@ class Conversation(Generic[Request, Response]):
             self._heartbeat_due = True
             self._wrote_at = now
             self._work.set()
-        self._due_at = min(self._heard_at + silence_s, self._wrote_at + self._heartbeat_s)
+        if not self._speaker.waiting:
+            self._answered_at = now
+        elif now >= self._answered_at + DOUBT_S:
+            self._answered_at = now
+            self._doubt()
+        self._due_at = min(
+            self._heard_at + silence_s,
+            self._wrote_at + self._heartbeat_s,
+            self._answered_at + DOUBT_S,
+        )
         self._timer.set_at(self._due_at)
+
+    def _doubt(self) -> None:
+        """Asks all nodes whether there is another master, while this one may yet answer."""
+        if self._doubts:
+            return
+        task = self._loop.create_task(self._look_for_newer(), name=f"{self._name}-doubt")
+        self._doubts.add(task)
+        task.add_done_callback(self._doubts.discard)
+
+    async def _look_for_newer(self) -> None:
+        address = await self._newer_master(*self._master)
+        if address and self._phase is ConversationPhase.LIVE:
+            self.moved = True
+            self.moved_to = address
+            self._give_up(f"no answer for {DOUBT_S:g} s, and {address} is master by now")

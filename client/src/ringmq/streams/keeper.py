@@ -150,6 +150,7 @@ class Keeper(Generic[Request, Response]):
                 self._work,
                 peer=node.address,
                 name=self._name,
+                newer_master=self._route.newer_master,
             )
             try:
                 await conversation.run()

@@ -54,6 +54,11 @@ class Speaker(ABC, Generic[Request, Response]):
 
     @property
     @abstractmethod
+    def waiting(self) -> bool:
+        """Whether the node still has to answer something: a confirm, or a settle."""
+
+    @property
+    @abstractmethod
     def finishing(self) -> bool:
         """Whether to half-close once `next_request` has nothing left."""
 
