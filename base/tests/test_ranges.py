@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringmq_base.ranges import RangeSet
+from ringmq_base.ranges import RangeSet, SummedRangeSet
 
 pairs = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda p: (p[0], p[0] + p[1]))
 
@@ -14,7 +14,7 @@ pairs = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda p: (p[0], p[
 def test_it_is_a_set_of_numbers(
     steps: list[tuple[bool, tuple[int, int]]], probe: tuple[int, int]
 ) -> None:
-    ranges, model = RangeSet(), set[int]()
+    ranges, model = SummedRangeSet(), set[int]()
     for is_add, (first, last) in steps:
         numbers = set(range(first, last + 1))
         if is_add:
@@ -34,3 +34,26 @@ def test_it_is_a_set_of_numbers(
     assert ranges.take_first(wanted_ranges) == before[:wanted_ranges]
     assert ranges.ranges() == before[wanted_ranges:]
     ranges.check()
+
+
+@given(st.lists(pairs, max_size=20), st.lists(pairs, max_size=20), st.integers(0, 20))
+def test_sums_tell_sets_apart_and_packed_ranges_come_back(
+    some: list[tuple[int, int]], others: list[tuple[int, int]], split: int
+) -> None:
+    one, other = SummedRangeSet(some), SummedRangeSet(others)
+    assert (one.sums == other.sums) == (one == other)
+    again = SummedRangeSet()
+    again.extend_packed(one.pack(0, split))
+    again.extend_packed(one.pack(split))
+    again.check()
+    assert again == one
+    assert again.sums == one.sums
+    twin = one.copy()
+    twin.add(90, 95)
+    one.check()
+    assert twin.sums != one.sums
+    plain = RangeSet(some)
+    twin.assign(plain)
+    twin.check()
+    assert twin.sums == one.sums
+    assert len(plain) == len(one)

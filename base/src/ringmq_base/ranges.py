@@ -11,10 +11,15 @@ Invariant (`check`): `firsts[i] <= lasts[i]` and `lasts[i] + 1 < firsts[i + 1]`.
 
 from __future__ import annotations
 
+import sys
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from operator import le, lt, mul
 
 Range = tuple[int, int]
+
+_next = (1).__add__
 
 
 def numbers_in(ranges: Iterable[Range]) -> int:
@@ -82,15 +87,56 @@ class RangeSet:
 
     def copy(self) -> RangeSet:
         twin = RangeSet()
-        twin._firsts = self._firsts.copy()
-        twin._lasts = self._lasts.copy()
-        twin._count = self._count
+        twin.assign(self)
         return twin
 
+    def assign(self, other: RangeSet) -> None:
+        """Makes this set equal to `other`: two copies of lists, whatever was in it."""
+        self._firsts = other._firsts.copy()
+        self._lasts = other._lasts.copy()
+        self._count = other._count
+
     def clear(self) -> None:
-        self._firsts.clear()
-        self._lasts.clear()
+        self._splice(0, len(self._firsts), [], [])
         self._count = 0
+
+    def _splice(self, low: int, high: int, firsts: list[int], lasts: list[int]) -> None:
+        """Puts ranges in the place of those from index `low` to before `high`."""
+        self._firsts[low:high] = firsts
+        self._lasts[low:high] = lasts
+
+    # -- as bytes: each range is its first and its last number, unsigned, 64 bits, little-endian
+
+    def pack(self, start: int = 0, stop: int | None = None) -> bytes:
+        """The ranges from index `start` to before `stop`; some 60 ns apiece."""
+        firsts = array("Q", self._firsts[start:stop])
+        both = array("Q", bytes(2 * 8 * len(firsts)))
+        both[0::2] = firsts
+        both[1::2] = array("Q", self._lasts[start:stop])
+        if sys.byteorder == "big":
+            both.byteswap()
+        return both.tobytes()
+
+    def extend_packed(self, data: bytes | memoryview) -> None:
+        """Adds packed ranges that lie behind all that are in; some 150 ns apiece.
+
+        Raises `ValueError`, and adds none, if they are no such ranges.
+        """
+        if len(data) % 16:
+            raise ValueError(f"packed ranges of {len(data)} bytes, not of a multiple of 16")
+        both = array("Q")
+        both.frombytes(data)
+        if sys.byteorder == "big":
+            both.byteswap()
+        firsts, lasts = both[0::2].tolist(), both[1::2].tolist()
+        before = [self._lasts[-1], *lasts[:-1]] if self._lasts else lasts[:-1]
+        behind = firsts if self._lasts else firsts[1:]
+        in_order = all(map(le, firsts, lasts)) and all(map(lt, map(_next, before), behind))
+        if not in_order:
+            raise ValueError("packed ranges that overlap, touch, or are out of order")
+        end = len(self._firsts)
+        self._splice(end, end, firsts, lasts)
+        self._count += sum(lasts) - sum(firsts) + len(firsts)
 
     def add(self, first: int, last: int) -> None:
         """Adds `first..last`, of which some or all may be in already."""
@@ -105,8 +151,7 @@ class RangeSet:
             last = max(last, self._lasts[high - 1])
             for index in range(low, high):
                 removed += self._lasts[index] - self._firsts[index] + 1
-        self._firsts[low:high] = [first]
-        self._lasts[low:high] = [last]
+        self._splice(low, high, [first], [last])
         self._count += last - first + 1 - removed
 
     def remove(self, first: int, last: int) -> int:
@@ -126,15 +171,14 @@ class RangeSet:
             new_lasts.append(self._lasts[high - 1])
         before = sum(self._lasts[i] - self._firsts[i] + 1 for i in range(low, high))
         after = sum(b - a + 1 for a, b in zip(new_firsts, new_lasts, strict=True))
-        self._firsts[low:high] = new_firsts
-        self._lasts[low:high] = new_lasts
+        self._splice(low, high, new_firsts, new_lasts)
         self._count -= before - after
         return before - after
 
     def take_first(self, ranges_max: int) -> list[Range]:
         """Takes out the first ranges, at most `ranges_max` of them, and returns them."""
         taken = [*zip(self._firsts[:ranges_max], self._lasts[:ranges_max], strict=True)]
-        del self._firsts[:ranges_max], self._lasts[:ranges_max]
+        self._splice(0, len(taken), [], [])
         self._count -= numbers_in(taken)
         return taken
 
@@ -165,3 +209,67 @@ class RangeSet:
         assert all(a <= b for a, b in self)
         assert all(self._lasts[i] + 1 < self._firsts[i + 1] for i in range(len(self._firsts) - 1))
         assert self._count == sum(b - a + 1 for a, b in self)
+
+
+class SummedRangeSet(RangeSet):
+    """A `RangeSet` that keeps sums over its ranges, which tell sets apart without a look at them.
+
+    A digest of the whole set costs nothing then; an add or a remove costs half a microsecond more.
+    The sums are of firsts, of lasts, and of their products: a set that lacks a number, or has one
+    too many, or has a range in another place, has other sums. They are no protection against
+    somebody who looks for two sets with equal sums.
+    """
+
+    __slots__ = ("_sum_of_firsts", "_sum_of_lasts", "_sum_of_products")
+
+    def __init__(self, ranges: Iterable[Range] = ()) -> None:
+        self._sum_of_firsts = self._sum_of_lasts = self._sum_of_products = 0
+        super().__init__(ranges)
+
+    @property
+    def sums(self) -> tuple[int, int, int, int, int]:
+        """The number of ranges and of numbers, and the sums."""
+        return (
+            len(self._firsts),
+            self._count,
+            self._sum_of_firsts,
+            self._sum_of_lasts,
+            self._sum_of_products,
+        )
+
+    def copy(self) -> SummedRangeSet:
+        twin = SummedRangeSet()
+        twin.assign(self)
+        return twin
+
+    def assign(self, other: RangeSet) -> None:
+        super().assign(other)
+        if isinstance(other, SummedRangeSet):
+            self._sum_of_firsts = other._sum_of_firsts
+            self._sum_of_lasts = other._sum_of_lasts
+            self._sum_of_products = other._sum_of_products
+        else:
+            self._sum_of_firsts, self._sum_of_lasts, self._sum_of_products = _sums(
+                self._firsts, self._lasts
+            )
+
+    def _splice(self, low: int, high: int, firsts: list[int], lasts: list[int]) -> None:
+        if low < high:
+            out = _sums(self._firsts[low:high], self._lasts[low:high])
+            self._sum_of_firsts -= out[0]
+            self._sum_of_lasts -= out[1]
+            self._sum_of_products -= out[2]
+        if firsts:
+            new = _sums(firsts, lasts)
+            self._sum_of_firsts += new[0]
+            self._sum_of_lasts += new[1]
+            self._sum_of_products += new[2]
+        super()._splice(low, high, firsts, lasts)
+
+    def check(self) -> None:
+        super().check()
+        assert self.sums[2:] == _sums(self._firsts, self._lasts)
+
+
+def _sums(firsts: list[int], lasts: list[int]) -> tuple[int, int, int]:
+    return sum(firsts), sum(lasts), sum(map(mul, firsts, lasts))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import fields, replace
 from enum import Enum
 from itertools import count
 from typing import Any
 
 import pytest
+from loops import run
 
 from ringmq.v1 import common_pb2 as common
+from ringmq.v1 import ring_pb2 as ring
+from ringmq_base.ranges import RangeSet
 from ringmq_node.broker.peers import Promoted
 from ringmq_node.doors.grpc import wire
 from ringmq_node.model.info import (
@@ -30,6 +34,7 @@ from ringmq_node.model.info import (
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.run import Run
+from ringmq_node.queue.state import EpochStart, ReplicatedState
 
 
 def filled(kind: type[Any], **given: object) -> Any:
@@ -122,3 +127,43 @@ def test_no_field_is_forgotten_on_the_way_to_a_client() -> None:
             value = getattr(message, field.name)
             assert not isinstance(value, Enum)
             assert not is_default(value), f"{message.DESCRIPTOR.name}.{field.name}"
+
+
+def packed(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
+
+
+def holes(ranges: int) -> RangeSet:
+    """So many positions, and a hole behind each of them."""
+    return RangeSet((at, at) for at in range(0, 2 * ranges, 2))
+
+
+def test_a_state_travels_whole_and_in_pieces() -> None:
+    state = ReplicatedState(
+        last_number=9,
+        next_position=1_000_000,
+        epochs=[EpochStart(3, 1, 0), EpochStart(5, 7, 40)],
+        live=holes(50_000),
+        redelivered=holes(30_000),
+        transient=RangeSet([(6, 6)]),
+        producers={b"a": 1, b"": 2},
+    )
+
+    async def travelled() -> ReplicatedState:
+        data = (await wire.state_to_wire(state)).SerializeToString()
+        return await wire.state_from_wire(ring.FetchStateResponse.FromString(data))
+
+    there = run(travelled())
+    assert there == state
+    there.check()
+    assert there.digest() == state.digest()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [bytes(8), packed(4, 3), packed(1, 2, 3, 4), packed(5, 6, 1, 2)],
+    ids=["half", "backwards", "touch", "order"],
+)
+def test_positions_that_are_no_ranges_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="packed ranges"):
+        run(wire.state_from_wire(ring.FetchStateResponse(live=data)))

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringmq.v1 import ring_pb2 as wire
-from ringmq_node.doors.grpc.wire import state_from_wire, state_to_wire
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove, Requeue
 from ringmq_node.queue.state import EPOCHS_MAX, EpochStart, ReplicatedState
@@ -25,8 +23,7 @@ class Log:
     messages: list[tuple[int, int, int]] = field(default_factory=list)
 
     def copy(self) -> Log:
-        data = state_to_wire(self.state).SerializeToString()
-        return Log(state_from_wire(wire.FetchStateResponse.FromString(data)), [*self.messages])
+        return Log(self.state.copy(), [*self.messages])
 
     def op(self, epoch: int, published: int) -> None:
         """One op of `epoch`, which publishes so many messages (0: it publishes none)."""

@@ -73,8 +73,8 @@ class Source:
             await self.before_state()
         assert self.queue.state.last_number >= number_min
         self.states_given += 1
-        data = state_to_wire(self.queue.state).SerializeToString()
-        return state_from_wire(wire.FetchStateResponse.FromString(data))
+        data = (await state_to_wire(self.queue.state)).SerializeToString()
+        return await state_from_wire(wire.FetchStateResponse.FromString(data))
 
     async def fetch_messages(
         self, ranges: Sequence[Range]

@@ -15,11 +15,8 @@ from node.tests.storage.queue.test_queue_store import publish
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import LIMITS, QUEUE, bodies, open_store
 
-from ringmq.v1 import ring_pb2 as wire
 from ringmq_base.ranges import Range
-from ringmq_node.doors.grpc.wire import state_from_wire, state_to_wire
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.fetching import ask
 from ringmq_node.storage import QueueStore, Store, StoreFailedError
 from ringmq_node.storage import store as store_module
@@ -178,11 +175,6 @@ def test_what_waits_for_a_slow_disk_is_said_to_be_too_much_until_it_is_durable()
     run(main())
 
 
-def copy_of(state: ReplicatedState) -> ReplicatedState:
-    data = state_to_wire(state).SerializeToString()
-    return state_from_wire(wire.FetchStateResponse.FromString(data))
-
-
 def test_bodies_are_fetched_no_faster_than_the_disk_takes_them() -> None:
     gate = Gate(".jif")
     given = 0
@@ -201,7 +193,7 @@ def test_bodies_are_fetched_no_faster_than_the_disk_takes_them() -> None:
         queue: QueueStore = store.open_queue(QUEUE)
         running = await started(store)
         try:
-            queue.install(copy_of(source.state), keep_below=0)
+            queue.install(source.state.copy(), keep_below=0)
             await store.sync()
             gate.open.clear()
             fetching = asyncio.create_task(ask(queue, fetch, is_cancelled=lambda: False))

@@ -94,6 +94,10 @@ Global___EpochStart: typing_extensions.TypeAlias = EpochStart
 
 @typing.final
 class FetchStateResponse(google.protobuf.message.Message):
+    """Positions are packed: for each range its first and its last position, as unsigned integers of 64
+    bits, little-endian; ranges in order, and neither overlapping nor touching.
+    """
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NUMBER_FIELD_NUMBER: builtins.int
@@ -105,26 +109,23 @@ class FetchStateResponse(google.protobuf.message.Message):
     TRANSIENT_FIELD_NUMBER: builtins.int
     number: builtins.int
     next_position: builtins.int
-    @property
-    def live(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
-    @property
-    def redelivered(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
+    live: builtins.bytes
+    redelivered: builtins.bytes
+    transient: builtins.bytes
     @property
     def producers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProducerState]: ...
     @property
     def epochs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EpochStart]: ...
-    @property
-    def transient(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
     def __init__(
         self,
         *,
         number: builtins.int = ...,
         next_position: builtins.int = ...,
-        live: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
-        redelivered: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
+        live: builtins.bytes = ...,
+        redelivered: builtins.bytes = ...,
         producers: collections.abc.Iterable[Global___ProducerState] | None = ...,
         epochs: collections.abc.Iterable[Global___EpochStart] | None = ...,
-        transient: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
+        transient: builtins.bytes = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["epochs", b"epochs", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "redelivered", b"redelivered", "transient", b"transient"]) -> None: ...
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from array import array
 from dataclasses import dataclass, field
 
-from ringmq_base.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
 from ringmq_node.queue.ops import Barrier, Op, Outline, Publish, Remove, Requeue
 
 # Producers whose last sequence is remembered. Past this number the queue forgets the one
@@ -45,10 +46,28 @@ class ReplicatedState:
     last_number: int = 0
     next_position: int = 0
     epochs: list[EpochStart] = field(default_factory=list)
-    live: RangeSet = field(default_factory=RangeSet)
-    redelivered: RangeSet = field(default_factory=RangeSet)
-    transient: RangeSet = field(default_factory=RangeSet)
+    # These are `SummedRangeSet`s; whatever else is given is copied into one.
+    live: RangeSet = field(default_factory=SummedRangeSet)
+    redelivered: RangeSet = field(default_factory=SummedRangeSet)
+    transient: RangeSet = field(default_factory=SummedRangeSet)
     producers: dict[bytes, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.live = _summed(self.live)
+        self.redelivered = _summed(self.redelivered)
+        self.transient = _summed(self.transient)
+
+    def copy(self) -> ReplicatedState:
+        """The state as it is now; the caller's own."""
+        return ReplicatedState(
+            self.last_number,
+            self.next_position,
+            self.epochs.copy(),
+            self.live.copy(),
+            self.redelivered.copy(),
+            self.transient.copy(),
+            self.producers.copy(),
+        )
 
     @property
     def epoch(self) -> int:
@@ -75,7 +94,7 @@ class ReplicatedState:
             case Requeue(ranges):
                 # That of a take-over is one range from the first live position to the last.
                 for first, last in ranges:
-                    self.redelivered.update(self.live.intersection(first, last))
+                    self._requeue(first, last)
             case Barrier():
                 pass
         # Last: if an assertion above stops this op, its number isn't used up.
@@ -108,16 +127,29 @@ class ReplicatedState:
                 gone += parts
         return gone
 
+    def _requeue(self, first: int, last: int) -> None:
+        live = self.live
+        if live and first <= live.first and last >= live.last:
+            # Only live positions are redelivered, so these are all of them. Range by range, the
+            # take-over of a queue with a hole at every other position would hold the loop.
+            self.redelivered.assign(live)
+        else:
+            self.redelivered.update(live.intersection(first, last))
+
     def digest(self) -> str:
-        """A hash of the whole state but its epochs; 16 hexadecimal digits."""
+        """A hash of the whole state but its epochs; 16 hexadecimal digits.
+
+        It costs the same for any number of positions, as their sets keep sums; and some 50 ns for
+        each producer.
+        """
         hasher = hashlib.blake2b(digest_size=8)
         hasher.update(struct.pack("<QQ", self.last_number, self.next_position))
         for ranges in (self.live, self.redelivered, self.transient):
-            hasher.update(struct.pack("<Q", ranges.range_count))
-            for pair in ranges:
-                hasher.update(struct.pack("<QQ", *pair))
-        for producer_id, sequence in self.producers.items():
-            hasher.update(struct.pack("<HQ", len(producer_id), sequence) + producer_id)
+            hasher.update(repr(_summed(ranges).sums).encode())
+        producers = self.producers
+        hasher.update(array("H", map(len, producers)).tobytes())
+        hasher.update(array("Q", producers.values()).tobytes())
+        hasher.update(b"".join(producers))
         return hasher.hexdigest()
 
     def check(self) -> None:
@@ -125,7 +157,18 @@ class ReplicatedState:
             ranges.check()
             assert not ranges or ranges.last < self.next_position
         for part in (self.redelivered, self.transient):
-            assert all(self.live.contains_all(first, last) for first, last in part)
+            # Often they are equal, and then two lists are compared and not each range.
+            assert part == self.live or all(
+                self.live.contains_all(first, last) for first, last in part
+            )
         starts = [(start.epoch, start.first_number) for start in self.epochs]
         assert starts == sorted(starts)
         assert len(self.producers) <= PRODUCERS_MAX
+
+
+def _summed(ranges: RangeSet) -> SummedRangeSet:
+    if isinstance(ranges, SummedRangeSet):
+        return ranges
+    summed = SummedRangeSet()
+    summed.assign(ranges)
+    return summed

@@ -277,7 +277,10 @@ class GrpcSources:
             data = await call(request.SerializeToString(), timeout=STATE_DEADLINE_S)
         except grpc.aio.AioRpcError as error:
             raise SourceError(f"no state from {source}: {error.details()}") from error
-        return wire.state_from_wire(parse(ring.FetchStateResponse, data))
+        try:
+            return await wire.state_from_wire(parse(ring.FetchStateResponse, data))
+        except ValueError as error:
+            raise SourceError(f"no good state from {source}: {error}") from error
 
     async def fetch_messages(
         self,

@@ -54,7 +54,10 @@ class FetchService:
         replica = self._source(request.queue)
         async with asyncio.timeout(context.time_remaining() or STATE_DEADLINE_S):
             await replica.wait_number(request.number_min)
-        return state_to_wire(replica.store.state).SerializeToString()
+        # A copy, taken in one turn: ops are applied while it is packed, and a state of two moments
+        # is no state.
+        response = await state_to_wire(replica.store.state.copy())
+        return response.SerializeToString()
 
     async def _digests(self, data: bytes, context: Context) -> bytes:
         request = parse(wire.DigestMessagesRequest, data)

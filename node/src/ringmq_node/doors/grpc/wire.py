@@ -10,7 +10,8 @@ from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as ring
-from ringmq_base.ranges import Range, RangeSet
+from ringmq_base.pieces import Pieces
+from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
 from ringmq_node.broker.peers import Promoted
 from ringmq_node.model.info import (
     ClusterStatus,
@@ -300,17 +301,18 @@ def resources_from_wire(resources: admin.Resources) -> NodeResources:
 # --- the replicated state, for a joiner ---
 
 
-def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
-    return ring.FetchStateResponse(
+# Ranges, or producers, that are packed in one piece: some 5 ms.
+STATE_PIECE = 20_000
+
+
+async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
+    """Packs a state in pieces. It must not change meanwhile: give a copy of one in use."""
+    response = ring.FetchStateResponse(
         number=state.last_number,
         next_position=state.next_position,
-        live=ranges_to_wire(state.live),
-        redelivered=ranges_to_wire(state.redelivered),
-        transient=ranges_to_wire(state.transient),
-        producers=[
-            ring.ProducerState(producer_id=producer_id, last_sequence=sequence)
-            for producer_id, sequence in state.producers.items()
-        ],
+        live=await _packed(state.live),
+        redelivered=await _packed(state.redelivered),
+        transient=await _packed(state.transient),
         epochs=[
             ring.EpochStart(
                 epoch=start.epoch,
@@ -320,9 +322,24 @@ def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
             for start in state.epochs
         ],
     )
+    pieces = Pieces()
+    for producer_id, sequence in state.producers.items():
+        response.producers.add(producer_id=producer_id, last_sequence=sequence)
+        await pieces.step()
+    return response
 
 
-def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
+async def _packed(ranges: RangeSet) -> bytes:
+    packed: list[bytes] = []
+    pieces = Pieces()
+    for start in range(0, ranges.range_count, STATE_PIECE):
+        packed.append(ranges.pack(start, start + STATE_PIECE))
+        await pieces.step()
+    return b"".join(packed)
+
+
+async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
+    """Raises `ValueError` if the positions are no ranges."""
     return ReplicatedState(
         last_number=response.number,
         next_position=response.next_position,
@@ -330,8 +347,18 @@ def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
             EpochStart(start.epoch, start.first_number, start.first_position)
             for start in response.epochs
         ],
-        live=RangeSet(ranges_from_wire(response.live)),
-        redelivered=RangeSet(ranges_from_wire(response.redelivered)),
-        transient=RangeSet(ranges_from_wire(response.transient)),
+        live=await _unpacked(response.live),
+        redelivered=await _unpacked(response.redelivered),
+        transient=await _unpacked(response.transient),
         producers={entry.producer_id: entry.last_sequence for entry in response.producers},
     )
+
+
+async def _unpacked(data: bytes) -> SummedRangeSet:
+    ranges = SummedRangeSet()
+    whole = memoryview(data)
+    pieces = Pieces()
+    for start in range(0, len(whole), STATE_PIECE * 16):
+        ranges.extend_packed(whole[start : start + STATE_PIECE * 16])
+        await pieces.step()
+    return ranges

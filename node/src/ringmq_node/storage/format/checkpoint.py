@@ -27,7 +27,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ringmq_base.ranges import RangeSet
+from ringmq_base.ranges import SummedRangeSet
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 
 _HEAD = struct.Struct("<QIIIIIIIQQ")
@@ -87,9 +87,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     )
     pieces = [head]
     pieces += [_EPOCH.pack(e.epoch, e.first_number, e.first_position) for e in state.epochs]
-    for ranges in sets:
-        numbers = [number for pair in ranges for number in pair]
-        pieces.append(struct.pack(f"<{len(numbers)}Q", *numbers))
+    pieces += [ranges.pack() for ranges in sets]
     pieces += [_PAIR.pack(cut.generation, cut.keep_below) for cut in checkpoint.cuts]
     pieces += [_PRODUCER.pack(sequence, len(key)) for key, sequence in state.producers.items()]
     pieces += state.producers
@@ -108,10 +106,7 @@ def _decode(payload: bytes) -> Checkpoint:
     generation, flags, *counts, last_number, next_position = _HEAD.unpack_from(payload)
     reader = _Reader(payload, _HEAD.size)
     epochs = [EpochStart(*fields) for fields in reader.take(_EPOCH, counts[0])]
-    live, redelivered, transient = (
-        RangeSet((first, last) for first, last in reader.take(_PAIR, count))
-        for count in counts[1:4]
-    )
+    live, redelivered, transient = (reader.ranges(count) for count in counts[1:4])
     cuts = tuple(Cut(*fields) for fields in reader.take(_PAIR, counts[4]))
     producers: dict[bytes, int] = {}
     sizes = [*reader.take(_PRODUCER, counts[5])]
@@ -142,7 +137,19 @@ class _Reader:
 
     def take(self, shape: struct.Struct, count: int) -> Iterator[tuple[int, ...]]:
         """The next `count` structs of this shape. Raises `CheckpointError` if there are fewer."""
-        start, self.offset = self.offset, self.offset + shape.size * count
+        return shape.iter_unpack(self._next(shape.size * count))
+
+    def ranges(self, count: int) -> SummedRangeSet:
+        """The next `count` ranges. Raises `CheckpointError` if there are fewer, or no ranges."""
+        ranges = SummedRangeSet()
+        try:
+            ranges.extend_packed(self._next(_PAIR.size * count))
+        except ValueError as error:
+            raise CheckpointError(str(error)) from error
+        return ranges
+
+    def _next(self, size: int) -> memoryview:
+        start, self.offset = self.offset, self.offset + size
         if self.offset > len(self._payload):
             raise CheckpointError(f"checkpoint of {len(self._payload)} bytes ends early")
-        return shape.iter_unpack(memoryview(self._payload)[start : self.offset])
+        return memoryview(self._payload)[start : self.offset]
