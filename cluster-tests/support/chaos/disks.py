@@ -21,7 +21,7 @@ from types import TracebackType
 
 SIZE_MIB = 512
 FIFREEZE, FITHAW = 0xC0045877, 0xC0045878
-FILLER_STEP_BYTES = 1024 * 1024
+FILLER_STEP_BYTES = 4096
 
 
 class NoDisksError(Exception):
@@ -92,14 +92,21 @@ class Disks:
             os.close(file)
 
     def fill(self, node: str) -> None:
-        """From now on there is no room, also not for root."""
+        """From now on there is no room, also not for root. Most of it is only allocated: to write
+        it would be a slow disk as well."""
         with open(self._filler(node), "ab", buffering=0) as filler:
-            for step in (FILLER_STEP_BYTES, 4096):
+            room = os.fstatvfs(filler.fileno())
+            step = room.f_bavail * room.f_frsize // 2
+            while step >= FILLER_STEP_BYTES:
                 try:
-                    while True:
-                        filler.write(bytes(step))
+                    os.posix_fallocate(filler.fileno(), filler.seek(0, os.SEEK_END), step)
                 except OSError:
-                    continue  # No room for so much; there may be for less.
+                    step //= 2  # No room for so much; there may be for less.
+            try:
+                while True:
+                    filler.write(bytes(FILLER_STEP_BYTES))
+            except OSError:
+                return
 
     def make_room(self, node: str) -> None:
         self._filler(node).unlink()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import resource
 import threading
 import time
 from collections import Counter
@@ -33,6 +34,7 @@ from faults.vocabulary import (
     Flap,
     FullDisk,
     Join,
+    NoDescriptors,
     Pause,
     PowerCut,
     Promote,
@@ -63,6 +65,8 @@ REGISTRY_HOST = "etcd"
 READY_S_MAX = 60.0
 # Between two freezes of a slow disk.
 THAWED_S = 0.01
+# Standard input and outputs: nothing more can be opened.
+DESCRIPTORS = 3
 SUPERVISED_EACH_S = 0.3
 STOP_S_MAX = 30.0
 PROMOTE_DEADLINE_S = 5.0
@@ -74,6 +78,7 @@ LOGGED: dict[type[Fault], str] = {
     DiskLost: NOT_TRUSTED,
     DiskRestored: NOT_TRUSTED,
     FullDisk: "the store has failed, this node leaves its rings: .*No space left on device",
+    NoDescriptors: "Too many open files",
     BitFlips: DAMAGE,
 }
 
@@ -99,6 +104,8 @@ class Hands:
         self._cuts: Counter[Way] = Counter()
         self._network_lock = asyncio.Lock()
         self._supervisor: asyncio.Task[None] | None = None
+        # Whether bodies may be damaged that nobody has read yet.
+        self.has_flipped = False
         # Nodes whose processes ended by themselves, with the exit codes.
         self.exits: list[tuple[float, str, int]] = []
         self.notes: list[str] = []
@@ -151,6 +158,8 @@ class Hands:
                 await self._flip(node, count)
             case FullDisk(_, node, for_s):
                 await self._fill(node, for_s)
+            case NoDescriptors(_, node, for_s):
+                await self._take_descriptors(node, for_s)
             case SlowDisk(_, node, delay_s, for_s):
                 await self._slow_down(node, delay_s, for_s)
             case Pause(_, node, for_s):
@@ -274,15 +283,26 @@ class Hands:
             nodes = self._cluster.nodes
             return may_be_damaged(number, nodes.index(node), len(nodes))
 
+        self.has_flipped = True
         flipped = await asyncio.to_thread(self._disks.flip, node, count, re.compile(BODY), may)
         self.notes.append(f"{flipped} bodies flipped on {node}")
 
     async def _fill(self, node: str, for_s: float) -> None:
         await asyncio.to_thread(self._disks.fill, node)
         await asyncio.sleep(for_s)
+        # With room again it comes back by itself, or is never whole.
         await asyncio.to_thread(self._disks.make_room, node)
-        # Its store stays closed until the process is started again.
-        await self._restart(node, 0.2)
+
+    async def _take_descriptors(self, node: str, for_s: float) -> None:
+        if not self._cluster.is_running(node):
+            return
+        pid = self._cluster.pid(node)
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        # What is open stays open.
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, before[1]))
+        await asyncio.sleep(for_s)
+        if self._cluster.is_running(node) and self._cluster.pid(node) == pid:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
     async def _slow_down(self, node: str, delay_s: float, for_s: float) -> None:
         """In a thread that thaws the disk whatever becomes of this task: nobody can end a process

@@ -72,6 +72,9 @@ ACK_S_MAX = 20.0
 AGAIN_AFTER_S = 0.3
 LOOK_EACH_S, LOOK_S_MAX = 0.25, 1.0
 
+VERIFY_S_MAX = 60.0
+DAMAGE_KINDS = (ringmq.DifferenceKind.MISSING, ringmq.DifferenceKind.BODY)
+
 # Of stubborn publishers.
 STUBBORN_PAUSE_S = 0.1
 STUBBORN_MESSAGES = 2
@@ -153,6 +156,21 @@ class Load:
 
             await until(is_empty, f"queue {queue} is empty", within_s=within_s, poll_s=0.1)
             self._history.note(Drained(time.monotonic(), queue))
+
+    async def differences(self, *, damage: bool) -> list[str]:
+        """How the replicas differ, compared while the queues are in use. Damaged bodies count as
+        no difference if `damage` was done: nobody need have read them yet."""
+        found: list[str] = []
+        for queue in self.queues:
+            compared = await self._client.operator.verify_queue(queue, deadline_s=VERIFY_S_MAX)
+            if not compared.done:
+                found.append(f"queue {queue}: not compared to the end: {compared}")
+            found += [
+                f"queue {queue}: {each}"
+                for each in compared.differences
+                if not (damage and each.kind in DAMAGE_KINDS)
+            ]
+        return found
 
     def _trouble(self, client: str, error: BaseException) -> None:
         text = f"{client}: {type(error).__name__}: {error}"[:200]

@@ -145,12 +145,15 @@ async def _play_on(
         try:
             await _wait_whole(load, after=began)
             await _play_rounds(hands, load, disks, history, options, say, began)
+            outcome.failures += await load.differences(damage=hands.has_flipped)
             await load.end(END_S_MAX)
             for queue in QUEUES:
                 ring = [each.node for each in load.infos[queue].ring]
                 await cluster.wait_equal(queue, on=ring)
         except NotWholeError as error:
             outcome.failures.append(str(error))
+        except ringmq.RingMQError as error:
+            outcome.failures.append(f"the replicas could not be compared: {error!r}")
         except TimeoutError:
             outcome.failures.append(f"the queues were not empty after {END_S_MAX:g} s")
         finally:

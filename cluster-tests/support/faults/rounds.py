@@ -36,6 +36,7 @@ from faults.vocabulary import (
     Flap,
     FullDisk,
     Join,
+    NoDescriptors,
     Pause,
     PowerCut,
     Promote,
@@ -206,6 +207,10 @@ def _full_disk(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
     return [FullDisk(0.0, _one(rng, nodes), rng.uniform(2.0, 5.0))]
 
 
+def _no_descriptors(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
+    return [NoDescriptors(0.0, _one(rng, nodes), _for_s(rng))]
+
+
 def _lost_disk(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
     return [DiskLost(0.0, _one(rng, nodes), _down_s(rng))]
 
@@ -349,6 +354,7 @@ HARMLESS_TO_DISKS: tuple[Draw, ...] = (
     _registry_cut,
     _registry_away,
     _slow_disk,
+    _no_descriptors,
     _restart,
     _promote,
 )
@@ -369,6 +375,7 @@ KINDS: dict[str, Draw] = {
     "slow disk": _slow_disk,
     "hanging disk": _hanging_disk,
     "full disk": _full_disk,
+    "no descriptors": _no_descriptors,
     "lost disk": _lost_disk,
     "restored disk": _restored_disk,
     "log cut unseen": _cut_log,

@@ -107,6 +107,16 @@ class FullDisk:
 
 
 @dataclass(frozen=True, slots=True)
+class NoDescriptors:
+    """A node's process can open neither a file nor a connection. Real only: a simulated member
+    opens nothing."""
+
+    at: float
+    node: str
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlowDisk:
     """Each sync of a node takes up to `delay_s` more."""
 
@@ -245,6 +255,7 @@ Fault = (
     | DiskCutUnseen
     | BitFlips
     | FullDisk
+    | NoDescriptors
     | SlowDisk
     | Pause
     | Block
@@ -263,7 +274,7 @@ Fault = (
 # Faults after which the node's disk may lack confirmed messages.
 DiskFault = DiskLost | DiskRestored | DiskCutUnseen
 
-REAL_ONLY: tuple[type[Fault], ...] = (Restart, Join, BitFlips, FullDisk)
+REAL_ONLY: tuple[type[Fault], ...] = (Restart, Join, BitFlips, FullDisk, NoDescriptors)
 SIMULATED_ONLY: tuple[type[Fault], ...] = (
     BreakLink,
     SlowNetwork,

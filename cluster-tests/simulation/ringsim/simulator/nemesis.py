@@ -15,6 +15,7 @@ from faults.vocabulary import (
     Flap,
     FullDisk,
     Join,
+    NoDescriptors,
     Pause,
     PowerCut,
     Promote,
@@ -103,7 +104,7 @@ class Nemesis:
                 clock.after(SLOW_TIMEOUT_S, self._stall_if_waiting, name)
             case Promote(_, name):
                 self._promote(name)
-            case BitFlips() | FullDisk() | Restart() | Join():
+            case BitFlips() | FullDisk() | NoDescriptors() | Restart() | Join():
                 raise ValueError(f"only a real cluster has this fault: {fault}")
             case AcceptLoss(_, name):
                 end = machines[name].disk.end()
