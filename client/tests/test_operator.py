@@ -59,3 +59,38 @@ def test_what_the_wire_cannot_hold_is_a_bad_request(run: Run) -> None:
                     await client.operator.set_policy(policy)
 
     run(test)
+
+
+def test_nodes_are_drained_revived_and_forgotten(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.operator.drain("a")
+            assert node.standings == {"a": (True, False)}
+            await client.operator.drain("a", evacuate=True)
+            assert node.standings == {"a": (True, True)}
+            await client.operator.revive("a")
+            assert node.standings == {"a": (False, False)}
+            await client.operator.forget("a")
+            for call in (client.operator.forget, client.operator.revive, client.operator.drain):
+                with pytest.raises(ringmq.NodeNotFoundError):
+                    await call("a")
+            node.faults.fail = [common.REASON_DRAINING]
+            await client.operator.forget("a")
+
+    run(test)
+
+
+def test_rebalancing_tells_each_move_and_why_it_failed(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            for name in ("p", "q"):
+                await client.declare_queue(name)
+            planned = await client.operator.rebalance("q", dry_run=True)
+            assert planned == [ringmq.MasterMove("q", "a", "b")]
+            done = await client.operator.rebalance()
+            assert [(move.queue, move.error) for move in done] == [
+                ("p", "in the way"),
+                ("q", "in the way"),
+            ]
+
+    run(test)

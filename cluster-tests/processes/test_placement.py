@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
+
 import pytest
 from nemesis import Cluster, scenario
 from waiting import until
@@ -78,3 +81,54 @@ async def test_policies_move_replicas_under_load(cluster: Cluster) -> None:
     eager.delivered.merge(await cluster.drained("q"))
     eager.delivered.judge(load)
     await cluster.wait_equal("q")
+
+
+async def run_cli(cluster: Cluster, *words: str) -> tuple[int | None, str]:
+    """Exit code, and stdout and stderr together, of `ringmq`."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "ringmq_node.cli", *words, "-s", ",".join(cluster.seeds)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    return process.returncode, said.decode()
+
+
+@scenario(deadline_s=120, replace_after_s=3600)
+async def test_a_node_is_drained_revived_replaced_and_forgotten(cluster: Cluster) -> None:
+    """Under load. Its queues go on elsewhere, masters come back by a rebalancing, and a queue that
+    waits for a lost disk goes on when its node is forgotten."""
+    async with cluster.publishing("q") as load, cluster.client() as client:
+        for name in ("r", "s"):
+            await client.declare_queue(name)
+        node = await cluster.master_of("q")
+        assert await run_cli(cluster, "node", "drain", node) == (0, f"node {node}: drained\n")
+        assert await cluster.master_of("q") != node
+        code, listed = await run_cli(cluster, "node", "list")
+        assert code == 0
+        assert f"{node}\tdrained\t0\t3\t0" in listed
+        await run_cli(cluster, "node", "revive", node)
+        code, moved = await run_cli(cluster, "queue", "rebalance")
+        assert (code, len(moved.splitlines())) == (0, 2)
+        assert f"\t{node}\t" in moved
+        await load.confirms(100)
+    assert load.errors == []
+    await lost_for_good(cluster)
+    (await cluster.drained("q")).judge(load)
+
+
+async def lost_for_good(cluster: Cluster) -> None:
+    """All three stop in turn, and the last one's machine is lost with its disk."""
+    first, second, last = [each.node for each in (await cluster.wait_synchronised("q")).ring]
+    for name in (first, second, last):
+        await cluster.stop(name)
+    await cluster.start(second)
+    async with cluster.client(second) as client:
+        with pytest.raises(ringmq.RingMQError):
+            await client.queue("q", deadline_s=4.0)
+        await run_cli(cluster, "node", "forget", last)
+        await cluster.start(first)
+        await cluster.wait_synchronised("q", 2)
+        info = await client.queue("q")
+        assert (info.replicas_wanted, info.min_insync) == (2, 2)
+        assert {each.node for each in info.ring} == {first, second}

@@ -27,6 +27,8 @@ from ringmq.errors import (
     LimitExceededError,
     MessagesMayBeLostError,
     MessageTooLargeError,
+    NodeIsUpError,
+    NodeNotFoundError,
     NotAMemberError,
     NotRingMQError,
     NotSynchronisedError,
@@ -52,7 +54,14 @@ from ringmq.errors import (
 from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
 from ringmq.model.comparison import Difference, DifferenceKind, ReplicaComparison
 from ringmq.model.messages import Batch, Message, Properties
-from ringmq.model.policies import ForcedPromotion, MasterLocator, Mirrors, Policy, SyncMode
+from ringmq.model.policies import (
+    ForcedPromotion,
+    MasterLocator,
+    MasterMove,
+    Mirrors,
+    Policy,
+    SyncMode,
+)
 from ringmq.model.queues import (
     AcceptedLoss,
     Location,
@@ -85,11 +94,14 @@ __all__ = [
     "LimitExceededError",
     "Location",
     "MasterLocator",
+    "MasterMove",
     "Message",
     "MessageTooLargeError",
     "MessagesMayBeLostError",
     "Mirrors",
     "NodeInfo",
+    "NodeIsUpError",
+    "NodeNotFoundError",
     "NodeState",
     "NotAMemberError",
     "NotRingMQError",

@@ -285,14 +285,22 @@ class Client:
         return Operator(self._open_nodes())
 
     async def cluster_status(
-        self, *, with_resources: bool = False, deadline_s: float | None = None
+        self,
+        *,
+        with_resources: bool = False,
+        with_queues_needing: bool = False,
+        deadline_s: float | None = None,
     ) -> ClusterStatus:
         """The nodes, as one of them sees them.
 
         `with_resources`: also the memory and disk that each uses; takes half a second longer if
-        one of them hangs.
+        one of them hangs. `with_queues_needing`: also how many queues can't do without each node.
         """
-        request = request_of(admin.GetClusterStatusRequest, with_resources=with_resources)
+        request = request_of(
+            admin.GetClusterStatusRequest,
+            with_resources=with_resources,
+            with_queues_needing=with_queues_needing,
+        )
 
         async def attempt(node: NodeChannel, timeout_s: float) -> ClusterStatus:
             answer = await node.admin.GetClusterStatus(request, timeout=timeout_s)

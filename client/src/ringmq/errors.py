@@ -19,6 +19,8 @@
     │   ├── MessagesMayBeLostError   promotion of a replica that may lack some: `replicas`
     │   ├── PolicyNotFoundError      (LookupError)
     │   ├── ForbiddenByPolicyError   a policy of the queue refuses it
+    │   ├── NodeNotFoundError        (LookupError)
+    │   ├── NodeIsUpError            a node that is up can't be forgotten
     │   ├── AccessDeniedError        this client may not do that
     │   └── ClosedError              this client, publisher or consumer is closed
     ├── OperatorError                an operator has to act at the nodes
@@ -181,6 +183,14 @@ class PolicyNotFoundError(RequestError, LookupError):
 
 class ForbiddenByPolicyError(RequestError):
     """A policy of the queue refuses this. Change the policy first, if it has to be."""
+
+
+class NodeNotFoundError(RequestError, LookupError):
+    """No node of this name belongs to the cluster."""
+
+
+class NodeIsUpError(RequestError):
+    """The node is up, and can't be forgotten."""
 
 
 class AccessDeniedError(RequestError):

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
-from ringmq.errors import PolicyNotFoundError
+from ringmq.errors import NodeNotFoundError, PolicyNotFoundError
 from ringmq.model.comparison import ReplicaComparison
-from ringmq.model.policies import Policy
+from ringmq.model.policies import MasterMove, Policy
 from ringmq.v1 import admin_pb2 as admin
 
 # How long the comparison of a queue's replicas may take, by default.
@@ -94,3 +94,58 @@ class Operator:
             return last
 
         return await self._nodes.call(attempt, deadline_s=deadline_s, attempt_s=deadline_s)
+
+    async def drain(
+        self, node: str, *, evacuate: bool = False, deadline_s: float | None = None
+    ) -> None:
+        """The node gives its masters away and gets none; with `evacuate`, its replicas go, too.
+
+        It stays so until `revive`. `cluster_status` shows what is left on it.
+        """
+        request = request_of(admin.DrainNodeRequest, node=node, evacuate=evacuate)
+
+        async def attempt(asked: NodeChannel, timeout_s: float) -> None:
+            await asked.admin.DrainNode(request, timeout=timeout_s)
+
+        await self._nodes.call(attempt, deadline_s=deadline_s, changes=True)
+
+    async def revive(self, node: str, *, deadline_s: float | None = None) -> None:
+        """The node gets masters and replicas again."""
+        request = request_of(admin.ReviveNodeRequest, node=node)
+
+        async def attempt(asked: NodeChannel, timeout_s: float) -> None:
+            await asked.admin.ReviveNode(request, timeout=timeout_s)
+
+        await self._nodes.call(attempt, deadline_s=deadline_s, changes=True)
+
+    async def forget(self, node: str, *, deadline_s: float | None = None) -> None:
+        """The node is down and will not come back: the cluster goes on without it and its disk."""
+        request = request_of(admin.ForgetNodeRequest, node=node)
+        attempts = 0
+
+        async def attempt(asked: NodeChannel, timeout_s: float) -> None:
+            nonlocal attempts
+            attempts += 1
+            await asked.admin.ForgetNode(request, timeout=timeout_s)
+
+        try:
+            await self._nodes.call(attempt, deadline_s=deadline_s, changes=True)
+        except NodeNotFoundError:
+            # The answer of the first attempt may have been lost.
+            if attempts == 1:
+                raise
+
+    async def rebalance(
+        self, prefix: str = "", *, dry_run: bool = False, deadline_s: float | None = None
+    ) -> list[MasterMove]:
+        """Spreads the masters of queues whose names begin with `prefix` evenly over the nodes."""
+        request = request_of(admin.RebalanceQueuesRequest, prefix=prefix, dry_run=dry_run)
+        wanted_s = self._nodes.deadline_s if deadline_s is None else deadline_s
+
+        async def attempt(asked: NodeChannel, timeout_s: float) -> list[MasterMove]:
+            answer = await asked.admin.RebalanceQueues(request, timeout=timeout_s)
+            return [MasterMove(m.queue, m.old_master, m.new_master, m.error) for m in answer.moves]
+
+        return await self._nodes.call(
+            attempt, deadline_s=wanted_s, attempt_s=wanted_s, changes=True
+        )

@@ -74,6 +74,8 @@ class FakeNode(BrokerServicer, AdminServicer):
         self.heartbeats_seen = 0
         self.settles: list[broker.Settle] = []
         self.policies: dict[str, admin.Policy] = {}
+        # Drained and evacuated, by node.
+        self.standings = {"a": (False, False)}
         self._streams: set[asyncio.Task[None]] = set()
         self._server: grpc.aio.Server | None = None
 
@@ -227,6 +229,40 @@ class FakeNode(BrokerServicer, AdminServicer):
 
     async def ListPolicies(self, request: Any, context: Any) -> Any:
         return admin.ListPoliciesResponse(policies=self.policies.values())
+
+    async def DrainNode(self, request: Any, context: Any) -> Any:
+        await self._check_node(context, request.node)
+        self.standings[request.node] = (True, request.evacuate)
+        return admin.DrainNodeResponse()
+
+    async def ReviveNode(self, request: Any, context: Any) -> Any:
+        await self._check_node(context, request.node)
+        self.standings[request.node] = (False, False)
+        return admin.ReviveNodeResponse()
+
+    async def ForgetNode(self, request: Any, context: Any) -> Any:
+        await self._check_node(context, request.node)
+        del self.standings[request.node]
+        return admin.ForgetNodeResponse()
+
+    async def _check_node(self, context: Any, node: str) -> None:
+        await self._check(context)
+        if node not in self.standings:
+            await context.abort_with_status(status_of(common.REASON_NODE_NOT_FOUND))
+
+    async def RebalanceQueues(self, request: Any, context: Any) -> Any:
+        await self._check(context)
+        moves = [
+            admin.MasterMove(
+                queue=name,
+                old_master="a",
+                new_master="b",
+                error="" if request.dry_run else "in the way",
+            )
+            for name in self.cluster.queues
+            if name.startswith(request.prefix)
+        ]
+        return admin.RebalanceQueuesResponse(moves=moves)
 
     async def PromoteMirror(self, request: Any, context: Any) -> Any:
         await self._check(context, request.queue)

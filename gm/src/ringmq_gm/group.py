@@ -28,7 +28,15 @@ import grpc.aio
 from ringmq_base.notifier import Notifier
 from ringmq_gm.broadcasts import Broadcasts
 from ringmq_gm.core.cache import Budgets
-from ringmq_gm.core.events import Event, LeasesLearned, LinkDown, Propose, Received, Role
+from ringmq_gm.core.events import (
+    Event,
+    LeasesLearned,
+    LinkDown,
+    NodesKnown,
+    Propose,
+    Received,
+    Role,
+)
 from ringmq_gm.core.frames import Envelope, Frame, Gone, Hello, Ping, Resume
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
@@ -85,6 +93,7 @@ class Group:
         self._timers = RingTimers()
         # Notified when a node has come or gone, as far as its lease says so.
         self.nodes_changed = Notifier()
+        self._known: frozenset[str] | None = None
         self._running = False
         self._leased: frozenset[MemberId] = frozenset()
         self._early_hellos: dict[str, Envelope] = {}
@@ -140,6 +149,13 @@ class Group:
         """The nodes that hold a lease, by name, this one included. While the registry is away,
         the last known ones."""
         return dict(self._live_nodes.records)
+
+    def know_nodes(self, nodes: frozenset[str]) -> None:
+        """Operators have forgotten every node but these. A ring that can't go on needn't wait for
+        the answer of a node that was forgotten: its log counts as lost."""
+        if nodes != self._known:
+            self._known = nodes
+            self._broadcasts.add(NodesKnown(nodes))
 
     def known_incarnation(self, node: str) -> int:
         """The highest incarnation of a node that was seen, by a link or in the registry; or 0."""
@@ -282,6 +298,8 @@ class Group:
             return
         if self._live_nodes.read:
             ring.step(LeasesLearned(self._leased))
+        if self._known is not None:
+            ring.step(NodesKnown(self._known))
         for node in self._links.down():
             ring.step(LinkDown(node))
         self._views.introduce(ring.name)

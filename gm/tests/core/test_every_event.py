@@ -15,6 +15,7 @@ from ringmq_gm.core.events import (
     LinkUp,
     MembershipWanted,
     MinInsyncAsked,
+    NodesKnown,
     PeerStalled,
     Persisted,
     PromotionAsked,
@@ -82,6 +83,7 @@ EVENTS: list[Event] = [
     RemovalAsked(A),
     RemovalAsked(C),
     MinInsyncAsked(2),
+    NodesKnown(frozenset("ab")),
     *(ProposalEnded(view(6, A, C), outcome) for outcome in ProposalOutcome),
     Tick(),
 ]

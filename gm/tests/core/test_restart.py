@@ -8,6 +8,7 @@ from ringmq_gm.core.events import (
     LeasesLearned,
     LinkDown,
     MembershipWanted,
+    NodesKnown,
     PromotionAsked,
     Propose,
     Received,
@@ -155,3 +156,38 @@ def test_a_deleted_ring_is_deaf() -> None:
     assert isinstance(effects[-1], RingDeleted)
     assert ring.step("a", ViewLearned(None)) == []
     assert ring.step("a", Received(Envelope(B, Ping("q", 1, 1)))) == []
+
+
+def stopped_in_turn(*known: str) -> RingMember:
+    """a, then b stopped, then c, which was the last member; b is back, and c's machine is lost."""
+    member = member_of(B2, LogEnd(2, 9))
+    member.step(MembershipWanted(True), now=0)
+    member.step(LeasesLearned(frozenset({B2})), now=0)
+    if known:
+        member.step(NodesKnown(frozenset(known)), now=0)
+    member.step(ViewLearned(view(3, C, eligible=(B,))), now=0)
+    return member
+
+
+def test_a_forgotten_node_is_not_waited_for() -> None:
+    """b has everything that was confirmed; without c's answer nobody knows that it is enough."""
+    assert not proposals(stopped_in_turn())
+    assert not proposals(stopped_in_turn("a", "b", "c"))
+    assert proposals(stopped_in_turn("a", "b")) == [view(4, B2, eligible=(C,))]
+
+
+def test_a_forgotten_node_that_answers_all_the_same_is_believed() -> None:
+    member = stopped_in_turn("a", "b")
+    assert answer(member, C2, LogEnd(3, 12), epoch=3) == []
+    assert not proposals(member)
+
+
+def test_forgetting_does_not_make_one_log_enough_where_others_may_answer() -> None:
+    member = restarting(A2, LogEnd(1, 9))
+    member.step(NodesKnown(frozenset({"a", "b"})), now=0)
+    assert not proposals(member)
+
+
+def proposals(member: RingMember) -> list[View]:
+    """When the time to wait for answers is over."""
+    return [e.view for e in member.step(Tick(), now=LATER) if isinstance(e, Propose)]

@@ -143,6 +143,17 @@ class Node:
     def _make_broker(self) -> Broker:
         peers = GrpcPeers(self.channels)
         locator = Locator(self.catalogue, self.cluster, self.group, self.hosting, self.gate)
+        listing = Listing(
+            self.catalogue,
+            self.cluster,
+            self.group,
+            self.hosting,
+            peers,
+            settings=self.settings,
+            gate=self.gate,
+            store=self.store,
+            monitor=self.resources,
+        )
         return Broker(
             settings=BrokerSettings(
                 message_bytes_max=self.config.message_bytes_max,
@@ -162,18 +173,10 @@ class Node:
                 self.supervisor.spawn,
             ),
             deleting=Deleting(self.registry, self.catalogue, self.supervisor.spawn),
-            listing=Listing(
-                self.catalogue,
-                self.cluster,
-                self.group,
-                self.hosting,
-                peers,
-                settings=self.settings,
-                gate=self.gate,
-                store=self.store,
-                monitor=self.resources,
+            listing=listing,
+            operating=Operating(
+                self.registry, self.settings, self.catalogue, self.cluster, listing, self.gate
             ),
-            operating=Operating(self.settings, self.catalogue, self.gate),
             replicas=Replicas(self.cluster, locator, peers),
             verifying=Verifying(self.cluster, locator, GrpcDigests(self.channels)),
             promoting=Promoting(self.catalogue, self.cluster, locator, peers),
@@ -195,6 +198,7 @@ class Node:
         )
 
     def _settings_changed(self) -> None:
+        self.group.know_nodes(frozenset(self.settings.nodes))
         self.hosting.configure_all()
         self.reconciling.all_changed()
 

@@ -13,7 +13,10 @@ from waiting import until
 import ringmq
 from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, SyncMode
 from ringmq_gm.registry.base import Put
-from ringmq_node.broker.cluster_settings import POLICIES
+from ringmq_node.broker.broker import Caller
+from ringmq_node.broker.cluster_settings import POLICIES, enrol
+from ringmq_node.broker.operating import OPERATIONS
+from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.settings import SyncSettings
 from ringmq_node.node import Node
 
@@ -78,5 +81,53 @@ def test_a_policy_that_can_not_be_read_counts_for_nothing(tmp_path: Path) -> Non
         await client.operator.set_policy(Policy("p", "q", forced_promotion=ForcedPromotion.REFUSED))
         assert [policy.name for policy in await client.operator.policies()] == ["p"]
         assert (await client.queue("q")).wanted["forced_promotion"] == "refused"
+
+    with_node(tmp_path, work)
+
+
+def test_nodes_that_are_not_there_and_a_node_that_is_up(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        for call in (client.operator.drain, client.operator.revive, client.operator.forget):
+            with pytest.raises(ringmq.NodeNotFoundError, match="the cluster has a"):
+                await call("nobody")
+        with pytest.raises(ringmq.NodeIsUpError):
+            await client.operator.forget("a")
+        await enrol(node.registry, "b")
+        await until(lambda: "b" in node.settings.nodes)
+        states = {each.node: each.state for each in (await client.cluster_status()).nodes}
+        assert states == {"a": ringmq.NodeState.RUNNING, "b": ringmq.NodeState.DOWN}
+        await client.operator.forget("b")
+        assert [each.node for each in (await client.cluster_status()).nodes] == ["a"]
+
+    with_node(tmp_path, work)
+
+
+def test_a_drained_node_says_so_and_takes_no_queue_until_it_is_revived(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        await client.operator.drain("a")
+        status = await client.cluster_status(with_queues_needing=True)
+        assert status.nodes[0].state is ringmq.NodeState.DRAINING
+        # The only replica of q is here.
+        assert (status.nodes[0].queues_needing, status.nodes[0].masters) == (1, 1)
+        with pytest.raises(ringmq.LimitExceededError, match=r"a \(drained\)"):
+            await client.declare_queue("another")
+        await client.operator.revive("a")
+        await client.declare_queue("another")
+
+    with_node(tmp_path, work)
+
+
+def test_two_rebalancings_are_not_under_way_at_a_time(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        assert await client.operator.rebalance() == []
+        session = await node.registry.session(5.0)
+        put = Put(OPERATIONS + "rebalance", b"another", leased=True)
+        await node.registry.commit([], [put], session=session)
+        assert await client.operator.rebalance(dry_run=True) == []
+        with pytest.raises(BrokerError) as caught:
+            await node.broker.rebalance("", Caller(), dry_run=False)
+        assert caught.value.reason is Reason.BUSY
+        await session.close()
+        assert await client.operator.rebalance() == []
 
     with_node(tmp_path, work)

@@ -98,6 +98,12 @@ class NodeInfo:
     resources: Resources | None
     # Why its record in the registry can't be read; empty if it can.
     quarantine: str = ""
+    # An operator has drained it; its replicas go to other nodes as well.
+    drained: bool = False
+    evacuated: bool = False
+    # Queues that can't do without it: they would be below min_insync, or without a replica that
+    # has everything. 0 unless it was asked for.
+    queues_needing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,9 @@ class ClusterStatus:
                     mirrors=n.mirrors,
                     resources=Resources.from_wire(n.resources) if n.HasField("resources") else None,
                     quarantine=n.quarantine,
+                    drained=n.drained,
+                    evacuated=n.evacuated,
+                    queues_needing=n.queues_needing,
                 )
                 for n in wire.nodes
             ),

@@ -1,4 +1,4 @@
-"""Policies: what operators want of the queues whose names match a pattern."""
+"""Policies: what operators want of the queues whose names match a pattern; and moved masters."""
 
 from __future__ import annotations
 
@@ -115,3 +115,13 @@ class Policy:
             else None,
             is_operator=wire.is_operator,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MasterMove:
+    """A master that `rebalance` has moved, or would; `error` says why it didn't."""
+
+    queue: str
+    old_master: str
+    new_master: str
+    error: str = ""

@@ -30,6 +30,7 @@ class _NodeStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     NODE_STATE_UNSPECIFIED: _NodeState.ValueType  # 0
     NODE_STATE_RUNNING: _NodeState.ValueType  # 1
     NODE_STATE_DRAINING: _NodeState.ValueType  # 2
+    """Up, and drained by an operator."""
     NODE_STATE_DOWN: _NodeState.ValueType  # 3
     """Known, but its registry lease has run out."""
     NODE_STATE_QUARANTINED: _NodeState.ValueType  # 4
@@ -40,6 +41,7 @@ class NodeState(_NodeState, metaclass=_NodeStateEnumTypeWrapper): ...
 NODE_STATE_UNSPECIFIED: NodeState.ValueType  # 0
 NODE_STATE_RUNNING: NodeState.ValueType  # 1
 NODE_STATE_DRAINING: NodeState.ValueType  # 2
+"""Up, and drained by an operator."""
 NODE_STATE_DOWN: NodeState.ValueType  # 3
 """Known, but its registry lease has run out."""
 NODE_STATE_QUARANTINED: NodeState.ValueType  # 4
@@ -121,14 +123,18 @@ class GetClusterStatusRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     WITH_RESOURCES_FIELD_NUMBER: builtins.int
+    WITH_QUEUES_NEEDING_FIELD_NUMBER: builtins.int
     with_resources: builtins.bool
     """Ask each node for its `resources`. A node that hangs delays the answer by half a second."""
+    with_queues_needing: builtins.bool
+    """Count the `queues_needing` each node."""
     def __init__(
         self,
         *,
         with_resources: builtins.bool = ...,
+        with_queues_needing: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["with_resources", b"with_resources"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["with_queues_needing", b"with_queues_needing", "with_resources", b"with_resources"]) -> None: ...
 
 Global___GetClusterStatusRequest: typing_extensions.TypeAlias = GetClusterStatusRequest
 
@@ -145,6 +151,9 @@ class NodeInfo(google.protobuf.message.Message):
     MIRRORS_FIELD_NUMBER: builtins.int
     RESOURCES_FIELD_NUMBER: builtins.int
     QUARANTINE_FIELD_NUMBER: builtins.int
+    DRAINED_FIELD_NUMBER: builtins.int
+    EVACUATED_FIELD_NUMBER: builtins.int
+    QUEUES_NEEDING_FIELD_NUMBER: builtins.int
     node: builtins.str
     address: builtins.str
     incarnation: builtins.int
@@ -154,6 +163,13 @@ class NodeInfo(google.protobuf.message.Message):
     mirrors: builtins.int
     quarantine: builtins.str
     """Why its record in the registry can't be read. Empty: it can."""
+    drained: builtins.bool
+    """An operator has drained it; its replicas go to other nodes as well."""
+    evacuated: builtins.bool
+    queues_needing: builtins.int
+    """Queues that would have fewer than min_insync synchronised replicas without this node, or none.
+    Not set without `with_queues_needing`.
+    """
     @property
     def resources(self) -> Global___Resources:
         """The node's own report. Not set without `with_resources`, or if the node did not answer in time."""
@@ -170,9 +186,12 @@ class NodeInfo(google.protobuf.message.Message):
         mirrors: builtins.int = ...,
         resources: Global___Resources | None = ...,
         quarantine: builtins.str = ...,
+        drained: builtins.bool = ...,
+        evacuated: builtins.bool = ...,
+        queues_needing: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["resources", b"resources"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "incarnation", b"incarnation", "masters", b"masters", "mirrors", b"mirrors", "node", b"node", "quarantine", b"quarantine", "resources", b"resources", "state", b"state", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "drained", b"drained", "evacuated", b"evacuated", "incarnation", b"incarnation", "masters", b"masters", "mirrors", b"mirrors", "node", b"node", "quarantine", b"quarantine", "queues_needing", b"queues_needing", "resources", b"resources", "state", b"state", "version", b"version"]) -> None: ...
 
 Global___NodeInfo: typing_extensions.TypeAlias = NodeInfo
 
@@ -942,3 +961,144 @@ class ListPoliciesResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["policies", b"policies"]) -> None: ...
 
 Global___ListPoliciesResponse: typing_extensions.TypeAlias = ListPoliciesResponse
+
+@typing.final
+class DrainNodeRequest(google.protobuf.message.Message):
+    """--- nodes ---"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: builtins.int
+    EVACUATE_FIELD_NUMBER: builtins.int
+    node: builtins.str
+    evacuate: builtins.bool
+    def __init__(
+        self,
+        *,
+        node: builtins.str = ...,
+        evacuate: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["evacuate", b"evacuate", "node", b"node"]) -> None: ...
+
+Global___DrainNodeRequest: typing_extensions.TypeAlias = DrainNodeRequest
+
+@typing.final
+class DrainNodeResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___DrainNodeResponse: typing_extensions.TypeAlias = DrainNodeResponse
+
+@typing.final
+class ReviveNodeRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: builtins.int
+    node: builtins.str
+    def __init__(
+        self,
+        *,
+        node: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["node", b"node"]) -> None: ...
+
+Global___ReviveNodeRequest: typing_extensions.TypeAlias = ReviveNodeRequest
+
+@typing.final
+class ReviveNodeResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ReviveNodeResponse: typing_extensions.TypeAlias = ReviveNodeResponse
+
+@typing.final
+class ForgetNodeRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: builtins.int
+    node: builtins.str
+    def __init__(
+        self,
+        *,
+        node: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["node", b"node"]) -> None: ...
+
+Global___ForgetNodeRequest: typing_extensions.TypeAlias = ForgetNodeRequest
+
+@typing.final
+class ForgetNodeResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ForgetNodeResponse: typing_extensions.TypeAlias = ForgetNodeResponse
+
+@typing.final
+class RebalanceQueuesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PREFIX_FIELD_NUMBER: builtins.int
+    DRY_RUN_FIELD_NUMBER: builtins.int
+    prefix: builtins.str
+    """Only queues whose names begin with this prefix."""
+    dry_run: builtins.bool
+    """Nothing is moved."""
+    def __init__(
+        self,
+        *,
+        prefix: builtins.str = ...,
+        dry_run: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dry_run", b"dry_run", "prefix", b"prefix"]) -> None: ...
+
+Global___RebalanceQueuesRequest: typing_extensions.TypeAlias = RebalanceQueuesRequest
+
+@typing.final
+class MasterMove(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    OLD_MASTER_FIELD_NUMBER: builtins.int
+    NEW_MASTER_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    old_master: builtins.str
+    new_master: builtins.str
+    error: builtins.str
+    """Why it didn't move. Empty: it did, or it is a dry run."""
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+        old_master: builtins.str = ...,
+        new_master: builtins.str = ...,
+        error: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "new_master", b"new_master", "old_master", b"old_master", "queue", b"queue"]) -> None: ...
+
+Global___MasterMove: typing_extensions.TypeAlias = MasterMove
+
+@typing.final
+class RebalanceQueuesResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: builtins.int
+    @property
+    def moves(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MasterMove]: ...
+    def __init__(
+        self,
+        *,
+        moves: collections.abc.Iterable[Global___MasterMove] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["moves", b"moves"]) -> None: ...
+
+Global___RebalanceQueuesResponse: typing_extensions.TypeAlias = RebalanceQueuesResponse

@@ -79,6 +79,26 @@ class AdminStub(object):
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
                 _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/ringmq.v1.Admin/DrainNode',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.ReviveNode = channel.unary_unary(
+                '/ringmq.v1.Admin/ReviveNode',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.ReviveNodeRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.ReviveNodeResponse.FromString,
+                _registered_method=True)
+        self.ForgetNode = channel.unary_unary(
+                '/ringmq.v1.Admin/ForgetNode',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.ForgetNodeRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.ForgetNodeResponse.FromString,
+                _registered_method=True)
+        self.RebalanceQueues = channel.unary_unary(
+                '/ringmq.v1.Admin/RebalanceQueues',
+                request_serializer=ringmq_dot_v1_dot_admin__pb2.RebalanceQueuesRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_admin__pb2.RebalanceQueuesResponse.FromString,
+                _registered_method=True)
         self.GetReplica = channel.unary_unary(
                 '/ringmq.v1.Admin/GetReplica',
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.GetReplicaRequest.SerializeToString,
@@ -157,6 +177,36 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainNode(self, request, context):
+        """The node gives its masters to synchronised mirrors, and gets no master and no further replica;
+        with `evacuate`, its replicas go to other nodes as well. It stays so until it is revived, also
+        over restarts. The call doesn't wait: GetClusterStatus shows what is left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReviveNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetNode(self, request, context):
+        """A node that is down and will not come back belongs to the cluster no more. Its replicas go to
+        other nodes, and queues that wait for its disk go on if they can without.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RebalanceQueues(self, request, context):
+        """Spreads the masters over the nodes, by hand-overs to synchronised mirrors, a few at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetReplica(self, request, context):
         """The called node's own replica of a queue. The call is never relayed.
         """
@@ -218,6 +268,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListPolicies,
                     request_deserializer=ringmq_dot_v1_dot_admin__pb2.ListPoliciesRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_admin__pb2.ListPoliciesResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.DrainNodeRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'ReviveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReviveNode,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.ReviveNodeRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.ReviveNodeResponse.SerializeToString,
+            ),
+            'ForgetNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetNode,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.ForgetNodeRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.ForgetNodeResponse.SerializeToString,
+            ),
+            'RebalanceQueues': grpc.unary_unary_rpc_method_handler(
+                    servicer.RebalanceQueues,
+                    request_deserializer=ringmq_dot_v1_dot_admin__pb2.RebalanceQueuesRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_admin__pb2.RebalanceQueuesResponse.SerializeToString,
             ),
             'GetReplica': grpc.unary_unary_rpc_method_handler(
                     servicer.GetReplica,
@@ -473,6 +543,114 @@ class Admin(object):
             '/ringmq.v1.Admin/ListPolicies',
             ringmq_dot_v1_dot_admin__pb2.ListPoliciesRequest.SerializeToString,
             ringmq_dot_v1_dot_admin__pb2.ListPoliciesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/DrainNode',
+            ringmq_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReviveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/ReviveNode',
+            ringmq_dot_v1_dot_admin__pb2.ReviveNodeRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.ReviveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/ForgetNode',
+            ringmq_dot_v1_dot_admin__pb2.ForgetNodeRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.ForgetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RebalanceQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/RebalanceQueues',
+            ringmq_dot_v1_dot_admin__pb2.RebalanceQueuesRequest.SerializeToString,
+            ringmq_dot_v1_dot_admin__pb2.RebalanceQueuesResponse.FromString,
             options,
             channel_credentials,
             insecure,

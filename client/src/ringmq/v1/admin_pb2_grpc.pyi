@@ -169,6 +169,70 @@ _AdminListPoliciesType = typing_extensions.TypeVar(
     ],
 )
 
+_AdminDrainNodeType = typing_extensions.TypeVar(
+    '_AdminDrainNodeType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DrainNodeRequest,
+        ringmq.v1.admin_pb2.DrainNodeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DrainNodeRequest,
+        ringmq.v1.admin_pb2.DrainNodeResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DrainNodeRequest,
+        ringmq.v1.admin_pb2.DrainNodeResponse,
+    ],
+)
+
+_AdminReviveNodeType = typing_extensions.TypeVar(
+    '_AdminReviveNodeType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ReviveNodeRequest,
+        ringmq.v1.admin_pb2.ReviveNodeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ReviveNodeRequest,
+        ringmq.v1.admin_pb2.ReviveNodeResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ReviveNodeRequest,
+        ringmq.v1.admin_pb2.ReviveNodeResponse,
+    ],
+)
+
+_AdminForgetNodeType = typing_extensions.TypeVar(
+    '_AdminForgetNodeType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ForgetNodeRequest,
+        ringmq.v1.admin_pb2.ForgetNodeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ForgetNodeRequest,
+        ringmq.v1.admin_pb2.ForgetNodeResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ForgetNodeRequest,
+        ringmq.v1.admin_pb2.ForgetNodeResponse,
+    ],
+)
+
+_AdminRebalanceQueuesType = typing_extensions.TypeVar(
+    '_AdminRebalanceQueuesType',
+    grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.RebalanceQueuesRequest,
+        ringmq.v1.admin_pb2.RebalanceQueuesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.RebalanceQueuesRequest,
+        ringmq.v1.admin_pb2.RebalanceQueuesResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.RebalanceQueuesRequest,
+        ringmq.v1.admin_pb2.RebalanceQueuesResponse,
+    ],
+)
+
 _AdminGetReplicaType = typing_extensions.TypeVar(
     '_AdminGetReplicaType',
     grpc.UnaryUnaryMultiCallable[
@@ -201,7 +265,7 @@ _AdminGetResourcesType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminVerifyQueueType, _AdminSyncQueueType, _AdminDiscardDamagedType, _AdminSetPolicyType, _AdminDeletePolicyType, _AdminListPoliciesType, _AdminGetReplicaType, _AdminGetResourcesType]):
+class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminVerifyQueueType, _AdminSyncQueueType, _AdminDiscardDamagedType, _AdminSetPolicyType, _AdminDeletePolicyType, _AdminListPoliciesType, _AdminDrainNodeType, _AdminReviveNodeType, _AdminForgetNodeType, _AdminRebalanceQueuesType, _AdminGetReplicaType, _AdminGetResourcesType]):
     @typing.overload
     def __init__(self: AdminStub[
         grpc.UnaryUnaryMultiCallable[
@@ -239,6 +303,22 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.ListPoliciesRequest,
             ringmq.v1.admin_pb2.ListPoliciesResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.DrainNodeRequest,
+            ringmq.v1.admin_pb2.DrainNodeResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.ReviveNodeRequest,
+            ringmq.v1.admin_pb2.ReviveNodeResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.ForgetNodeRequest,
+            ringmq.v1.admin_pb2.ForgetNodeResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.RebalanceQueuesRequest,
+            ringmq.v1.admin_pb2.RebalanceQueuesResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.GetReplicaRequest,
@@ -289,6 +369,22 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
             ringmq.v1.admin_pb2.ListPoliciesResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.DrainNodeRequest,
+            ringmq.v1.admin_pb2.DrainNodeResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.ReviveNodeRequest,
+            ringmq.v1.admin_pb2.ReviveNodeResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.ForgetNodeRequest,
+            ringmq.v1.admin_pb2.ForgetNodeResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            ringmq.v1.admin_pb2.RebalanceQueuesRequest,
+            ringmq.v1.admin_pb2.RebalanceQueuesResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             ringmq.v1.admin_pb2.GetReplicaRequest,
             ringmq.v1.admin_pb2.GetReplicaResponse,
         ],
@@ -326,6 +422,22 @@ class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType,
     DeletePolicy: _AdminDeletePolicyType
 
     ListPolicies: _AdminListPoliciesType
+
+    DrainNode: _AdminDrainNodeType
+    """The node gives its masters to synchronised mirrors, and gets no master and no further replica;
+    with `evacuate`, its replicas go to other nodes as well. It stays so until it is revived, also
+    over restarts. The call doesn't wait: GetClusterStatus shows what is left.
+    """
+
+    ReviveNode: _AdminReviveNodeType
+
+    ForgetNode: _AdminForgetNodeType
+    """A node that is down and will not come back belongs to the cluster no more. Its replicas go to
+    other nodes, and queues that wait for its disk go on if they can without.
+    """
+
+    RebalanceQueues: _AdminRebalanceQueuesType
+    """Spreads the masters over the nodes, by hand-overs to synchronised mirrors, a few at a time."""
 
     GetReplica: _AdminGetReplicaType
     """The called node's own replica of a queue. The call is never relayed."""
@@ -369,6 +481,22 @@ AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.ListPoliciesRequest,
         ringmq.v1.admin_pb2.ListPoliciesResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.DrainNodeRequest,
+        ringmq.v1.admin_pb2.DrainNodeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ReviveNodeRequest,
+        ringmq.v1.admin_pb2.ReviveNodeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.ForgetNodeRequest,
+        ringmq.v1.admin_pb2.ForgetNodeResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        ringmq.v1.admin_pb2.RebalanceQueuesRequest,
+        ringmq.v1.admin_pb2.RebalanceQueuesResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         ringmq.v1.admin_pb2.GetReplicaRequest,
@@ -454,6 +582,42 @@ class AdminServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.admin_pb2.ListPoliciesRequest,
         context: _ServicerContext,
     ) -> typing.Union[ringmq.v1.admin_pb2.ListPoliciesResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.ListPoliciesResponse]]: ...
+
+    @abc.abstractmethod
+    def DrainNode(
+        self,
+        request: ringmq.v1.admin_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.DrainNodeResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.DrainNodeResponse]]:
+        """The node gives its masters to synchronised mirrors, and gets no master and no further replica;
+        with `evacuate`, its replicas go to other nodes as well. It stays so until it is revived, also
+        over restarts. The call doesn't wait: GetClusterStatus shows what is left.
+        """
+
+    @abc.abstractmethod
+    def ReviveNode(
+        self,
+        request: ringmq.v1.admin_pb2.ReviveNodeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.ReviveNodeResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.ReviveNodeResponse]]: ...
+
+    @abc.abstractmethod
+    def ForgetNode(
+        self,
+        request: ringmq.v1.admin_pb2.ForgetNodeRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.ForgetNodeResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.ForgetNodeResponse]]:
+        """A node that is down and will not come back belongs to the cluster no more. Its replicas go to
+        other nodes, and queues that wait for its disk go on if they can without.
+        """
+
+    @abc.abstractmethod
+    def RebalanceQueues(
+        self,
+        request: ringmq.v1.admin_pb2.RebalanceQueuesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[ringmq.v1.admin_pb2.RebalanceQueuesResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.RebalanceQueuesResponse]]:
+        """Spreads the masters over the nodes, by hand-overs to synchronised mirrors, a few at a time."""
 
     @abc.abstractmethod
     def GetReplica(

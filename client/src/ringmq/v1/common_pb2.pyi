@@ -101,6 +101,10 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_POLICY_NOT_FOUND: _Reason.ValueType  # 14
     REASON_FORBIDDEN_BY_POLICY: _Reason.ValueType  # 15
     """metadata "policy" names it"""
+    REASON_NODE_NOT_FOUND: _Reason.ValueType  # 16
+    """no node of this name belongs to the cluster"""
+    REASON_NODE_IS_UP: _Reason.ValueType  # 17
+    """a node that is up can't be forgotten"""
     REASON_NO_MASTER: _Reason.ValueType  # 20
     """The cluster's state is in the way for now: try again after the time in RetryInfo.
     between two masters, or no synchronised replica is up
@@ -117,10 +121,12 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_TIMEOUT: _Reason.ValueType  # 26
     REASON_REPAIRING: _Reason.ValueType  # 27
     """the next message is damaged here and being fetched from a mirror"""
-    REASON_QUARANTINED: _Reason.ValueType  # 28
+    REASON_BUSY: _Reason.ValueType  # 29
     """A limit or failure of the node: an operator has to act.
-    a record or a replica of the queue has failed: see ListQueues
+    an operation of this kind is under way for the whole cluster
     """
+    REASON_QUARANTINED: _Reason.ValueType  # 28
+    """a record or a replica of the queue has failed: see ListQueues"""
     REASON_DISK_FULL: _Reason.ValueType  # 40
     REASON_STORE_FAILED: _Reason.ValueType  # 41
     REASON_LIMIT_EXCEEDED: _Reason.ValueType  # 42
@@ -162,6 +168,10 @@ itself. Metadata "replicas" is a JSON list of what each replica has; `accept_los
 REASON_POLICY_NOT_FOUND: Reason.ValueType  # 14
 REASON_FORBIDDEN_BY_POLICY: Reason.ValueType  # 15
 """metadata "policy" names it"""
+REASON_NODE_NOT_FOUND: Reason.ValueType  # 16
+"""no node of this name belongs to the cluster"""
+REASON_NODE_IS_UP: Reason.ValueType  # 17
+"""a node that is up can't be forgotten"""
 REASON_NO_MASTER: Reason.ValueType  # 20
 """The cluster's state is in the way for now: try again after the time in RetryInfo.
 between two masters, or no synchronised replica is up
@@ -178,10 +188,12 @@ REASON_REGISTRY_UNAVAILABLE: Reason.ValueType  # 25
 REASON_TIMEOUT: Reason.ValueType  # 26
 REASON_REPAIRING: Reason.ValueType  # 27
 """the next message is damaged here and being fetched from a mirror"""
-REASON_QUARANTINED: Reason.ValueType  # 28
+REASON_BUSY: Reason.ValueType  # 29
 """A limit or failure of the node: an operator has to act.
-a record or a replica of the queue has failed: see ListQueues
+an operation of this kind is under way for the whole cluster
 """
+REASON_QUARANTINED: Reason.ValueType  # 28
+"""a record or a replica of the queue has failed: see ListQueues"""
 REASON_DISK_FULL: Reason.ValueType  # 40
 REASON_STORE_FAILED: Reason.ValueType  # 41
 REASON_LIMIT_EXCEEDED: Reason.ValueType  # 42

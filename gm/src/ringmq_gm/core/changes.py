@@ -51,9 +51,11 @@ from enum import Enum
 from ringmq_gm.core.chance import Chance
 from ringmq_gm.core.events import (
     Effect,
+    LeasesLearned,
     LossAccepted,
     LossEnded,
     LossOutcome,
+    NodesKnown,
     ProposalOutcome,
     Propose,
     RefreshView,
@@ -183,6 +185,16 @@ class ViewChanger:
         """It has failed. Its node goes on answering heartbeats, so nothing else would show it."""
         self.lives.has_gone(member_id)
         self.situation_changed()
+
+    def nodes_learned(self, event: LeasesLearned | NodesKnown) -> list[Effect]:
+        """The registry has told which lives hold a lease, or which nodes aren't forgotten."""
+        match event:
+            case LeasesLearned(alive):
+                if self.lives.learn_leases(alive):
+                    self.situation_changed()
+            case NodesKnown(nodes):
+                self.lives.known = nodes
+        return []
 
     # --- beginning ---
 
@@ -375,8 +387,7 @@ class ViewChanger:
         has a quorum, its lease has run out. If not, it has confirmed nothing, and joins again.
         """
         logs = {self._me: log, **dict(probe.replies.values())}
-        heard = {member_id.node: found.is_whole for member_id, found in logs.items()}
-        if not self._none_can_go_on(view) or not view.may_begin_again(heard):
+        if not self._none_can_go_on(view) or not view.may_begin_again(self._heard(logs, view)):
             return None
         order = [member_id.node for member_id in view.candidates]
         whole = {m: found.end for m, found in logs.items() if found.is_whole}
@@ -385,6 +396,15 @@ class ViewChanger:
             return None
         equals = [m for m in whole if whole[m] == log.end]
         return view.restarted(self._me, sorted(equals, key=lambda m: order.index(m.node)))
+
+    def _heard(self, logs: dict[MemberId, Log], view: View) -> dict[str, bool]:
+        """Which candidates are accounted for, and whether their logs are whole.
+
+        A node that was forgotten counts like one that has answered that its disk is lost. If it
+        answers all the same, its answer counts.
+        """
+        lost = {m.node: False for m in view.candidates if self.lives.is_forgotten(m.node)}
+        return lost | {member_id.node: found.is_whole for member_id, found in logs.items()}
 
     def _conclude_loss(self, probe: Probing, view: View, log: Log, now: float) -> list[Effect]:
         """Carries out the operator's decision, unless nothing or less need be lost."""
@@ -412,7 +432,7 @@ class ViewChanger:
         """Why the ring need not, or can't, begin with a loss; None if it has to."""
         if not self._all_gone(view):
             return LossOutcome.MEMBERS_LIVE
-        if view.may_begin_again({m.node: found.is_whole for m, found in logs.items()}):
+        if view.may_begin_again(self._heard(logs, view)):
             return LossOutcome.NOT_NEEDED
         candidates = {member_id.node for member_id in view.candidates}
         end = LogEnd(asked.log_epoch, asked.log_number)

@@ -30,6 +30,13 @@ class LeasesLearned:
 
 
 @dataclass(frozen=True, slots=True)
+class NodesKnown:
+    """Operators have forgotten every node but these: its disk is lost to the cluster."""
+
+    nodes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class LinkUp:
     """A link to this node has been opened, for the first time or again. Frames that were sent
     on the link before it may be lost."""
@@ -167,6 +174,7 @@ class Tick:
 Event = (
     ViewLearned
     | LeasesLearned
+    | NodesKnown
     | LinkUp
     | LinkDown
     | PeerStalled

@@ -23,6 +23,8 @@ class Lives:
     newest_epoch: int = 0
     # The lives that hold a lease; None until the registry has told them for the first time.
     leased: frozenset[MemberId] | None = None
+    # The nodes that no operator has forgotten; None until this is told: then none is forgotten.
+    known: frozenset[str] | None = None
 
     def saw(self, member_id: MemberId) -> None:
         if member_id.incarnation > self.incarnations.get(member_id.node, -1):
@@ -38,6 +40,10 @@ class Lives:
         for member_id in sorted(alive):
             self.saw(member_id)
         return True
+
+    def is_forgotten(self, node: str) -> bool:
+        """Whether an operator says that this node and its disk will not come back."""
+        return self.known is not None and node not in self.known
 
     def is_superseded(self, member_id: MemberId) -> bool:
         """Whether a later life of its node has been seen."""

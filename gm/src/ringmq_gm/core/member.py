@@ -69,6 +69,7 @@ from ringmq_gm.core.events import (
     MembershipWanted,
     MinInsyncAsked,
     Multicast,
+    NodesKnown,
     PeerStalled,
     Persisted,
     PromotionAsked,
@@ -211,8 +212,8 @@ class RingMember:
                 return []
             case PeerStalled(node):
                 return self._peer_stalled(node)
-            case LeasesLearned(alive):
-                return self._leases_learned(alive)
+            case LeasesLearned() | NodesKnown():
+                return self._changer.nodes_learned(event)
             case CaughtUp(persisted):
                 return self._caught_up(persisted)
             case MembershipWanted(wanted):
@@ -448,11 +449,6 @@ class RingMember:
         if not isinstance(self._phase, Outside):
             effects += self._phase.link_up(node)
         return effects
-
-    def _leases_learned(self, alive: frozenset[MemberId]) -> list[Effect]:
-        if self._changer.lives.learn_leases(alive):
-            self._changer.situation_changed()
-        return []
 
     def _peer_stalled(self, node: str) -> list[Effect]:
         """A slow downstream neighbour is put out of the ring, but never below `min_insync`.

@@ -36,6 +36,7 @@ from ringmq_node.broker.peers import (
 )
 from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.publishing import Publishing
+from ringmq_node.broker.rebalancing import MasterMove
 from ringmq_node.broker.replicas import Replicas
 from ringmq_node.broker.verifying import Verifying
 from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo, VerifyInfo
@@ -59,6 +60,8 @@ REGISTRY_SHARE = 0.75
 # While a master is waited for: how long its replica here is waited for at once, and the pause
 # before the cluster is looked at again.
 MASTER_POLL_S = 0.25
+# One master that is moved for a rebalancing.
+MOVE_DEADLINE_S = 15.0
 MASTER_PAUSE_S = 0.02
 
 T = TypeVar("T")
@@ -360,8 +363,21 @@ class Broker:
             return self._replicas.sync_here(queue, cancel=cancel)
         return await self._replicas.sync(queue, node, cancel=cancel, deadline_s=caller.deadline_s)
 
-    async def status(self, *, with_resources: bool) -> ClusterStatus:
-        return await self._listing.status(with_resources=with_resources)
+    async def status(self, *, with_resources: bool, with_needing: bool = False) -> ClusterStatus:
+        return await self._listing.status(with_resources=with_resources, with_needing=with_needing)
+
+    async def rebalance(
+        self, prefix: str, caller: Caller, *, dry_run: bool
+    ) -> Sequence[MasterMove]:
+        """Spreads the masters of these queues over the nodes."""
+        self._gate.check()
+
+        async def move(queue: str, node: str) -> None:
+            await self.promote(queue, node, Caller(MOVE_DEADLINE_S))
+
+        return await self.operating.rebalance(
+            prefix, caller.deadline_s, move=None if dry_run else move
+        )
 
     def resources(self) -> NodeResources:
         """This node's memory, disk and store."""

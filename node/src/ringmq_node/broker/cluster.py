@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from ringmq_base.pieces import Pieces
 from ringmq_gm import Group, MemberId
 from ringmq_gm.nodes import NODES, NodeRecord, NodeRecordError
 from ringmq_gm.registry.base import Registry
@@ -89,7 +91,7 @@ class Cluster:
                 name,
                 alive.get(name),
                 self._down_since.get(name),
-                drained=standing.drained or standing.evacuated,
+                drained=standing.is_drained,
                 evacuated=standing.evacuated,
             )
             for name, standing in sorted(standings.items())
@@ -100,7 +102,7 @@ class Cluster:
         """How many masters and mirrors each node has, by the views that this one knows."""
         return self._group.role_counts()
 
-    def nodes(self, named: Iterable[str]) -> list[NodeInfo]:
+    def nodes(self, belonging: Mapping[str, NodeStanding]) -> list[NodeInfo]:
         """The nodes that are up, and those that are down or can't be read."""
         masters, mirrors = self.count_roles()
         up = self._group.nodes()
@@ -108,7 +110,11 @@ class Cluster:
         infos = [
             NodeInfo(
                 node=name,
-                condition=NodeCondition.RUNNING,
+                condition=(
+                    NodeCondition.DRAINING
+                    if belonging.get(name, NodeStanding()).is_drained
+                    else NodeCondition.RUNNING
+                ),
                 address=record.address,
                 incarnation=record.incarnation,
                 version=str(record.extra.get("version", "")),
@@ -126,6 +132,27 @@ class Cluster:
                 mirrors=mirrors[name],
                 quarantine=unreadable.get(name, ""),
             )
-            for name in {*named, *unreadable} - set(up)
+            for name in {*belonging, *unreadable} - set(up)
         ]
+        infos = [_with_standing(info, belonging.get(info.node)) for info in infos]
         return sorted(infos, key=lambda info: info.node)
+
+    async def count_needing(self, queue_ids: Iterable[str]) -> Counter[str]:
+        """How many of these queues would be below `min_insync` without each node, or without a
+        replica that has everything."""
+        needing: Counter[str] = Counter()
+        pieces = Pieces()
+        for queue_id in queue_ids:
+            view = self._group.view(queue_id)
+            if view is not None:
+                alive = [member.node for member in view.synced if self.is_alive(member)]
+                if len(alive) <= view.min_insync:
+                    needing.update(alive)
+            await pieces.step()
+        return needing
+
+
+def _with_standing(info: NodeInfo, standing: NodeStanding | None) -> NodeInfo:
+    if standing is None or not standing.is_drained:
+        return info
+    return replace(info, drained=True, evacuated=standing.evacuated)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from urllib.parse import quote
 
 from ringmq_base.notifier import Notifier
+from ringmq_gm.nodes import NODES
 from ringmq_gm.registry.base import (
     Change,
     Changed,
@@ -46,6 +47,7 @@ from ringmq_node.model.policies import (
     too_many_policies,
     wanted_of,
 )
+from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueRecord
 
 logger = logging.getLogger(__name__)
@@ -64,6 +66,14 @@ def node_key(node: str) -> str:
 
 def policy_key(name: str, *, is_operator: bool) -> str:
     return (OPERATOR_POLICIES if is_operator else POLICIES) + quote(name, safe="")
+
+
+def unknown_node(node: str, nodes: Iterable[str]) -> BrokerError:
+    return BrokerError(
+        Reason.NODE_NOT_FOUND,
+        f"there is no node {node!r}; the cluster has {', '.join(sorted(nodes))}",
+        node=node,
+    )
 
 
 async def enrol(registry: Registry, node: str) -> None:
@@ -185,6 +195,38 @@ class ClusterSettings:
         """Returns whether there was one."""
         key = policy_key(name, is_operator=is_operator)
         return await self._write(key, Delete(key))
+
+    async def set_standing(self, node: str, standing: NodeStanding) -> None:
+        """Of a node that belongs to the cluster."""
+        if node not in self.nodes:
+            raise unknown_node(node, self.nodes)
+        await self._write(node_key(node), Put(node_key(node), standing.encode()))
+
+    async def forget_node(self, node: str) -> None:
+        """Only while its lease has run out."""
+        key = node_key(node)
+        for _ in range(COMMIT_TRIES):
+            try:
+                entry = await self._registry.get(key)
+                if entry is None:
+                    raise unknown_node(node, self.nodes)
+                # A node that starts meanwhile enrols before it registers: then one of these fails.
+                guards = [Guard(key, entry.revision), Guard(NODES + node, 0)]
+                revision = await self._registry.commit(guards, [Delete(key)])
+                if revision is None and await self._registry.get(NODES + node) is not None:
+                    raise BrokerError(
+                        Reason.NODE_IS_UP,
+                        f"node {node!r} is up, or its lease has not run out yet: stop it first",
+                        node=node,
+                    )
+            except RegistryUnavailableError as error:
+                raise registry_away() from error
+            except CommitUnknownError:
+                continue
+            if revision is not None:
+                await self.wait_shown(revision)
+                return
+        raise registry_away()
 
     async def _write(self, key: str, operation: Operation) -> bool:
         """Carries out `operation` on the key; returns whether it existed before."""

@@ -217,8 +217,12 @@ class Listing:
         """The nodes that belong to the cluster, up or down."""
         return self._cluster.nodes(self._settings.nodes)
 
-    async def status(self, *, with_resources: bool) -> ClusterStatus:
+    async def status(self, *, with_resources: bool, with_needing: bool) -> ClusterStatus:
         nodes = self.nodes()
+        if with_needing:
+            ids = [record.id for record in self._catalogue.records.values()]
+            needing = await self._cluster.count_needing(ids)
+            nodes = [replace(node, queues_needing=needing[node.node]) for node in nodes]
         if with_resources:
             nodes = list(await asyncio.gather(*map(self._with_resources, nodes)))
         return ClusterStatus(

@@ -1,4 +1,4 @@
-"""What operators change for the whole cluster, through any node: policies.
+"""What operators change for the whole cluster, through any node: policies, nodes, masters.
 
 A change is written to the registry. It is in force on each node as soon as that node's watch has
 shown it, and the reconcilers bring the queues there. Every method raises `BrokerError`.
@@ -8,18 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 
+from ringmq_gm import MemberId
+from ringmq_gm.registry.base import Guard, Put, Registry, RegistryError
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
+from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.gate import NodeGate
+from ringmq_node.broker.listing import Listing
+from ringmq_node.broker.placement import NodeStanding
+from ringmq_node.broker.rebalancing import Mastered, MasterMove, mastered, plan
 from ringmq_node.model.policies import Policy, unknown_policy
-from ringmq_node.model.reasons import bad_request
+from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 
 logger = logging.getLogger(__name__)
 
 # The share of a call's time that the registry may take.
 REGISTRY_SHARE = 0.75
+# Masters that are moved at a time: publishers of their queues wait meanwhile.
+MOVES_AT_ONCE = 4
+OPERATIONS = "operations/"
+OPERATION_LEASE_S = 10.0
+
+# Makes the mirror on this node the queue's master.
+Move = Callable[[str, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +49,18 @@ class Operating:
     """See the module."""
 
     def __init__(
-        self, settings: ClusterSettings, catalogue: QueueCatalogue, gate: NodeGate
+        self,
+        registry: Registry,
+        settings: ClusterSettings,
+        catalogue: QueueCatalogue,
+        cluster: Cluster,
+        listing: Listing,
+        gate: NodeGate,
     ) -> None:
+        self._registry = registry
         self._settings = settings
+        self._cluster = cluster
+        self._listing = listing
         self._catalogue = catalogue
         self._gate = gate
 
@@ -90,3 +114,92 @@ class Operating:
         if not existed:
             raise unknown_policy(name, is_operator=is_operator)
         logger.warning("%s %s: deleted", "operator policy" if is_operator else "policy", name)
+
+    # --- nodes ---
+
+    async def drain(self, node: str, deadline_s: float, *, evacuate: bool) -> None:
+        """The node gives its masters away, and gets no more; with `evacuate` its replicas, too."""
+        await self._set_standing(node, NodeStanding(drained=True, evacuated=evacuate), deadline_s)
+        logger.warning("node %s: %s", node, "to be evacuated" if evacuate else "drained")
+
+    async def revive(self, node: str, deadline_s: float) -> None:
+        await self._set_standing(node, NodeStanding(), deadline_s)
+        logger.warning("node %s: revived", node)
+
+    async def _set_standing(self, node: str, standing: NodeStanding, deadline_s: float) -> None:
+        self._gate.check()
+        try:
+            async with asyncio.timeout(deadline_s * REGISTRY_SHARE):
+                await self._settings.set_standing(node, standing)
+        except TimeoutError:
+            raise registry_away() from None
+
+    async def forget(self, node: str, deadline_s: float) -> None:
+        """The node is down for good: its disk is lost to the cluster."""
+        self._gate.check()
+        try:
+            async with asyncio.timeout(deadline_s * REGISTRY_SHARE):
+                await self._settings.forget_node(node)
+        except TimeoutError:
+            raise registry_away() from None
+        logger.warning("node %s: forgotten", node)
+
+    # --- masters ---
+
+    async def rebalance(
+        self, prefix: str, deadline_s: float, *, move: Move | None
+    ) -> list[MasterMove]:
+        """Carries the moves out by `move`, a few at a time; None: only tells them.
+
+        One rebalancing of the cluster at a time, or two of them would undo each other's work.
+        """
+        async with asyncio.timeout(deadline_s):
+            if move is None:
+                return await self._plan(prefix)
+            async with self._alone("rebalance"):
+                gate = asyncio.Semaphore(MOVES_AT_ONCE)
+                moves = await self._plan(prefix)
+                return [*await asyncio.gather(*(_moved(each, move, gate) for each in moves))]
+
+    async def _plan(self, prefix: str) -> list[MasterMove]:
+        fleet = self._cluster.fleet_of(
+            [MemberId(n.node, n.incarnation) for n in self._listing.nodes() if n.address],
+            self._settings.nodes,
+        )
+        queues: list[Mastered] = []
+        after = ""
+        while True:
+            page = await self._listing.queues(prefix, after=after, queues_max=0)
+            for info in page.queues:
+                record = self._catalogue.records.get(info.queue)
+                found = record and mastered(info, self._settings.wanted_of(record), fleet)
+                if found:
+                    queues.append(found)
+            if not page.next:
+                return plan(queues, [name for name in fleet.nodes if fleet.takes_replicas(name)])
+            after = page.next
+
+    @asynccontextmanager
+    async def _alone(self, operation: str) -> AsyncIterator[None]:
+        """Holds the cluster's only place for this operation; the lease ends with the node."""
+        key = OPERATIONS + operation
+        try:
+            session = await self._registry.session(OPERATION_LEASE_S)
+            try:
+                put = Put(key, self._cluster.me.node.encode(), leased=True)
+                if await self._registry.commit([Guard(key, 0)], [put], session=session) is None:
+                    raise BrokerError(Reason.BUSY, f"another {operation} is under way")
+                yield
+            finally:
+                await session.close()
+        except RegistryError as error:
+            raise registry_away() from error
+
+
+async def _moved(planned: MasterMove, move: Move, gate: asyncio.Semaphore) -> MasterMove:
+    async with gate:
+        try:
+            await move(planned.queue, planned.new_master)
+        except (BrokerError, TimeoutError) as error:
+            return replace(planned, error=str(error) or "no answer in time")
+    return planned

@@ -28,6 +28,10 @@ class NodeStanding:
     drained: bool = False
     evacuated: bool = False
 
+    @property
+    def is_drained(self) -> bool:
+        return self.drained or self.evacuated
+
     def encode(self) -> bytes:
         value = {"drained": self.drained, "evacuated": self.evacuated}
         return json.dumps(value, separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""`ringmq node start`: a node in this process, until SIGTERM or Ctrl-C."""
+"""`ringmq node ...`: a node in this process, and the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import click
 
 from ringmq_base.logs import LOG_FORMAT
+from ringmq_node.cli.cluster.nodes import drain, forget, list_nodes, revive
 from ringmq_node.cli.options import json_option
 from ringmq_node.cli.output import emit_json
 from ringmq_node.config import ConfigError, NodeConfig, load_config
@@ -71,7 +72,7 @@ def _as_typed(value: object) -> str:
 
 @click.group()
 def node() -> None:
-    """A single node."""
+    """Run a node; look at, drain, revive and forget the nodes of a cluster."""
 
 
 @node.command()
@@ -105,3 +106,7 @@ def start(config_file: Path | None, as_json: bool, **flags: Any) -> None:
             click.echo(f"ringmq node {config.node} ready at {served.address}")
 
     serve(config, ready=announce)
+
+
+for _command in (list_nodes, drain, revive, forget):
+    node.add_command(_command)

@@ -260,6 +260,8 @@ class NodeCondition(Enum):
     """Names are those of `ringmq.v1.NodeState`."""
 
     RUNNING = auto()
+    # Up, and drained by an operator.
+    DRAINING = auto()
     DOWN = auto()
     # Its record in the registry can't be read, so nobody knows whether it is up.
     QUARANTINED = auto()
@@ -267,7 +269,7 @@ class NodeCondition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A node that is up, or one that a queue's record names and that is down."""
+    """A node that belongs to the cluster, up or down."""
 
     node: str
     condition: NodeCondition
@@ -280,6 +282,10 @@ class NodeInfo:
     resources: NodeResources | None = None
     # Why its record in the registry can't be read; empty if it can.
     quarantine: str = ""
+    drained: bool = False
+    evacuated: bool = False
+    # Queues that can't do without it; 0 unless it was asked for.
+    queues_needing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

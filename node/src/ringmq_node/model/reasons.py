@@ -30,6 +30,8 @@ class Reason(Enum):
     MESSAGES_MAY_BE_LOST = auto()
     POLICY_NOT_FOUND = auto()
     FORBIDDEN_BY_POLICY = auto()
+    NODE_NOT_FOUND = auto()
+    NODE_IS_UP = auto()
     # The cluster's state: the same call may succeed later.
     NO_MASTER = auto()
     NOT_MASTER = auto()
@@ -39,6 +41,7 @@ class Reason(Enum):
     REGISTRY_UNAVAILABLE = auto()
     TIMEOUT = auto()
     REPAIRING = auto()
+    BUSY = auto()
     QUARANTINED = auto()
     # The node's limits: an operator has to act.
     DISK_FULL = auto()
@@ -58,6 +61,7 @@ RETRY_AFTER_MS: dict[Reason, int] = {
     Reason.REGISTRY_UNAVAILABLE: 500,
     Reason.SEQUENCE_GAP: 0,
     Reason.REPAIRING: 500,
+    Reason.BUSY: 1000,
     # Another replica may take over, or an operator put the record right.
     Reason.QUARANTINED: 500,
 }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 
 import click
 
 from ringmq import Client, QueueMode
 from ringmq_node.cli.options import Target, client_options
-from ringmq_node.cli.output import emit_json
+from ringmq_node.cli.output import emit_json, emit_table
 from ringmq_node.cli.policy.command import locator_of, locator_type
 from ringmq_node.cli.queue.description import queue_json, ring_text
 from ringmq_node.cli.queue.show import list_queues, show
@@ -79,6 +80,28 @@ def declare(
         emit_json(queue_json(info))
     else:
         click.echo(f"queue {info.queue}: {info.state.name.lower()}, ring {ring_text(info)}")
+
+
+@queue.command()
+@click.argument("prefix", default="")
+@click.option("--dry-run", is_flag=True, help="Say what would be moved, and move nothing.")
+@client_options
+def rebalance(prefix: str, dry_run: bool, target: Target) -> None:
+    """Spread the masters evenly over the nodes, or of queues whose names begin with PREFIX.
+
+    They move to synchronised mirrors, a few at a time. Exit code 1 if one of them didn't.
+    """
+    moves = target.run(lambda client: client.operator.rebalance(prefix, dry_run=dry_run))
+    if target.as_json:
+        emit_json([asdict(move) for move in moves])
+    else:
+        emit_table(
+            ("queue", "from", "to", "error"),
+            ((move.queue, move.old_master, move.new_master, move.error) for move in moves),
+        )
+    failed = sum(bool(move.error) for move in moves)
+    if failed:
+        raise click.ClickException(f"{failed} of {len(moves)} masters did not move")
 
 
 queue.add_command(list_queues)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import grpc
 
@@ -45,6 +46,10 @@ class AdminService:
                 "SetPolicy": self._set_policy,
                 "DeletePolicy": self._delete_policy,
                 "ListPolicies": self._list_policies,
+                "DrainNode": self._drain_node,
+                "ReviveNode": self._revive_node,
+                "ForgetNode": self._forget_node,
+                "RebalanceQueues": self._rebalance,
                 "GetReplica": self._get_replica,
                 "GetResources": self._get_resources,
             },
@@ -54,7 +59,9 @@ class AdminService:
 
     async def _status(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.GetClusterStatusRequest, data)
-        status = await self._broker.status(with_resources=request.with_resources)
+        status = await self._broker.status(
+            with_resources=request.with_resources, with_needing=request.with_queues_needing
+        )
         return status_to_wire(status).SerializeToString()
 
     async def _get_resources(self, data: bytes, context: Context) -> bytes:
@@ -96,6 +103,34 @@ class AdminService:
         parse(admin.ListPoliciesRequest, data)
         policies = map(policy_to_wire, self._broker.operating.policies())
         return admin.ListPoliciesResponse(policies=policies).SerializeToString()
+
+    # --- nodes ---
+
+    async def _drain_node(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin.DrainNodeRequest, data)
+        await self._broker.operating.drain(
+            request.node, caller_of(context).deadline_s, evacuate=request.evacuate
+        )
+        return admin.DrainNodeResponse().SerializeToString()
+
+    async def _revive_node(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin.ReviveNodeRequest, data)
+        await self._broker.operating.revive(request.node, caller_of(context).deadline_s)
+        return admin.ReviveNodeResponse().SerializeToString()
+
+    async def _forget_node(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin.ForgetNodeRequest, data)
+        await self._broker.operating.forget(request.node, caller_of(context).deadline_s)
+        return admin.ForgetNodeResponse().SerializeToString()
+
+    async def _rebalance(self, data: bytes, context: Context) -> bytes:
+        request = parse(admin.RebalanceQueuesRequest, data)
+        moves = await self._broker.rebalance(
+            request.prefix, caller_of(context), dry_run=request.dry_run
+        )
+        return admin.RebalanceQueuesResponse(
+            moves=[admin.MasterMove(**asdict(move)) for move in moves]
+        ).SerializeToString()
 
     # --- one node's own ---
 
