@@ -39,8 +39,7 @@ def memory_bytes(pid: int) -> int:
 
 
 async def offer(stream: RawStream) -> None:
-    """Offers 100 MiB to the master."""
-    await stream.open_publisher("q", b"eager")
+    """Offers 100 MiB to the master, on an open stream."""
     for number in range(ROUNDS):
         bodies = [body_of("p", number * BATCH + i, BODY_BYTES) for i in range(BATCH)]
         await stream.send_batch(number * BATCH + 1, bodies)
@@ -55,9 +54,10 @@ async def test_publisher_waits_while_mirrors_take_nothing(cluster: Cluster) -> N
     (await cluster.drained("q")).judge(load)
     master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
     before = memory_bytes(cluster.pid(master))
-    for mirror in mirrors:
-        cluster.pause(mirror)
     async with RawStream(cluster.addresses[master], "Publish") as stream:
+        await stream.open_publisher("q", b"eager")
+        for mirror in mirrors:
+            cluster.pause(mirror)
         offering = asyncio.create_task(offer(stream))
         try:
             # Longer than the node lets a publisher be silent. This publisher can't send even a
@@ -84,9 +84,10 @@ async def test_publisher_waits_while_mirrors_take_nothing(cluster: Cluster) -> N
 async def test_queue_that_takes_nothing_is_deleted(cluster: Cluster) -> None:
     """A delete does not wait behind the data; the publisher's stream ends with the reason."""
     master, *mirrors = [replica.node for replica in (await cluster.info("q")).ring]
-    for mirror in mirrors:
-        cluster.pause(mirror)
     async with RawStream(cluster.addresses[master], "Publish") as stream:
+        await stream.open_publisher("q", b"eager")
+        for mirror in mirrors:
+            cluster.pause(mirror)
         offering = asyncio.create_task(offer(stream))
         await asyncio.sleep(1.0)
         # The read is under way before the stream ends. The end makes the publisher's write fail,
