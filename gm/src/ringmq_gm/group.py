@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import grpc.aio
@@ -73,6 +73,9 @@ class Group:
         others find in `nodes()`. `seed` makes the jitter repeatable."""
         self.me = MemberId(node, incarnation)
         self.options = options or GroupOptions()
+        # `Ring.cached_bytes` of all rings; and called whenever that has become less.
+        self.cached_bytes = 0
+        self.on_freed: Callable[[], None] = lambda: None
         self._seed = random.randrange(2**64) if seed is None else seed
         self._rings: dict[str, Ring] = {}
         self._broadcasts = Broadcasts(self._rings)
@@ -264,6 +267,11 @@ class Group:
 
     def refresh(self, ring: str) -> None:
         self._views.refresh(ring)
+
+    def cached(self, change_bytes: int) -> None:
+        self.cached_bytes += change_bytes
+        if change_bytes < 0:
+            self.on_freed()
 
     def stepped(self, ring: Ring) -> None:
         self._timers.rearm(ring)

@@ -147,6 +147,10 @@ class Shell(Protocol):
 
     def refresh(self, ring: str) -> None: ...
 
+    def cached(self, change_bytes: int) -> None:
+        """`Ring.cached_bytes` of a ring has changed by so much."""
+        ...
+
     def stepped(self, ring: Ring) -> None:
         """The core has taken an event: its deadline may have changed."""
         ...
@@ -174,6 +178,8 @@ class Ring:
         self.me = member.me
         # When the group's timer will look at this ring again; the group's own.
         self.armed_at: float | None = None
+        # On the master: payloads that some synchronised member hasn't received yet. Elsewhere 0.
+        self.cached_bytes = 0
         # How many of the events for all rings it has taken; the group's own.
         self.broadcasts_taken = shell.broadcast_count
         self._member = member
@@ -375,11 +381,17 @@ class Ring:
             if self._writable is not None and self._member.refusal() is not Refusal.FULL:
                 self._writable.set_result(None)
                 self._writable = None
+            self._note_cached(self._member.waiting_bytes)
             # Inside the `try` as well: the caller may be a link, which would break at an
             # exception from here and be dialled again, while this ring has lost its timer.
             self._shell.stepped(self)
         except Exception as error:
             self._fail(error)
+
+    def _note_cached(self, size_bytes: int) -> None:
+        if size_bytes != self.cached_bytes:
+            change, self.cached_bytes = size_bytes - self.cached_bytes, size_bytes
+            self._shell.cached(change)
 
     def close(self) -> None:
         """Takes no more events; `promote` and `wait_writable` that wait raise
@@ -388,6 +400,7 @@ class Ring:
             return
         self._closed = True
         self._effects.clear()
+        self._note_cached(0)
         closed = self._failure or RingClosedError(f"ring {self.name!r} at {self.me} was closed")
         promotions, self._promotions = self._promotions, []
         for _, ended in promotions:

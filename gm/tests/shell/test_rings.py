@@ -55,6 +55,8 @@ class PlayedShell:
 
     def refresh(self, ring: str) -> None: ...
 
+    def cached(self, change_bytes: int) -> None: ...
+
     def stepped(self, ring: Ring) -> None:
         if self.fault is not None:
             raise self.fault

@@ -24,7 +24,13 @@ MESSAGE_BYTES_MAX = 1024 * MIB
 SIZE_BYTES_MIN = 1024
 TIME_S_MIN = 0.05
 TIME_S_MAX = 3600
-SIZES = ("message_bytes_max", "properties_bytes_max", "queue_memory_bytes_max", "ring_bytes_max")
+SIZES = (
+    "message_bytes_max",
+    "properties_bytes_max",
+    "queue_memory_bytes_max",
+    "ring_bytes_max",
+    "publish_bytes_max",
+)
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 TIMES = (
     *("ring_timeout_s", "slow_timeout_s", "disk_timeout_s", "lease_s", "heartbeat_s", "drain_s"),
@@ -67,10 +73,12 @@ class NodeConfig:
     embed_below: int = 4096
     # Ops of one ring that aren't stable yet. When they are more, publishers wait.
     ring_bytes_max: int = 64 * MIB
-    # At this much memory in use publishers are blocked; from half of it on queues page out. A
+    # Publishes under way on this node, over all queues: see `resources.budget`.
+    publish_bytes_max: int = 256 * MIB
+    # At this much memory in use the alarm is on; from half of it on queues page out. A
     # fraction of the memory that the process may use, or a size: see `resources.limits`.
     memory_watermark: str = "0.4"
-    # Below this much free disk publishers are blocked. A size, or a multiple of the memory that
+    # Below this much free disk the alarm is on. A size, or a multiple of the memory that
     # the process may use: 0.5mem.
     disk_free_limit: str = "50MB"
     # For so long a stopping node tries to hand its masters over.

@@ -66,9 +66,10 @@ from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.replica import Replica
 from ringmq_node.resources import Alarm, ResourceMonitor
+from ringmq_node.resources.budget import PublishBudget
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 from ringmq_node.resources.loop_watch import LoopWatch
-from ringmq_node.storage import Store, StoreError
+from ringmq_node.storage import QueueStore, Store, StoreError
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.supervisor import Supervisor
 
@@ -127,6 +128,10 @@ class Node:
             disk_is_trusted=disk.standing.is_trusted,
             wanted_of=self.settings.wanted_of,
         )
+        self.budget = PublishBudget(
+            config.publish_bytes_max,
+            lambda: self.group.cached_bytes + store.counters.unsynced_bytes,
+        )
         self.catalogue = QueueCatalogue(registry)
         self.transient = TransientQueues(registry, self.group)
         self.broker = self._make_broker()
@@ -134,9 +139,10 @@ class Node:
         self.hosting.on_changed = self.reconciling.queue_changed
         self._health = health.aio.HealthServicer()
         self._add_services()
-        store.on_durable = self.hosting.durable
+        store.on_durable = self._durable
         store.on_failed = self._store_failed
-        store.on_crowded = self.group.hold_credit
+        store.on_crowded = self._crowded
+        self.group.on_freed = self.budget.freed
 
     # --- wiring ---
 
@@ -153,6 +159,7 @@ class Node:
             gate=self.gate,
             store=self.store,
             monitor=self.resources,
+            budget=self.budget,
         )
         return Broker(
             settings=BrokerSettings(
@@ -182,6 +189,7 @@ class Node:
             promoting=Promoting(self.catalogue, self.cluster, locator, peers),
             peers=peers,
             descriptions=Descriptions(peers, self.supervisor.spawn),
+            budget=self.budget,
         )
 
     def _make_reconciling(self) -> Reconciling:
@@ -345,6 +353,16 @@ class Node:
             self.supervisor.spawn(
                 self._health.set(service, health_pb2.HealthCheckResponse.NOT_SERVING), "health"
             )
+
+    def _durable(self, queue: QueueStore) -> None:
+        self.hosting.durable(queue)
+        self.budget.freed()
+
+    def _crowded(self, on: bool) -> None:
+        """The disk is far behind: neither other nodes nor publishers here may bring it more."""
+        self.group.hold_credit(on)
+        self.budget.is_crowded = on
+        self.budget.freed()
 
     def _alarm(self, kind: Alarm, on: bool) -> None:
         if on:

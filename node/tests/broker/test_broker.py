@@ -93,7 +93,7 @@ def test_a_message_is_published_confirmed_delivered_and_settled(tmp_path: Path) 
         session = Session()
         publishing = await broker.open_publisher("q", session, producer_id=b"p")
         assert publishing.last_sequence == 0
-        await publishing.wait_room()
+        await publishing.wait_room(6)
         publishing.publish(1, [b"one", b"two"], [], transient=False)
         await session.until(lambda: session.sequences == [(1, 2)])
 

@@ -58,13 +58,14 @@ async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
             raise bad_request("sequences begin with 1", field="first_sequence")
         streams[0].confirmed([(first, first)])
 
-    async def wait_room() -> None: ...
+    async def wait_room(size_bytes: int) -> None: ...
 
     async def open_publisher(queue: str, stream: PublishStream, **_: Any) -> Any:
         streams.append(stream)
         return SimpleNamespace(
             publish=publish,
             wait_room=wait_room,
+            is_readable=True,
             close=lambda: None,
             last_sequence=0,
             epoch=1,

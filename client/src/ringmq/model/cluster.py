@@ -66,6 +66,10 @@ class Resources:
     desired_duration_s: float | None
     # Why the node's store is closed for writes; None: the store is open.
     store_failure: str | None
+    # Of publishes that are under way; the budget above which publishers wait; batches that wait.
+    publish_bytes: int
+    publish_bytes_max: int
+    publishes_held: int
     store: StoreNumbers
 
     @classmethod
@@ -81,6 +85,9 @@ class Resources:
             disk_alarm=wire.disk_alarm,
             desired_duration_s=wire.desired_duration_s if bounded else None,
             store_failure=wire.store_failure or None,
+            publish_bytes=wire.publish_bytes,
+            publish_bytes_max=wire.publish_bytes_max,
+            publishes_held=wire.publishes_held,
             store=StoreNumbers.from_wire(wire.store),
         )
 

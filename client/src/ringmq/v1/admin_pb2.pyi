@@ -263,6 +263,9 @@ class Resources(google.protobuf.message.Message):
     DESIRED_DURATION_S_FIELD_NUMBER: builtins.int
     STORE_FAILURE_FIELD_NUMBER: builtins.int
     STORE_FIELD_NUMBER: builtins.int
+    PUBLISH_BYTES_FIELD_NUMBER: builtins.int
+    PUBLISH_BYTES_MAX_FIELD_NUMBER: builtins.int
+    PUBLISHES_HELD_FIELD_NUMBER: builtins.int
     memory_used_bytes: builtins.int
     """The process's resident memory, the watermark that raises the alarm, and the memory that the
     machine or its cgroup lets the process use.
@@ -278,6 +281,12 @@ class Resources(google.protobuf.message.Message):
     """How long a queue may keep a message in memory. Not set: memory is plentiful, there is no bound."""
     store_failure: builtins.str
     """Why the node's store is closed for writes. Empty: the store is open."""
+    publish_bytes: builtins.int
+    """Bytes of publishes under way on the node now, the budget above which publishers wait, and how
+    many batches wait for it.
+    """
+    publish_bytes_max: builtins.int
+    publishes_held: builtins.int
     @property
     def store(self) -> Global___StoreNumbers:
         """Read for this answer, unlike the fields above."""
@@ -295,9 +304,12 @@ class Resources(google.protobuf.message.Message):
         desired_duration_s: builtins.float | None = ...,
         store_failure: builtins.str = ...,
         store: Global___StoreNumbers | None = ...,
+        publish_bytes: builtins.int = ...,
+        publish_bytes_max: builtins.int = ...,
+        publishes_held: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "store", b"store"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "store", b"store", "store_failure", b"store_failure"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "publish_bytes", b"publish_bytes", "publish_bytes_max", b"publish_bytes_max", "publishes_held", b"publishes_held", "store", b"store", "store_failure", b"store_failure"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_desired_duration_s", b"_desired_duration_s"]) -> typing.Literal["desired_duration_s"] | None: ...
 
 Global___Resources: typing_extensions.TypeAlias = Resources

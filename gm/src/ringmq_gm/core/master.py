@@ -82,14 +82,18 @@ class Master(InView):
 
     # --- a trip ---
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Payloads that some synchronised member hasn't received yet."""
+        return self.ops.cache.size_bytes - self.ops.cache.held_bytes
+
     def refusal(self) -> Refusal | None:
         """Why no op can be taken now; None if one can."""
         if not self.has_contact:
             return Refusal.OUT_OF_CONTACT
         if self.handover is not None:
             return Refusal.DRAINING
-        cache = self.ops.cache
-        if cache.size_bytes - cache.held_bytes >= self._budgets.cache_bytes_max:
+        if self.waiting_bytes >= self._budgets.cache_bytes_max:
             return Refusal.FULL
         return None
 

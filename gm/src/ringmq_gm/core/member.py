@@ -138,15 +138,16 @@ class RingMember:
 
     def refusal(self) -> Refusal | None:
         """Why a `Multicast` can't be taken now; None if it can."""
-        phase = self._phase
-        if isinstance(phase, Master):
-            return phase.refusal()
-        return Refusal.NOT_MASTER
+        return self._phase.refusal() if isinstance(self._phase, Master) else Refusal.NOT_MASTER
 
     @property
     def has_quorum(self) -> bool:
         """Whether enough members are synchronised for anything to be confirmed."""
         return self.view is not None and self.view.has_quorum
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._phase.waiting_bytes if isinstance(self._phase, Master) else 0
 
     @property
     def log_is_whole(self) -> bool:

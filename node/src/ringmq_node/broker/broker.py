@@ -51,6 +51,7 @@ from ringmq_node.model.settings import (
 from ringmq_node.replica.description import queue_info, replica_info
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
+from ringmq_node.resources.budget import PublishBudget
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Broker:
         verifying: Verifying,
         peers: Peers,
         descriptions: Descriptions,
+        budget: PublishBudget,
     ) -> None:
         self.settings = settings
         self.node = cluster.me.node
@@ -118,6 +120,7 @@ class Broker:
         self._replicas = replicas
         self._verifying = verifying
         self._peers = peers
+        self._budget = budget
         self._descriptions = descriptions
 
     # --- sessions ---
@@ -136,6 +139,7 @@ class Broker:
             self.settings,
             session,
             producer_id=producer_id,
+            budget=self._budget,
             successor=self._locator.successor,
         )
 

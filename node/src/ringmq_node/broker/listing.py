@@ -30,6 +30,7 @@ from ringmq_node.model.settings import LIST_MAX
 from ringmq_node.replica.description import losses_of, queue_info
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.resources import ResourceMonitor
+from ringmq_node.resources.budget import PublishBudget
 from ringmq_node.storage import Store
 
 LIST_DEADLINE_S = 5.0
@@ -60,6 +61,7 @@ class Listing:
         gate: NodeGate,
         store: Store,
         monitor: ResourceMonitor,
+        budget: PublishBudget,
     ) -> None:
         self._catalogue = catalogue
         self._cluster = cluster
@@ -70,6 +72,7 @@ class Listing:
         self._gate = gate
         self._store = store
         self._monitor = monitor
+        self._budget = budget
 
     # --- queues ---
 
@@ -259,6 +262,9 @@ class Listing:
             disk_alarm=usage.disk_alarm,
             desired_duration_s=usage.duration_s if isfinite(usage.duration_s) else None,
             store_failure="" if failure is None else str(failure),
+            publish_bytes=self._budget.under_way_bytes,
+            publish_bytes_max=self._budget.limit_bytes,
+            publishes_held=self._budget.waiting,
             store=store_numbers(self._store),
         )
 

@@ -6,7 +6,8 @@ to), waits for room before it takes a batch, and hands the batch over. The check
 * limits of the batch, of each body and of each message's properties;
 * a queue that is being deleted on a condition takes nothing (decision 0016): a publish confirmed
   between the check "it is empty" and the deletion would be lost;
-* a full ring: `wait_room` passes the back-pressure on to the door, which stops reading (G6).
+* a full ring, or a node whose budget for publishes is used up (`resources.budget`): `wait_room`
+  passes the back-pressure on to the door, which stops reading (G6).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import BATCH_MESSAGES_MAX, BrokerSettings
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.sessions import PublisherSession
+from ringmq_node.resources.budget import PublishBudget
 
 
 class Publishing:
@@ -32,6 +34,7 @@ class Publishing:
         producer_id: bytes,
         number: int,
         last_sequence: int,
+        budget: PublishBudget,
         successor: Callable[[str], tuple[str, str]],
     ) -> None:
         # The highest sequence of this producer that the queue has; 0: none.
@@ -40,6 +43,7 @@ class Publishing:
         self.epoch = mastership.epoch
         self.queue_id = mastership.queue_id
         self._mastership = mastership
+        self._budget = budget
         self._settings = settings
         self._producer_id = producer_id
         self._number = number
@@ -53,6 +57,7 @@ class Publishing:
         session: PublisherSession,
         *,
         producer_id: bytes,
+        budget: PublishBudget,
         successor: Callable[[str], tuple[str, str]],
     ) -> Publishing:
         """Raises `BrokerError` if the queue can't be served, or the producer id is too long.
@@ -71,15 +76,30 @@ class Publishing:
             producer_id=producer_id,
             number=number,
             last_sequence=last_sequence,
+            budget=budget,
             successor=successor,
         )
 
-    def wait_room(self) -> Awaitable[None]:
-        """Returns when the ring takes another batch, or refuses for another reason than room.
+    @property
+    def is_readable(self) -> bool:
+        """Whether the door may read another batch."""
+        return self._budget.is_readable
+
+    def wait_readable(self) -> Awaitable[None]:
+        """Returns when `is_readable`."""
+        return self._budget.wait_readable()
+
+    async def wait_room(self, size_bytes: int) -> None:
+        """Returns when the node and the ring take a batch of this size, which the door holds; also
+        when the ring refuses it for another reason than room. The door publishes it at once.
 
         Raises `RingClosedError` if the ring ends; the session has heard `moved` by then.
         """
-        return self._mastership.wait_room()
+        await self._mastership.wait_room()
+        if not self._budget.admits(self._mastership):
+            await self._budget.wait(self._mastership, size_bytes)
+            # The ring may have filled up meanwhile.
+            await self._mastership.wait_room()
 
     def publish(
         self,

@@ -253,6 +253,11 @@ class NodeResources:
     desired_duration_s: float | None
     # Why the store has failed; empty while it works.
     store_failure: str
+    # Of publishes that are under way, the budget above which publishers wait, and how many batches
+    # wait for it.
+    publish_bytes: int
+    publish_bytes_max: int
+    publishes_held: int
     store: StoreNumbers
 
 

@@ -283,11 +283,12 @@ class Mastership:
         if not self._ring.has_quorum:
             raise too_few_synchronised(self.name, self._replica.view)
 
-    async def wait_room(self) -> None:
-        """Returns when the ring isn't full; it may refuse the next op for another reason.
+    @property
+    def cached_bytes(self) -> int:
+        return self._ring.cached_bytes
 
-        Raises `RingClosedError` if the ring ends meanwhile.
-        """
+    async def wait_room(self) -> None:
+        """Returns when the ring isn't full, if it takes ops at all. Raises `RingClosedError`."""
         while self._ring.refusal() is Refusal.FULL:
             await self._ring.wait_writable()
 

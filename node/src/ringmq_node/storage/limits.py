@@ -79,6 +79,8 @@ class Counters:
     queue_memory_bytes: int = 0
     # Bytes appended to durable queues since the last round began.
     gathered_bytes: int = 0
+    # Of the round that is on its way.
+    under_way_bytes: int = 0
     rounds: int = 0
     files_synced: int = 0
     journal_bytes: int = 0
@@ -90,3 +92,8 @@ class Counters:
     blocks_read: int = 0
     elided_messages: int = 0
     elided_bytes: int = 0
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Appended to durable queues, and on no disk yet."""
+        return self.gathered_bytes + self.under_way_bytes

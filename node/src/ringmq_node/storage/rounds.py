@@ -145,8 +145,7 @@ class GroupCommit:
 
     def waits_above(self, size_bytes: int) -> bool:
         """Whether more than `size_bytes` are unsynced, and a round is on its way or will begin."""
-        under_way = 0 if self._round is None else self._round.size_bytes
-        if self._host.counters.gathered_bytes + under_way <= size_bytes:
+        if self._host.counters.unsynced_bytes <= size_bytes:
             return False
         return self._scheduled or self._round is not None or self._host.is_behind
 
@@ -258,7 +257,7 @@ class GroupCommit:
         self._begun += 1
         counters = self._host.counters
         current = Round(self._begun, monotonic(), stored, jobs, counters.gathered_bytes)
-        counters.gathered_bytes = 0
+        counters.under_way_bytes, counters.gathered_bytes = counters.gathered_bytes, 0
         # Bodies for the message store would need two syncs, one after the other.
         if not stored and len(jobs) == 1:
             size = sum(len(part) for piece in jobs[0].pieces for part in piece.buffers)
@@ -316,6 +315,7 @@ class GroupCommit:
         self._ended(current, current.error)
 
     def _ended(self, current: Round, error: Exception | None) -> None:
+        self._host.counters.under_way_bytes = 0
         if error is not None:
             # Nothing of this round is reported, and no other one begins. After a failed fsync the
             # kernel may drop the dirty pages, so that a second fsync succeeds without them.

@@ -72,6 +72,10 @@ class Stream:
 
     async def _read(self) -> None:
         while True:
+            if not self.is_readable:
+                self._held_back = True
+                await self.wait_readable()
+                self._held_back = False
             data: Any = await self._context.read()
             if data is grpc.aio.EOF:
                 return
@@ -79,7 +83,7 @@ class Stream:
             if self.writer.full:
                 await self.writer.wait_room()
             self._held_back = True
-            await self.wait_room()
+            await self.wait_room(len(data))
             self._held_back = False
             self.received(data)
 
@@ -104,9 +108,17 @@ class Stream:
         self.writer.put(self.moved_response(moved))
         self.writer.close()
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether another request may be read."""
+        return True
+
+    async def wait_readable(self) -> None:
+        """Returns when `is_readable`."""
+
     @abstractmethod
-    def wait_room(self) -> Awaitable[None]:
-        """Returns when the queue takes another request."""
+    def wait_room(self, size_bytes: int) -> Awaitable[None]:
+        """Returns when the queue takes a request of this size, which was read."""
 
     @abstractmethod
     def received(self, data: bytes) -> None:
@@ -161,8 +173,15 @@ class PublishStream(Stream):
         stream.writer.put(broker.PublishResponse(opened=opened))
         return stream
 
-    def wait_room(self) -> Awaitable[None]:
-        return self.publishing.wait_room()
+    @property
+    def is_readable(self) -> bool:
+        return self.publishing.is_readable
+
+    async def wait_readable(self) -> None:
+        await self.publishing.wait_readable()
+
+    def wait_room(self, size_bytes: int) -> Awaitable[None]:
+        return self.publishing.wait_room(size_bytes)
 
     def received(self, data: bytes) -> None:
         request = parse(broker.PublishRequest, data)
@@ -245,7 +264,7 @@ class ConsumeStream(Stream):
         consuming.begin()
         return stream
 
-    def wait_room(self) -> Awaitable[None]:
+    def wait_room(self, size_bytes: int) -> Awaitable[None]:
         return self.consuming.wait_room()
 
     def received(self, data: bytes) -> None:

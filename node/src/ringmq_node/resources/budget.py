@@ -1,0 +1,136 @@
+"""The bytes of publishes that are under way on one node, over all of its queues: one budget.
+
+A batch is under way from its arrival at a door until every member of its ring has it and it is on
+this node's disk. It is counted three times, as it takes memory in three places:
+
+* at a door, until the ring takes it;
+* in the ring's copies, of the rings that are mastered here, until every member has received it;
+* in the store, until a round has written it. The store's bytes of mirrors count as well: the disk
+  that they wait for is the same.
+
+While the budget is used up publishers are held: their batches wait at the door, and as the door
+stops reading, so does the client. Every ring has its own bound besides (`ring_bytes_max`); without
+this one a node with many queues, or with a disk slower than those of its mirrors, would take more
+and more.
+
+Nobody is starved. A ring may have at most `SHARE` times as many copies as there are bytes left
+(a threshold that falls while the budget fills, after Choudhury and Hahne). So rings whose mirrors
+take nothing never have all of it. Otherwise the batches are admitted in the order in which they
+came. What is waited for, receipt and sync, needs no publish to go on, so nothing waits in a circle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+SHARE = 4
+
+
+class Publishable(Protocol):
+    """The ring of a queue that is mastered here."""
+
+    @property
+    def cached_bytes(self) -> int:
+        """Copies that some member hasn't received yet."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    ring: Publishable
+    size_bytes: int
+    turn: asyncio.Future[None]
+
+
+class PublishBudget:
+    """Of one node. Used on the event loop's thread."""
+
+    def __init__(self, limit_bytes: int, used_bytes: Callable[[], int]) -> None:
+        """`used_bytes`: in the rings' copies and in the store."""
+        self.limit_bytes = limit_bytes
+        # Whether the disk is so far behind that other nodes are held back as well.
+        self.is_crowded = False
+        # At the doors.
+        self.held_bytes = 0
+        self._used_bytes = used_bytes
+        # Of waiters that have had their turn and haven't published yet.
+        self._granted_bytes = 0
+        self._waiters: deque[_Waiter] = deque()
+        self._readable: asyncio.Future[None] | None = None
+        self._is_looking = False
+
+    @property
+    def under_way_bytes(self) -> int:
+        return self._used_bytes() + self.held_bytes
+
+    @property
+    def waiting(self) -> int:
+        """How many batches are held."""
+        return len(self._waiters)
+
+    def admits(self, ring: Publishable) -> bool:
+        """Whether the ring may take a batch at once."""
+        return not self._waiters and self._has_room(ring)
+
+    def _has_room(self, ring: Publishable) -> bool:
+        left = self.limit_bytes - self._used_bytes() - self._granted_bytes
+        return left > 0 and not self.is_crowded and ring.cached_bytes <= SHARE * left
+
+    async def wait(self, ring: Publishable, size_bytes: int) -> None:
+        """Returns when the ring may take a batch of that size, which the caller holds; the caller
+        gives it to the ring before it awaits anything else."""
+        waiter = _Waiter(ring, size_bytes, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        self.held_bytes += size_bytes
+        self.freed()
+        try:
+            await waiter.turn
+        finally:
+            self.held_bytes -= size_bytes
+            if waiter.turn.done() and not waiter.turn.cancelled():
+                # It had its turn, also if its stream has ended just now.
+                self._granted_bytes -= size_bytes
+            else:
+                self._waiters.remove(waiter)
+            # The next one; or the batch wasn't published after all.
+            self.freed()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a door may read another batch.
+
+        The batches at the doors are counted apart: if they took room from the rings, those that
+        wait would keep each other out.
+        """
+        return self.held_bytes < self.limit_bytes
+
+    async def wait_readable(self) -> None:
+        """Returns when `is_readable`."""
+        while not self.is_readable:
+            if self._readable is None:
+                self._readable = asyncio.get_running_loop().create_future()
+            # Shared: a waiter that is cancelled must not cancel it.
+            await asyncio.shield(self._readable)
+
+    def freed(self) -> None:
+        """Bytes have become free. Cheap while nobody waits."""
+        if (self._waiters or self._readable is not None) and not self._is_looking:
+            # Once in a turn of the loop, however many rings are trimmed in it.
+            self._is_looking = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._is_looking = False
+        if self._readable is not None and self.is_readable:
+            self._readable.set_result(None)
+            self._readable = None
+        # Rings that are over their own share are passed by, and stay where they are in the line.
+        for waiter in [*self._waiters]:
+            if not waiter.turn.done() and self._has_room(waiter.ring):
+                self._waiters.remove(waiter)
+                self._granted_bytes += waiter.size_bytes
+                waiter.turn.set_result(None)
