@@ -15,8 +15,13 @@ A message from the node on either of the two streams counts as a sign of life. I
 the node breaks, that is no sign of death by itself: our own stream to it breaks too if the node
 has died.
 
-A process that was itself stopped for a while has heard nothing in that time, from any node. So a
-tick that comes late by an eighth of the time-out begins all silences anew.
+A process that was itself stopped for a while, or busy, has heard nothing in that time, from any
+node. So it looks `LOOKS` times within the time-out, and of the time between two looks no more
+counts as silence than two of these intervals. After a pause however long a node that lived before
+has still most of the time-out to be heard. But if all looks are late, a node that is silent is
+found out all the same: to begin all silences anew at each late look would never find any. A dial
+has no such share: it counts only the time between looks that were not late (and ends by its own
+time-out).
 """
 
 from __future__ import annotations
@@ -25,6 +30,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ringmq_gm.core.chance import Chance
+
+# How often the detector looks within the ring time-out.
+LOOKS = 8
 
 
 class Contact(Enum):
@@ -74,8 +82,9 @@ class Detector:
         self._redial_s = redial_s
         self._chance = chance
         self._watched: dict[str, _Watched] = {}
-        # The last answer of `next_deadline`: by it `tick` sees how late it comes.
-        self._due: float | None = None
+        self._interval_s = ring_timeout_s / LOOKS
+        # The last `tick`, or when there was a node to be watched again; None while there is none.
+        self._looked_at: float | None = None
 
     def contact(self, node: str) -> Contact | None:
         """None: no link with it is wanted."""
@@ -92,6 +101,7 @@ class Detector:
         """A link is wanted from now on, and dialled. The first dial has the whole time-out."""
         if node not in self._watched:
             self._watched[node] = _Watched(Contact.DIALLING, now, self._ring_timeout_s)
+            self._begin_to_look(now)
 
     def unwanted(self, node: str) -> None:
         self._watched.pop(node, None)
@@ -100,6 +110,7 @@ class Detector:
         watched = self._watched.get(node)
         if watched is None:
             return []
+        self._begin_to_look(now)
         watched.contact = Contact.UP
         watched.since = now
         watched.patience_s = self._ring_timeout_s * (1 + self._chance.random() / 4)
@@ -130,17 +141,31 @@ class Detector:
 
     def next_deadline(self) -> float | None:
         """When to `tick`. Earlier does no harm; a later sign of life moves it."""
-        self._due = min(
+        due = min(
             (w.since + w.patience_s for w in self._watched.values() if w.contact is not _DOWN),
             default=None,
         )
-        return self._due
+        if due is None:
+            self._looked_at = None
+            return None
+        assert self._looked_at is not None
+        return min(due, self._looked_at + self._interval_s)
+
+    def _begin_to_look(self, now: float) -> None:
+        if self._looked_at is None:
+            self._looked_at = now
 
     def tick(self, now: float) -> list[Finding]:
-        if self._due is not None and now > self._due + self._ring_timeout_s / 8:
-            for watched in self._watched.values():
-                watched.since = now
+        if self._looked_at is None:
             return []
+        between_s = now - self._looked_at
+        away_s = between_s - 2 * self._interval_s
+        self._looked_at = now
+        if away_s > 0:
+            for watched in self._watched.values():
+                not_counted_s = away_s if watched.contact is Contact.UP else between_s
+                # It may have been heard since the look before.
+                watched.since = min(now, watched.since + not_counted_s)
         findings: list[Finding] = []
         for node, watched in self._watched.items():
             if watched.contact is _DOWN or now < watched.since + watched.patience_s:
