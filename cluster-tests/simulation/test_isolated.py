@@ -1,4 +1,5 @@
-"""A master that is cut off stops serving by itself, and the others go on.
+"""A master that is cut off stops serving by itself, and the others go on. One that has merely lost
+its lease goes on as well.
 
 Three nodes and `min_insync` 2. docs/ring.md draws it.
 """
@@ -48,3 +49,16 @@ def test_it_refuses_while_the_others_go_on(faults: tuple[Fault, ...]) -> None:
         assert isolated.refusal() in (Refusal.OUT_OF_CONTACT, Refusal.NOT_MASTER)
         assert world.oracle.confirmed_last > before
         assert run_scenario(scenario(faults), seed) is None
+
+
+def test_a_master_that_lost_only_its_lease_goes_on() -> None:
+    """Its ring is healthy: the view stays, and every publish is confirmed."""
+    played = scenario((RegistryCut(CUT_AT, "a", 7.0),))
+    for seed in DELAYS:
+        world = World(played, random.Random(seed))
+        course = Course(world)
+        course.begin()
+        course.run_until(8.0)
+        assert world.registry.view.epoch == 1
+        assert world.oracle.confirmed_last >= 75
+        assert run_scenario(played, seed) is None

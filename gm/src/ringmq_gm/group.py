@@ -160,6 +160,17 @@ class Group:
             self._known = nodes
             self._broadcasts.add(NodesKnown(nodes))
 
+    def address_of(self, member: MemberId) -> str | None:
+        """The address of this life of a node, if it holds a lease or a link to it is open. None if
+        neither: its process may have ended."""
+        record = self._live_nodes.records.get(member.node)
+        if record is not None and record.incarnation == member.incarnation:
+            return record.address
+        # It may have lost its lease alone: the registry is away for it, and its rings are healthy.
+        if self._links.is_linked(member):
+            return self._links.address_of(member.node)
+        return None
+
     def known_incarnation(self, node: str) -> int:
         """The highest incarnation of a node that was seen, by a link or in the registry; or 0."""
         return self._links.known_incarnation(node)

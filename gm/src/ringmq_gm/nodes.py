@@ -152,17 +152,29 @@ class LiveNodes:
 
     async def _wait_unregistered(self, session: Session) -> None:
         """Returns when the record has to be written again."""
-        self._damaged.clear()
-        waits = [
-            asyncio.ensure_future(wait) for wait in (session.wait_lost(), self._damaged.wait())
-        ]
+        while not session.lost:
+            self._damaged.clear()
+            waits = [
+                asyncio.ensure_future(wait) for wait in (session.wait_lost(), self._damaged.wait())
+            ]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            # The watch is late: it may show the end of the session before this one.
+            if self._damaged.is_set() and not await self._is_recorded():
+                log.warning("%s: its record is damaged or gone; writing it again", self._me.node)
+                return
+        log.warning("%s: the registry session was lost; registering again", self._me.node)
+
+    async def _is_recorded(self) -> bool:
+        """Whether the registry has this life's record. False as well if it doesn't answer."""
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if session.lost:
-            log.warning("%s: the registry session was lost; registering again", self._me.node)
+            entry = await self._registry.get(NODES + self._me.node)
+            return entry is not None and entry.value == self._me.encode()
+        except RegistryError:
+            return False
 
     def _set_registered(self, registered: bool) -> None:
         self.registered = registered
@@ -211,11 +223,15 @@ class LiveNodes:
                         for entry in snapshot.entries:
                             self._learn(entry, before)
                         self.read = True
+                        if self._me.node not in self.records:
+                            self._damaged.set()
                     case Changed(entry):
                         self._learn(entry, self.records)
                     case Removed(key):
                         self.records.pop(key.removeprefix(NODES), None)
                         self.unreadable.pop(key.removeprefix(NODES), None)
+                        if key == NODES + self._me.node:
+                            self._damaged.set()
             self._changed()
 
     def _forget_unreadable(self, entries: Sequence[KeyValue]) -> None:

@@ -6,7 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from group_harness import ListApplication, LocalCluster, local_cluster
@@ -30,7 +32,14 @@ from ringmq_gm import (
     ring_key,
 )
 from ringmq_gm.nodes import NODES
-from ringmq_gm.registry.base import Delete, Guard, Operation, Put, Session
+from ringmq_gm.registry.base import (
+    Delete,
+    Guard,
+    Operation,
+    Put,
+    RegistryUnavailableError,
+    Session,
+)
 from ringmq_gm.registry.sqlite import SqliteRegistry
 
 # As in use, but for a failure detector that doesn't make the tests wait.
@@ -444,6 +453,55 @@ def test_a_record_of_a_node_that_cannot_be_read_ends_no_node(tmp_path: Path) -> 
             await until(lambda: cluster.apps["r"]["a"].confirmed[1] == 1)
             assert synced(rings["a"].view) == ["a", "b", "c"]
             assert not any(node.task.done() for node in cluster.nodes.values())
+
+    run(main())
+
+
+def test_a_master_whose_record_alone_is_gone_goes_on_and_writes_it_again(tmp_path: Path) -> None:
+    """It took its lease for good, and stayed unregistered for the rest of its life."""
+
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc") as cluster:
+            rings = await cluster.create_ring("r", "abc")
+            groups = [node.group for node in cluster.nodes.values()]
+            registry = cluster.nodes["b"].registry
+            await registry.commit([], [Delete(NODES + "a")])
+            rings["a"].multicast(b"x")
+            await until(lambda: cluster.apps["r"]["a"].confirmed[1] == 1)
+
+            async def is_written_again() -> bool:
+                return await registry.get(NODES + "a") is not None
+
+            await until(is_written_again)
+            await until(lambda: all("a" in group.nodes() for group in groups))
+            view = rings["a"].view
+            assert view is not None
+            assert view.epoch == 1
+
+    run(main())
+
+
+def test_a_master_without_a_lease_is_found_by_the_nodes_that_are_linked_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The registry is away for it alone; the others said that it was down."""
+
+    async def unavailable(*_: object, **__: object) -> NoReturn:
+        raise RegistryUnavailableError("away for a")
+
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc") as cluster:
+            rings = await cluster.create_ring("r", "abc")
+            a, b = (cluster.nodes[name].group for name in "ab")
+            at = b.nodes()["a"].address
+            for call in ("get", "commit", "session"):
+                monkeypatch.setattr(cluster.nodes["a"].registry, call, unavailable)
+            await cluster.nodes["b"].registry.commit([], [Delete(NODES + "a")])
+            await until(lambda: "a" not in b.nodes())
+            assert b.address_of(a.me) == at
+            assert b.address_of(replace(a.me, incarnation=7)) is None
+            rings["a"].multicast(b"x")
+            await until(lambda: cluster.apps["r"]["a"].confirmed[1] == 1)
 
     run(main())
 

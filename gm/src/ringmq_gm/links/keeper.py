@@ -103,6 +103,12 @@ class LinkKeeper:
         """The nodes to which a link is open."""
         return sorted(node for node, (link, _) in self._links.items() if link.is_open)
 
+    def is_linked(self, member: MemberId) -> bool:
+        """Whether a link to this life of a node is open."""
+        entry = self._links.get(member.node)
+        is_open = entry is not None and entry[0].is_open
+        return is_open and self.known_incarnation(member.node) == member.incarnation
+
     def down(self) -> list[str]:
         """The nodes that the rings have been told are down."""
         return self._detector.down()

@@ -35,18 +35,18 @@ class Cluster:
         return self._group.registry_available
 
     def is_alive(self, member: MemberId) -> bool:
-        """Whether this life of the node holds a lease, as far as this node has heard."""
-        record = self._group.nodes().get(member.node)
-        return record is not None and record.incarnation == member.incarnation
+        """Whether this life of the node holds a lease, as far as this node has heard, or is linked
+        with this one."""
+        return self._group.address_of(member) is not None
 
     def address_of(self, member: MemberId) -> str:
         """Raises `BrokerError` if that life of the node is over."""
         if member == self.me:
             return self.address
-        record = self._group.nodes().get(member.node)
-        if record is None or record.incarnation != member.incarnation:
+        address = self._group.address_of(member)
+        if address is None:
             raise BrokerError(Reason.NO_MASTER, f"node {member} is down")
-        return record.address
+        return address
 
     def address_of_node(self, node: str) -> str:
         """The address of a node's present life. Raises `BrokerError` if it is down."""
