@@ -41,7 +41,9 @@ from faults.vocabulary import (
     RegistryCut,
     RegistryFlaky,
     RegistryOutage,
+    Remove,
     Restart,
+    SetMinInsync,
     SlowDisk,
     SlowNetwork,
     Stall,
@@ -186,6 +188,8 @@ class Hands:
                 | Stall()
                 | TakesNothing()
                 | AcceptLoss()
+                | Remove()
+                | SetMinInsync()
             ):
                 raise ValueError(f"only a simulated ring has this fault: {fault}")
             case _:

@@ -245,6 +245,23 @@ class AcceptLoss:
     node: str
 
 
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """The master is asked to put a member out of the ring, as its replica isn't wanted. Like all
+    members it wants to be in, and joins again: a real reconciler keeps it out."""
+
+    at: float
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetMinInsync:
+    """The master is asked for another `min_insync`."""
+
+    at: float
+    count: int
+
+
 Fault = (
     Crash
     | PowerCut
@@ -269,6 +286,8 @@ Fault = (
     | TakesNothing
     | Promote
     | AcceptLoss
+    | Remove
+    | SetMinInsync
 )
 
 # Faults after which the node's disk may lack confirmed messages.
@@ -282,6 +301,8 @@ SIMULATED_ONLY: tuple[type[Fault], ...] = (
     Stall,
     TakesNothing,
     AcceptLoss,
+    Remove,
+    SetMinInsync,
 )
 
 
@@ -289,6 +310,8 @@ def ends_at(fault: Fault) -> float:
     """When it is over, if nothing mends it before."""
     match fault:
         case BreakLink() | Stall() | Promote() | AcceptLoss() | BitFlips() | Join():
+            return fault.at
+        case Remove() | SetMinInsync():
             return fault.at
         case Crash() | DiskLost() | DiskCutUnseen() | PowerCut() | Restart():
             return fault.at + fault.down_s
@@ -301,7 +324,7 @@ def ends_at(fault: Fault) -> float:
 def nodes_of(fault: Fault) -> tuple[str, ...]:
     """The nodes that it names; none, if it concerns all of them or the registry."""
     match fault:
-        case PowerCut() | RegistryOutage() | RegistryFlaky():
+        case PowerCut() | RegistryOutage() | RegistryFlaky() | SetMinInsync():
             return ()
         case Block() | Flap():
             return fault.sources

@@ -134,6 +134,24 @@ def test_a_replica_that_is_needed_again_does_not_leave() -> None:
     assert cluster.view.has_quorum
 
 
+def test_a_replica_that_may_begin_the_ring_again_is_kept() -> None:
+    """b and c are down and not wanted any more. Without a quorum c is eligible: until d has
+    everything, it may be the only other copy."""
+    cluster = ModelCluster("abcd", "abc", min_insync=2)
+    for node in "bc":
+        cluster.kill(node)
+        cluster.ring_acts()
+    assert cluster.view.eligible == (MemberId("c", 1),)
+    cluster.policy = policy(Mirrors(None, ("a", "d")))
+    for _ in range(3):
+        cluster.now += 2 * RETRY_S
+        cluster.reconcile()
+        cluster.ring_acts()
+    assert cluster.record.nodes == ("a", "b", "c", "d")
+    cluster.catches_up("d")
+    assert settled(cluster) == "ad"
+
+
 def test_forgetting_a_dead_node_gives_its_replicas_to_another_at_once() -> None:
     cluster = ModelCluster("abcd", "abc", min_insync=2)
     cluster.kill("c")

@@ -22,14 +22,23 @@ from faults.vocabulary import (
     RegistryCut,
     RegistryFlaky,
     RegistryOutage,
+    Remove,
     Restart,
+    SetMinInsync,
     SlowDisk,
     SlowNetwork,
     Stall,
     TakesNothing,
 )
 
-from ringmq_gm.core.events import LossAccepted, PeerStalled, PromotionAsked, Role
+from ringmq_gm.core.events import (
+    LossAccepted,
+    MinInsyncAsked,
+    PeerStalled,
+    PromotionAsked,
+    RemovalAsked,
+    Role,
+)
 from ringmq_gm.core.member import RingMember
 from ringsim.simulator.application import LogEntry
 from ringsim.simulator.machines import Machine
@@ -103,7 +112,11 @@ class Nemesis:
                 clock.after(for_s, network.take_again, name)
                 clock.after(SLOW_TIMEOUT_S, self._stall_if_waiting, name)
             case Promote(_, name):
-                self._promote(name)
+                self._ask_master(PromotionAsked(machines[name].me))
+            case Remove(_, name):
+                self._ask_master(RemovalAsked(machines[name].me))
+            case SetMinInsync(_, count):
+                self._ask_master(MinInsyncAsked(count))
             case BitFlips() | FullDisk() | NoDescriptors() | Restart() | Join():
                 raise ValueError(f"only a real cluster has this fault: {fault}")
             case AcceptLoss(_, name):
@@ -169,8 +182,7 @@ class Nemesis:
                 self._stall(name)
             self._world.clock.after(SLOW_TIMEOUT_S, self._stall_if_waiting, name)
 
-    def _promote(self, name: str) -> None:
-        machines = self._world.machines
-        for machine in machines.values():
+    def _ask_master(self, asked: PromotionAsked | RemovalAsked | MinInsyncAsked) -> None:
+        for machine in self._world.machines.values():
             if machine.member is not None and machine.member.role is Role.MASTER:
-                self._world.give(machine.name, PromotionAsked(machines[name].me))
+                self._world.give(machine.name, asked)
