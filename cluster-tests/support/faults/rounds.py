@@ -68,7 +68,7 @@ WITH_SPARE = (JOIN, STAYS_AWAY)
 # After so long its replicas go to another node (`replace_after_s` of the nodes).
 REPLACED_AFTER_S = 8.0
 TWO_DISKS = "all killed, two disks lost"
-# Kinds in which no quorum can be had, or no view be changed, for as long as the faults last.
+# Kinds in which there may be no quorum, or no view can be changed, while the faults last.
 WITHOUT_QUORUM = (
     "all killed",
     "all killed, a disk lost",
@@ -76,6 +76,7 @@ WITHOUT_QUORUM = (
     "all killed, a log cut unseen",
     "all killed again and again",
     "storm",
+    "rolling restart",
     "one by one, the last disk lost",
     "the last one cut off",
     "registry away and a kill",

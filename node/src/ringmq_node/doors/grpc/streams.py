@@ -65,10 +65,14 @@ class Stream:
             # A status can't be sent while a message is being written: gRPC refuses that,
             # and the client would hear nothing at all.
             self.writer.drop()
-            await asyncio.wait([writer], timeout=LAST_WRITE_S)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            try:
+                await asyncio.wait([writer], timeout=LAST_WRITE_S)
+            finally:
+                # Also if gRPC cancels this in its last wait, as the call is over. A writer that
+                # is left behind fails a moment later, and nobody takes its exception.
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self) -> None:
         while True:
