@@ -12,7 +12,7 @@ from loops import run
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_node.doors.grpc.service import Context
-from ringmq_node.doors.grpc.streams import Stream
+from ringmq_node.doors.grpc.streams import PublishStream
 
 
 class StuckContext:
@@ -33,7 +33,7 @@ class StuckContext:
         raise ConnectionError("the call is over")
 
 
-class BareStream(Stream):
+class BareStream(PublishStream):
     """Without a queue; `ending` is set when the stream begins to end."""
 
     def __init__(self, context: StuckContext) -> None:
@@ -43,9 +43,6 @@ class BareStream(Stream):
 
     def closed(self) -> None:
         self.ending.set()
-
-    def heartbeat(self) -> broker.PublishResponse:
-        return broker.PublishResponse(heartbeat=broker.Heartbeat())
 
 
 def test_a_stream_cancelled_in_its_last_write_leaves_no_failed_task() -> None:
