@@ -1,6 +1,6 @@
 """Mirrors that come back while messages are ready, held by consumers, or requeued.
 
-RabbitMQ's suites eager_sync and sync_detection, as far as they apply: here a mirror catches up by
+RabbitMQ's suites eager_sync and sync_detection, as whole clusters see them: a mirror catches up by
 itself, in messages that are held as well as in ready ones. docs/scenarios.md has the list.
 """
 
