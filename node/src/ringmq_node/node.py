@@ -263,6 +263,8 @@ class Node:
         try:
             async with asyncio.timeout(START_DEADLINE_S):
                 await or_fatal(self.group.wait_ready())
+                # Once more: an operator could forget the node until its lease was there.
+                await or_fatal(_enrol(self.registry, self.config))
                 # Before the queues: a replica is configured when it is opened.
                 self.supervisor.spawn(self.settings.follow(self._settings_changed), "settings")
                 await or_fatal(self.settings.loaded.wait())

@@ -6,15 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from loops import run
 from node.tests.broker.test_deleting import with_node
-from node.tests.nodes import replica_of
+from node.tests.nodes import lone_node, replica_of
 from waiting import until
 
 import ringmq
 from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, SyncMode
-from ringmq_gm.registry.base import Put
+from ringmq_gm.registry.base import Delete, Put
 from ringmq_node.broker.broker import Caller
-from ringmq_node.broker.cluster_settings import POLICIES, enrol
+from ringmq_node.broker.cluster_settings import POLICIES, enrol, node_key
 from ringmq_node.broker.operating import OPERATIONS
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.settings import SyncSettings
@@ -131,3 +132,31 @@ def test_two_rebalancings_are_not_under_way_at_a_time(tmp_path: Path) -> None:
         assert await client.operator.rebalance() == []
 
     with_node(tmp_path, work)
+
+
+@pytest.mark.logs("settings/nodes/b can't be read")
+def test_a_node_whose_standing_can_not_be_read_is_not_forgotten(tmp_path: Path) -> None:
+    """Its disk would count as lost, and rings would begin again without it."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        await node.registry.commit([], [Put(node_key("b"), b"{")])
+        await until(lambda: "b" in node.settings.nodes)
+        assert not node.settings.nodes["b"].is_drained
+        assert (await client.queue("q")).replicas_wanted == 2
+
+    with_node(tmp_path, work)
+
+
+def test_a_node_that_was_forgotten_while_it_started_belongs_to_the_cluster(tmp_path: Path) -> None:
+    """1. It finds that it is enrolled, 2. it is forgotten, as it has no lease yet, 3. it starts."""
+
+    async def main() -> None:
+        node = await lone_node(tmp_path)
+        await node.registry.commit([], [Delete(node_key("a"))])
+        await node.start()
+        try:
+            await until(lambda: "a" in node.settings.nodes)
+        finally:
+            await node.stop()
+
+    run(main())

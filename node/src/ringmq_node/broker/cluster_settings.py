@@ -131,15 +131,19 @@ class ClusterSettings:
 
     def _learn(self, entry: KeyValue) -> None:
         self._forget(entry.key)
+        node = entry.key.removeprefix(NODES_SET)
+        is_node = node != entry.key
+        if is_node:
+            # Before its value is read: a node that isn't here counts as forgotten, its disk as
+            # lost, and rings would begin again without it.
+            self.nodes[node] = NodeStanding()
         try:
-            if entry.key.startswith(NODES_SET):
-                self.nodes[entry.key.removeprefix(NODES_SET)] = NodeStanding.decode(entry.value)
+            if is_node:
+                self.nodes[node] = NodeStanding.decode(entry.value)
             else:
                 self._policies[entry.key] = Policy.from_json(json.loads(entry.value))
         except (PolicyError, ValueError, KeyError, TypeError) as error:
-            logger.error(
-                "the registry's %s can't be read, and counts for nothing: %r", entry.key, error
-            )
+            logger.error("the registry's %s can't be read, and says nothing: %r", entry.key, error)
 
     def _forget(self, key: str) -> None:
         self._policies.pop(key, None)
