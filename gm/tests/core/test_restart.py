@@ -177,9 +177,11 @@ def test_a_forgotten_node_is_not_waited_for() -> None:
 
 
 def test_a_forgotten_node_that_answers_all_the_same_is_believed() -> None:
-    member = stopped_in_turn("a", "b")
-    assert answer(member, C2, LogEnd(3, 12), epoch=3) == []
-    assert not proposals(member)
+    """Its whole log is the second one that a needs; b doesn't answer."""
+    member = restarting(A2, LogEnd(1, 9))
+    member.step(NodesKnown(frozenset({"a", "b"})), now=0)
+    answer(member, C2, LogEnd(1, 9))
+    assert proposals(member) == [view(2, A2, C2)]
 
 
 def test_forgetting_does_not_make_one_log_enough_where_others_may_answer() -> None:

@@ -46,14 +46,14 @@ def wanted(
 
 def test_the_highest_priority_applies_and_the_first_name_among_equals() -> None:
     policies = [
-        policy("z", ".*", 1),
-        policy("b", "^orders", 5),
-        policy("a", r"\.de$", 5),
+        policy("a", ".*", 1),
+        policy("c", "^orders", 5),
+        policy("b", r"\.de$", 5),
         policy("other", "^bills", 9),
     ]
     applied = matching(policies, "orders.de")
     assert applied is not None
-    assert applied.name == "a"
+    assert applied.name == "b"
     assert matching(policies[3:], "orders.de") is None
 
 
