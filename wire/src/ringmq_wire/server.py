@@ -73,12 +73,13 @@ class WireServer:
             await listener.wait_closed()
 
     def _connection(self) -> WireProtocol:
-        connection = WireProtocol(self._options, client=False, accept=self._accept)
+        return WireProtocol(self._options, client=False, accept=self._accept, made=self._made)
+
+    def _made(self, connection: WireProtocol) -> None:
         self.connections.add(connection)
         connection.lost.add_done_callback(lambda _: self.connections.discard(connection))
         if self._stopping:
             connection.shutdown()
-        return connection
 
     def _accept(self, call: WireCall) -> CallHandler:
         route = self._routes.get(call.path)

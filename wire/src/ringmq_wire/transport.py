@@ -155,6 +155,7 @@ class WireProtocol(asyncio.Protocol):
         *,
         client: bool,
         accept: Accept | None = None,
+        made: Callable[[WireProtocol], None] | None = None,
         changed: Callable[[WireProtocol], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -162,6 +163,8 @@ class WireProtocol(asyncio.Protocol):
         self._options = options
         self._client = client
         self._accept = accept
+        # Told when there is a connection: TLS may fail before, and then nothing is lost either.
+        self._made = made
         # Told when the connection gets ready, drains, closes, or has room for another call.
         self._changed = changed
         self.core = Connection(client=client, options=options, now=self.now())
@@ -221,6 +224,8 @@ class WireProtocol(asyncio.Protocol):
         # uvloop's transports are of no class of asyncio's.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
+        if self._made is not None:
+            self._made(self)
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
