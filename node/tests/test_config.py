@@ -76,6 +76,7 @@ def test_setting_without_a_default_is_asked_for(name: str) -> None:
         ("queue_memory_bytes_max", 0),
         ("ring_bytes_max", -1),
         ("embed_below", -1),
+        ("producers_max", 999),
         ("embed_below", "4 KiB"),
         ("embed_below", 0.5),
         ("ring_timeout_s", 0),

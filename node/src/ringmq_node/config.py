@@ -22,6 +22,7 @@ REQUEST_OVERHEAD_BYTES = MIB
 PROPERTIES_BYTES_MAX = REQUEST_OVERHEAD_BYTES // 2
 MESSAGE_BYTES_MAX = 1024 * MIB
 SIZE_BYTES_MIN = 1024
+PRODUCERS_MIN = 1000
 TIME_S_MIN = 0.05
 TIME_S_MAX = 3600
 SIZES = (
@@ -81,6 +82,8 @@ class NodeConfig:
     # Below this much free disk the alarm is on. A size, or a multiple of the memory that
     # the process may use: 0.5mem.
     disk_free_limit: str = "50MB"
+    # Producers that all queues of this node remember together, to recognise repeats.
+    producers_max: int = 100_000
     # For so long a stopping node tries to hand its masters over.
     drain_s: float = 10.0
     # A replica on a node that has been down for so long is replaced by one on another node.
@@ -99,6 +102,8 @@ class NodeConfig:
         for name in SIZES:
             if getattr(self, name) < SIZE_BYTES_MIN:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below {SIZE_BYTES_MIN}")
+        if self.producers_max < PRODUCERS_MIN:
+            raise ConfigError(f"producers_max: {self.producers_max} is below {PRODUCERS_MIN}")
         if self.embed_below < 0:
             raise ConfigError(f"embed_below: {self.embed_below} is below 0")
         if self.message_bytes_max > MESSAGE_BYTES_MAX:

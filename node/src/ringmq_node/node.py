@@ -64,6 +64,7 @@ from ringmq_node.identity import (
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.replica.hosting import Hosting
+from ringmq_node.replica.producer_budget import ProducerBudget
 from ringmq_node.replica.replica import Replica
 from ringmq_node.resources import Alarm, ResourceMonitor
 from ringmq_node.resources.budget import PublishBudget
@@ -279,6 +280,8 @@ class Node:
         await self._trust_disk()
         self.supervisor.spawn(self.transient.run(self.hosting), "transient queues")
         self._drop_leftovers()
+        budget = ProducerBudget(self.hosting.replicas.values, self.config.producers_max)
+        self.supervisor.spawn(budget.run(), "producers")
         self.supervisor.spawn(self.reconciling.watch_nodes(), "nodes")
         self.supervisor.spawn(self.reconciling.run(), "reconciler")
         for service in ("", *SERVICES):

@@ -10,6 +10,7 @@ from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import (
     Barrier,
+    Forget,
     Op,
     OpError,
     Publish,
@@ -27,6 +28,7 @@ OPS: st.SearchStrategy[Op] = st.one_of(
     st.builds(Remove, RANGES),
     st.builds(Requeue, RANGES),
     st.just(Barrier()),
+    st.builds(Forget, st.lists(st.binary(min_size=1, max_size=PRODUCER_ID_BYTES_MAX)).map(tuple)),
     st.builds(
         Publish,
         first_position=NUMBERS,

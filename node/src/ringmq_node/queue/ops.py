@@ -3,7 +3,7 @@
 An op's encoded form is the payload that goes around the ring, and the payload
 of its journal record, byte for byte.
 
-    kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier
+    kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier | 5 forget
     flags    u8    publish: bit 0 transient, bit 1 has a message id
     ...
 
@@ -12,6 +12,7 @@ of its journal record, byte for byte.
     remove   ranges u32 in `count`; (first u64, last u64) each
     requeue  as remove
     barrier  nothing; as a remove of no ranges
+    forget   producers u32 in `count`; (size u16, id) each
 
 Little endian. The replica that applies an op decodes it; the ring never looks inside.
 A publish without its block is its *outline*: all that `ReplicatedState` needs of it. Where the
@@ -31,6 +32,7 @@ PUBLISH = 1
 REMOVE = 2
 REQUEUE = 3
 BARRIER = 4
+FORGET = 5
 
 FLAG_TRANSIENT = 1
 FLAG_MESSAGE_ID = 2
@@ -40,8 +42,12 @@ MESSAGE_ID_BYTES = 16
 RANGES_MAX = 1 << 20
 RANGES_SENT_MAX = 10_000
 
+# Producers in an op that forgets: at most 330 kB.
+FORGOTTEN_MAX = 5_000
+
 PUBLISH_HEADER = struct.Struct("<BBHIQQ")
 RANGES_HEADER = struct.Struct("<BBHI")
+ID_SIZE = struct.Struct("<H")
 
 
 class OpError(ValueError):
@@ -117,9 +123,17 @@ class Barrier:
     that every op before it is safe (`queue.barriers`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The queue no longer remembers the last sequences of these producers; any that it doesn't
+    remember are passed over."""
+
+    producer_ids: tuple[bytes, ...]
+
+
 # The ops that a master's core asks for. A publish comes from its client.
 AskedOp = Barrier | Remove | Requeue
-Op = Publish | AskedOp
+Op = Publish | AskedOp | Forget
 
 
 def encode(op: Op) -> bytes:
@@ -132,6 +146,8 @@ def encode(op: Op) -> bytes:
             return _encode_ranges(REQUEUE, ranges)
         case Barrier():
             return _encode_ranges(BARRIER, ())
+        case Forget(producer_ids):
+            return _encode_forget(producer_ids)
 
 
 def encode_outline(op: Publish | Outline) -> bytes:
@@ -181,6 +197,8 @@ def decode(payload: bytes) -> Op:
     kind = payload[0]
     if kind == PUBLISH:
         return _decode_publish(payload)
+    if kind == FORGET:
+        return _decode_forget(payload)
     if kind not in (REMOVE, REQUEUE, BARRIER):
         raise OpError(f"op of unknown kind {kind}")
     ranges = _decode_ranges(payload)
@@ -207,6 +225,33 @@ def _decode_publish(payload: bytes) -> Publish:
         first_sequence=outline.first_sequence,
         message_id=outline.message_id,
     )
+
+
+def _encode_forget(producer_ids: tuple[bytes, ...]) -> bytes:
+    assert len(producer_ids) <= FORGOTTEN_MAX
+    pieces = [RANGES_HEADER.pack(FORGET, 0, 0, len(producer_ids))]
+    for producer_id in producer_ids:
+        pieces += (ID_SIZE.pack(len(producer_id)), producer_id)
+    return b"".join(pieces)
+
+
+def _decode_forget(payload: bytes) -> Forget:
+    count = RANGES_HEADER.unpack_from(payload)[3]
+    if count > FORGOTTEN_MAX:
+        raise OpError(f"op that forgets {count} producers, {FORGOTTEN_MAX} is most")
+    found: list[bytes] = []
+    at = RANGES_HEADER.size
+    for _ in range(count):
+        if at + ID_SIZE.size > len(payload):
+            raise OpError(f"op of {len(payload)} bytes says that it forgets {count} producers")
+        (size,) = ID_SIZE.unpack_from(payload, at)
+        at += ID_SIZE.size + size
+        if not 1 <= size <= PRODUCER_ID_BYTES_MAX or at > len(payload):
+            raise OpError(f"op that forgets a producer with an id of {size} bytes at byte {at}")
+        found.append(payload[at - size : at])
+    if at != len(payload):
+        raise OpError(f"op of {len(payload)} bytes, whose producers end at byte {at}")
+    return Forget(tuple(found))
 
 
 def _encode_ranges(kind: int, ranges: tuple[Range, ...]) -> bytes:

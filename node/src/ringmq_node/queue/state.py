@@ -19,7 +19,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
-from ringmq_node.queue.ops import Barrier, Op, Outline, Publish, Remove, Requeue
+from ringmq_node.queue.ops import Barrier, Forget, Op, Outline, Publish, Remove, Requeue
 
 # Producers whose last sequence is remembered. Past this number the queue forgets the one
 # whose last publish is the oldest: counted in ops, as replicas' clocks differ.
@@ -97,6 +97,9 @@ class ReplicatedState:
                     self._requeue(first, last)
             case Barrier():
                 pass
+            case Forget(producer_ids):
+                for producer_id in producer_ids:
+                    self.producers.pop(producer_id, None)
         # Last: if an assertion above stops this op, its number isn't used up.
         self.last_number = number
         return gone

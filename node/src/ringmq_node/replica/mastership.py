@@ -113,7 +113,7 @@ class Mastership:
         # Notified when the core's state changes in a way that somebody may wait for.
         self._changed = Notifier()
         self._ids = count(1)
-        self._publishers = Publishers(replica.record.name)
+        self.publish_sessions = Publishers(replica.record.name)
         self._consumers: dict[int, ConsumerSession] = {}
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Ops that the core asked for and the ring hasn't taken yet.
@@ -133,7 +133,7 @@ class Mastership:
         # A session that is told may close itself at once: it must not find itself registered.
         consumers, self._consumers = self._consumers, {}
         waiting, self._waiting = self._waiting, {}
-        self._publishers.end(reason)
+        self.publish_sessions.end(reason)
         for consumer in consumers.values():
             consumer.moved(reason)
         for future in waiting.values():
@@ -198,11 +198,11 @@ class Mastership:
         self.check_serving()
         number = next(self._ids)
         if not producer_id:
-            self._publishers.open(number, session, producer_id)
+            self.publish_sessions.open(number, session, producer_id)
             return number, 0
         self._check_quorum()
         opening = OpeningSession(self.name)
-        self._publishers.open(number, opening, producer_id)
+        self.publish_sessions.open(number, opening, producer_id)
         try:
             self._waiting[number] = opening.reached
             self._carry_out(self.queue.wait_barrier(number))
@@ -210,9 +210,9 @@ class Mastership:
                 await opening.reached
             # Both may have changed since the trip ended, before this task was woken.
             self.check_serving()
-            self._publishers.check_current(number)
+            self.publish_sessions.check_current(number)
         except BaseException as error:
-            self._publishers.close(number, producer_id)
+            self.publish_sessions.close(number, producer_id)
             if isinstance(error, TimeoutError):
                 self._check_quorum()
                 raise no_trip(self.name, self.epoch, OPENING_WAIT_S) from None
@@ -220,11 +220,11 @@ class Mastership:
         finally:
             self._waiting.pop(number, None)
             self.queue.leave_barrier(number)
-        self._publishers.opened(number, session)
+        self.publish_sessions.opened(number, session)
         return number, self._store.state.producers.get(producer_id, 0)
 
     def close_publisher(self, number: int, producer_id: bytes) -> None:
-        self._publishers.close(number, producer_id)
+        self.publish_sessions.close(number, producer_id)
 
     def publish(
         self,
@@ -242,7 +242,7 @@ class Mastership:
         """
         self.check_serving()
         self.check_writable()
-        self._publishers.check_current(publisher)
+        self.publish_sessions.check_current(publisher)
         transient = transient or not self._replica.record.durable
         last_sequence = first_sequence + len(bodies) - 1
         producers = self._store.state.producers
@@ -440,7 +440,7 @@ class Mastership:
 
     @property
     def publishers(self) -> int:
-        return len(self._publishers)
+        return len(self.publish_sessions)
 
     # --- effects of the core ---
 
@@ -453,7 +453,7 @@ class Mastership:
                 case DeliverRuns(consumer, runs):
                     self._consumers[consumer].delivered(runs)
                 case ConfirmSequences(publisher, sequences):
-                    session = self._publishers.get(publisher)
+                    session = self.publish_sessions.get(publisher)
                     if session is not None:
                         session.confirmed(sequences)
                 case ReportSettled(consumer, positions):

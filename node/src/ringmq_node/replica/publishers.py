@@ -79,6 +79,10 @@ class Publishers:
     def get(self, number: int) -> PublisherSession | None:
         return self._sessions.get(number)
 
+    def has_producer(self, producer_id: bytes) -> bool:
+        """Whether a publisher with this producer id is connected, or is being opened."""
+        return producer_id in self._current
+
     def check_current(self, number: int) -> None:
         """Raises `BrokerError` if a newer session of its producer has ended this one."""
         if number not in self._sessions:

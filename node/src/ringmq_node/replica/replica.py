@@ -19,7 +19,7 @@ import heapq
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any, Protocol
 
 from ringmq_base.notifier import Notifier
@@ -31,7 +31,7 @@ from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode, QueueRecord
 from ringmq_node.queue import ops
 from ringmq_node.queue.inheritance import Inheritance
-from ringmq_node.queue.ops import Op, Publish, Requeue
+from ringmq_node.queue.ops import Forget, Op, Publish, Requeue
 from ringmq_node.replica.comparing import Digests
 from ringmq_node.replica.digests import digests_at
 from ringmq_node.replica.fetching import Fetched, Sources
@@ -44,6 +44,8 @@ from ringmq_node.storage import QueueStore, StoreError
 
 logger = logging.getLogger(__name__)
 
+# How long a new master remembers all producers, whatever the budget says.
+FORGET_AFTER_S = 60.0
 # How often a master that hands over looks whether the hand-over came to nothing.
 HAND_OVER_POLL_S = 0.05
 
@@ -96,6 +98,8 @@ class Replica:
         # Decoded by `multicast` for the delivery that comes within the same call.
         self._own_op: Op | None = None
         self._watermarks = (0, 0)
+        # On the loop's clock; of no meaning while there is no mastership.
+        self._forgets_from = 0.0
         self._inheritance = Inheritance(store.state.last_number, store.state.next_position)
         self._was_master = False
         self._joining: Joining | None = None
@@ -246,6 +250,7 @@ class Replica:
         if live:
             self.multicast(Requeue(((live.first, live.last),)))
         received, persisted = self._watermarks
+        self._forgets_from = asyncio.get_running_loop().time() + FORGET_AFTER_S
         self._inheritance.safe(self.ring.safe_number)
         self.mastership = Mastership(
             self,
@@ -280,6 +285,23 @@ class Replica:
         finally:
             # If the ring refused the op, the next delivery is of another one.
             self._own_op = None
+
+    def forget_producers(self, producers: int) -> int:
+        """As the master: the queue forgets so many producers, those whose last publish is the
+        longest ago, but none that is connected. Returns how many it has forgotten."""
+        # Not kept for later if the ring refuses it: a producer might be told its last sequence
+        # in between.
+        if self.mastership is None or self.ring.refusal() is not None:
+            return 0
+        # After a take-over clients take a while to come: all producers look disconnected.
+        if asyncio.get_running_loop().time() < self._forgets_from:
+            return 0
+        sessions = self.mastership.publish_sessions
+        oldest = (each for each in self.store.state.producers if not sessions.has_producer(each))
+        producer_ids = tuple(islice(oldest, min(producers, ops.FORGOTTEN_MAX)))
+        if producer_ids:
+            self.multicast(Forget(producer_ids))
+        return len(producer_ids)
 
     def _end_mastership(self, reason: Reason) -> None:
         mastership, self.mastership = self.mastership, None

@@ -21,7 +21,7 @@ from node.tests.storage.queue.hand_made import (
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ops import Outline, Requeue
+from ringmq_node.queue.ops import Barrier, Forget, Outline, Publish, Requeue
 from ringmq_node.storage.format.checkpoint import Cut
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 from ringmq_node.storage.format.records import (
@@ -237,3 +237,16 @@ def test_state_is_made_up_from_segments_and_journals() -> None:
     assert found.damaged
     assert [*found.state.live] == [(0, 0), (2, 2), (9, 9)]
     assert found.state.next_position == 10
+
+
+def test_ops_that_touch_no_message_are_recovered() -> None:
+    journal = Journal()
+    journal.op(RecordKind.OP, ops.encode(Publish(0, Block.of([b"a"]), producer_id=b"p")))
+    journal.op(RecordKind.OP, ops.encode(Publish(1, Block.of([b"b"]), producer_id=b"q")))
+    journal.op(RecordKind.OP, ops.encode(Barrier()))
+    journal.op(RecordKind.OP, ops.encode(Forget((b"p", b"unknown"))))
+    found = recovered(folder({"journal.jif": journal}))
+    assert not found.damaged
+    assert found.state.last_number == 14
+    assert [*found.state.producers] == [b"q"]
+    assert found.state.live == RangeSet([(0, 1)])
