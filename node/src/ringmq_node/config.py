@@ -34,7 +34,15 @@ SIZES = (
 )
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 TIMES = (
-    *("ring_timeout_s", "slow_timeout_s", "disk_timeout_s", "lease_s", "heartbeat_s", "drain_s"),
+    *(
+        "ring_timeout_s",
+        "slow_timeout_s",
+        "disk_timeout_s",
+        "lease_s",
+        "heartbeat_s",
+        "drain_s",
+        "scrub_pause_s",
+    ),
     "replace_after_s",
 )
 
@@ -72,6 +80,10 @@ class NodeConfig:
     # A batch whose messages are smaller than this on average, properties included, has its
     # bodies in the queue's index; another one in the message store. 0: all in the store.
     embed_below: int = 4096
+    # The background scrub reads everything that is on disk, at most so many bytes per second (0: no
+    # scrub), and rests after each pass.
+    scrub_rate_bytes: int = MIB
+    scrub_pause_s: float = 3600.0
     # Ops of one ring that aren't stable yet. When they are more, publishers wait.
     ring_bytes_max: int = 64 * MIB
     # Publishes under way on this node, over all queues: see `resources.budget`.
@@ -104,8 +116,9 @@ class NodeConfig:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below {SIZE_BYTES_MIN}")
         if self.producers_max < PRODUCERS_MIN:
             raise ConfigError(f"producers_max: {self.producers_max} is below {PRODUCERS_MIN}")
-        if self.embed_below < 0:
-            raise ConfigError(f"embed_below: {self.embed_below} is below 0")
+        for name in ("embed_below", "scrub_rate_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
         if self.message_bytes_max > MESSAGE_BYTES_MAX:
             raise ConfigError(f"message_bytes_max: {self.message_bytes_max} is above 1 GiB")
         if self.properties_bytes_max > PROPERTIES_BYTES_MAX:

@@ -72,6 +72,7 @@ from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_wat
 from ringmq_node.resources.loop_watch import LoopWatch
 from ringmq_node.storage import QueueStore, Store, StoreError
 from ringmq_node.storage.limits import StoreLimits
+from ringmq_node.storage.scrub import Scrub
 from ringmq_node.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -292,6 +293,13 @@ class Node:
             # Nobody knows the ids of these queues: their replicas look like leftovers.
             logger.warning("no leftover replica is removed while records can't be read")
             return
+        scrub = Scrub(
+            self.store,
+            lambda: [replica.store for replica in self.hosting.replicas.values()],
+            rate_bytes=self.config.scrub_rate_bytes,
+            pause_s=self.config.scrub_pause_s,
+        )
+        self.supervisor.spawn(scrub.run(), "scrub")
         self.hosting.drop_leftovers(self.catalogue.records.values())
 
     async def _trust_disk(self) -> None:

@@ -33,6 +33,10 @@ class StoreNumbers:
     body_bytes_elided: int
     message_store_bytes: int
     message_store_garbage_bytes: int
+    scrub_passes: int
+    scrub_bytes: int
+    scrub_faults: int
+    scrub_messages: int
 
     @classmethod
     def from_wire(cls, wire: admin.StoreNumbers) -> StoreNumbers:
@@ -46,6 +50,10 @@ class StoreNumbers:
             body_bytes_elided=wire.body_bytes_elided,
             message_store_bytes=wire.message_store_bytes,
             message_store_garbage_bytes=wire.message_store_garbage_bytes,
+            scrub_passes=wire.scrub_passes,
+            scrub_bytes=wire.scrub_bytes,
+            scrub_faults=wire.scrub_faults,
+            scrub_messages=wire.scrub_messages,
         )
 
 

@@ -34,6 +34,8 @@ _HELP = {
     "lease_s": "How long the registry keeps this node without a sign of life.",
     "heartbeat_s": "The pause between heartbeats on clients' streams.",
     "queue_memory_bytes_max": "The memory for bodies and index entries of all queues.",
+    "scrub_rate_bytes": "Bytes per second that the scrub reads from disk; 0: no scrub.",
+    "scrub_pause_s": "The scrub's rest after each pass over everything.",
     "embed_below": "Smaller messages are kept in their queue's index; 0: none.",
     "publish_bytes_max": "Bytes of publishes under way on the node above which publishers wait.",
     "producers_max": "Producers that all queues remember, to recognise repeats.",

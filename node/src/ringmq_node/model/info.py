@@ -236,6 +236,10 @@ class StoreNumbers:
     body_bytes_elided: int
     message_store_bytes: int
     message_store_garbage_bytes: int
+    scrub_passes: int
+    scrub_bytes: int
+    scrub_faults: int
+    scrub_messages: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,12 @@ class Counters:
     blocks_read: int = 0
     elided_messages: int = 0
     elided_bytes: int = 0
+    # Of the scrub: finished passes, bytes read, damaged places found, and live messages whose
+    # bodies were in them.
+    scrub_passes: int = 0
+    scrub_bytes: int = 0
+    scrub_faults: int = 0
+    scrub_messages: int = 0
 
     @property
     def unsynced_bytes(self) -> int:

@@ -59,7 +59,7 @@ def collect(
         sealed_bytes_now=counters.sealed_bytes,
         messages_elided=counters.elided_messages,
         body_bytes_elided=counters.elided_bytes,
-        segments_now=sum(queue.segment_count for queue in queues),
+        segments_now=sum(len(queue.bodies.segments) for queue in queues),
         segment_bytes_written=counters.segment_bytes,
         segments_deleted=counters.segments_deleted,
         blocks_read=counters.blocks_read,

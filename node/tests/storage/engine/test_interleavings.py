@@ -156,7 +156,7 @@ def test_segments_that_an_installed_state_empties_stay_until_it_is_durable(engin
     for _ in range(5):
         engine.publish(["a"], [40] * 5)
     engine.settle()
-    assert engine.queues["a"].store.segment_count
+    assert engine.queues["a"].store.bodies.segments
     # Parts with all that was there before; the flush goes on, the round doesn't.
     engine.catch_up("a", cut=30, more=2, revived=0)
     flushing = [item for item in engine.hand.waiting if item.worker == "ringmq-flush"]

@@ -94,16 +94,16 @@ def test_paged_out_and_back_and_no_more_in_memory_than_may_be() -> None:
         publish(queue, COUNT)
         await until_folded(queue)
         queue.check()
-        assert queue.segment_count == 3
+        assert len(queue.bodies.segments) == 3
         assert bodies(queue) == expected(0, COUNT - 1)
         half = COUNT // 2
         append(queue, Remove(((0, half - 1),)))
-        await until(lambda: queue.segment_count <= 2)
+        await until(lambda: len(queue.bodies.segments) <= 2)
         queue.check()
         assert bodies(queue) == expected(half, COUNT - 1)
         assert queue.bodies.index.messages_in_memory == 0
         append(queue, Remove(((0, COUNT),)))
-        await until(lambda: not queue.segment_count)
+        await until(lambda: not len(queue.bodies.segments))
         await until(lambda: not store.statistics().messages_transient.records_now)
         store.delete_queue("t")
 
@@ -134,7 +134,7 @@ def test_nothing_comes_back(kept: Kept | Literal["clean"]) -> None:
     again, queue = opened(after, TIGHT)
     assert set(again.queue_names()) == {"other", "t"}
     assert (queue.state.last_number, queue.state.next_position) == (0, 0)
-    assert not queue.segment_count
+    assert not len(queue.bodies.segments)
     assert again.statistics().messages_transient.file_bytes_now == 0
 
     async def more() -> None:

@@ -84,6 +84,27 @@ class RecordReader:
             return block
         raise self.lost(location, f"record was moved {_LOOKUPS_MAX} times while it was read")
 
+    def check_record(self, location: RecordLocation) -> int:
+        """Reads a record from the disk though its block may be in memory; returns its length, or 0
+        if it isn't written yet. Raises as `read` does."""
+        key = key_of(location)
+        for _ in range(_LOOKUPS_MAX):
+            with self._lock:
+                if self._unwritten.get(key) is not None:
+                    return 0
+                found = self._catalogue.find(location)
+            if found is None:
+                raise self.lost(location)
+            file, offset = found
+            if isinstance(file, LostFile):
+                raise self.lost(location, "file is not there")
+            try:
+                self._read(file, offset, location.length)
+            except FileNotFoundError:
+                continue  # Compaction has moved it meanwhile.
+            return location.length
+        raise self.lost(location, "file is not there")
+
     def in_memory(self, key: int) -> Block | None:
         """Under the lock."""
         return self._unwritten.get(key) or self._cache.get(key)

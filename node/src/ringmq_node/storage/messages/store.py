@@ -209,6 +209,11 @@ class MessageStore:
         """
         return self._reader.read(location)
 
+    def check_record(self, location: RecordLocation) -> int:
+        """Reads a record from the disk though its block may be in memory; returns its length, or 0
+        if it isn't written yet. From any thread. Raises as `read` does."""
+        return self._reader.check_record(location)
+
     def take(self) -> MessagesJob | None:
         """All records that were put since the last job, for `write`; None if there are none."""
         return self._appender.take(self.directory, persistent=self.persistent)

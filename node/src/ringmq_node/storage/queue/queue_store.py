@@ -85,10 +85,6 @@ class CommitJob:
     unmade: NewFolder | None
 
 
-def _ignore() -> None:
-    """`on_lost`, until the replica sets it."""
-
-
 class QueueStore:
     """Made by `Store.open_queue`."""
 
@@ -117,7 +113,7 @@ class QueueStore:
         self.partial = False
         # Called on the loop when somebody has found bodies of live messages damaged. They are
         # `missing` from then on. The reader who has found them is still in the middle of its work.
-        self.on_lost: Callable[[], None] = _ignore
+        self.on_lost: Callable[[], None] = lambda: None
         self.bodies = Bodies(
             host, found, gate=self._gate, on_emptied=self._emptied, on_lost=self._lost
         )
@@ -348,10 +344,6 @@ class QueueStore:
     def sealed_count(self) -> int:
         return self._flusher.sealed_count
 
-    @property
-    def segment_count(self) -> int:
-        return len(self.bodies.segments)
-
     # -- memory
 
     @property
@@ -374,8 +366,7 @@ class QueueStore:
         The state at its beginning doesn't count: the next journal begins with it as well.
         """
         if self._log.logged_bytes >= self._host.limits.idle_journal_bytes_min:
-            self._rotate()
-            self._host.mark_dirty(self)
+            self.seal()
 
     def seal_for_memory(self) -> None:
         """Memory is short, and entries whose records are in a journal can't be folded: has the
@@ -387,8 +378,18 @@ class QueueStore:
             if self.pager.awaiting_segment:
                 self._host.mark_flushable(self)
         elif self._log.entries >= SEGMENT_POSITIONS:
-            self._rotate()
-            self._host.mark_dirty(self)
+            self.seal()
+
+    # -- what the scrub asks for
+
+    def on_disk(self) -> list[QueueFile]:
+        """Journals and segments; the last one is the current journal."""
+        return [*self._flusher.files(), *self._log.files()]
+
+    def seal(self) -> None:
+        """Begins another journal, with the state as it is."""
+        self._rotate()
+        self._host.mark_dirty(self)
 
     # -- the end
 
@@ -466,8 +467,7 @@ class QueueStore:
             # known, so the next journal, which begins with the state, has to come at once.
             with suppress(StoreFailedError):
                 self._check_writable()
-                self._rotate()
-                self._host.mark_dirty(self)
+                self.seal()
         self.on_lost()
 
     def _elide(self) -> None:
