@@ -296,3 +296,48 @@ def test_the_demo_loses_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert report["digests_equal"]
     assert not (tmp_path / "demo").exists()
     assert "is killed" in err
+
+
+def test_policies_are_set_listed_and_deleted(run: Run) -> None:
+    run("queue", "declare", "ordered", "--master-locator", "client-local")
+    keys = ("--min-insync", 1, "--sync-mode", "manual", "--sync-rate-bytes-max", 4096)
+    more = ("--mirrors", "nodes:node1", "--master-locator", "random", "--priority", 3)
+    made = run("policy", "set", "p", "^ordered$", *keys, *more, "--forced-promotion", "refused")
+    assert made["queues"] == 1
+    bound = run("policy", "set", "p", "^ordered$", "--operator", "--mirrors", "exactly:2")
+    assert bound["mirrors"] == {"count": 2, "nodes": None}
+    listed = run("policy", "list")
+    assert [(each["policy"], each["is_operator"]) for each in listed] == [("p", False), ("p", True)]
+    assert listed[0] == {key: value for key, value in made.items() if key != "queues"}
+    shown = run("queue", "show", "ordered")
+    assert (shown["policy"], shown["operator_policy"]) == ("p", "p")
+    assert shown["wanted"] == {
+        "mirrors": "exactly 2 of node1",
+        "min_insync": "1",
+        "sync_mode": "manual",
+        "sync_rate_bytes_max": "4096",
+        "master_locator": "client-local",
+        "forced_promotion": "refused",
+    }
+    run("policy", "delete", "p", "--operator")
+    run("policy", "delete", "p")
+    run("policy", "delete", "p", code=1)
+    assert run("policy", "list") == []
+    run("policy", "set", "p", "(", "--min-insync", 1, code=2)
+    run("policy", "set", "p", "x", code=2)
+
+
+def test_nodes_are_listed_drained_revived_and_forgotten(run: Run) -> None:
+    run("queue", "declare", "only-here")
+    (listed,) = [run("node", "list")]
+    node = listed[0] if isinstance(listed, list) else listed
+    assert (node["node"], node["state"], node["drained"]) == ("node1", "running", False)
+    assert node["queues_needing"] >= 1
+    # Its queues have no other replica, so it can't be done.
+    left = run("node", "drain", "node1", "--wait", 0)
+    assert (left["done"], left["drained"], left["state"]) == (False, True, "draining")
+    run("node", "drain", "node1", "--wait", 0.3, code=1)
+    assert run("node", "revive", "node1") == {"node": "node1", "done": True}
+    run("node", "forget", "node1", code=1)
+    run("node", "revive", "nobody", code=1)
+    assert run("queue", "rebalance", "--dry-run") == []
