@@ -1,0 +1,75 @@
+"""A mirror that comes back to a queue whose policy leaves its synchronisation to an operator."""
+
+from __future__ import annotations
+
+from nemesis import Cluster, scenario, until
+
+from ringmq import Client, Policy, SyncMode, SyncPhase, SyncProgress
+
+RATE_BYTES = 200_000
+# The policy's pattern leaves out the queues of other tests.
+MANUAL = Policy("manual", "^q$", sync_mode=SyncMode.MANUAL, sync_rate_bytes_max=RATE_BYTES)
+
+
+async def progress(client: Client, node: str) -> SyncProgress | None:
+    ring = (await client.queue("q")).ring
+    return next((replica.sync for replica in ring if replica.node == node), None)
+
+
+async def wait_phase(client: Client, node: str, phase: SyncPhase) -> SyncProgress:
+    found: list[SyncProgress] = []
+
+    async def is_so() -> bool:
+        sync = await progress(client, node)
+        if sync is not None and sync.phase is phase:
+            found.append(sync)
+        return bool(found)
+
+    await until(is_so, f"{node} is {phase.name}", within_s=20)
+    return found[0]
+
+
+async def away_meanwhile(cluster: Cluster, client: Client, messages: int) -> str:
+    """A mirror is away while so many messages of 1 KiB are published; returns its node."""
+    mirror = (await cluster.mirrors_of("q"))[-1]
+    cluster.kill(mirror)
+    async with client.publisher("q") as publisher:
+        await publisher.publish_batch([bytes(1024)] * messages)
+    await cluster.start(mirror)
+    return mirror
+
+
+@scenario(deadline_s=90)
+async def test_manual_waits_for_an_operator_who_may_stop_it_again(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        await client.operator.set_policy(MANUAL)
+        mirror = await away_meanwhile(cluster, client, 1000)
+        lagging = await wait_phase(client, mirror, SyncPhase.MANUAL)
+        assert (lagging.messages_missing, lagging.messages_fetched) == (1000, 0)
+        (listed,) = await client.queues("q")
+        assert [replica.sync for replica in listed.ring if not replica.synchronised] == [lagging]
+
+        assert await client.sync_queue("q") == [mirror]
+        # A megabyte takes five seconds at this rate.
+        fetching = await wait_phase(client, mirror, SyncPhase.FETCHING)
+        assert fetching.messages_missing > 0
+        assert await client.sync_queue("q", node=mirror, cancel=True) == [mirror]
+        stopped = await wait_phase(client, mirror, SyncPhase.CANCELLED)
+        assert stopped.messages_missing > 0
+        await client.sync_queue("q")
+        await cluster.wait_synchronised("q", within_s=30)
+        assert await client.sync_queue("q") == []
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=90)
+async def test_it_is_synchronised_by_itself_when_all_that_it_lacks_is_consumed(
+    cluster: Cluster,
+) -> None:
+    async with cluster.client() as client:
+        await client.operator.set_policy(MANUAL)
+        mirror = await away_meanwhile(cluster, client, 300)
+        await wait_phase(client, mirror, SyncPhase.MANUAL)
+        assert await client.purge_queue("q") == 300
+        await cluster.wait_synchronised("q", within_s=20)
+    await cluster.wait_equal("q")
