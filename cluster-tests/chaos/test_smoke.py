@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 CANNOT_RUN_HERE = 2
 # Two that last a few seconds, and one in which all is lost that may be.
 KINDS = ("kill", "one-way cut", "all killed, a disk lost")
-SEED = 5
+SEED = 4
 
 
 def test_three_rounds(tmp_path: Path) -> None:

@@ -259,25 +259,37 @@ def _killed_at_once(rng: Chance, nodes: Nodes) -> dict[str, Crash]:
 
 # After the kills, and before any start.
 GONE_AT_S = 0.05
+# Leases of 6 s, and 3 s in which a ring that begins again waits for more members.
+LEASES_LAPSED_S = 11.0
+
+
+def _all_killed_and(rng: Chance, nodes: Nodes, harmed: Nodes) -> dict[str, Crash]:
+    """Half of the time those that are not harmed come last, when the leases of their lives before
+    have run out and nobody would wait for them any more."""
+    killed = _killed_at_once(rng, nodes)
+    if rng.random() < 0.5:
+        for node in (each for each in nodes if each not in harmed):
+            killed[node] = Crash(0.0, node, LEASES_LAPSED_S + rng.uniform(0.0, 3.0))
+    return killed
 
 
 def _all_killed_disk_lost(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
-    killed, lost = _killed_at_once(rng, nodes), _one(rng, nodes)
+    lost = _one(rng, nodes)
+    killed = _all_killed_and(rng, nodes, (lost,))
     return [*killed.values(), DiskLost(GONE_AT_S, lost, killed[lost].down_s)]
 
 
 def _all_killed_two_disks_lost(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
-    killed = _killed_at_once(rng, nodes)
-    lost = [DiskLost(GONE_AT_S, node, killed[node].down_s) for node in rng.sample(nodes, 2)]
-    return [*killed.values(), *lost]
+    lost = rng.sample(nodes, 2)
+    killed = _all_killed_and(rng, nodes, lost)
+    gone = [DiskLost(GONE_AT_S, node, killed[node].down_s) for node in lost]
+    return [*killed.values(), *gone]
 
 
 def _all_killed_log_cut(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
-    """The one with the cut log is up first, more often than not."""
-    killed, cut = _killed_at_once(rng, nodes), _one(rng, nodes)
-    down_s = rng.choice((0.0, 0.0, killed[cut].down_s))
-    killed[cut] = Crash(0.0, cut, max(down_s, 0.1))
-    return [*killed.values(), DiskCutUnseen(GONE_AT_S, cut, rng.random(), down_s)]
+    cut = _one(rng, nodes)
+    killed = _all_killed_and(rng, nodes, (cut,))
+    return [*killed.values(), DiskCutUnseen(GONE_AT_S, cut, rng.random(), killed[cut].down_s)]
 
 
 def _one_by_one_and_a_disk_lost(rng: Chance, nodes: Nodes) -> Sequence[Fault]:
