@@ -147,7 +147,7 @@ class Hosting:
             if self._closed or not self._opens:
                 return
             try:
-                self._open(record)
+                await self._open(record)
             except Exception as error:
                 # One queue's files, or a bug that they meet: no reason to serve no other queue.
                 logger.exception("queue %s can't be opened", record.name)
@@ -155,13 +155,17 @@ class Hosting:
             await interleaver.step()
         interleaver.end()
 
-    def _open(self, record: QueueRecord) -> None:
+    async def _open(self, record: QueueRecord) -> None:
         try:
+            found = await self._store.recover(record.id) if record.durable else None
+            if self._closed or not self._opens:
+                return
             store = self._store.open_queue(
                 record.id,
                 durable=record.durable,
                 label=record.name,
                 partial=not self._disk_is_trusted,
+                found=found,
             )
         except UnsupportedFormatError as error:
             self._quarantine(record, str(error))

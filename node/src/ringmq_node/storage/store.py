@@ -24,7 +24,6 @@ from pathlib import Path
 from ringmq_node.storage.background import Background
 from ringmq_node.storage.deletion import Deletions
 from ringmq_node.storage.disk import data_directory as folders
-from ringmq_node.storage.disk.data_directory import NewFolder
 from ringmq_node.storage.disk.disk import Disk, FileDisk
 from ringmq_node.storage.disk.threads import Task
 from ringmq_node.storage.disk.watch import WatchedDisk
@@ -39,11 +38,12 @@ from ringmq_node.storage.idle import IdleQueues
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.memory import QueueMemory
 from ringmq_node.storage.messages import MessageStore
+from ringmq_node.storage.opening import folder_of, mark_partial, recover_aside
 from ringmq_node.storage.partial import PartialMarks
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
 from ringmq_node.storage.queue.read_ahead import ReadAhead
-from ringmq_node.storage.queue.recovery import recover
+from ringmq_node.storage.queue.recovery import Recovered, recover
 from ringmq_node.storage.rounds import GroupCommit
 from ringmq_node.storage.statistics import StoreStatistics, collect
 
@@ -155,16 +155,28 @@ class Store:
         """Whether the queue is one of `queue_names`."""
         return queue in self._folders
 
+    async def recover(self, queue: str) -> Recovered | None:
+        """Reads a queue that isn't open, in a thread; None if there is little to read. Nobody may
+        use that queue until it is opened. Raises as `open_queue` does."""
+        folder = None if queue in self._queues else self._folders.get(queue)
+        with self._failing():
+            return await recover_aside(self.disk, folder, self._persistent)
+
     def open_queue(
-        self, queue: str, *, durable: bool = True, label: str = "", partial: bool = False
+        self,
+        queue: str,
+        *,
+        durable: bool = True,
+        label: str = "",
+        partial: bool = False,
+        found: Recovered | None = None,
     ) -> QueueStore:
         """The queue, new or recovered; the same object if it is open already.
 
-        Blocks: of an old queue the journals and the headers of segments are read. A new one has
-        nothing on disk before its first op: the round that writes this op makes its folder. A queue
-        that isn't `durable` is always new and empty, whatever was under its name before. `label` is
-        the name that people use. `partial`: the replica may lack confirmed messages, and the disk
-        remembers that until `mark_whole`, from the next `sync_marks` on. Raises `StoreFailedError`,
+        Blocks: an old queue is read, unless `recover` has `found` it. A new one has nothing on disk
+        before the round of its first op. One that isn't `durable` is always new. `label` is the
+        name that people use. `partial`: the replica may lack confirmed messages; the disk remembers
+        that until `mark_whole`, from the next `sync_marks` on. Raises `StoreFailedError`,
         `UnsupportedFormatError`, or `ValueError` for a name that isn't legal.
         """
         opened = self._queues.get(queue)
@@ -177,25 +189,13 @@ class Store:
         with self._failing():
             # A deleted queue of this name may still have its folder, until its threads are done.
             self._deletions.wait(queue)
-            unmade: NewFolder | None = None
-            folder = self._folders.get(queue)
-            if folder is not None:
-                folders.keep_label(self.disk, folder, label)
-            elif durable:
-                unmade = folders.new_folder(self.directory, queue, label)
-                folder = unmade.path
-                if self.disk.list(folder):
-                    # Its name was lost. The bodies and ops in it have a name again from here on.
-                    folders.make_folders(self.disk, [unmade])
-                    unmade = None
-            else:
-                folder = folders.create_transient_folder(self.disk, self.directory, queue)
+            folder, unmade = folder_of(
+                self.disk, self.directory, self._folders.get(queue), queue, label, durable=durable
+            )
             if partial and durable:
-                if unmade is not None:
-                    # Without a name the next start would remove the folder, and the mark with it.
-                    folders.write_name(self.disk, unmade)
-                folders.mark_partial(self.disk, folder, "the disk was lost or restored")
-            found = recover(self.disk, folder, self._persistent.share, self._persistent.lost)
+                mark_partial(self.disk, folder, unmade)
+            if found is None:
+                found = recover(self.disk, folder, self._persistent.share, self._persistent.lost)
             opened = QueueStore(queue, folder, self, found, durable=durable, unmade=unmade)
             opened.partial = durable and folders.is_partial(self.disk, folder)
         self._folders[queue] = folder
