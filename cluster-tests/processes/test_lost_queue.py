@@ -9,7 +9,7 @@ from nemesis.oracle import body_of
 import ringmq
 
 
-@scenario(deadline_s=60, queue="", lease_s=1.0)
+@scenario(deadline_s=60, queue="", lease_s=1.0, leftover_s=3.0)
 async def test_a_queue_without_a_master_can_be_deleted_and_declared_anew(cluster: Cluster) -> None:
     async with cluster.client() as client:
         await client.declare_queue("t", replicas=1)
@@ -39,4 +39,12 @@ async def test_a_queue_without_a_master_can_be_deleted_and_declared_anew(cluster
     # The node comes back after all, with the data of a queue that has been deleted.
     await cluster.start(lost)
     folders = cluster.data(lost) / "queues"
+    async with cluster.client(lost) as client:
+        (own,) = [
+            node.resources
+            for node in (await client.cluster_status(with_resources=True)).nodes
+            if node.node == lost
+        ]
+        assert own is not None
+        assert [(each.queue, each.messages) for each in own.leftovers] == [("t", 100)]
     await until(lambda: not any(folders.iterdir()), "its replica is removed", within_s=10)

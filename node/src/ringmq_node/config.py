@@ -25,6 +25,7 @@ SIZE_BYTES_MIN = 1024
 PRODUCERS_MIN = 1000
 TIME_S_MIN = 0.05
 TIME_S_MAX = 3600
+LEFTOVER_S_MAX = 366 * 24 * 3600
 SIZES = (
     "message_bytes_max",
     "properties_bytes_max",
@@ -100,6 +101,8 @@ class NodeConfig:
     drain_s: float = 10.0
     # A replica on a node that has been down for so long is replaced by one on another node.
     replace_after_s: float = 300.0
+    # For so long a replica that no queue's record names any more stays on the disk.
+    leftover_s: float = 24 * 3600
     reflection: bool = True
     log_level: str = "info"
 
@@ -119,6 +122,10 @@ class NodeConfig:
         for name in ("embed_below", "scrub_rate_bytes"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
+        if not 0 <= self.leftover_s <= LEFTOVER_S_MAX:
+            raise ConfigError(
+                f"leftover_s: {self.leftover_s} is not within 0 to {LEFTOVER_S_MAX} s"
+            )
         if self.message_bytes_max > MESSAGE_BYTES_MAX:
             raise ConfigError(f"message_bytes_max: {self.message_bytes_max} is above 1 GiB")
         if self.properties_bytes_max > PROPERTIES_BYTES_MAX:

@@ -128,6 +128,7 @@ class Node:
             spawn=self.supervisor.spawn,
             store_failed=self._store_failed,
             disk_is_trusted=disk.standing.is_trusted,
+            leftover_s=config.leftover_s,
             wanted_of=self.settings.wanted_of,
         )
         self.budget = PublishBudget(
@@ -283,6 +284,7 @@ class Node:
         self._drop_leftovers()
         budget = ProducerBudget(self.hosting.replicas.values, self.config.producers_max)
         self.supervisor.spawn(budget.run(), "producers")
+        self.supervisor.spawn(self.hosting.leftovers.run(), "leftovers")
         self.supervisor.spawn(self.reconciling.watch_nodes(), "nodes")
         self.supervisor.spawn(self.reconciling.run(), "reconciler")
         for service in ("", *SERVICES):

@@ -18,6 +18,7 @@ from ringmq_node.broker.peers import Promoted
 from ringmq_node.doors.grpc import wire
 from ringmq_node.model.info import (
     ClusterStatus,
+    LeftoverInfo,
     LossInfo,
     MemberInfo,
     NodeCondition,
@@ -56,7 +57,7 @@ def filled(kind: type[Any], **given: object) -> Any:
 
 
 STORAGE = filled(QueueStorage)
-RESOURCES = filled(NodeResources, store=filled(StoreNumbers))
+RESOURCES = filled(NodeResources, leftovers=(filled(LeftoverInfo),), store=filled(StoreNumbers))
 SYNC = filled(SyncInfo, phase=SyncPhase.MANUAL)
 QUEUE = filled(
     QueueInfo,

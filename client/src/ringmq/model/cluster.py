@@ -58,6 +58,17 @@ class StoreNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class Leftover:
+    """A replica on a node's disk that no queue's record names any more."""
+
+    id: str
+    queue: str
+    messages: int
+    # Seconds since 1970.
+    removed_at_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """A node's use of memory and disk, and the limits past which an alarm is on."""
 
@@ -78,6 +89,7 @@ class Resources:
     publish_bytes: int
     publish_bytes_max: int
     publishes_held: int
+    leftovers: tuple[Leftover, ...]
     store: StoreNumbers
 
     @classmethod
@@ -96,6 +108,10 @@ class Resources:
             publish_bytes=wire.publish_bytes,
             publish_bytes_max=wire.publish_bytes_max,
             publishes_held=wire.publishes_held,
+            leftovers=tuple(
+                Leftover(each.id, each.queue, each.messages, each.removed_at_s)
+                for each in wire.leftovers
+            ),
             store=StoreNumbers.from_wire(wire.store),
         )
 

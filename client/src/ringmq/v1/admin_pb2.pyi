@@ -281,6 +281,7 @@ class Resources(google.protobuf.message.Message):
     PUBLISH_BYTES_FIELD_NUMBER: builtins.int
     PUBLISH_BYTES_MAX_FIELD_NUMBER: builtins.int
     PUBLISHES_HELD_FIELD_NUMBER: builtins.int
+    LEFTOVERS_FIELD_NUMBER: builtins.int
     memory_used_bytes: builtins.int
     """The process's resident memory, the watermark that raises the alarm, and the memory that the
     machine or its cgroup lets the process use.
@@ -306,6 +307,8 @@ class Resources(google.protobuf.message.Message):
     def store(self) -> Global___StoreNumbers:
         """Read for this answer, unlike the fields above."""
 
+    @property
+    def leftovers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Leftover]: ...
     def __init__(
         self,
         *,
@@ -322,12 +325,41 @@ class Resources(google.protobuf.message.Message):
         publish_bytes: builtins.int = ...,
         publish_bytes_max: builtins.int = ...,
         publishes_held: builtins.int = ...,
+        leftovers: collections.abc.Iterable[Global___Leftover] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "store", b"store"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "publish_bytes", b"publish_bytes", "publish_bytes_max", b"publish_bytes_max", "publishes_held", b"publishes_held", "store", b"store", "store_failure", b"store_failure"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "leftovers", b"leftovers", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "publish_bytes", b"publish_bytes", "publish_bytes_max", b"publish_bytes_max", "publishes_held", b"publishes_held", "store", b"store", "store_failure", b"store_failure"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_desired_duration_s", b"_desired_duration_s"]) -> typing.Literal["desired_duration_s"] | None: ...
 
 Global___Resources: typing_extensions.TypeAlias = Resources
+
+@typing.final
+class Leftover(google.protobuf.message.Message):
+    """A replica on a node's disk that no queue's record names any more. It is kept for a while."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    QUEUE_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
+    REMOVED_AT_S_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    queue: builtins.str
+    """The name of the queue that it was of."""
+    messages: builtins.int
+    removed_at_s: builtins.int
+    """Seconds since 1970."""
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        queue: builtins.str = ...,
+        messages: builtins.int = ...,
+        removed_at_s: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["id", b"id", "messages", b"messages", "queue", b"queue", "removed_at_s", b"removed_at_s"]) -> None: ...
+
+Global___Leftover: typing_extensions.TypeAlias = Leftover
 
 @typing.final
 class GetClusterStatusResponse(google.protobuf.message.Message):

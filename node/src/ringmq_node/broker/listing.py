@@ -265,6 +265,7 @@ class Listing:
             publish_bytes=self._budget.under_way_bytes,
             publish_bytes_max=self._budget.limit_bytes,
             publishes_held=self._budget.waiting,
+            leftovers=self._hosting.leftovers.describe(),
             store=store_numbers(self._store),
         )
 

@@ -44,6 +44,7 @@ _HELP = {
     "disk_free_limit": "Disk alarm: free space like 50MB, or 0.5mem: half the memory.",
     "drain_s": "How long a stopping node tries to hand its masters over.",
     "replace_after_s": "Replicas of a node that is down for so long go to another node.",
+    "leftover_s": "How long a replica that no record names any more is kept.",
     "reflection": "Serve gRPC reflection.",
     "log_level": "debug, info, warning or error.",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 import click
@@ -99,3 +100,8 @@ def size_text(size_bytes: int) -> str:
 def fail(message: str) -> None:
     """The one line on stderr that says why the command fails."""
     print(f"ringmq: {' '.join(message.split())}", file=sys.stderr)
+
+
+def time_text(at_s: float) -> str:
+    """`at_s`: seconds since 1970."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))

@@ -243,6 +243,17 @@ class StoreNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftoverInfo:
+    """A replica that no queue's record names any more."""
+
+    id: str
+    queue: str
+    messages: int
+    # Seconds since 1970.
+    removed_at_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeResources:
     """Memory, disk and store of one node."""
 
@@ -262,6 +273,7 @@ class NodeResources:
     publish_bytes: int
     publish_bytes_max: int
     publishes_held: int
+    leftovers: tuple[LeftoverInfo, ...]
     store: StoreNumbers
 
 

@@ -24,6 +24,7 @@ from ringmq_node.model.reasons import BrokerError, Reason, quarantined
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.replica.fetching import Sources
 from ringmq_node.replica.interleaver import Interleaver
+from ringmq_node.replica.leftovers import Leftovers
 from ringmq_node.replica.replica import Replica
 from ringmq_node.resources.garbage import Garbage
 from ringmq_node.storage import QueueStore, Store, StoreError
@@ -49,6 +50,7 @@ class Hosting:
         spawn: Spawn,
         store_failed: Callable[[StoreError], None],
         disk_is_trusted: bool,
+        leftover_s: float,
         wanted_of: Callable[[QueueRecord], Wanted] | None = None,
     ) -> None:
         """`disk_is_trusted`: every message that this node has confirmed is on its disk.
@@ -60,6 +62,7 @@ class Hosting:
         self.replicas: dict[str, Replica] = {}
         # Why a replica is quarantined here, with its queue's record, by queue id.
         self.failed: dict[str, tuple[QueueRecord, str]] = {}
+        self.leftovers = Leftovers(store, keep_s=leftover_s, disk_is_trusted=disk_is_trusted)
         self.sources = sources
         self._store = store
         self._group = group
@@ -173,6 +176,7 @@ class Hosting:
         except StoreError as error:
             self._store_failed(error)
             return
+        self.leftovers.claim(record.id)
         replica = Replica(record, store, self)
         state = store.state
         log = LogEnd(state.epoch, state.last_number)
@@ -233,13 +237,13 @@ class Hosting:
         logger.info("queue %s: deleted", record.name)
 
     def drop_leftovers(self, records: Iterable[QueueRecord]) -> None:
-        """Deletes the data of queues that were deleted, or whose replica went to another node,
-        while this node was away."""
+        """Keeps the data of queues that no record names here for a while; see `leftovers`."""
         me = self._group.me.node
         known = {record.id for record in records if me in record.nodes}
-        for queue_id in self._store.queue_names():
-            if queue_id not in known:
-                self._store.delete_queue(queue_id)
+        try:
+            self.leftovers.keep(each for each in self._store.queue_names() if each not in known)
+        except StoreError as error:
+            self._store_failed(error)
 
     def trust_disk(self) -> None:
         """Every replica of a disk that wasn't trusted has been opened, and marked as partial."""

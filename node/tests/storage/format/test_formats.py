@@ -19,6 +19,7 @@ from ringmq_node.storage.format.formats import (
     JOURNAL,
     MESSAGE_FILE,
     QUEUE_LABEL,
+    QUEUE_LEFTOVER,
     QUEUE_NAME,
     QUEUE_PARTIAL,
     RELOCATION_MAP,
@@ -44,6 +45,7 @@ MAGICS = {
     QUEUE_NAME: b"RINGMQ-N",
     QUEUE_LABEL: b"RINGMQ-L",
     QUEUE_PARTIAL: b"RINGMQ-P",
+    QUEUE_LEFTOVER: b"RINGMQ-O",
 }
 MARKER = 0x01020304
 
@@ -70,6 +72,7 @@ ENCODERS: dict[Format, Callable[[Format], bytes]] = {
     QUEUE_NAME: of_texts,
     QUEUE_LABEL: of_texts,
     QUEUE_PARTIAL: of_texts,
+    QUEUE_LEFTOVER: of_texts,
 }
 
 

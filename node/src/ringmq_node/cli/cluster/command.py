@@ -12,7 +12,7 @@ from ringmq_gm.registry.url import open_registry
 from ringmq_node.cli.cluster.description import resources_texts, status_json
 from ringmq_node.cli.cluster.local import BASE_PORT, NODES_MAX, LocalCluster, default_directory
 from ringmq_node.cli.options import Target, client_options, json_option, run
-from ringmq_node.cli.output import emit_json, emit_table
+from ringmq_node.cli.output import emit_json, emit_table, time_text
 
 _data_option = click.option(
     "--data",
@@ -118,5 +118,11 @@ def status(data: Path | None, target: Target) -> None:
     for each in found.nodes:
         if each.quarantine:
             click.echo(f"node {each.node} is quarantined: {each.quarantine}", err=True)
+        for left in () if each.resources is None else each.resources.leftovers:
+            click.echo(
+                f"node {each.node} keeps a leftover replica of queue {left.queue} ({left.id}) with "
+                f"{left.messages} messages until {time_text(left.removed_at_s)}",
+                err=True,
+            )
     registry = "available" if found.registry_available else "not available"
     click.echo(f"cluster {found.cluster_id}, {found.queues} queues, registry {registry}")

@@ -16,6 +16,7 @@ from ringmq_node.broker.peers import Promoted
 from ringmq_node.model.info import (
     ClusterStatus,
     Difference,
+    LeftoverInfo,
     LossInfo,
     MemberInfo,
     NodeCondition,
@@ -284,7 +285,8 @@ def node_to_wire(info: NodeInfo) -> admin.NodeInfo:
 
 def resources_to_wire(resources: NodeResources) -> admin.Resources:
     return admin.Resources(
-        **_values(resources, NodeResources, but=("store",)),
+        **_values(resources, NodeResources, but=("leftovers", "store")),
+        leftovers=[admin.Leftover(**_values(each, LeftoverInfo)) for each in resources.leftovers],
         store=admin.StoreNumbers(**_values(resources.store, StoreNumbers)),
     )
 
@@ -292,8 +294,11 @@ def resources_to_wire(resources: NodeResources) -> admin.Resources:
 def resources_from_wire(resources: admin.Resources) -> NodeResources:
     duration_s = resources.desired_duration_s if resources.HasField("desired_duration_s") else None
     return NodeResources(
-        **_values(resources, NodeResources, but=("desired_duration_s", "store")),
+        **_values(resources, NodeResources, but=("desired_duration_s", "leftovers", "store")),
         desired_duration_s=duration_s,
+        leftovers=tuple(
+            LeftoverInfo(**_values(each, LeftoverInfo)) for each in resources.leftovers
+        ),
         store=StoreNumbers(**_values(resources.store, StoreNumbers)),
     )
 

@@ -5,6 +5,7 @@
     queues/H/         one folder per queue, H from the queue's name
         queue.name    the name
         queue.label   the name that people use, if that is another one
+        queue.leftover no record of the registry names this replica, since when
         queue.partial this replica may lack confirmed messages; removed once it is synchronised
         ...           journals and segments: see `format.queue_folder`
     queues/H.N.gone/  a deleted queue, about to be removed
@@ -38,6 +39,7 @@ from ringmq_node.storage.errors import (
 )
 from ringmq_node.storage.format.formats import (
     QUEUE_LABEL,
+    QUEUE_LEFTOVER,
     QUEUE_NAME,
     QUEUE_PARTIAL,
     STORE_META,
@@ -53,8 +55,9 @@ MESSAGES_NAME = "messages"
 NAME_NAME = "queue.name"
 LABEL_NAME = "queue.label"
 PARTIAL_NAME = "queue.partial"
+LEFTOVER_NAME = "queue.leftover"
 # The files that a folder may have before its first journal is made.
-TEXT_NAMES = frozenset({NAME_NAME, LABEL_NAME, PARTIAL_NAME})
+TEXT_NAMES = frozenset({NAME_NAME, LABEL_NAME, PARTIAL_NAME, LEFTOVER_NAME})
 GONE_SUFFIX = ".gone"
 TRANSIENT_SUFFIX = ".transient"
 # The suffixes of folders that a start removes.
@@ -241,6 +244,33 @@ def keep_label(disk: Disk, folder: Path, label: str) -> None:
     except OSError as error:
         # The disk may be full, for example. Nothing depends on the label.
         logger.warning("%s: the queue's label %r is not kept: %s", folder, label, error)
+
+
+def label_of(disk: Disk, folder: Path) -> str:
+    """The name that people use; empty if it isn't there, or damaged. Raises `OSError`."""
+    path = folder / LABEL_NAME
+    size = disk.list(folder).get(LABEL_NAME)
+    texts = None if size is None else decode_texts(QUEUE_LABEL, path, disk.read(path, 0, size))
+    return "" if texts is None else texts[0]
+
+
+def leftover_since(disk: Disk, folder: Path, now: float) -> float:
+    """Since when no record names this replica, in seconds since 1970. Notes `now` if nothing is
+    noted. It isn't synced: after a power cut the time begins again. Raises `OSError`."""
+    path = folder / LEFTOVER_NAME
+    size = disk.list(folder).get(LEFTOVER_NAME)
+    if size is not None:
+        texts = decode_texts(QUEUE_LEFTOVER, path, disk.read(path, 0, size))
+        if texts is not None and texts[0].isascii() and texts[0].isdigit():
+            return float(texts[0])
+        disk.remove(path)
+    disk.write(path, 0, [encode_texts(QUEUE_LEFTOVER, str(int(now)))])
+    return now
+
+
+def forget_leftover(disk: Disk, folder: Path) -> None:
+    """A record names the replica again. Raises `OSError`."""
+    disk.remove(folder / LEFTOVER_NAME)
 
 
 def is_partial(disk: Disk, folder: Path) -> bool:

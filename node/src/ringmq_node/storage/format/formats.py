@@ -44,6 +44,7 @@ QUEUE_NAME: Final = Format("queue.name", b"RINGMQ-N", 1)
 STORE_LIFE: Final = Format("store.life", b"RINGMQ-I", 1)
 QUEUE_LABEL: Final = Format("queue.label", b"RINGMQ-L", 1)
 QUEUE_PARTIAL: Final = Format("queue.partial", b"RINGMQ-P", 1)
+QUEUE_LEFTOVER: Final = Format("queue.leftover", b"RINGMQ-O", 1)
 
 FORMATS: Final = (
     JOURNAL,
@@ -55,4 +56,5 @@ FORMATS: Final = (
     QUEUE_NAME,
     QUEUE_LABEL,
     QUEUE_PARTIAL,
+    QUEUE_LEFTOVER,
 )

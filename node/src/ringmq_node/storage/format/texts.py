@@ -6,6 +6,7 @@
     crc        u32       of all the other bytes
     texts      UTF-8     store.meta: cluster id, node | store.life: identity, incarnation
                          queue.name: name | queue.label: label | queue.partial: the reason
+                         queue.leftover: when it was found, in seconds since 1970
 
 Little endian.
 """

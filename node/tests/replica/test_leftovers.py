@@ -1,0 +1,126 @@
+"""A replica that no record names any more is kept for a while, over restarts, and then removed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loops import run
+from waiting import until
+
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.ops import Publish, encode
+from ringmq_node.replica.leftovers import Leftovers
+from ringmq_node.storage import QueueStore, Store
+
+KEEP_S = 100.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@contextmanager
+def store_in(folder: Path) -> Iterator[Store]:
+    store = Store.open(folder, cluster_id="c", node="a")
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def append(queue: QueueStore, bodies: list[bytes]) -> None:
+    state = queue.state
+    if state.epoch == 0:
+        queue.begin_epoch(1)
+    op = Publish(state.next_position, Block.of(bodies), False, b"", 0)
+    queue.append(state.last_number + 1, op, encode(op))
+
+
+def with_leftover(folder: Path) -> None:
+    """A directory with a queue of five messages, small and large ones."""
+    with store_in(folder) as store:
+        queue = store.open_queue("id", label="orders")
+        append(queue, [bytes(100)] * 3)
+        append(queue, [bytes(10_000)] * 2)
+
+
+def test_a_leftover_is_kept_and_described_and_its_time_goes_on_over_restarts(
+    tmp_path: Path,
+) -> None:
+    with_leftover(tmp_path)
+    clock = Clock()
+    for _ in range(2):
+        with store_in(tmp_path) as store:
+            leftovers = Leftovers(store, keep_s=KEEP_S, now=clock)
+            leftovers.keep(["id"])
+            (left,) = leftovers.describe()
+            assert (left.id, left.queue, left.messages) == ("id", "orders", 5)
+            assert left.removed_at_s == 1_000_100
+        clock.time += 60.0
+    with store_in(tmp_path) as store:
+        leftovers = Leftovers(store, keep_s=KEEP_S, now=clock)
+        leftovers.keep(["id"])
+        assert leftovers.describe() == ()
+        assert store.queue_names() == []
+
+
+def test_a_leftover_is_removed_when_its_time_is_over(tmp_path: Path) -> None:
+    with_leftover(tmp_path)
+    clock = Clock()
+
+    async def main() -> None:
+        with store_in(tmp_path) as store:
+            leftovers = Leftovers(store, keep_s=KEEP_S, now=clock)
+            leftovers.keep(["id"])
+            running = asyncio.create_task(leftovers.run())
+            clock.time += KEEP_S
+            await until(lambda: store.queue_names() == [])
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            assert leftovers.describe() == ()
+
+    run(main())
+
+
+def test_a_record_that_comes_back_finds_its_messages(tmp_path: Path) -> None:
+    """The registry was put back, for example, and then put right. No body has been collected."""
+    with_leftover(tmp_path)
+    clock = Clock()
+    with store_in(tmp_path) as store:
+        leftovers = Leftovers(store, keep_s=KEEP_S, now=clock)
+        leftovers.keep(["id"])
+        leftovers.claim("id")
+        assert leftovers.describe() == ()
+        queue = store.open_queue("id")
+        assert len(queue.state.live) == 5
+        assert not queue.missing
+        assert not queue.partial
+    clock.time += 2 * KEEP_S
+    # Its time begins anew when it is left over again.
+    with store_in(tmp_path) as store:
+        leftovers = Leftovers(store, keep_s=KEEP_S, now=clock)
+        leftovers.keep(["id"])
+        assert len(leftovers.describe()) == 1
+
+
+def test_on_a_disk_that_is_not_trusted_a_leftover_is_partial(tmp_path: Path) -> None:
+    with_leftover(tmp_path)
+    with store_in(tmp_path) as store:
+        leftovers = Leftovers(store, keep_s=KEEP_S, disk_is_trusted=False, now=Clock())
+        leftovers.keep(["id"])
+        leftovers.claim("id")
+        assert store.open_queue("id").partial
+
+
+def test_nothing_is_kept_for_no_time(tmp_path: Path) -> None:
+    with_leftover(tmp_path)
+    with store_in(tmp_path) as store:
+        Leftovers(store, keep_s=0.0, now=Clock()).keep(["id"])
+        assert store.queue_names() == []
