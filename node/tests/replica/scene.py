@@ -22,6 +22,7 @@ from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.replica import Replica
+from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.storage import QueueStore, Store, StoreError
 
 T = TypeVar("T")
@@ -116,6 +117,7 @@ class PlayedHost:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.catch_up_turns = CatchUpTurns()
         self.source: ReplicatedState | None = None
         self.source_bodies: dict[int, bytes] = {}
         self.failures: list[StoreError] = []

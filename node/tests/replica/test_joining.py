@@ -23,6 +23,7 @@ from ringmq_node.replica import joining as joining_module
 from ringmq_node.replica.fetching import SourceError
 from ringmq_node.replica.joining import Joining
 from ringmq_node.replica.syncing import Syncing
+from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.storage import QueueStore, Store, StoreClosedError
 
 Delivered = tuple[int, int, bytes]
@@ -106,6 +107,7 @@ class Joiner:
         self.delivered = 0
         self.joining: Joining | None = None
         self.syncing = Syncing(SyncSettings())
+        self.turns = CatchUpTurns()
 
     def join(self) -> None:
         """The ring delivers the ops that come after this moment."""
@@ -117,6 +119,7 @@ class Joiner:
             installed=lambda: None,
             sync=self.store.sync,
             syncing=self.syncing,
+            turns=self.turns,
         )
 
     def deliver(self, count: int | None = None) -> None:
@@ -165,6 +168,67 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110  # any condition of the store or the source
             await asyncio.sleep(0)
+
+
+def test_a_queue_that_waits_for_its_turn_keeps_no_ops_and_fetches_a_later_state(
+    tmp_path: Path,
+) -> None:
+    async def play(source: Source, joiner: Joiner) -> None:
+        source.publish_many(10)
+        joiner.turns = CatchUpTurns(1)
+        joiner.join()
+        assert joiner.joining is not None
+        async with joiner.turns.state(), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(joiner.run())
+            await until(lambda: joiner.turns.waiting == 1)
+            source.publish_many(5)
+            joiner.deliver()
+            assert source.states_given == 0
+            assert joiner.joining.held_back_bytes == 0
+            running.cancel()
+        assert joiner.turns.waiting == 0
+        source.publish_many(5)
+        joiner.deliver()
+        await joiner.run()
+        joiner.check_same()
+
+    scenario(tmp_path, play)
+
+
+def test_a_turn_that_comes_to_nothing_keeps_no_ops_while_others_wait(tmp_path: Path) -> None:
+    async def play(source: Source, joiner: Joiner) -> None:
+        source.publish_many(10)
+        joiner.turns = CatchUpTurns(1)
+        joiner.join()
+        assert joiner.joining is not None
+        held_back: list[int] = []
+
+        async def another() -> None:
+            async with joiner.turns.state():
+                pass
+
+        async def fails_once() -> None:
+            source.before_state = None
+            others.append(asyncio.create_task(another()))
+            await until(lambda: joiner.turns.waiting == 1)
+            source.publish_many(5)
+            joiner.deliver()
+            assert joiner.joining is not None
+            held_back.append(joiner.joining.held_back_bytes)
+            raise SourceError("the master is gone")
+
+        others: list[asyncio.Task[None]] = []
+        source.before_state = fails_once
+        running = asyncio.create_task(joiner.run())
+        await until(lambda: len(held_back) == 1)
+        assert held_back[0] > 0
+        await until(lambda: joiner.joining is not None and joiner.joining.held_back_bytes == 0)
+        source.publish_many(5)
+        joiner.deliver()
+        await asyncio.gather(running, *others)
+        joiner.check_same()
+
+    scenario(tmp_path, play)
 
 
 def test_ops_before_and_after_the_state_are_applied_once(tmp_path: Path) -> None:
@@ -429,13 +493,15 @@ def test_what_waits_for_the_state_is_bounded(
         source.publish_many(2)
         joiner.join()
         early = await source.fetch_state(0)
-        for _ in range(30):
-            source.publish_many(1)
-        joiner.deliver()
         states = [early]
 
         async def fetch_state(number: int) -> ReplicatedState:
-            return states.pop() if states else await source.fetch_state(number)
+            if not states:
+                return await source.fetch_state(number)
+            for _ in range(30):
+                source.publish_many(1)
+            joiner.deliver()
+            return states.pop()
 
         assert joiner.joining is not None
         await joiner.joining.run(fetch_state, source.fetch_messages)

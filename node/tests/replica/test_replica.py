@@ -470,6 +470,7 @@ def test_joiner_catches_up_beside_the_ring_and_says_so(
         scene.host.source_waits.clear()
         scene.ring.enter(Role.JOINER, 2)
         scene.replica.start_catch_up(1, NEXT)
+        await scene.until(lambda: scene.host.fetched_from == [NEXT])
         after = Publish(2, Block.of([b"3"]), False, b"p", 3)
         scene.replica.deliver(2, 2, ops.encode(after))
         assert scene.replica.store.state.last_number == 0

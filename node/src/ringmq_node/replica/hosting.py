@@ -26,6 +26,7 @@ from ringmq_node.replica.fetching import Sources
 from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.replica.leftovers import Leftovers
 from ringmq_node.replica.replica import Replica
+from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.resources.garbage import Garbage
 from ringmq_node.storage import QueueStore, Store, StoreError
 from ringmq_node.storage.errors import UnsupportedFormatError
@@ -64,6 +65,7 @@ class Hosting:
         self.failed: dict[str, tuple[QueueRecord, str]] = {}
         self.leftovers = Leftovers(store, keep_s=leftover_s, disk_is_trusted=disk_is_trusted)
         self.sources = sources
+        self.catch_up_turns = CatchUpTurns()
         self._store = store
         self._group = group
         self._spawn = spawn

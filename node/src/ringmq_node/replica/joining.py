@@ -28,6 +28,7 @@ from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.catchup import keep_below
 from ringmq_node.replica.fetching import FetchMessages, SourceError, ask, positions_text
 from ringmq_node.replica.syncing import Syncing
+from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.storage import QueueStore, StoreFailedError
 
 logger = logging.getLogger(__name__)
@@ -57,8 +58,10 @@ class Joining:
         installed: Callable[[], None],
         sync: Callable[[], Awaitable[None]],
         syncing: Syncing,
+        turns: CatchUpTurns,
     ) -> None:
         self.cancelled = False
+        self._turns = turns
         self._syncing = syncing
         syncing.begun()
         self._store = store
@@ -70,7 +73,10 @@ class Joining:
         self._apply = apply
         self._tell_installed = installed
         self._held_back: deque[tuple[int, int, bytes]] = deque()
-        self._held_back_bytes = 0
+        #: Of the ops that wait for the state.
+        self.held_back_bytes = 0
+        # Whether it is this queue's turn to fetch the state.
+        self._has_begun = False
         self._arrived = asyncio.Event()
         self._installed = False
         self._tell_at = 0.0
@@ -79,11 +85,16 @@ class Joining:
         """Returns True if the op waits for the state; else the caller applies it now."""
         if self._installed:
             return False
+        if not self._has_begun:
+            # The state that is fetched later has this op. To hold back the ops of all queues that
+            # wait for their turn would take `HELD_BACK_BYTES_MAX` for each.
+            self._number, self._epoch = number, epoch
+            return True
         self._held_back.append((number, epoch, payload))
-        self._held_back_bytes += len(payload)
-        while self._held_back_bytes > HELD_BACK_BYTES_MAX and len(self._held_back) > 1:
+        self.held_back_bytes += len(payload)
+        while self.held_back_bytes > HELD_BACK_BYTES_MAX and len(self._held_back) > 1:
             self._number, self._epoch, dropped = self._held_back.popleft()
-            self._held_back_bytes -= len(dropped)
+            self.held_back_bytes -= len(dropped)
         self._arrived.set()
         return True
 
@@ -112,9 +123,8 @@ class Joining:
         while not self.cancelled:
             try:
                 if not self._installed:
-                    state = await fetch_state(self._number)
-                    await self._wait_delivered(state)
-                    self._install(state)
+                    async with self._turns.state():
+                        await self._take_state(fetch_state)
                 await self._fetch(fetch_messages, others)
                 if not self.cancelled:
                     await self._sync()
@@ -125,6 +135,26 @@ class Joining:
             except StoreFailedError:
                 # The store has told the node, which leaves its rings.
                 self.cancel()
+
+    async def _take_state(self, fetch_state: FetchState) -> None:
+        if self.cancelled:
+            return  # While it waited for its turn.
+        self._has_begun = True
+        try:
+            state = await fetch_state(self._number)
+            await self._wait_delivered(state)
+            self._install(state)
+        finally:
+            if not self._installed and self._turns.waiting:
+                self._drop_held_back()
+
+    def _drop_held_back(self) -> None:
+        """This turn came to nothing, and the next one may be long in coming."""
+        self._has_begun = False
+        if self._held_back:
+            self._number, self._epoch, _ = self._held_back[-1]
+            self._held_back.clear()
+            self.held_back_bytes = 0
 
     async def _wait_delivered(self, state: ReplicatedState) -> None:
         """Returns when the ring has delivered the op that `state` ends with.
@@ -167,7 +197,7 @@ class Joining:
                 if isinstance(op, Publish):
                     self._store.fill(op.first_position, op.block, op.transient)
         self._held_back.clear()
-        self._held_back_bytes = 0
+        self.held_back_bytes = 0
 
     async def _fetch(self, fetch: FetchMessages, others: Callable[[], Others]) -> None:
         """Returns when the only bodies missing are those that no synchronised member has."""

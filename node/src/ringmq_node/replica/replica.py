@@ -17,10 +17,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from contextlib import aclosing
 from functools import partial
 from itertools import count, islice
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range
@@ -40,6 +41,7 @@ from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.refusals import not_serving
 from ringmq_node.replica.repair import Repair
 from ringmq_node.replica.syncing import Syncing
+from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.storage import QueueStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,8 @@ class ReplicaHost(Protocol):
 
     @property
     def sources(self) -> Sources: ...
+    @property
+    def catch_up_turns(self) -> CatchUpTurns: ...
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Starts a task whose failure is the node's."""
         ...
@@ -219,6 +223,7 @@ class Replica:
             installed=self._state_installed,
             sync=self._host.sync_store,
             syncing=self.syncing,
+            turns=self._host.catch_up_turns,
         )
         self.spawn(self._catch_up(self._joining), f"catch up {self.record.name}")
 
@@ -382,11 +387,20 @@ class Replica:
             logger.info("queue %s: caught up", self.record.name)
 
     def _fetch_paced(self, source: MemberId, ranges: Sequence[Range]) -> AsyncIterator[Fetched]:
-        return self.syncing.paced(
-            self._host.sources.fetch_messages(
-                self.record.id, source, ranges, bytes_max=self.syncing.call_bytes_max
+        return self.syncing.paced(self._fetch_in_turn(source, ranges))
+
+    async def _fetch_in_turn(
+        self, source: MemberId, ranges: Sequence[Range]
+    ) -> AsyncIterator[Fetched]:
+        bytes_max = self.syncing.call_bytes_max
+        async with self._host.catch_up_turns.bodies():
+            answers = self._host.sources.fetch_messages(
+                self.record.id, source, ranges, bytes_max=bytes_max
             )
-        )
+            # Whoever stops reading here ends the call at the source as well.
+            async with aclosing(cast(AsyncGenerator[Fetched, None], answers)):
+                async for answer in answers:
+                    yield answer
 
     async def digests(self, first: int, last: int) -> Digests:
         """What is at these positions now; ends earlier if that is much. Raises `BrokerError`."""

@@ -1,0 +1,83 @@
+"""Whose turn it is to fetch: a node catches up a few of its queues at a time.
+
+A node that returns with thousands of queues joins all of their rings at once. If it fetched
+everything at once as well, thousands of states and as many calls for bodies would be in memory
+here, and on their way at the masters. So each fetch takes one of a few turns: the state of a queue
+as one, and each call for bodies.
+
+Calls for bodies come first, and a queue begins only when they leave a turn free. So those that
+have begun are done one after the other, and not all of them at the end. A queue that pauses (its
+policy limits the rate, or an operator has stopped it) holds no turn meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+# A turn costs at most the bytes of one call (`catchup.FETCH_BYTES_MAX`), or one state.
+CATCH_UPS_MAX = 8
+
+
+class CatchUpTurns:
+    """See the module. Turns of one kind are given in the order in which they were asked for."""
+
+    def __init__(self, count: int = CATCH_UPS_MAX) -> None:
+        self._free = count
+        self._bodies: deque[asyncio.Future[None]] = deque()
+        self._states: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """How many queues wait to begin."""
+        return len(self._states)
+
+    @asynccontextmanager
+    async def state(self) -> AsyncIterator[None]:
+        """A turn for the state of a queue that begins."""
+        await self._take(self._states)
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    @asynccontextmanager
+    async def bodies(self) -> AsyncIterator[None]:
+        """A turn for one call."""
+        await self._take(self._bodies)
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    async def _take(self, line: deque[asyncio.Future[None]]) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            # The turn may have been given in the same moment: then it is the next one's.
+            if not turn.cancelled():
+                self._pass_on()
+            elif turn in line:
+                line.remove(turn)
+            raise
+
+    def _give_back(self) -> None:
+        # In the next turn of the loop: until then the same queue may ask for its next one, and a
+        # queue that has begun comes before one that hasn't.
+        asyncio.get_running_loop().call_soon(self._pass_on)
+
+    def _pass_on(self) -> None:
+        for line in (self._bodies, self._states):
+            while line:
+                turn = line.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+                    return
+        self._free += 1

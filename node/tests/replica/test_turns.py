@@ -1,0 +1,83 @@
+"""Turns of catching up: a few at a time, bodies first, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from loops import run
+
+from ringmq_node.replica.turns import CatchUpTurns
+
+QUEUES = 200
+
+
+async def yield_often() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_no_more_queues_catch_up_at_once_than_there_are_turns() -> None:
+    """A node that came back with 2 000 queues fetched 2 000 states at once."""
+    turns = CatchUpTurns(4)
+    fetching = most = 0
+
+    async def catch_up() -> None:
+        nonlocal fetching, most
+        for turn in (turns.state, turns.bodies, turns.bodies):
+            async with turn():
+                fetching += 1
+                most = max(most, fetching)
+                await yield_often()
+                fetching -= 1
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(QUEUES):
+                tasks.create_task(catch_up())
+        assert most == 4
+        assert turns.waiting == 0
+
+    run(main())
+
+
+def test_queues_that_have_begun_are_done_before_others_begin() -> None:
+    turns = CatchUpTurns(1)
+    story: list[str] = []
+
+    async def catch_up(name: str) -> None:
+        for step, turn in (("state", turns.state), ("bodies", turns.bodies)):
+            async with turn():
+                story.append(f"{name} {step}")
+                await yield_often()
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for name in "ab":
+                tasks.create_task(catch_up(name))
+            await asyncio.sleep(0)
+        assert story == ["a state", "a bodies", "b state", "b bodies"]
+
+    run(main())
+
+
+def test_who_is_cancelled_while_it_waits_takes_no_turn_along() -> None:
+    async def main() -> None:
+        turns = CatchUpTurns(1)
+
+        async def wait() -> None:
+            async with turns.state():
+                pass
+
+        waiting = [asyncio.create_task(wait()) for _ in range(3)]
+        async with turns.state():
+            pending = [asyncio.create_task(wait()) for _ in range(3)]
+            await asyncio.sleep(0)
+            pending[0].cancel()
+            await asyncio.sleep(0)
+        # Given its turn and cancelled in the same moment.
+        pending[1].cancel()
+        await asyncio.gather(*waiting, *pending, return_exceptions=True)
+        async with asyncio.timeout(1), turns.bodies():
+            assert turns.waiting == 0
+
+    run(main())
