@@ -79,6 +79,8 @@ NOT_TRUSTED = "may lack confirmed messages"
 LOGGED: dict[type[Fault], str] = {
     DiskLost: NOT_TRUSTED,
     DiskRestored: NOT_TRUSTED,
+    # The part of the log that is left names bodies that were removed since, and their records.
+    DiskCutUnseen: DAMAGE,
     FullDisk: "the store has failed, this node leaves its rings: .*No space left on device",
     NoDescriptors: "Too many open files",
     BitFlips: DAMAGE,
