@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ringmq_node.config import NodeConfig
 from ringmq_node.node import Node, make_node
 from ringmq_node.replica.replica import Replica
 
 
-async def lone_node(folder: Path) -> Node:
+async def lone_node(folder: Path, **settings: Any) -> Node:
     """Node a of a cluster, not started; it has its data and its registry in `folder`."""
     (folder / "data").mkdir(exist_ok=True)
     return await make_node(
@@ -19,6 +20,7 @@ async def lone_node(folder: Path) -> Node:
             data=str(folder / "data"),
             listen="127.0.0.1:0",
             drain_s=0.1,
+            **settings,
         )
     )
 

@@ -282,6 +282,7 @@ class Node:
         await self._trust_disk()
         self.supervisor.spawn(self.transient.run(self.hosting), "transient queues")
         self._drop_leftovers()
+        self._begin_scrub()
         budget = ProducerBudget(self.hosting.replicas.values, self.config.producers_max)
         self.supervisor.spawn(budget.run(), "producers")
         self.supervisor.spawn(self.hosting.leftovers.run(), "leftovers")
@@ -290,11 +291,7 @@ class Node:
         for service in ("", *SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
-    def _drop_leftovers(self) -> None:
-        if self.catalogue.unreadable:
-            # Nobody knows the ids of these queues: their replicas look like leftovers.
-            logger.warning("no leftover replica is removed while records can't be read")
-            return
+    def _begin_scrub(self) -> None:
         scrub = Scrub(
             self.store,
             lambda: [replica.store for replica in self.hosting.replicas.values()],
@@ -302,6 +299,12 @@ class Node:
             pause_s=self.config.scrub_pause_s,
         )
         self.supervisor.spawn(scrub.run(), "scrub")
+
+    def _drop_leftovers(self) -> None:
+        if self.catalogue.unreadable:
+            # Nobody knows the ids of these queues: their replicas look like leftovers.
+            logger.warning("no leftover replica is removed while records can't be read")
+            return
         self.hosting.drop_leftovers(self.catalogue.records.values())
 
     async def _trust_disk(self) -> None:

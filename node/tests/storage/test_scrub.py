@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 from expected_logs import DAMAGE
+from loops import run
+from node.tests.nodes import lone_node
 from node.tests.storage.workload import bodies, run_store
 from waiting import until
 
+from ringmq_base.ranges import Range
+from ringmq_node.broker.arguments import QueueArguments
+from ringmq_node.broker.broker import Caller
+from ringmq_node.model.reasons import Reason
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove
@@ -43,22 +50,23 @@ class Scrubbed:
                 await self.store.sync()
         await self.store.sync()
 
-    def flip(self, text: bytes, pattern: str = "*") -> None:
-        """Changes one byte in each place on the disk that has this text."""
-        places = 0
-        for path in self.folder.rglob(pattern):
-            at = path.read_bytes().find(text) if path.is_file() else -1
-            if at >= 0:
-                with path.open("r+b") as file:
-                    file.seek(at)
-                    file.write(b"!")
-                places += 1
-        assert places
-
     @property
     def counted(self) -> tuple[int, int]:
         counters = self.store.counters
         return counters.scrub_faults, counters.scrub_messages
+
+
+def flip(folder: Path, text: bytes) -> None:
+    """Changes one byte in each place on the disk that has this text."""
+    places = 0
+    for path in folder.rglob("*"):
+        at = path.read_bytes().find(text) if path.is_file() else -1
+        if at >= 0:
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(b"!")
+            places += 1
+    assert places
 
 
 def scenario(tmp_path: Path, play: Callable[[Scrubbed], Awaitable[None]]) -> None:
@@ -107,7 +115,7 @@ def test_a_damaged_body_is_found(tmp_path: Path, lazy: bool, size_bytes: int) ->
             scrubbed.queue.set_lazy(True)
             scrubbed.queue.bodies.forget_recent()
         before = {} if lazy else bodies(scrubbed.queue, bytes_max=20_000)
-        scrubbed.flip(b"<00007>")
+        flip(scrubbed.folder, b"<00007>")
         await scrubbed.scrub.pass_once()
         assert scrubbed.counted == (1, 1)
         assert told
@@ -171,7 +179,7 @@ def test_damage_in_a_segment_is_found_though_only_its_counts_are_in_memory(tmp_p
         scrubbed.queue.seal()
         await scrubbed.store.sync()
         await until(lambda: not scrubbed.queue.flushable, "the journal is flushed", within_s=10)
-        scrubbed.flip(b"<00007>")
+        flip(scrubbed.folder, b"<00007>")
         await scrubbed.scrub.pass_once()
         faults, messages = scrubbed.counted
         assert faults == 1
@@ -180,3 +188,34 @@ def test_damage_in_a_segment_is_found_though_only_its_counts_are_in_memory(tmp_p
         assert scrubbed.queue.missing.contains_all(7, 7)
 
     scenario(tmp_path, play)
+
+
+@pytest.mark.logs(DAMAGE)
+def test_a_node_scrubs_by_its_settings_and_tells_what_was_found(tmp_path: Path) -> None:
+    async def main() -> None:
+        node = await lone_node(tmp_path, scrub_pause_s=0.05, scrub_rate_bytes=FAST)
+        async with asyncio.timeout(20):
+            await node.start()
+            try:
+                caller = Caller(deadline_s=5.0)
+                await node.broker.declare("q", QueueArguments(), caller)
+                publishing = await node.broker.open_publisher("q", _Nobody())
+                publishing.publish(1, [b"<00007>" * 8], [], transient=False)
+                await node.store.sync()
+                flip(tmp_path, b"<00007>")
+                await until(lambda: node.broker.resources().store.scrub_faults == 1, within_s=10)
+                assert node.broker.resources().store.scrub_messages == 1
+            finally:
+                await node.stop()
+
+    run(main())
+
+
+class _Nobody:
+    """A publisher's door that nobody stands at."""
+
+    def confirmed(self, sequences: Sequence[Range]) -> None:
+        return
+
+    def moved(self, reason: Reason) -> None:
+        return
