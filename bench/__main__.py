@@ -2,7 +2,7 @@
 
 `--against CHECKOUT` takes another tree of ours instead of RabbitMQ and prints the ratio of each
 pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
-the transport.
+the transport, `python -m bench scale` many queues.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from bench import against, rivals, wire
+from bench import against, rivals, scale, wire
 from bench.comparison import carry_out
 from bench.measure import BenchError
 from bench.storage import command as storage
@@ -97,10 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     of_storage = words[:1] == ["storage"]
     of_wire = words[:1] == ["wire"]
+    of_scale = words[:1] == ["scale"]
     if of_storage:
         parsed = storage.parse(words[1:])
     elif of_wire:
         parsed = wire.parse(words[1:])
+    elif of_scale:
+        parsed = scale.parse(words[1:])
     else:
         parsed = parse(words)
     signal.signal(signal.SIGTERM, _terminated)
@@ -111,6 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             storage.bench(parsed, progress)
         elif of_wire:
             wire.bench(parsed, progress)
+        elif of_scale:
+            scale.bench(parsed, progress)
         elif parsed.check_installed:
             rivals.require_rabbitmq()
             progress.print("RabbitMQ's side is complete")

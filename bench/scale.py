@@ -1,0 +1,136 @@
+"""`python -m bench scale`: many queues on three local nodes.
+
+How fast they are declared, what they cost while nothing happens, how long it takes until all have
+a master again after a node was killed, and until all are synchronised once it is back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+import ringmq
+from bench import procs
+from bench.measure import BenchError
+from bench.peers.ringmq import NODES, check_logs
+from ringmq_node.cli.cluster.local import LocalCluster
+
+IDLE_S = 10.0
+# No queue may be without a master, or a mirror not synchronised, for longer than this.
+PHASE_S_MAX = 600.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleResult:
+    """Of one cluster; memory and CPU are of all nodes together."""
+
+    queues: int
+    declared_at_once: int
+    declare_rate_per_s: float
+    memory_bytes_per_queue_and_node: int
+    idle_cpu_percent_of_a_core: float
+    # From the kill of a node until every queue has a master, and from its start until every
+    # replica is synchronised.
+    death_s: float
+    rejoin_s: float
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench scale", description=__doc__)
+    parser.add_argument("--queues", type=int, default=2000, help="default: %(default)s")
+    parser.add_argument("--at-once", type=int, default=64, help="declares under way (default: 64)")
+    parser.add_argument("--registry", default="", help="an etcd; default: a SQLite file")
+    parser.add_argument("--json", action="store_true", help="the result on stdout, no table")
+    parsed = parser.parse_args(arguments)
+    if parsed.queues < 1 or parsed.at_once < 1:
+        parser.error("--queues and --at-once are 1 or more")
+    return parsed
+
+
+def bench(parsed: argparse.Namespace, progress: Console) -> None:
+    with tempfile.TemporaryDirectory(prefix="ringmq-scale-") as folder:
+        directory = Path(folder) / "cluster"
+        # Free ports: the user's own cluster may have the usual ones.
+        cluster = LocalCluster.create(directory, nodes=NODES, base_port=0, registry=parsed.registry)
+        try:
+            result = asyncio.run(_measured(cluster, parsed.queues, parsed.at_once, progress))
+        finally:
+            cluster.stop()
+        check_logs("ringmq", sorted((directory / "logs").glob("*.log")))
+    if parsed.json:
+        print(json.dumps(asdict(result), indent=2))
+        return
+    for name, value in asdict(result).items():
+        Console().print(f"{name:34} {value:>12,.1f}")
+
+
+async def _measured(
+    cluster: LocalCluster, queues: int, at_once: int, progress: Console
+) -> ScaleResult:
+    pids = [cluster.start(each.node).pid for each in cluster.nodes]
+    await cluster.wait_ready()
+    before = procs.tree_use(pids)
+    async with ringmq.connect(cluster.seeds, deadline_s=60.0) as client:
+        declared_s = await _timed(lambda: _declare(client, queues, at_once))
+        progress.print(f"declared in {declared_s:.1f} s")
+        after = procs.tree_use(pids)
+        await asyncio.sleep(IDLE_S)
+        idle_cpu_s = procs.tree_use(pids).cpu_s - after.cpu_s
+    victim, *others = cluster.nodes
+    async with ringmq.connect([each.address for each in others], deadline_s=60.0) as client:
+        cluster.kill(victim.node)
+        death_s = await _timed(lambda: _until_all(client, queues, replicas=0))
+        progress.print(f"masters again after {death_s:.1f} s")
+        cluster.start(victim.node)
+        rejoin_s = await _timed(lambda: _until_all(client, queues, replicas=NODES))
+    return ScaleResult(
+        queues=queues,
+        declared_at_once=at_once,
+        declare_rate_per_s=queues / declared_s,
+        memory_bytes_per_queue_and_node=(after.rss_bytes - before.rss_bytes) // queues // NODES,
+        idle_cpu_percent_of_a_core=100 * idle_cpu_s / IDLE_S,
+        death_s=death_s,
+        rejoin_s=rejoin_s,
+    )
+
+
+async def _timed(work: Callable[[], Awaitable[None]]) -> float:
+    began = time.perf_counter()
+    await work()
+    return time.perf_counter() - began
+
+
+async def _declare(client: ringmq.Client, queues: int, at_once: int) -> None:
+    numbers = iter(range(queues))
+
+    async def some() -> None:
+        for number in numbers:
+            await client.declare_queue(f"scale{number:06d}")
+
+    await asyncio.gather(*(some() for _ in range(at_once)))
+
+
+async def _until_all(client: ringmq.Client, queues: int, *, replicas: int) -> None:
+    """Until every queue has a master, and so many synchronised replicas."""
+    deadline = time.perf_counter() + PHASE_S_MAX
+    while time.perf_counter() < deadline:
+        infos = await client.queues()
+        good = [
+            info
+            for info in infos
+            if info.state is ringmq.QueueState.RUNNING
+            and sum(each.synchronised for each in info.ring) >= replicas
+        ]
+        if len(good) == queues:
+            return
+        await asyncio.sleep(_POLL_S)
+    raise BenchError(f"{len(good)} of {queues} queues are well after {PHASE_S_MAX:.0f} s")
