@@ -417,7 +417,10 @@ class Replica:
         return self.record.name
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return self._host.spawn(self._guarded(work), name)
+        task = self._host.spawn(self._guarded(work), name)
+        # A task that is cancelled before its first turn never gets to await `work`.
+        task.add_done_callback(lambda _: work.close())
+        return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """A failure of `work` ends this replica. Unguarded it would end the node."""
