@@ -213,6 +213,8 @@ async def test_deleted_under_live_streams(cluster: Cluster) -> None:
         await client.declare_queue("q")
         info = await client.queue("q")
         assert (info.messages_ready, info.next_position) == (0, 0)
+    # A queue has no folder before its first op.
+    await fill(cluster, 1)
     await cluster.wait_equal("q")
     for name in cluster.nodes:
         folders = [path.name for path in (cluster.data(name) / "queues").iterdir()]
