@@ -85,12 +85,11 @@ async def test_no_sequence_is_told_that_dies_with_the_master(cluster: Cluster) -
         for mirror in mirrors:
             cluster.pause(mirror)
         await stream.send_batch(10, bodies[9:19])
-        with pytest.raises(Refusal, match="no trip around the ring") as caught:
+        # The wait ends after its own time, or with the master's contact to its ring.
+        with pytest.raises(Refusal, match=r"no trip around the ring|ended before") as caught:
             await resumed.open_publisher("q", PRODUCER)
-        assert (caught.value.code, caught.value.reason) == (
-            grpc.StatusCode.UNAVAILABLE,
-            "NO_MASTER",
-        )
+        assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+        assert caught.value.reason in ("NO_MASTER", "NOT_MASTER")
         cluster.kill(master)
     for mirror in mirrors:
         cluster.resume(mirror)

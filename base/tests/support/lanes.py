@@ -52,7 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_Priorities())
 
 
-@pytest.hookimpl(trylast=True)
+# First: a worker's xdist puts the lane into a test's id in this hook, too, and sees no later mark.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Gives each test its lane, and begins with the tests that take longest."""
     modules = Counter(item.path for item in items if item.get_closest_marker("cluster"))
@@ -69,6 +70,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(f"cluster-{lane_of[item.path]}"))
     # A lane that begins late ends late, when all other workers have nothing left to do.
     items.sort(key=_turn)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Lanes that have no effect show in nothing but tests that fail now and then."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        for item in session.items:
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+                raise pytest.UsageError(f"{item.nodeid} has no lane: pytest and xdist don't fit")
 
 
 def _turn(item: pytest.Item) -> int:
