@@ -16,7 +16,8 @@ from ringmq_gm.registry.etcdpb.rpc_pb2_grpc import KVStub, LeaseStub
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
-PAUSE_S_MAX = 1.0
+# Well below the time for which etcd is away.
+PAUSE_S_MAX = 2.5
 
 
 def test_each_member_restarts_and_then_all_of_them(tmp_path: Path) -> None:
@@ -69,11 +70,11 @@ def test_a_lease_is_revoked_at_the_master_a_mirror_and_a_joiner(tmp_path: Path) 
     """Each of them takes another lease. A joiner goes on and is synchronised."""
 
     async def story(etcd: EtcdCluster) -> None:
-        async with Cluster(tmp_path, registry=etcd.url) as cluster, asyncio.timeout(90):
+        async with Cluster(tmp_path, registry=etcd.url) as cluster, asyncio.timeout(140):
             await cluster.declare("q")
             info = await cluster.wait_synchronised("q")
             master, mirror, joiner = [replica.node for replica in info.ring]
-            async with cluster.publishing("q", size_bytes=20_000) as load:
+            async with cluster.publishing("q", size_bytes=8_000) as load:
                 for node in (master, mirror):
                     await load.confirms(100)
                     await revoke_lease(etcd, node)
@@ -84,7 +85,8 @@ def test_a_lease_is_revoked_at_the_master_a_mirror_and_a_joiner(tmp_path: Path) 
                 cluster.launch(joiner)
                 await until(lambda: has_lease(etcd, joiner), "the joiner has a lease")
                 await revoke_lease(etcd, joiner)
-                await cluster.wait_synchronised("q")
+                # It fetches beside a load of 8 kB messages, as fast as they come.
+                await cluster.wait_synchronised("q", within_s=60)
                 await until(lambda: has_lease(etcd, joiner), "the joiner has another lease")
                 await load.confirms(100)
             assert load.errors == []

@@ -177,6 +177,28 @@ def test_watch_survives_compaction_and_a_restart_at_once(etcd: EtcdCluster) -> N
     run(scenario())
 
 
+def test_watch_is_opened_again_if_etcd_goes_in_its_first_write(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of that write once ended every node that met it."""
+    send = _Follower._send
+
+    async def broken(follower: _Follower, request: rpc_pb2.WatchRequest) -> None:
+        monkeypatch.setattr(_Follower, "_send", send)
+        # As grpc.aio raises it if the connection goes while the message is handed over.
+        none = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, none, none, "reset by peer")
+
+    async def scenario() -> None:
+        registry = open_registry(etcd.url)
+        await registry.commit([], [Put("k", b"1")])
+        monkeypatch.setattr(_Follower, "_send", broken)
+        await _until(registry.watch(""), "k", b"1")
+        await registry.close()
+
+    run(scenario())
+
+
 def test_list_that_is_overtaken_by_compaction_begins_anew(
     etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

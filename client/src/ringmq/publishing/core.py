@@ -187,11 +187,6 @@ class PublisherCore(Generic[H, P]):
         )
 
     @property
-    def has_work(self) -> bool:
-        """Whether the stream's writer should look: for a flight, or because the stream ends."""
-        return bool(self._pending) or self._flights.has_unsent or self.finishing
-
-    @property
     def has_sent(self) -> bool:
         """Whether messages are on their way that the node hasn't answered."""
         return self._flights.has_sent

@@ -323,9 +323,8 @@ class Publisher:
 
     def _answered(self) -> None:
         self._settle()
-        if self._core.has_work:
-            # The window may have room for the next batch.
-            self._keeper.wake()
+        # The window may have room for the next batch.
+        self._keeper.wake()
 
     def _refused(self, error: RingMQError) -> None:
         """No node will have the stream. The next message is the reason to try again."""

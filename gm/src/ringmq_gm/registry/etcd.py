@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import math
 import weakref
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -274,6 +275,9 @@ class _EtcdLease:
         return good_until(before, response.TTL) if response.TTL > 0 else None
 
 
+T = TypeVar("T")
+
+
 class _Follower:
     """One watch: the present state first, then responses of one stream, until that breaks."""
 
@@ -292,10 +296,14 @@ class _Follower:
         """
         if self._call is None:
             snapshot = await self._registry.snapshot(self._prefix)
-            await self._open(snapshot.revision + 1)
+            await self._or_broken(self._open(snapshot.revision + 1))
             return (Reset(snapshot),)
+        return await self._or_broken(self._changes())
+
+    async def _or_broken(self, step: Awaitable[T]) -> T:
+        """The endpoint may go in any step, in the write that opens the watch as well."""
         try:
-            return await self._changes()
+            return await step
         except grpc.aio.AioRpcError as error:
             await self._break()
             raise RegistryUnavailableError(f"{self._client}: watch: {error.details()}") from error
