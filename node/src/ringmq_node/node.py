@@ -49,6 +49,7 @@ from ringmq_node.broker.replicas import Replicas
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.broker.verifying import Verifying
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
+from ringmq_node.doors.grpc import library_logs
 from ringmq_node.doors.grpc.admin import AdminService
 from ringmq_node.doors.grpc.broker import BrokerService
 from ringmq_node.doors.grpc.channels import PeerChannels
@@ -106,6 +107,7 @@ class Node:
         self.supervisor = Supervisor()
         self.loop_watch = LoopWatch()
         limit = config.message_bytes_max + REQUEST_OVERHEAD_BYTES
+        library_logs.quieten()
         self._server = grpc.aio.server(options=_server_options(limit))
         self.address = self._listen()
         self.resources = self._watch_resources()
