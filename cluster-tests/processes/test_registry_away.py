@@ -15,6 +15,9 @@ import ringmq
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
+# The registry is away for 5 s and more. A shared disk alone may hold confirms up for a second.
+PAUSE_S_MAX = 2.5
+
 # Three times the lease of a node, which is 3 s here.
 AWAY_S = 10.0
 
@@ -46,7 +49,7 @@ def test_etcd_away_and_a_failover_meanwhile(tmp_path: Path) -> None:
                 await asyncio.sleep(AWAY_S)
                 await load.confirms(200)
                 await eager.gets(200)
-                assert load.longest_gap_s < 1.0
+                assert load.longest_gap_s < PAUSE_S_MAX
                 info = await cluster.info("q")
                 cluster.kill(info.master)
                 await asyncio.sleep(0.2)
@@ -77,7 +80,7 @@ def test_etcd_stopped_and_resumed(tmp_path: Path) -> None:
                 load.watch_gaps()
                 await asyncio.sleep(5.0)
                 await load.confirms(200)
-                assert load.longest_gap_s < 1.0
+                assert load.longest_gap_s < PAUSE_S_MAX
                 etcd.resume()
                 async with cluster.client() as client:
                     await client.declare_queue("another")
@@ -106,7 +109,7 @@ def test_locked_sqlite_registry(tmp_path: Path) -> None:
                 load.watch_gaps()
                 await asyncio.sleep(5.0)
                 await load.confirms(200)
-                assert load.longest_gap_s < 1.0
+                assert load.longest_gap_s < PAUSE_S_MAX
                 lock.execute("ROLLBACK")
                 lock.close()
                 async with cluster.client() as client:
