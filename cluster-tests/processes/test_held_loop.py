@@ -1,9 +1,9 @@
 """No piece of a node's work holds its event loop for long, whatever it has to do.
 
 The nodes watch that themselves, by the CPU time of the loop's thread
-(`ringmq_node.resources.loop_watch`), and warn above 50 ms. A processor that is shared with other
-tests, or with other machines, takes up to three times the CPU time for the same work. So this test
-fails above `HELD_MS_MAX` only; the pieces that it was written for took 500 ms and more.
+(`ringmq_node.resources.loop_watch`), and warn above 50 ms, which is the aim. It isn't reached yet:
+a deletion's rename took 61 ms here on a quiet machine. Until it is, this test fails above
+`HELD_MS_MAX` only, and does not see what lies between.
 
 Three pieces are still longer, at tens of thousands of ranges of positions, and are left out here:
 a consumer that leaves with so many outstanding; a replica that comes back with its own bodies and

@@ -15,8 +15,7 @@ import ringmq
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
-# The registry is away for 5 s and more. A shared disk alone may hold confirms up for a second.
-PAUSE_S_MAX = 2.5
+PAUSE_S_MAX = 1.0
 
 # Three times the lease of a node, which is 3 s here.
 AWAY_S = 10.0

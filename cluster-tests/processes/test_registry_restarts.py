@@ -16,8 +16,7 @@ from ringmq_gm.registry.etcdpb.rpc_pb2_grpc import KVStub, LeaseStub
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
-# Well below the time for which etcd is away.
-PAUSE_S_MAX = 2.5
+PAUSE_S_MAX = 1.0
 
 
 def test_each_member_restarts_and_then_all_of_them(tmp_path: Path) -> None:
