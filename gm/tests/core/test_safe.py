@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from played_ring import LATER, A, B, PlayedRing, ring_of_three, view
 
-from ringmq_gm.core.events import Tick, ViewLearned, Watermarks
+from ringmq_gm.core.events import Send, Tick, ViewLearned, Watermarks
 
 
 def safe(ring: PlayedRing) -> list[int]:
@@ -28,6 +28,33 @@ def test_the_next_op_takes_along_how_far_all_is_safe() -> None:
     ring.multicast("a", b"3")
     ring.run()
     assert safe(ring) == [1, 1, 1]
+
+
+def test_an_op_alone_costs_four_frames() -> None:
+    """Two carry it, with `safe` of the op before; b and then c say that it is on their disks.
+
+    A mirror that sent its op on before it looked at `safe` told that in one frame more.
+    """
+    ring = ring_of_three()
+    for number in (1, 2, 3):
+        already = {name: len(effects) for name, effects in ring.done.items()}
+        ring.multicast("a", b"one")
+        ring.run()
+        for name in "abc":
+            ring.persist(number, name)
+            ring.run()
+        sent = [
+            (name, effect.node, type(effect.frame).__name__)
+            for name, effects in ring.done.items()
+            for effect in effects[already[name] :]
+            if isinstance(effect, Send)
+        ]
+        assert sent == [
+            ("a", "b", "OpFrame"),
+            ("b", "c", "OpFrame"),
+            ("b", "c", "MarksFrame"),
+            ("c", "a", "MarksFrame"),
+        ]
 
 
 def test_a_quiet_master_says_it_after_a_while() -> None:

@@ -144,11 +144,15 @@ class Mirror(InView):
         # be news all the same.
         self._take_marks(frame.marks)
         self.ops.trim(frame.stable)
+        # Before the op goes on, or it would say the `safe` of the one before, and this one would
+        # cost each op a frame of its own.
+        self.ops.learn_safe(frame.safe)
         effects: list[Effect] = []
         if frame.number == last + 1:
             op = CachedOp(frame.op_epoch, frame.number, frame.urgent, frame.payload)
             effects = self.accept(op)
-        self.ops.learn_safe(frame.safe)
+            # An op that is sent again may say that ops up to itself, or behind it, are safe.
+            self.ops.learn_safe(frame.safe)
         return effects + self.pass_on()
 
     def _marks_received(self, sender: MemberId, frame: MarksFrame) -> list[Effect]:
