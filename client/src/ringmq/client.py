@@ -13,7 +13,6 @@ has a loop of its own).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from types import TracebackType
 
 from ringmq.calls.known_nodes import KnownNodes
@@ -33,7 +32,7 @@ from ringmq.model.messages import Batch
 from ringmq.model.policies import MasterLocator
 from ringmq.model.queues import Location, Promotion, QueueInfo, QueueMode
 from ringmq.operator import Operator
-from ringmq.publishing.epochs import SeenEpoch
+from ringmq.publishing.epochs import SeenEpochs
 from ringmq.publishing.publisher import Publisher
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
@@ -49,8 +48,7 @@ class Client:
     def __init__(self, nodes: KnownNodes) -> None:
         self._nodes = nodes
         self._streams: set[Publisher | Consumer] = set()
-        # By the name of the queue.
-        self._seen_epochs: defaultdict[str, SeenEpoch] = defaultdict(SeenEpoch)
+        self._seen_epochs = SeenEpochs()
         self._closed = False
 
     async def __aenter__(self) -> Client:
@@ -383,7 +381,7 @@ class Client:
         publisher = Publisher(
             self._nodes,
             queue,
-            self._seen_epochs[queue],
+            self._seen_epochs.of(queue),
             window_messages=window_messages,
             window_bytes=window_bytes,
             producer_id=producer_id,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from weakref import WeakValueDictionary
+
+# Queues without a publisher whose epochs a client remembers.
+KEPT_MAX = 1000
+
 
 class SeenEpoch:
     """Of one queue name; all publishers of a client that publish to it share one.
@@ -30,3 +35,27 @@ class SeenEpoch:
             return False
         self._queue_id, self._epoch = queue_id, epoch
         return True
+
+
+class SeenEpochs:
+    """By the name of the queue: those of open publishers, and of the `KEPT_MAX` that were asked
+    for last. A program that publishes to ever new queues mustn't keep something of each."""
+
+    def __init__(self) -> None:
+        self._all: WeakValueDictionary[str, SeenEpoch] = WeakValueDictionary()
+        # The last one asked for comes last.
+        self._kept: dict[str, SeenEpoch] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def of(self, queue: str) -> SeenEpoch:
+        """The same object as before, if a publisher has it or it was asked for not long ago."""
+        seen = self._all.get(queue)
+        if seen is None:
+            seen = self._all[queue] = SeenEpoch()
+        self._kept.pop(queue, None)
+        self._kept[queue] = seen
+        if len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+        return seen
