@@ -284,5 +284,5 @@ def test_a_real_process_stays_inside_its_budget_and_keeps_messages_in_memory() -
     assert busy < 0.65 * limit, ended.stdout
     assert kept > 0.15 * limit, ended.stdout
     # And the memory that it freed is the system's again.
-    assert idle < 0.3 * limit, ended.stdout
+    assert idle < 0.2 * limit, ended.stdout
     assert bound_s == inf, ended.stdout
