@@ -105,6 +105,11 @@ class RangeSet:
         self._firsts[low:high] = firsts
         self._lasts[low:high] = lasts
 
+    def _extend_last(self, last: int) -> None:
+        """The last range goes on to `last`."""
+        self._count += last - self._lasts[-1]
+        self._lasts[-1] = last
+
     # -- as bytes: each range is its first and its last number, unsigned, 64 bits, little-endian
 
     def pack(self, start: int = 0, stop: int | None = None) -> bytes:
@@ -141,6 +146,10 @@ class RangeSet:
     def add(self, first: int, last: int) -> None:
         """Adds `first..last`, of which some or all may be in already."""
         assert 0 <= first <= last, (first, last)
+        if self._lasts and first == self._lasts[-1] + 1:
+            # Positions and sequences come in order: most adds make the last range longer.
+            self._extend_last(last)
+            return
         # All ranges that overlap the new one or touch it become one with it: two ranges that
         # touch would break the invariant, on which `contains_all` relies.
         low = bisect_left(self._lasts, first - 1)
@@ -265,6 +274,12 @@ class SummedRangeSet(RangeSet):
             self._sum_of_lasts += new[1]
             self._sum_of_products += new[2]
         super()._splice(low, high, firsts, lasts)
+
+    def _extend_last(self, last: int) -> None:
+        more = last - self._lasts[-1]
+        self._sum_of_lasts += more
+        self._sum_of_products += more * self._firsts[-1]
+        super()._extend_last(last)
 
     def check(self) -> None:
         super().check()

@@ -156,6 +156,8 @@ class Master(InView):
 
     def _received_by_joiners(self, otherwise: int) -> int:
         """How far the joiners are for which copies are kept; `otherwise` if there are none."""
+        if not self.joiner_ids:
+            return otherwise
         kept_for = (each for each in self.joiner_ids if each not in self.left_behind)
         return min(map(self._received_by, kept_for), default=otherwise)
 
@@ -311,6 +313,8 @@ class Master(InView):
     # --- time ---
 
     def next_deadline(self) -> float | None:
+        if self.handover is None and self.contact_due is None:
+            return self.stable_due  # Asked after every step: the common case first.
         handover = None if self.handover is None else self.handover.deadline
         dues = (self.stable_due, self.contact_due, handover)
         return min((due for due in dues if due is not None), default=None)
