@@ -11,6 +11,8 @@ class Timing:
 
     # Waiting for the members of the wanted view to answer.
     probe_s: float = 0.5
+    # The longest such time, of a member whose probes weren't answered in time again and again.
+    probe_s_max: float = 4.0
     # The mean pause before the next try. Each is 0.5 to 1.5 times this.
     retry_s: float = 0.3
     # The longest mean pause of a member that is put out again and again.
