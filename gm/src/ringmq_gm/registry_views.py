@@ -11,7 +11,7 @@ costs a few round trips for all the rings that it was in, not one for each.
 * A key that holds no view is remembered with its revision, and told to nobody: a member that is
   open goes on in the view that it has, as if the registry were away. It is said in the log, once,
   and in `unreadable`, until the key is written again or deleted.
-* Read afresh by one `list` at a time (linearizable), repeated until it succeeds.
+* Read afresh by one call at a time (linearizable), repeated until it succeeds.
 * Proposed by compare-and-set on the revision at which the view of the epoch before was read. All
   waiting proposals go in one commit. If that is refused, a read of the registry shows which of
   them have lost, and the others go again.
@@ -34,6 +34,7 @@ from ringmq_base.pieces import Pieces
 from ringmq_gm.core.events import Event, ProposalEnded, ProposalOutcome, Propose, ViewLearned
 from ringmq_gm.core.views import MemberId, View, ViewError
 from ringmq_gm.registry.base import (
+    OPERATIONS_MAX,
     Change,
     Changed,
     CommitUnknownError,
@@ -55,8 +56,10 @@ RINGS = "rings/"
 BATCH_MAX = 100
 # After so many refusals of a batch its proposals go one by one.
 BATCH_TRIES_MAX = 3
-# Rings that are read one by one. More of them are found among all rings of the registry.
-READ_SINGLY_MAX = 8
+# Rings whose keys are read by name, `OPERATIONS_MAX` at a time. For more of them all rings of the
+# registry are read. Below that it costs too much: a node that dies costs a read for every few
+# proposals that lose, and there may be ten thousand rings.
+READ_BY_NAME_MAX = 8 * OPERATIONS_MAX
 _PAUSE_S_MAX = 1.0
 
 
@@ -303,12 +306,15 @@ class RegistryViews:
             raise
 
     async def _look(self, rings: Sequence[str]) -> None:
-        """Reads the keys of these rings: a few one by one, many by one look at all rings."""
-        groups = [(ring,) for ring in rings] if len(rings) <= READ_SINGLY_MAX else [rings]
+        """Reads the keys of these rings."""
         try:
-            for asked in groups:
-                prefix = ring_key(asked[0]) if len(asked) == 1 else RINGS
-                await self._learn_read(asked, await self._registry.list(prefix))
+            if len(rings) > READ_BY_NAME_MAX:
+                await self._learn_read(rings, await self._registry.list(RINGS))
+            else:
+                for start in range(0, len(rings), OPERATIONS_MAX):
+                    asked = rings[start : start + OPERATIONS_MAX]
+                    snapshot = await self._registry.read([*map(ring_key, asked)])
+                    await self._learn_read(asked, snapshot)
         except RegistryError:
             self.answered = False
             raise

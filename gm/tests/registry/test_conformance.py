@@ -104,6 +104,36 @@ async def _put(registry: Registry, key: str, value: bytes) -> int:
     return revision
 
 
+def test_a_read_brings_the_keys_that_exist_as_of_one_revision(engine: Engine) -> None:
+    async def scenario() -> None:
+        async with opened(engine) as (registry,):
+            names = [f"k/{number:03}" for number in range(OPERATIONS_MAX - 1)]
+            first = await registry.commit([], [Put(name, name.encode()) for name in names])
+            assert first is not None
+            second = await _put(registry, "k/001", b"again")
+            # One that begins like another key isn't meant.
+            await _put(registry, "k/0011", b"")
+            snapshot = await registry.read([*reversed(names), "absent"])
+            assert [entry.key for entry in snapshot.entries] == names
+            assert snapshot.entries[0] == KeyValue("k/000", b"k/000", first)
+            assert snapshot.entries[1] == KeyValue("k/001", b"again", second)
+            assert snapshot.revision >= second
+            assert (await registry.read(["k/001", "k/001"])).entries == snapshot.entries[1:2]
+            assert (await registry.read([])).entries == ()
+
+    run(scenario())
+
+
+def test_reads_beyond_a_limit_are_refused(engine: Engine) -> None:
+    async def scenario() -> None:
+        async with opened(engine) as (registry,):
+            for keys in (["k"] * (OPERATIONS_MAX + 1), [""], ["k" * (KEY_BYTES_MAX + 1)]):
+                with pytest.raises(LimitError):
+                    await registry.read(keys)
+
+    run(scenario())
+
+
 def test_commit_over_several_keys_is_all_or_nothing(engine: Engine) -> None:
     async def scenario() -> None:
         async with opened(engine, 2) as (a, b):

@@ -42,13 +42,24 @@ class FaultyRegistry(SqliteRegistry):
         self.commit_errors: list[RegistryError] = []
         self.late: list[Snapshot] = []
         self.commits = 0
+        self.lists = 0
+        self.keys_read = 0
 
     async def list(self, prefix: str) -> Snapshot:
         if self.list_errors:
             raise self.list_errors.pop()
         if self.late:
             return self.late.pop()
+        self.lists += 1
         return await super().list(prefix)
+
+    async def read(self, keys: Sequence[str]) -> Snapshot:
+        if self.list_errors:
+            raise self.list_errors.pop()
+        if self.late:
+            return self.late.pop()
+        self.keys_read += len(keys)
+        return await super().read(keys)
 
     async def commit(
         self,
@@ -89,7 +100,7 @@ class Bench:
         await until(lambda: all((ring, ViewLearned(FIRST)) in self.told for ring in rings))
         self.told.clear()
         self.answered.clear()
-        self.registry.commits = 0
+        self.registry.commits = self.registry.lists = self.registry.keys_read = 0
 
     def ended(self, outcome: ProposalOutcome) -> list[str]:
         return [
@@ -150,6 +161,28 @@ def test_a_lost_proposal_does_not_cost_the_others_their_turn(tmp_path: Path) -> 
         assert bench.ended(ProposalOutcome.LOST) == ["q"]
         assert ("q", ViewLearned(OTHER_SECOND)) in bench.told
         assert bench.registry.commits <= 2
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("others", [0, 500])
+def test_lost_proposals_are_found_without_a_look_at_all_rings(tmp_path: Path, others: int) -> None:
+    """Of two neighbours of a dead member one loses, in each of ten thousand rings."""
+
+    async def story(bench: Bench) -> None:
+        rings = [f"r{number}" for number in range(50)]
+        for start in range(0, others, 100):
+            puts = [Put(ring_key(f"other{start + i}"), FIRST.encode()) for i in range(100)]
+            assert await bench.other.commit([], puts) is not None
+        await bench.host(*rings)
+        # All at once, and no turn of the loop in between: the watch shows them later.
+        puts = [Put(ring_key(ring), OTHER_SECOND.encode()) for ring in rings]
+        assert await bench.other.commit([], puts) is not None
+        for ring in rings:
+            bench.views.propose(ring, Propose(1, SECOND))
+        await until(lambda: len(bench.ended(ProposalOutcome.LOST)) == len(rings))
+        assert bench.registry.lists == 0
+        assert bench.registry.keys_read <= 3 * len(rings)
 
     run(tmp_path, story)
 

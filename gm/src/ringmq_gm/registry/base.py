@@ -7,7 +7,7 @@ machines.
 
 Guarantees of every engine, shown for both of them by `gm/tests/registry`:
 
-* Linearizable. A `get` or `list` that starts after a `commit` has returned sees it.
+* Linearizable. A `get`, `read` or `list` that starts after a `commit` has returned sees it.
 * One clock. Every successful commit has a revision above all before it; a key's
   `revision` is that of the commit that last wrote it. Two keys with the same
   revision were written by the same commit.
@@ -162,6 +162,10 @@ class Registry(Protocol):
 
     async def get(self, key: str) -> KeyValue | None:
         """The entry, or None if there is none."""
+        ...
+
+    async def read(self, keys: Sequence[str]) -> Snapshot:
+        """Those of these entries that exist, as of one revision; at most `OPERATIONS_MAX` keys."""
         ...
 
     async def list(self, prefix: str) -> Snapshot:

@@ -51,6 +51,7 @@ from ringmq_gm.registry.etcd_client import (
 from ringmq_gm.registry.etcdpb import kv_pb2, rpc_pb2
 from ringmq_gm.registry.limits import (
     check_commit,
+    check_read,
     check_ttl,
     key_bytes,
     prefix_bytes,
@@ -88,6 +89,24 @@ class EtcdRegistry:
     async def get(self, key: str) -> KeyValue | None:
         response = await self._range(rpc_pb2.RangeRequest(key=self.prefix + key_bytes(key)))
         return self.entry(response.kvs[0]) if response.kvs else None
+
+    async def read(self, keys: Sequence[str]) -> Snapshot:
+        # One transaction that only reads: it is linearizable, and may be asked again.
+        request = rpc_pb2.TxnRequest(
+            success=[
+                rpc_pb2.RequestOp(request_range=rpc_pb2.RangeRequest(key=self.prefix + key))
+                for key in check_read(keys)
+            ]
+        )
+
+        async def call(endpoint: Endpoint, timeout_s: float) -> rpc_pb2.TxnResponse:
+            response = await endpoint.kv.Txn(request, timeout=timeout_s, metadata=METADATA)
+            self._client.check(response.header)
+            return response
+
+        response = await self._client.ask(call)
+        pairs = (pair for each in response.responses for pair in each.response_range.kvs)
+        return Snapshot(tuple(map(self.entry, pairs)), response.header.revision)
 
     async def list(self, prefix: str) -> Snapshot:
         return await self.snapshot(self.prefix + prefix_bytes(prefix))

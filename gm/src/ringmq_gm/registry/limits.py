@@ -45,6 +45,13 @@ def prefix_end(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else b"\xff"
 
 
+def check_read(keys: Sequence[str]) -> list[bytes]:
+    """The UTF-8 of the keys of one `read`, each once, in their order."""
+    if len(keys) > OPERATIONS_MAX:
+        raise LimitError(f"read of {len(keys)} keys, at most {OPERATIONS_MAX} are allowed")
+    return sorted(set(map(key_bytes, keys)))
+
+
 def check_commit(
     guards: Sequence[Guard], operations: Sequence[Operation], session: Session | None
 ) -> None:

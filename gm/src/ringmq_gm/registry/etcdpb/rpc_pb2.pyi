@@ -200,6 +200,24 @@ class RequestOp(google.protobuf.message.Message):
 Global___RequestOp: typing_extensions.TypeAlias = RequestOp
 
 @typing.final
+class ResponseOp(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESPONSE_RANGE_FIELD_NUMBER: builtins.int
+    @property
+    def response_range(self) -> Global___RangeResponse: ...
+    def __init__(
+        self,
+        *,
+        response_range: Global___RangeResponse | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["response", b"response", "response_range", b"response_range"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["response", b"response", "response_range", b"response_range"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["response", b"response"]) -> typing.Literal["response_range"] | None: ...
+
+Global___ResponseOp: typing_extensions.TypeAlias = ResponseOp
+
+@typing.final
 class Compare(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -289,17 +307,23 @@ class TxnResponse(google.protobuf.message.Message):
 
     HEADER_FIELD_NUMBER: builtins.int
     SUCCEEDED_FIELD_NUMBER: builtins.int
+    RESPONSES_FIELD_NUMBER: builtins.int
     succeeded: builtins.bool
     @property
     def header(self) -> Global___ResponseHeader: ...
+    @property
+    def responses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ResponseOp]:
+        """One for each operation, in their order."""
+
     def __init__(
         self,
         *,
         header: Global___ResponseHeader | None = ...,
         succeeded: builtins.bool = ...,
+        responses: collections.abc.Iterable[Global___ResponseOp] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["header", b"header"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["header", b"header", "succeeded", b"succeeded"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["header", b"header", "responses", b"responses", "succeeded", b"succeeded"]) -> None: ...
 
 Global___TxnResponse: typing_extensions.TypeAlias = TxnResponse
 

@@ -69,6 +69,9 @@ class RegistryFile:
 
         return self._connection.read(job, deadline)
 
+    def read(self, keys: Sequence[bytes], *, deadline: float) -> Snapshot:
+        return self._connection.read_snapshot(lambda c: _read(c, keys), deadline)
+
     def list(self, prefix: bytes, *, deadline: float) -> Snapshot:
         return self._connection.read_snapshot(lambda c: _list(c, prefix), deadline)
 
@@ -209,6 +212,15 @@ class RegistryFile:
         )
         connection.execute("DELETE FROM changes WHERE revision <= (SELECT compacted FROM meta)")
         return revision
+
+
+def _read(connection: sqlite3.Connection, keys: Sequence[bytes]) -> Snapshot:
+    (revision,) = connection.execute("SELECT revision FROM meta").fetchone()
+    places = ",".join("?" * len(keys))
+    rows = connection.execute(
+        f"SELECT key, value, revision FROM entries WHERE key IN ({places}) ORDER BY key", keys
+    )
+    return Snapshot(tuple(map(_entry, rows)), revision)
 
 
 def _list(connection: sqlite3.Connection, prefix: bytes) -> Snapshot:

@@ -34,7 +34,7 @@ from ringmq_gm.registry.base import (
     SessionLostError,
     Snapshot,
 )
-from ringmq_gm.registry.limits import check_commit, check_ttl, key_bytes, prefix_bytes
+from ringmq_gm.registry.limits import check_commit, check_read, check_ttl, key_bytes, prefix_bytes
 from ringmq_gm.registry.sessions import LeasedSession, clock
 from ringmq_gm.registry.sqlite.connection import FileIdentity, Gate
 from ringmq_gm.registry.sqlite.file import REVISIONS_KEPT, RegistryFile
@@ -78,6 +78,9 @@ class SqliteRegistry:
 
     async def get(self, key: str) -> KeyValue | None:
         return await self._read(partial(self._reader.file.get, key_bytes(key)))
+
+    async def read(self, keys: Sequence[str]) -> Snapshot:
+        return await self._read(partial(self._reader.file.read, check_read(keys)))
 
     async def list(self, prefix: str) -> Snapshot:
         return await self._read(partial(self._reader.file.list, prefix_bytes(prefix)))
