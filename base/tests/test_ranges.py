@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +32,9 @@ def test_it_is_a_set_of_numbers(
     assert ranges.contains_all(*probe) == (wanted <= model)
     inside = ranges.intersection(*probe)
     assert {n for a, b in inside for n in range(a, b + 1)} == wanted & model
+    assert [*zip(*ranges.bounds(*probe), strict=True)] == inside
+    assert ranges.count_in(*probe) == len(wanted & model)
+    assert ranges.part(*probe) == RangeSet(inside)
     before, wanted_ranges = ranges.ranges(), probe[0]
     assert ranges.take_first(wanted_ranges) == before[:wanted_ranges]
     assert ranges.ranges() == before[wanted_ranges:]
@@ -56,4 +61,25 @@ def test_sums_tell_sets_apart_and_packed_ranges_come_back(
     twin.assign(plain)
     twin.check()
     assert twin.sums == one.sums
+    for shift in (0, 41, 60):
+        behind = RangeSet((first + shift, last + shift) for first, last in others)
+        twin = one.copy()
+        twin.update(behind)
+        twin.check()
+        assert twin == RangeSet([*one, *behind])
     assert len(plain) == len(one)
+
+
+@given(st.lists(pairs, max_size=20), st.lists(st.integers(0, 50), max_size=20), st.data())
+def test_a_set_without_others_has_the_rest(
+    some: list[tuple[int, int]], cuts: list[int], data: st.DataObject
+) -> None:
+    one = SummedRangeSet(some)
+    # Ranges that often touch each other, as the entries of a queue's index do.
+    ends = sorted({0, 51, *cuts})
+    spans = [(first, behind - 1) for first, behind in pairwise(ends)]
+    others = [span for span in spans if data.draw(st.booleans())]
+    rest = one.without(others)
+    rest.check()
+    one.subtract(others)
+    assert rest == one

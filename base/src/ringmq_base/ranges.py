@@ -192,6 +192,14 @@ class RangeSet:
         return taken
 
     def update(self, ranges: Iterable[Range]) -> None:
+        if isinstance(ranges, RangeSet) and (not self or not ranges or self.last < ranges.first):
+            # All at once, but for the first one, which may touch what is in.
+            if ranges:
+                self.add(ranges._firsts[0], ranges._lasts[0])
+                end = len(self._firsts)
+                self._splice(end, end, ranges._firsts[1:], ranges._lasts[1:])
+                self._count += len(ranges) - (ranges._lasts[0] - ranges._firsts[0] + 1)
+            return
         for first, last in ranges:
             self.add(first, last)
 
@@ -207,6 +215,55 @@ class RangeSet:
             (max(first, self._firsts[index]), min(last, self._lasts[index]))
             for index in range(low, high)
         ]
+
+    def bounds(self, first: int, last: int) -> tuple[list[int], list[int]]:
+        """The firsts and the lasts of `intersection(first, last)`, which takes six times as long:
+        it makes a tuple of each."""
+        low = bisect_left(self._lasts, first)
+        high = bisect_right(self._firsts, last)
+        firsts, lasts = self._firsts[low:high], self._lasts[low:high]
+        if firsts:
+            firsts[0] = max(firsts[0], first)
+            lasts[-1] = min(lasts[-1], last)
+        return firsts, lasts
+
+    def count_in(self, first: int, last: int) -> int:
+        """How many numbers of `first..last` are in; some 20 ns for each range there."""
+        firsts, lasts = self.bounds(first, last)
+        return sum(lasts) - sum(firsts) + len(firsts)
+
+    def part(self, first: int, last: int) -> RangeSet:
+        """Another set, of the numbers of `first..last` that are in."""
+        part = RangeSet()
+        part._extend(self, first, last)
+        return part
+
+    def without(self, ranges: Iterable[Range]) -> RangeSet:
+        """Another set, of the numbers that are in none of `ranges`: disjoint, in order.
+
+        It costs a bisection for each of `ranges`, and a copy of what is left. To `remove` one
+        after the other from a copy moves all that lies behind, each time: with 200 000 ranges
+        that took 12 s.
+        """
+        rest = RangeSet()
+        at = 0
+        for first, last in ranges:
+            assert at <= first <= last, (at, first, last)
+            # They may touch, with nothing in between.
+            if at < first:
+                rest._extend(self, at, first - 1)
+            at = last + 1
+        if self and at <= self.last:
+            rest._extend(self, at, self.last)
+        return rest
+
+    def _extend(self, other: RangeSet, first: int, last: int) -> None:
+        """Adds what `other` has in `first..last`, which lies behind all that is in, and does not
+        touch it."""
+        firsts, lasts = other.bounds(first, last)
+        self._firsts += firsts
+        self._lasts += lasts
+        self._count += sum(lasts) - sum(firsts) + len(firsts)
 
     def contains_all(self, first: int, last: int) -> bool:
         """Whether every number of `first..last` is in."""

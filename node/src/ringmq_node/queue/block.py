@@ -145,6 +145,11 @@ class Block:
         end: int = self._offsets[self.count if stop is None else stop]
         return end - self._offsets[start]
 
+    def bytes_between(self, firsts: list[int], lasts: list[int], shift: int) -> int:
+        """The size of these bodies together: from message `firsts[0] + shift` to message
+        `lasts[0] + shift`, and so on."""
+        return between(self._offsets, firsts, lasts, shift)
+
     def body_sizes(self) -> array[int]:
         """The size of each body, 4 bytes each. It stays in memory when the block is paged out."""
         sizes = array("I", self.data[HEADER.size : HEADER.size + 4 * self.count])
@@ -191,3 +196,12 @@ class Block:
         if start == 0 and stop == self.count:
             return self
         return Block.of(self.bodies(start, stop), self.properties(start, stop))
+
+
+def between(ends: list[int], firsts: list[int], lasts: list[int], shift: int) -> int:
+    """The size of the items `first + shift` to `last + shift`, for many ranges.
+
+    Item `i` is from `ends[i]` to `ends[i + 1]`. No line of Python runs for each range: some 60 ns.
+    """
+    upper = sum(map(ends.__getitem__, map((shift + 1).__add__, lasts)))
+    return upper - sum(map(ends.__getitem__, map(shift.__add__, firsts)))

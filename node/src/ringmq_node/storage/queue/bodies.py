@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from ringmq_base.ranges import Range, RangeSet, numbers_in
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.errors import CorruptError, CorruptionReport, ReadError
@@ -217,7 +217,7 @@ class Bodies:
         live = state.live
         for delta in [*self.index.deltas.values()]:
             part = (delta.first, delta.last)
-            same = live.intersection(*part) == self.live.intersection(*part)
+            same = live.bounds(*part) == self.live.bounds(*part)
             # A delta stays folded only if all its messages live on, and all have their bodies: its
             # counts then hold under the new state, too.
             if not same or delta.last >= keep_below or self.missing.intersection(*part):
@@ -226,7 +226,6 @@ class Bodies:
         self.next_position = state.next_position
         # Positions may mean other messages from here on.
         self.next_fetch = 0
-        self.missing = live.copy()
         deltas = [*self.index.deltas.values()]
         for delta in deltas:
             self.index.unfold(delta, [])
@@ -236,31 +235,31 @@ class Bodies:
         for delta in deltas:
             self.index.put(delta)
             self.live_bytes += delta.live_bytes
-            self.missing.remove(delta.first, delta.last)
+        covered = [(entry.first, entry.last) for entry in self.index]
+        covered += [(delta.first, delta.last) for delta in deltas]
+        covered.sort()
+        self.missing = live.without(covered)
         self.account()
 
     def _reinstall(self, entry: IndexEntry, keep_below: int, transient: RangeSet) -> None:
-        parts: list[Range] = []
+        entry.live = size = 0
         if entry.first < keep_below:
             # Positions from `keep_below` on were given out by a master whose ops did not survive.
             # In the new state they are other messages.
             entry.trim(min(entry.last, keep_below - 1))
-            parts = self.live.intersection(entry.first, entry.last)
-        if entry.transient and not all(transient.contains_all(*part) for part in parts):
+            entry.live, size = entry.living(self.live)
+        if entry.transient and transient.count_in(entry.first, entry.last) != entry.live:
             # The ring counts a persistent message as safe on this replica's disk. A body that is
             # only in memory doesn't make it so: it has to be fetched and written.
-            parts = []
-        entry.live = numbers_in(parts)
-        if not parts:
+            entry.live = 0
+        if not entry.live:
             # Its body in the message store is released by the round that makes the new state
             # durable: before that a power cut brings back the old one.
             entry.block = None
             self._release(entry)
             return
         self.index.add(entry)
-        for low, high in parts:
-            self.missing.remove(low, high)
-            self.live_bytes += entry.bytes_of(low, high)
+        self.live_bytes += size
 
     # -- reading
 
@@ -296,8 +295,8 @@ class Bodies:
                 self.unfold(delta)
         for entry in self.index.overlapping(first, last):
             low, high = max(first, entry.first), min(last, entry.last)
-            if low == entry.first and high == entry.last and entry.live == entry.count:
-                total += entry.body_bytes
+            if low == entry.first and high == entry.last:
+                total += entry.living(self.live)[1]
             else:
                 total += sum(entry.bytes_of(a, b) for a, b in self.live.intersection(low, high))
         return total
@@ -388,17 +387,16 @@ class Bodies:
         for report in reports:
             self._report(report)
         entries: list[IndexEntry] = []
-        lost = RangeSet(self.live.intersection(delta.first, delta.last))
-        lost.subtract(self.missing.intersection(delta.first, delta.last))
         size = 0
         for entry in found:
-            parts = self.live.intersection(entry.first, entry.last)
             # Counted anew: messages may have died since a thread has read these entries.
-            entry.live = sum(b - a + 1 for a, b in parts)
-            lost.subtract(parts)
-            size += sum(entry.bytes_of(a, b) for a, b in parts)
+            entry.live, live_bytes = entry.living(self.live)
+            size += live_bytes
             if entry.live:
                 entries.append(entry)
+        alive = self.live.part(delta.first, delta.last)
+        lost = alive.without((entry.first, entry.last) for entry in entries)
+        lost.subtract(self.missing.intersection(delta.first, delta.last))
         self.index.unfold(delta, entries)
         # Live positions that no entry has: the headers of their records are damaged.
         self.missing.update(lost)

@@ -8,8 +8,10 @@ the order in which they count, and the first that has a position is taken for it
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
 
 from ringmq_base.ranges import RangeSet
+from ringmq_node.queue.block import between
 from ringmq_node.storage.format import checkpoint
 from ringmq_node.storage.format.checkpoint import Cut
 from ringmq_node.storage.format.tables import BodyRange
@@ -71,7 +73,7 @@ def choose(
 def _parts(
     body: BodyRange, first: int, last: int, live: RangeSet, missing: RangeSet, covered: RangeSet
 ) -> list[Choice]:
-    fresh = RangeSet(live.intersection(first, last))
+    fresh = live.part(first, last)
     fresh.subtract(missing.intersection(first, last))
     fresh.subtract(covered.intersection(first, last))
     if not fresh:
@@ -84,7 +86,7 @@ def _parts(
     else:
         parts = [(low, high)]
     covered.update(fresh)
-    return [(body, a, b, sum(y - x + 1 for x, y in fresh.intersection(a, b))) for a, b in parts]
+    return [(body, a, b, fresh.count_in(a, b)) for a, b in parts]
 
 
 def live_bytes(choice: Choice, live: RangeSet) -> int:
@@ -92,7 +94,10 @@ def live_bytes(choice: Choice, live: RangeSet) -> int:
     body, first, last, count = choice
     if count == last - first + 1:
         return body.bytes_of(first, last)
-    return sum(body.bytes_of(a, b) for a, b in live.intersection(first, last))
+    if body.sizes is None:
+        return body.body_bytes // (body.last - body.first + 1) * count
+    firsts, lasts = live.bounds(first, last)
+    return between([*accumulate(body.sizes, initial=0)], firsts, lasts, -body.first)
 
 
 def entries_of(choices: Iterable[Choice], file: QueueFile) -> list[IndexEntry]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from array import array
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 from ringmq_base.ranges import RangeSet
-from ringmq_node.queue.block import Block
+from ringmq_node.queue.block import Block, between
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 from ringmq_node.storage.format.references import RecordLocation
 
@@ -98,6 +99,23 @@ class IndexEntry:
         if self.sizes is None:
             return self.body_bytes // self.count * (high - low)
         return sum(self.sizes[low:high])
+
+    def living(self, live: RangeSet) -> tuple[int, int]:
+        """How many of its positions are `live`, and the bytes of their bodies.
+
+        At the same price for one position as `bytes_of`, and at some 60 ns for each range.
+        """
+        firsts, lasts = live.bounds(self.first, self.last)
+        if not firsts:
+            return 0, 0
+        count = sum(lasts) - sum(firsts) + len(firsts)
+        if count == self.count:
+            return count, self.body_bytes
+        if self.block is not None:
+            return count, self.block.bytes_between(firsts, lasts, self.start - self.first)
+        if self.sizes is None:
+            return count, self.body_bytes // self.count * count
+        return count, between([*accumulate(self.sizes, initial=0)], firsts, lasts, -self.first)
 
     def part(self, first: int, last: int, live: int) -> IndexEntry:
         """An entry for a part of these positions, of which `live` are live. It has no block."""

@@ -168,9 +168,7 @@ class RunIndex:
             assert entry.file is segment
             assert entry.block is None
             delta.live += entry.live
-            delta.live_bytes += sum(
-                entry.bytes_of(*part) for part in live.intersection(entry.first, entry.last)
-            )
+            delta.live_bytes += entry.living(live)[1]
             self._count(entry, -1)
             # A job in a thread may still refer to the entry: this tells it that the entry is dead.
             entry.live = 0

@@ -272,8 +272,7 @@ class _Recovery:
             entries += entries_of(chosen, delta.segment)
         for entry in sorted(entries, key=lambda entry: entry.first):
             index.add(entry)
-        missing = state.live.copy()
-        missing.subtract(self._covered)
+        missing = state.live.without(self._covered)
         generation = replay.generation + 1
         cuts = replay.cuts
         if replay.has_torn_journal or self._last_found >= state.next_position:
