@@ -176,8 +176,13 @@ class Group:
         return self._links.known_incarnation(node)
 
     def view(self, ring: str) -> View | None:
-        """The newest view of a ring that the registry has shown, hosted here or not."""
-        return self._views.view(ring)
+        """The newest view of a ring that is known: as the registry has shown it, hosted here or
+        not, or as another member has told it to the member here."""
+        shown = self._views.view(ring)
+        hosted = self._rings.get(ring)
+        if shown is None or hosted is None or hosted.view is None:
+            return shown
+        return hosted.view if hosted.view.epoch > shown.epoch else shown
 
     def role_counts(self) -> tuple[Counter[str], Counter[str]]:
         """How many masters and how many mirrors each node has, by `view` of every ring of the

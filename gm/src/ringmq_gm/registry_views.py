@@ -358,7 +358,12 @@ class RegistryViews:
         """Carries all of them to an end, and tells each its outcome."""
         tries = 0
         while batch:
-            unread = [ring for ring in batch if ring not in self._known]
+            # Another member may have told the ring a view that was not seen here yet.
+            unread = [
+                ring
+                for ring, proposal in batch.items()
+                if ring not in self._known or self._epoch(ring) < proposal.current_epoch
+            ]
             try:
                 if unread:
                     await self._look(unread)

@@ -15,7 +15,7 @@ from ringmq_gm.core.events import (
     Tick,
     ViewLearned,
 )
-from ringmq_gm.core.frames import Envelope, Stale
+from ringmq_gm.core.frames import Envelope, Pong
 from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId
@@ -68,9 +68,9 @@ def test_a_new_view_begins_with_contact() -> None:
     assert ring.members["a"].refusal() is None
 
 
-def test_a_master_that_was_told_of_a_later_view_does_not_wait_for_the_registry() -> None:
+def test_a_master_that_hears_of_a_later_epoch_does_not_wait_for_the_registry() -> None:
     ring = ring_of_three()
-    ring.step("a", Received(Envelope(B, Stale("q", 3))))
+    ring.step("a", Received(Envelope(B, Pong("q", 3, 0, 0, 0, True))))
     ring.step("a", Tick(), now=CONTACT_S)
     assert ring.members["a"].refusal() is Refusal.OUT_OF_CONTACT
     ring.step("a", ViewLearned(view(2, A, B, C)), now=1.0)

@@ -38,8 +38,10 @@ from ringmq_gm.core.frames import (
     Ping,
     Pong,
     Resume,
-    Stale,
     Submit,
+    ViewAsked,
+    ViewTold,
+    ViewWanted,
 )
 
 ROLES = {
@@ -58,7 +60,9 @@ FRAMES: list[Frame] = [
         OpFrame("q", epoch, 0, 0, epoch, 9, False, (Mark(8, 8, True),), b"x"),
         MarksFrame("q", epoch, 0, 0, ()),
         MarksFrame("q", epoch, 0, 0, (Mark(), Mark(0, 0, True))),
-        Stale("q", epoch),
+        ViewTold("q", epoch, view(epoch, A, C)),
+        ViewAsked("q", epoch),
+        ViewWanted("q", epoch, view(epoch + 1, A, C)),
         Ping("q", epoch, 1),
         Pong("q", epoch, 1, 4, 4, True),
         Submit("q", epoch, False, b"x"),

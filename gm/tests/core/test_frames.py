@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -19,22 +20,36 @@ from ringmq_gm.core.frames import (
     Ping,
     Pong,
     Resume,
-    Stale,
     Submit,
+    ViewAsked,
+    ViewTold,
+    ViewWanted,
     decode,
     encode,
 )
+from ringmq_gm.core.views import MemberId, first_view
 
 U64 = st.integers(0, 2**64 - 1)
 RINGS = st.text(max_size=40)
 PAYLOADS = st.binary(max_size=200)
+VIEW = first_view([MemberId("a", 3), MemberId("b", 2**40)], 2)
 MARKS = st.lists(st.builds(Mark, U64, U64, st.booleans()), max_size=6).map(tuple)
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
     st.builds(Hello, RINGS, U64, U64, U64, U64, U64),
     st.builds(Resume, RINGS, U64, U64),
     st.builds(OpFrame, RINGS, U64, U64, U64, U64, U64, st.booleans(), MARKS, PAYLOADS),
     st.builds(MarksFrame, RINGS, U64, U64, U64, MARKS),
-    st.builds(Stale, RINGS, U64),
+    st.builds(
+        lambda ring, epoch: ViewTold(ring, epoch, replace(VIEW, epoch=epoch)),
+        RINGS,
+        st.integers(1, 2**64 - 1),
+    ),
+    st.builds(
+        lambda ring, epoch: ViewWanted(ring, epoch, replace(VIEW, epoch=epoch + 1)),
+        RINGS,
+        st.integers(0, 2**64 - 2),
+    ),
+    st.builds(ViewAsked, RINGS, U64),
     st.builds(Gone, RINGS, U64),
     st.builds(Ping, RINGS, U64, U64),
     st.builds(Pong, RINGS, U64, U64, U64, U64, st.booleans()),

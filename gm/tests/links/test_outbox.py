@@ -14,10 +14,11 @@ from ringmq_gm.core.frames import (
     Ping,
     Pong,
     Resume,
-    Stale,
     Submit,
+    ViewTold,
     decode,
 )
+from ringmq_gm.core.views import MemberId, first_view
 from ringmq_gm.links import wire
 from ringmq_gm.links.outbox import LinkOutbox
 
@@ -102,7 +103,7 @@ def test_control_goes_first_and_only_its_newest() -> None:
     control: list[Frame] = [
         Ping("r", 1, 2),
         Pong("r", 1, 3, 0, 0, True),
-        Stale("r", 4),
+        ViewTold("r", 1, first_view([MemberId("a", 1)], 1)),
         Resume("r", 1, 9),
     ]
     waiting = put(outbox(), op(1), Ping("r", 1, 1), *control)

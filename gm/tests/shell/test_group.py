@@ -33,12 +33,14 @@ from ringmq_gm import (
 )
 from ringmq_gm.nodes import NODES
 from ringmq_gm.registry.base import (
+    Change,
     Delete,
     Guard,
     Operation,
     Put,
     RegistryUnavailableError,
     Session,
+    Snapshot,
 )
 from ringmq_gm.registry.sqlite import SqliteRegistry
 
@@ -513,6 +515,62 @@ def test_a_master_without_a_lease_is_found_by_the_nodes_that_are_linked_with_it(
             rings["a"].multicast(b"x")
             await until(lambda: cluster.apps["r"]["a"].confirmed[1] == 1)
 
+    run(main())
+
+
+class CutRegistry(SqliteRegistry):
+    """Out of reach once `is_cut`."""
+
+    is_cut = False
+
+    def _ensure_reached(self) -> None:
+        if self.is_cut:
+            raise RegistryUnavailableError("cut")
+
+    async def commit(
+        self,
+        guards: Sequence[Guard],
+        operations: Sequence[Operation],
+        *,
+        session: Session | None = None,
+    ) -> int | None:
+        self._ensure_reached()
+        return await super().commit(guards, operations, session=session)
+
+    async def list(self, prefix: str) -> Snapshot:
+        self._ensure_reached()
+        return await super().list(prefix)
+
+    async def watch(self, prefix: str) -> AsyncIterator[Sequence[Change]]:
+        async for changes in super().watch(prefix):
+            if self.is_cut:
+                await asyncio.Event().wait()
+            yield changes
+
+
+@pytest.mark.parametrize("cut", ["a", "c"])
+def test_two_go_on_though_one_of_them_is_cut_from_the_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    """b dies. a and c see each other, and one of them reaches the registry."""
+
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc", FAST) as cluster:
+            rings = await cluster.create_ring("r", "abc")
+            rings["a"].multicast(b"1")
+            await until(lambda: cluster.apps["r"]["a"].confirmed[1] == 1)
+            registry = cluster.nodes[cut].registry
+            assert isinstance(registry, CutRegistry)
+            registry.is_cut = True
+            await cluster.nodes["b"].stop()
+            await until(lambda: synced(rings["a"].view) == ["a", "c"])
+            assert rings["a"].refusal() is None
+            rings["a"].multicast(b"2")
+            await until(lambda: cluster.apps["r"]["a"].confirmed[1] == 2)
+            seen = cluster.nodes[cut].group.view("r")
+            assert seen == rings["a"].view
+
+    monkeypatch.setattr("group_harness.SqliteRegistry", CutRegistry)
     run(main())
 
 

@@ -22,6 +22,7 @@ from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.master import Master
 from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.telling import EarlyHello
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ T = TypeVar("T")
 # frozen things.
 MUTABLE = (
     RingMember,
+    EarlyHello,
     ViewChanger,
     HoldOff,
     Lives,

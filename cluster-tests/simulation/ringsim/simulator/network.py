@@ -98,7 +98,7 @@ class Network:
             link.held[target].append((session, sender, frame))
             return
         untaken = link.untaken[target]
-        # Ping, Pong, Stale and Resume overtake bodies on a real link as well.
+        # Ping, Pong, ViewTold and Resume overtake bodies on a real link as well.
         if isinstance(frame, OpFrame | MarksFrame | Hello | Submit) and (
             untaken or (self.takes_nothing(target) and isinstance(frame, OpFrame))
         ):
@@ -110,6 +110,21 @@ class Network:
         """Whether a call from one machine to another would be answered."""
         link = self._links[source, target]
         return link.is_open and not any(link.blocked.values())
+
+    def is_blocked(self, one: str, two: str) -> bool:
+        """Whether nothing that one of them sends comes to the other, in some direction."""
+        return any(self._links[one, two].blocked.values())
+
+    def cuts(self) -> list[str]:
+        """The pairs that can't see each other."""
+        return [
+            f"{one}-{two}" for one, two in self._links if one < two and self.is_blocked(one, two)
+        ]
+
+    def condition(self) -> object:
+        """Differs from an earlier one if a fault has begun or ended, or a link has broken."""
+        links = tuple((link.session, *link.blocked.values()) for link in self._links.values())
+        return links, tuple(sorted(self._takes_nothing.items()))
 
     # --- breaking and opening ---
 

@@ -5,7 +5,7 @@ it. A change goes through four stages:
 
     Idle -> Probing    ask all members of the wanted view: are you there?
          -> Proposing  compare-and-set, if this member can close the view
-         -> Waiting    after a refusal or a failure: back off, with jitter
+         -> Waiting    after a refusal or a failure: back off, with jitter; and ask the others
          -> Idle
 
 Why the probe. A master that sees nobody but still sees the registry would otherwise vote the
@@ -13,6 +13,14 @@ healthy majority out of the ring. So a member proposes only a view of which it h
 every member, and which keeps `min_insync` synchronised members unless the leases of those it
 drops have run out (`View.may_follow`). Neither rule is needed for safety, which rests on the
 confirm rule of the master; both are needed so that the ring stays where it can be used.
+
+A member that is cut from the registry asks the other members of its proposal to make it in its
+place (`ViewWanted`); it knows best whom it can't reach. For the registry that is a proposal which
+was late on its way: a compare-and-set on the epoch, like any other. For both members it may take
+effect until the epoch ends, so both count it (`unresolved`):
+
+1. the master a is cut from the registry, and asks b to propose that c is synchronised, 2. a gives
+up, and forgets it, 3. b proposes it, and it takes effect, 4. a confirms an op that c doesn't have.
 
 A node is dead to a member if the link to it is down, or if a later life of it has been seen. A
 joiner trusts its own links less, as it may sit behind a broken one: it counts only earlier
@@ -69,7 +77,7 @@ from ringmq_gm.core.events import (
     RefreshView,
     Send,
 )
-from ringmq_gm.core.frames import Ping, Pong
+from ringmq_gm.core.frames import Ping, Pong, ViewWanted
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.hold_off import HoldOff
 from ringmq_gm.core.lives import Lives
@@ -155,6 +163,9 @@ class ViewChanger:
         self._timing = timing
         self._chance = chance
         self._hold_off = HoldOff(timing)
+        # How many proposals have failed in this epoch; and the one that another member wanted.
+        self._failures = 0
+        self._for_another: View | None = None
         # The number of the newest probe, and of the oldest one to which an answer counts.
         self._nonce = 0
         self._nonce_min = 0
@@ -185,6 +196,7 @@ class ViewChanger:
         # that epoch.
         self._stage = IDLE
         self.unresolved = []
+        self._failures, self._for_another = 0, None
         self._nonce_min = self._nonce + 1
         self._patience_s = self._timing.probe_s
 
@@ -379,8 +391,34 @@ class ViewChanger:
         if outcome is ProposalOutcome.LOST:
             self.unresolved.remove(proposal)
         self._wait(now)
+        self._failures += 1
         ended = LossOutcome.RING_CHANGED if outcome is ProposalOutcome.LOST else LossOutcome.UNKNOWN
-        return [*self.loss_ended(ended), RefreshView()]
+        effects: list[Effect] = [*self.loss_ended(ended), RefreshView()]
+        # One that is lost has mostly come second; a registry that is away loses every one.
+        if outcome is ProposalOutcome.UNKNOWN or self._failures > 1:
+            effects += self._ask_others(proposal)
+        return effects
+
+    def _ask_others(self, proposal: View) -> list[Effect]:
+        """Asks the other members of this proposal, which has failed here, to make it."""
+        # The operator who has accepted a loss was told that it has failed.
+        if proposal == self._for_another or proposal.own_loss is not None:
+            return []
+        nodes = [m.node for m in proposal.ids if m != self._me and m.node not in self.lives.down]
+        if not nodes:
+            return []
+        if proposal not in self.unresolved:
+            self.unresolved.append(proposal)
+        wanted = ViewWanted(self._ring, proposal.epoch - 1, proposal)
+        return [Send(node, wanted) for node in nodes]
+
+    def propose_for_another(self, proposal: View) -> list[Effect]:
+        """Another member wants this view, which follows the present one, and is cut from the
+        registry. It asks again if nothing comes of it."""
+        if self._stage is PROPOSING or self._accepted is not None:
+            return []
+        self._for_another = proposal
+        return self._propose(proposal)
 
     # --- concluding ---
 

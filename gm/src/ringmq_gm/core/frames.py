@@ -14,12 +14,15 @@ follow each other in one message of a link, each behind its size.
     resume  last number u64
     op      stable u64, safe u64, op epoch u64, number u64, marks u16, marks, payload
     marks   stable u64, safe u64, marks u16, marks
-    stale   -
+    told    view
+    asked   -
+    wanted  view
     ping    nonce u64
     pong    nonce u64, log epoch u64, log number u64
     submit  payload
     gone    -
 
+    a view  JSON, as the registry has it (`View.encode`)
     a mark  received u64, persisted u64, complete u8
 
     flags   1 urgent (op, submit), 2 the log is whole (pong)
@@ -33,7 +36,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ringmq_gm.core.views import MemberId
+from ringmq_gm.core.views import MemberId, View, ViewError
 
 HEADER = struct.Struct("<IBBHQ")
 AFTER_SIZE = HEADER.size - 4
@@ -116,11 +119,30 @@ class MarksFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Stale:
-    """Your frame is of an old epoch; mine is `epoch`."""
+class ViewTold:
+    """The registry has held this view; I know no newer one. `epoch` is the view's."""
 
     ring: str
     epoch: int
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class ViewAsked:
+    """Your frame is of an epoch that I don't know: which view is it? Mine is of `epoch`."""
+
+    ring: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewWanted:
+    """Propose this view in my place: it follows that of `epoch`, and the registry doesn't answer
+    me."""
+
+    ring: str
+    epoch: int
+    view: View
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +190,9 @@ class Gone:
 
 # The frames that belong to an epoch, and those that are taken in any.
 EpochFrame = Hello | Resume | OpFrame | MarksFrame | Submit
-Frame = EpochFrame | Stale | Ping | Pong | Gone
+Frame = EpochFrame | ViewTold | ViewAsked | ViewWanted | Ping | Pong | Gone
 
-HELLO, RESUME, OP, MARKS, STALE, PING, PONG, SUBMIT, GONE = range(1, 10)
+HELLO, RESUME, OP, MARKS, TOLD, PING, PONG, SUBMIT, GONE, ASKED, WANTED = range(1, 12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +221,12 @@ def encode(frame: Frame) -> list[bytes]:
             return _join(HELLO, frame, fixed)
         case Resume():
             return _join(RESUME, frame, U64.pack(frame.last))
-        case Stale():
-            return _join(STALE, frame, b"")
+        case ViewTold():
+            return _join(TOLD, frame, frame.view.encode())
+        case ViewWanted():
+            return _join(WANTED, frame, frame.view.encode())
+        case ViewAsked():
+            return _join(ASKED, frame, b"")
         case Ping():
             return _join(PING, frame, U64.pack(frame.nonce))
         case Pong():
@@ -247,7 +273,7 @@ def decode(data: bytes) -> Iterator[Frame]:
         try:
             ring = data[at + HEADER.size : body].decode()
             yield _decode_body(kind, flags, ring, epoch, data[body:end])
-        except (struct.error, UnicodeDecodeError) as error:
+        except (struct.error, UnicodeDecodeError, ViewError) as error:
             raise FrameError(f"frame of kind {kind} at byte {at}: {error}") from error
         at = end
 
@@ -277,12 +303,29 @@ def _pong(ring: str, epoch: int, flags: int, body: bytes) -> Pong:
     return Pong(ring, epoch, nonce, log_epoch, log_number, bool(flags & FLAG_WHOLE))
 
 
+def _told(ring: str, epoch: int, body: bytes) -> ViewTold:
+    return ViewTold(ring, epoch, _view(ring, body, epoch))
+
+
+def _wanted(ring: str, epoch: int, body: bytes) -> ViewWanted:
+    return ViewWanted(ring, epoch, _view(ring, body, epoch + 1))
+
+
+def _view(ring: str, body: bytes, epoch: int) -> View:
+    view = View.decode(body)
+    if view.epoch != epoch:
+        raise FrameError(f"ring {ring!r}: a view of epoch {view.epoch}, expected {epoch}")
+    return view
+
+
 _DECODERS: dict[int, Callable[[str, int, int, bytes], Frame]] = {
     HELLO: lambda ring, epoch, _, body: Hello(ring, epoch, *U64_4.unpack(body)),
     RESUME: lambda ring, epoch, _, body: Resume(ring, epoch, *U64.unpack(body)),
     OP: _op,
     MARKS: _marks,
-    STALE: lambda ring, epoch, _, __: Stale(ring, epoch),
+    TOLD: lambda ring, epoch, _, body: _told(ring, epoch, body),
+    WANTED: lambda ring, epoch, _, body: _wanted(ring, epoch, body),
+    ASKED: lambda ring, epoch, _, __: ViewAsked(ring, epoch),
     PING: lambda ring, epoch, _, body: Ping(ring, epoch, *U64.unpack(body)),
     PONG: _pong,
     SUBMIT: lambda ring, epoch, flags, body: Submit(ring, epoch, bool(flags & FLAG_URGENT), body),

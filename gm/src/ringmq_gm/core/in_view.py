@@ -4,6 +4,19 @@ It is the sending side of the link to the downstream neighbour: the handshake (H
 Resume back), the ops, and `stable`. `master.py` and `mirror.py` build on it. An object lives
 for one epoch: entering a view makes a new one, so that nothing learnt in an earlier epoch (a
 mark, a finished handshake) can be taken for a fact of this one.
+
+A trip. The master numbers an op, sends it downstream and delivers it to itself; it keeps a copy.
+A mirror forwards, then delivers. Each frame carries the marks (received, persisted) of the
+members that it has passed, so the last member knows all of them and sends them to the master:
+the op's own bytes need not come back. The master sends `stable` with the next frame, and all
+members drop their copies up to there.
+
+A link that has been opened anew, or a new view, begins with a handshake: Hello downstream,
+Resume with the last number upstream, and then the ops after that number, from the cache. A
+member that dies is left out; its upstream shakes hands with the next one. Re-forwarding is no
+more than that. In a new epoch the handshakes go around the ring, from the master on: a mirror
+that has been greeted knows that all members before it, and the master, are in the epoch and
+will take its frames.
 """
 
 from __future__ import annotations

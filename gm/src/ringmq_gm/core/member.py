@@ -15,20 +15,6 @@ Its guarantees, as long as its caller carries out the effects in order:
 It doesn't agree on the view (the registry does), nor move bytes (the links do), nor keep ops
 over a restart (the application does, and says how far its log goes).
 
-A trip. The master numbers an op, sends it downstream and delivers it to itself; it keeps a copy.
-A mirror forwards, then delivers. Each frame carries the marks (received, persisted) of the
-members that it has passed, so the last member knows all of them and sends them to the master:
-the op's own bytes need not come back. The master sends `stable` with the next frame, and all
-members drop their copies up to there. This is the ack that returns to the origin (compare
-RabbitMQ's gm.erl, whose acks drop "as many as" and not "up to").
-
-A link that has been opened anew, or a new view, begins with a handshake: Hello downstream,
-Resume with the last number upstream, and then the ops after that number, from the cache. A
-member that dies is left out; its upstream shakes hands with the next one. Re-forwarding is no
-more than that. In a new epoch the handshakes go around the ring, from the master on: a mirror
-that has been greeted knows that all members before it, and the master, are in the epoch and
-will take its frames.
-
 A member is in one of four phases, each a class with just the fields that exist in it:
 
     Outside -> Mirror | Master   a view has come with this member in it
@@ -40,13 +26,13 @@ A member is in one of four phases, each a class with just the fields that exist 
 `_enter` makes all of these changes but the last. Each new view makes a new Mirror or Master.
 
 The parts: `held_ops` is how far this member is, and the ops that it can send again; `in_view`,
-`mirror` and `master` are its behaviour within one epoch; `changes` brings about new views.
+`mirror` and `master` are its behaviour within one epoch; `changes` brings about new views, and
+`telling` brings them to others.
 
 Invariants (`check`): those of `HeldOps`; the phase belongs to the newest view; only the member
 that comes first in it is a Master; only a joiner lacks ops from before it joined.
 
-docs/ring.md tells the whole protocol, with the duties of the links, the application and the
-registry that all this rests on.
+docs/ring.md tells the whole protocol, with the duties of the parts that all this rests on.
 """
 
 from __future__ import annotations
@@ -88,11 +74,23 @@ from ringmq_gm.core.events import (
     Tick,
     ViewLearned,
 )
-from ringmq_gm.core.frames import EpochFrame, Frame, Gone, Hello, Mark, Ping, Pong, Stale
+from ringmq_gm.core.frames import (
+    EpochFrame,
+    Frame,
+    Gone,
+    Hello,
+    Mark,
+    Ping,
+    Pong,
+    ViewAsked,
+    ViewTold,
+    ViewWanted,
+)
 from ringmq_gm.core.held_ops import HeldOps, LogEnd
 from ringmq_gm.core.master import Master
 from ringmq_gm.core.mirror import Mirror
 from ringmq_gm.core.phases import DELETED, OUTSIDE, Outside, Phase
+from ringmq_gm.core.telling import EarlyHello, told_if_older
 from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, View
 
@@ -126,8 +124,7 @@ class RingMember:
         self._budgets = budgets or Budgets()
         self._log_is_whole = log_is_whole
         self._changer = ViewChanger(me, ring, self._timing, chance)
-        # A Hello of an epoch that this member hasn't heard of yet; the one of the highest epoch.
-        self._early_hello: tuple[MemberId, Hello] | None = None
+        self._early_hello = EarlyHello()
         self._wanted = False
 
     # --- questions ---
@@ -164,10 +161,7 @@ class RingMember:
 
     def next_deadline(self) -> float | None:
         """When to send a `Tick`, at the latest."""
-        change = self._changer.next_deadline()
-        if not isinstance(self._phase, Master):
-            return change
-        own = self._phase.next_deadline()
+        change, own = self._changer.next_deadline(), self._phase.next_deadline()
         if change is None or own is None:
             return own if change is None else change
         return min(change, own)
@@ -216,7 +210,8 @@ class RingMember:
             case LeasesLearned() | NodesKnown():
                 return self._changer.nodes_learned(event)
             case CaughtUp(persisted):
-                return self._caught_up(persisted)
+                mirror = self._phase
+                return mirror.caught_up(persisted) if isinstance(mirror, Mirror) else []
             case MembershipWanted(wanted):
                 self._wanted = wanted
                 return []
@@ -250,10 +245,6 @@ class RingMember:
         if isinstance(phase, Master):
             return phase.advance(self._changer.unresolved, now)
         return phase.send_marks() if isinstance(phase, Mirror) else []
-
-    def _caught_up(self, persisted: int) -> list[Effect]:
-        phase = self._phase
-        return phase.caught_up(persisted) if isinstance(phase, Mirror) else []
 
     def _promotion_asked(self, target: MemberId, now: float) -> list[Effect]:
         phase = self._phase
@@ -289,10 +280,15 @@ class RingMember:
                 return self._pinged(sender, frame)
             case Pong():
                 return self._ponged(sender, frame, now)
-            case Stale() | Gone():
-                if isinstance(frame, Gone):
-                    self._changer.member_gone(sender)
-                # A hint only: the registry alone says which view is the newest.
+            case ViewTold(ring, epoch, view):
+                learned = self._view_learned(view, now)
+                return learned + told_if_older(ring, self.view, sender.node, epoch)
+            case ViewAsked():
+                return told_if_older(self.ring, self.view, sender.node, frame.epoch)
+            case ViewWanted():
+                return self._view_wanted(sender, frame)
+            case Gone():
+                self._changer.member_gone(sender)
                 return self._refresh_before(frame.epoch)
             case _:
                 return self._ring_frame(sender, frame, now)
@@ -302,6 +298,7 @@ class RingMember:
         end = self.ops.end
         pong = Pong(self.ring, epoch, ping.nonce, end.epoch, end.number, self._log_is_whole)
         effects: list[Effect] = [Send(sender.node, pong), *self._refresh_before(ping.epoch)]
+        effects += told_if_older(self.ring, self.view, sender.node, ping.epoch)
         if self.view is not None:
             effects += self._changer.pinged(sender, ping, self.view)
         return effects
@@ -310,7 +307,14 @@ class RingMember:
         if self.view is None:
             return []
         effects = self._changer.pong(sender, pong, self.view, self._log(), now)
+        effects += told_if_older(self.ring, self.view, sender.node, pong.epoch)
         return effects + self._refresh_before(pong.epoch)
+
+    def _view_wanted(self, sender: MemberId, wanted: ViewWanted) -> list[Effect]:
+        if self.view is not None and wanted.epoch == self.view.epoch:
+            return self._changer.propose_for_another(wanted.view)
+        effects = self._refresh_before(wanted.epoch)
+        return effects + told_if_older(self.ring, self.view, sender.node, wanted.epoch)
 
     def _refresh_before(self, epoch: int) -> list[Effect]:
         """Reads the registry if another member knows a later view."""
@@ -324,13 +328,15 @@ class RingMember:
         if frame.epoch < mine:
             # Its sender may have been put out without knowing. No frame of it may count, or a
             # master of that epoch could confirm.
-            return [Send(sender.node, Stale(self.ring, mine))]
+            return told_if_older(self.ring, self.view, sender.node, frame.epoch)
         if frame.epoch > mine:
             # Its sender has heard of a view that this member hasn't. A Hello is kept, as it is
             # sent once in an epoch; all other frames are sent again after the handshake.
+            effects = self._refresh_before(frame.epoch)
             if isinstance(frame, Hello):
-                self._keep_early(sender, frame)
-            return self._refresh_before(frame.epoch)
+                self._early_hello.keep(sender, frame)
+                effects.append(Send(sender.node, ViewAsked(self.ring, mine)))
+            return effects
         match self._phase:
             case Mirror() as mirror:
                 return mirror.received(sender, frame)
@@ -338,11 +344,6 @@ class RingMember:
                 return master.received(sender, frame, self._changer.unresolved, now)
             case _:
                 return []  # Outside: this member has no part in the epoch.
-
-    def _keep_early(self, sender: MemberId, hello: Hello) -> None:
-        """A Hello of an older epoch that comes later must not displace it."""
-        if self._early_hello is None or hello.epoch >= self._early_hello[1].epoch:
-            self._early_hello = (sender, hello)
 
     # --- views ---
 
@@ -397,7 +398,7 @@ class RingMember:
         if index == 0:
             effects = self._become_master(view, now)
         else:
-            effects = self._become_mirror(view, index, before)
+            effects = self._become_mirror(view, index, before, now)
         # The Hello last: the application has to hear of the new role before `StartCatchUp`.
         return [*ended, *effects, *self._take_early_hello(view)]
 
@@ -406,13 +407,14 @@ class RingMember:
         effects = [RoleChanged(phase.role, view), *phase.hello()]
         return effects + phase.advance(self._changer.unresolved, now)
 
-    def _become_mirror(self, view: View, index: int, before: Phase) -> list[Effect]:
+    def _become_mirror(self, view: View, index: int, before: Phase, now: float) -> list[Effect]:
         if isinstance(before, Outside):
             awaits_start = not view.members[index].synced
         else:
             # Still true if this view came before the first Hello of the one that it joined in.
             awaits_start = isinstance(before, Mirror) and before.awaits_start
         phase = self._phase = self._new_mirror(view, index, awaits_start=awaits_start)
+        phase.tell_due = now + self._timing.tell_s
         return [RoleChanged(phase.role, view), *phase.hello()]
 
     def _new_master(self, view: View) -> Master:
@@ -422,15 +424,11 @@ class RingMember:
         return Mirror(self.ops, view, index, awaits_start=awaits_start)
 
     def _take_early_hello(self, view: View) -> list[Effect]:
-        """Takes the Hello that came before this view, and forgets those of older ones."""
-        if self._early_hello is None:
+        """Takes the Hello that came before this view."""
+        early = self._early_hello.take(view)
+        if early is None or not isinstance(self._phase, Mirror):
             return []
-        sender, hello = self._early_hello
-        if hello.epoch <= view.epoch:
-            self._early_hello = None
-        if hello.epoch == view.epoch and isinstance(self._phase, Mirror):
-            return self._phase.hello_received(sender, hello)
-        return []
+        return self._phase.hello_received(*early)
 
     def _proposal_ended(self, view: View, outcome: ProposalOutcome, now: float) -> list[Effect]:
         if outcome is ProposalOutcome.WON:
@@ -491,6 +489,8 @@ class RingMember:
         effects: list[Effect] = []
         if isinstance(self._phase, Master):
             effects = self._phase.tick(self._changer.unresolved, now)
+        elif isinstance(self._phase, Mirror):
+            effects = self._phase.tick(now)
         if self.view is not None:
             effects += self._changer.tick(self.view, self._log(), now)
         return effects

@@ -18,7 +18,16 @@ from typing import NamedTuple
 
 from ringmq_gm.core.cache import CachedOp
 from ringmq_gm.core.events import Effect, Role, Send, StartCatchUp
-from ringmq_gm.core.frames import EpochFrame, Hello, Mark, MarksFrame, OpFrame, Resume, Submit
+from ringmq_gm.core.frames import (
+    EpochFrame,
+    Hello,
+    Mark,
+    MarksFrame,
+    OpFrame,
+    Resume,
+    Submit,
+    ViewTold,
+)
 from ringmq_gm.core.held_ops import HeldOps, LogEnd
 from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.views import MemberId, View
@@ -39,9 +48,18 @@ NOTHING_TOLD = Told(-1, -1, -1)
 
 
 class Mirror(InView):
-    """See the module. `awaits_start`: it has joined, and no Hello has said where it begins."""
+    """See the module. `awaits_start`: it has joined, and no Hello has said where it begins. If
+    none has come by `tell_due`, it tells its upstream neighbour the view."""
 
-    __slots__ = ("awaits_start", "gap_at", "is_greeted", "marks_due", "told", "upstream")
+    __slots__ = (
+        "awaits_start",
+        "gap_at",
+        "is_greeted",
+        "marks_due",
+        "tell_due",
+        "told",
+        "upstream",
+    )
 
     def __init__(self, ops: HeldOps, view: View, index: int, *, awaits_start: bool) -> None:
         assert index > 0, index
@@ -50,6 +68,7 @@ class Mirror(InView):
         self.awaits_start = awaits_start
         self.upstream = view.ids[index - 1]
         self.is_greeted = False
+        self.tell_due: float | None = None
         # The news in the last marks that were sent.
         self.told = NOTHING_TOLD
         # The next marks go even without news: the ones before may have been lost.
@@ -84,7 +103,7 @@ class Mirror(InView):
         if sender != self.upstream:
             return []
         is_first = not self.is_greeted
-        self.is_greeted = True
+        self.is_greeted, self.tell_due = True, None
         effects: list[Effect] = []
         if self.awaits_start or (is_first and self.is_behind(hello)):
             # Here the past ends: every op after `last` will come around the ring, and the
@@ -121,11 +140,31 @@ class Mirror(InView):
 
     def link_up(self, node: str) -> list[Effect]:
         effects = super().link_up(node)
-        if self.upstream.node == node and self.is_greeted:
-            effects.append(self._resume())
+        if self.upstream.node == node:
+            effects.append(self._resume() if self.is_greeted else self._tell_view())
         if not self.passes_marks and self.view.master.node == node:
             effects += self.send_marks(due=True)
         return effects
+
+    # --- time ---
+
+    def next_deadline(self) -> float | None:
+        return self.tell_due
+
+    def tick(self, now: float) -> list[Effect]:
+        """Nobody has greeted this member yet: its upstream neighbour may not know the view.
+
+        Once is enough: the frame is lost only with its link, and the next one begins with it
+        (`link_up`).
+        """
+        if self.tell_due is None or now < self.tell_due:
+            return []
+        self.tell_due = None
+        return [self._tell_view()]
+
+    def _tell_view(self) -> Send:
+        told = ViewTold(self.ops.ring, self.view.epoch, self.view)
+        return Send(self.upstream.node, told)
 
     # --- a trip ---
 

@@ -16,6 +16,9 @@ class Outside:
     __slots__ = ()
     role = Role.OUTSIDE
 
+    def next_deadline(self) -> float | None:
+        return None
+
 
 class Deleted(Outside):
     """The registry has no such ring any more."""

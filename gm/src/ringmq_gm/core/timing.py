@@ -26,5 +26,8 @@ class Timing:
     restart_grace_s: float = 3.0
     # A promotion that has not drained by then is called off.
     drain_s: float = 5.0
+    # A mirror that nobody has greeted in a new view tells its upstream neighbour the view after
+    # this: that one may be cut from the registry.
+    tell_s: float = 0.1
     # An idle master says `stable` after this.
     stable_delay_s: float = 0.05

@@ -3,7 +3,7 @@
 An `OutgoingLink` (outgoing.py) carries all frames from here to one node in its requests, and
 gets credit and heartbeats back in the responses. It is dialled again whenever it breaks; each
 time is a session with a number. Frames that waited in a session that broke are dropped: after
-`LinkUp` the cores shake hands and send the missing ops again. Only Pong, Stale
+`LinkUp` the cores shake hands and send the missing ops again. Only Pong, ViewTold
 and Gone wait for a link that is not open, as nobody sends such an answer a second time.
 
 `IncomingLinks` (incoming.py) answers the calls of the other nodes. Of each node it listens to one

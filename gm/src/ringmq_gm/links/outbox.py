@@ -6,8 +6,8 @@ Which frame may overtake which follows from the meaning of each to the receiving
   their ring: 1. op 10 waits with marks "A has 9", 2. "A has 10" overtakes it, 3. the receiver
   takes both as they come, believes "A has 9", and passes that on; A has nothing more to say, and
   op 10 is never confirmed.
-* Ping, Pong, Stale, Gone and Resume go at any time: each holds by itself. Of each kind and ring
-  only the newest waits.
+* Ping, Pong, Gone, Resume and the frames about views go at any time: each holds by itself. Of
+  each kind and ring only the newest waits.
 * Rings don't wait for each other. Frames without a body before them in their ring go first, then
   the bodies, from each ring in turn.
 
@@ -35,14 +35,9 @@ from dataclasses import dataclass, field
 
 from ringmq_gm.core.frames import (
     Frame,
-    Gone,
     Hello,
     MarksFrame,
     OpFrame,
-    Ping,
-    Pong,
-    Resume,
-    Stale,
     Submit,
     encode,
 )
@@ -107,7 +102,7 @@ class LinkOutbox:
                 lane = self._lane(frame)
                 if lane is not None:
                     self._put_in_order(lane, frame)
-            case Ping() | Pong() | Stale() | Gone() | Resume():
+            case _:
                 self._control[frame.ring, type(frame)] = frame
 
     def forget(self, ring: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from ringmq_gm.core.frames import Frame, Gone, Pong, Stale
+from ringmq_gm.core.frames import Frame, Gone, Pong, ViewTold
 from ringmq_gm.links import wire
 from ringmq_gm.links.link import (
     BROKEN,
@@ -62,7 +62,7 @@ class OutgoingLink:
     def send(self, frame: Frame) -> None:
         if self._session is not None:
             self._session.put(frame)
-        elif isinstance(frame, Gone | Pong | Stale):
+        elif isinstance(frame, Gone | Pong | ViewTold):
             self._kept[frame.ring, type(frame)] = frame
 
     def forget(self, ring: str) -> None:

@@ -1,0 +1,67 @@
+"""One member alone reaches the registry, and tells the others the views that it brings about.
+
+Three nodes and `min_insync` 2; one is cut from the registry, then another one dies. The two that
+are left see each other, so they go on. docs/ring.md draws it.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from faults.vocabulary import Block, Crash, Fault, RegistryCut
+from ringsim.simulator.course import Course
+from ringsim.simulator.network import RING_TIMEOUT_S
+from ringsim.simulator.registry import REQUEST_TIMEOUT_S
+from ringsim.simulator.runs import run_scenario
+from ringsim.simulator.scenarios import Publish, Scenario
+from ringsim.simulator.world import World
+
+from ringmq_gm.core.timing import Timing
+
+DELAYS = range(3)
+CUT_AT = 2.0
+DEAD_AT = 3.0
+TIMING = Timing()
+# The death is noticed, its neighbour asks the others, writes the view, and tells it on. Twice, as
+# the neighbour that can't reach the registry may hold the first try up.
+SERVED_BY = (
+    DEAD_AT
+    + 2 * RING_TIMEOUT_S
+    + 2 * (TIMING.probe_s + REQUEST_TIMEOUT_S + 1.5 * TIMING.retry_s)
+    + TIMING.tell_s
+)
+
+CASES: dict[str, tuple[Fault, ...]] = {
+    "master cut, mirror dies": (RegistryCut(CUT_AT, "a", 9.0), Crash(DEAD_AT, "b", 4.0)),
+    "master cut, last dies": (RegistryCut(CUT_AT, "a", 9.0), Crash(DEAD_AT, "c", 4.0)),
+    "mirror cut, last dies": (RegistryCut(CUT_AT, "b", 9.0), Crash(DEAD_AT, "c", 4.0)),
+    "last cut, mirror dies": (RegistryCut(CUT_AT, "c", 9.0), Crash(DEAD_AT, "b", 4.0)),
+    "mirror cut, master dies": (RegistryCut(CUT_AT, "b", 9.0), Crash(DEAD_AT, "a", 4.0)),
+    "last cut, master dies": (RegistryCut(CUT_AT, "c", 9.0), Crash(DEAD_AT, "a", 4.0)),
+    "mirrors cut, and from each other": (
+        RegistryCut(CUT_AT, "b", 9.0),
+        RegistryCut(CUT_AT, "c", 9.0),
+        Block(DEAD_AT, ("b",), ("c",), both_ways=True, for_s=6.0),
+    ),
+    "master cut, mirror isolated": (
+        RegistryCut(CUT_AT, "a", 9.0),
+        Block(DEAD_AT, ("b",), ("a", "c"), both_ways=True, for_s=6.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("faults", CASES.values(), ids=CASES)
+def test_two_go_on_though_one_of_them_is_cut_from_the_registry(faults: tuple[Fault, ...]) -> None:
+    publishes = tuple(Publish(0.3 + 0.1 * at, 1, False) for at in range(100))
+    played = Scenario(("a", "b", "c"), 3, 2, publishes, faults)
+    for seed in DELAYS:
+        world = World(played, random.Random(seed))
+        course = Course(world)
+        course.begin()
+        course.run_until(SERVED_BY)
+        before = world.oracle.confirmed_last
+        # Still before the one that died is back.
+        course.run_until(SERVED_BY + 0.4)
+        assert world.oracle.confirmed_last > before, f"seed {seed}: {world.registry.view}"
+        assert run_scenario(played, seed) is None
