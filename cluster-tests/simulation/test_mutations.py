@@ -92,6 +92,7 @@ BY_SEEDS: dict[type[RingMember], range] = {
     # About one seed in 170 shows it.
     mutations.PromotesAJoiner: range(200, 500),
     mutations.CountsOneLeftBehind: range(300),
+    mutations.TellsNoViews: range(300),
 }
 BY_EXPLORER: dict[type[RingMember], Case] = {
     mutations.ForwardsOnlyNewOps: Case(ops=2, crashes=1),

@@ -12,15 +12,16 @@ from typing import Any
 
 from ringmq_gm.core.cache import CachedOp
 from ringmq_gm.core.chance import Chance
-from ringmq_gm.core.changes import Log, Probing, Purpose, ViewChanger
-from ringmq_gm.core.events import Effect, Event, Propose
-from ringmq_gm.core.frames import EpochFrame, Hello, Mark, Pong
+from ringmq_gm.core.changes import ViewChanger
+from ringmq_gm.core.events import Effect, Event, Propose, Send
+from ringmq_gm.core.frames import EpochFrame, Hello, Mark, Pong, ViewTold
 from ringmq_gm.core.held_ops import HeldOps
 from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.master import Master
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.mirror import Mirror
 from ringmq_gm.core.phases import OUTSIDE, Phase
+from ringmq_gm.core.stages import Log, Probing, Purpose
 from ringmq_gm.core.views import MemberId, View
 
 
@@ -208,6 +209,17 @@ class CallsOffAProposedHandover(_OtherPhases):
 
         def may_be_turned(self, unresolved: Sequence[View]) -> bool:
             return False
+
+
+class TellsNoViews(RingMember):
+    """Leaves it to the registry to tell the others a view."""
+
+    def step(self, event: Event, *, now: float) -> list[Effect]:
+        return [effect for effect in super().step(event, now=now) if not _tells_view(effect)]
+
+
+def _tells_view(effect: Effect) -> bool:
+    return isinstance(effect, Send) and isinstance(effect.frame, ViewTold)
 
 
 class _OtherChanger(RingMember):

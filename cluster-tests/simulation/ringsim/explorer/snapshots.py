@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from ringmq_gm.core.cache import OpCache
-from ringmq_gm.core.changes import Probing, ViewChanger, Waiting
+from ringmq_gm.core.changes import ViewChanger
 from ringmq_gm.core.handover import Handover
 from ringmq_gm.core.held_ops import HeldOps
 from ringmq_gm.core.hold_off import HoldOff
@@ -22,6 +22,7 @@ from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.master import Master
 from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.stages import Probing, Waiting
 from ringmq_gm.core.telling import EarlyHello
 
 T = TypeVar("T")

@@ -6,6 +6,7 @@ from faults.vocabulary import ends_at
 
 from ringmq_gm.core.events import Multicast
 from ringsim.simulator.application import BrokenInvariantError, LogEntry
+from ringsim.simulator.liveness import LOOK_S, Liveness
 from ringsim.simulator.nemesis import Nemesis
 from ringsim.simulator.scenarios import Publish
 from ringsim.simulator.world import World
@@ -22,11 +23,15 @@ class Course:
         self._world = world
         self._nemesis = Nemesis(world)
         self._payloads = 0
+        self._liveness = Liveness(world, lambda: self._publish(Publish(0.0, 1, False)))
 
     def play(self) -> None:
         """The whole scenario. Raises `BrokenInvariantError`, or whatever a member raises."""
-        ends = self.begin()
-        self.run_until(ends + 0.1)
+        ends = self.begin() + 0.1
+        clock = self._world.clock
+        while clock.now < ends:
+            self.run_until(min(clock.now + LOOK_S, ends))
+            self._liveness.look()
         self._nemesis.heal()
         if self._settle("after the faults"):
             self._publish(Publish(self._world.clock.now, 1, False))

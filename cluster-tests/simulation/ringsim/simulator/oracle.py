@@ -38,6 +38,8 @@ class Oracle:
         # confirm of each.
         self._confirmed_in: dict[int, int] = {}
         self.persisted: dict[int, LogEntry] = {}
+        # How many ops have been confirmed as persisted.
+        self.confirms = 0
         self.received: dict[int, LogEntry] = {}
         self._confirmers: dict[int, MemberId] = {}
         # The newest view that was begun from disks.
@@ -72,6 +74,7 @@ class Oracle:
         for number in range(1, marks.persisted + 1):
             if number not in self.persisted:
                 self.persisted[number] = log[number - 1]
+                self.confirms += 1
                 self._confirmed_in.setdefault(number, view.epoch)
                 self._check_disks(number)
             _require(self.persisted[number] == log[number - 1], f"op {number} confirmed twice")

@@ -63,6 +63,14 @@ class VirtualRegistry:
     def reaches(self, name: str) -> bool:
         return not self.out and not self.cut.get(name)
 
+    def answers(self, name: str) -> bool:
+        """Whether a machine reaches it, and no answer gets lost."""
+        return self.reaches(name) and not self.flaky
+
+    def condition(self) -> object:
+        """Differs from an earlier one if a fault has begun or ended."""
+        return self.out, self.flaky, tuple(sorted(self.cut.items()))
+
     # --- compare-and-set ---
 
     def propose(self, machine: Machine, current_epoch: int, view: View) -> None:

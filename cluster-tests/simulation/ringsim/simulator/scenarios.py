@@ -109,6 +109,9 @@ def scenario_of(rng: random.Random) -> Scenario:
     # A few ops fill the caches of one run in four.
     cache_bytes_max = rng.choice((5, 20)) if rng.random() < 0.25 else CACHE_BYTES_MAX
     joiner_bytes_max = rng.choice((0, 2, 10)) if rng.random() < 0.25 else JOINER_BYTES_MAX
+    if rng.random() < 0.1:
+        # Whoever is left has to go on while the faults last.
+        faults = [*(faults if rng.random() < 0.3 else ()), *_lasting(rng, nodes)]
     if rng.random() < 0.15:
         joiner_bytes_max = rng.choice((0, 2, 10))
         left_behind = _left_behind(rng, nodes)
@@ -149,6 +152,30 @@ def _left_behind(rng: random.Random, nodes: tuple[str, ...]) -> list[Fault]:
             )
         )
     return faults
+
+
+def _lasting(rng: random.Random, nodes: tuple[str, ...]) -> list[Fault]:
+    """Two faults or three that last long enough for the ring to be expected to go on: some nodes
+    don't reach the registry, or each other, and some are down."""
+    at = rng.uniform(0.3, 1.5)
+    faults: list[Fault] = []
+    for kind in rng.choices(("registry", "crash", "pause", "one", "pair"), (4, 3, 1, 1, 2), k=3):
+        node, other = rng.sample(nodes, 2)
+        for_s = rng.uniform(9.0, 12.0)
+        match kind:
+            case "registry":
+                faults.append(RegistryCut(at, node, for_s))
+            case "crash":
+                faults.append(Crash(at, node, for_s))
+            case "pause":
+                faults.append(Pause(at, node, for_s))
+            case "one":
+                others = tuple(n for n in nodes if n != node)
+                faults.append(Block(at, (node,), others, True, for_s))
+            case _:
+                faults.append(Block(at, (node,), (other,), rng.random() < 0.7, for_s))
+        at += rng.choice((0.0, 0.2, 1.5)) * rng.random()
+    return faults[: rng.randint(2, 3)]
 
 
 # A lease has run out by then.

@@ -41,7 +41,7 @@ from typing import assert_never
 
 from ringmq_gm.core.cache import Budgets
 from ringmq_gm.core.chance import Chance
-from ringmq_gm.core.changes import Log, ViewChanger
+from ringmq_gm.core.changes import ViewChanger
 from ringmq_gm.core.events import (
     CaughtUp,
     Effect,
@@ -90,6 +90,7 @@ from ringmq_gm.core.held_ops import HeldOps, LogEnd
 from ringmq_gm.core.master import Master
 from ringmq_gm.core.mirror import Mirror
 from ringmq_gm.core.phases import DELETED, OUTSIDE, Outside, Phase
+from ringmq_gm.core.stages import Log
 from ringmq_gm.core.telling import EarlyHello, told_if_older
 from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, View
