@@ -42,8 +42,8 @@ class Queue:
         self.entries: list[list[int]] = []
         self.taken_bytes = 0
 
-    def ram_durations(self, now: float) -> dict[str, float]:
-        return {"queue": self.held_s or float("inf")}
+    def ram_durations(self, now: float) -> list[float]:
+        return [self.held_s or float("inf")]
 
     @property
     def held_s(self) -> float:

@@ -83,9 +83,9 @@ class Queues:
         self.asked = 0
         self.told: list[float] = []
 
-    def ram_durations(self, now: float) -> dict[str, float]:
+    def ram_durations(self, now: float) -> list[float]:
         self.asked += 1
-        return {"a": 10.0, "idle": inf}
+        return [10.0, inf]
 
     def set_duration(self, seconds: float) -> None:
         self.told.append(seconds)

@@ -44,8 +44,9 @@ class Alarm(Enum):
 class PagingStore(Protocol):
     """A store that keeps messages in memory for as many seconds as it is told to."""
 
-    def ram_durations(self, now: float, /) -> dict[str, float]:
-        """By queue: the seconds that its messages in memory last at its rates; `inf`: idle.
+    def ram_durations(self, now: float, /) -> list[float]:
+        """The seconds that a queue's messages in memory last at its rates, of each queue that isn't
+        idle; `inf`: nearly idle.
 
         The monitor asks at least each `LOOK_S_MAX`: the store takes its queues' rates from one
         call to the next.
@@ -170,7 +171,7 @@ class ResourceMonitor:
         # Also where no bound needs them: a store that is never asked would know no rates when
         # the first bound comes.
         if self._store is not None and wanted:
-            durations = [*self._store.ram_durations(now).values()]
+            durations = self._store.ram_durations(now)
             self._ask_at = now + LOOK_S_MAX
         state = self._memory.step(used, durations, now=now)
         bounded = isfinite(state.duration_s) or isfinite(before.duration_s)

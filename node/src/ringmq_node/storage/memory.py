@@ -3,6 +3,9 @@
 The node's memory monitor sets for how many seconds each queue may hold messages (`set_duration`).
 Between two of its looks the store's own budget holds: `queue_memory_bytes_max`, over all queues.
 
+Of ten thousand queues most stand still. Those in which messages come and go are known
+(`mark_moving`), and the looks are at these only, at no more than `LOOKED_AT_MAX` at a time.
+
 Letting go of many blocks takes long, so each queue does it in steps, one step of one queue in each
 turn of the event loop.
 """
@@ -11,13 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from itertools import islice
 from typing import Protocol
 
 from ringmq_node.storage.errors import StoreFailedError
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.queue_store import QueueStore
+
+# Queues whose rates are updated by one look. Each takes 4 us, and the loop isn't to be held.
+LOOKED_AT_MAX = 2_000
 
 
 class MemoryHost(Protocol):
@@ -35,6 +42,10 @@ class QueueMemory:
         self._host = host
         self._loop: asyncio.AbstractEventLoop | None = None
         self._duration_s = math.inf
+        # Where messages come or go, and for how many seconds those in memory last; the pagers that
+        # were looked at last come last.
+        self._moving: dict[Pager, float] = {}
+        self._looked_at: float | None = None
         # Pagers with blocks on their way into the transient store.
         self._paging: dict[Pager, None] = {}
         # Pagers with more to let go of than fits one turn of the loop.
@@ -52,12 +63,26 @@ class QueueMemory:
 
     def forget(self, queue: QueueStore) -> None:
         """`queue` is being deleted."""
+        self._moving.pop(queue.pager, None)
         self._paging.pop(queue.pager, None)
         self._reducing.pop(queue.pager, None)
 
-    def durations(self, queues: Mapping[str, QueueStore], now: float) -> dict[str, float]:
-        """For how many seconds each queue's messages in memory last; infinite if it is idle."""
-        return {name: queue.pager.tick(now) for name, queue in queues.items()}
+    def mark_moving(self, pager: Pager) -> None:
+        """A message has come or gone, for the first time in a while."""
+        # Its rates begin at the last look: nothing has moved up to then.
+        pager.rates.begin(self._looked_at)
+        self._moving[pager] = math.inf
+
+    def durations(self, now: float) -> list[float]:
+        """For how many seconds the messages in memory last, of each queue in which any move; it may
+        be infinite. `now` in seconds."""
+        for pager in [*islice(self._moving, LOOKED_AT_MAX)]:
+            del self._moving[pager]
+            duration_s = pager.tick(now)
+            if not pager.rest_if_still():
+                self._moving[pager] = duration_s
+        self._looked_at = now
+        return [*self._moving.values()]
 
     def set_duration(self, duration_s: float, queues: Collection[QueueStore]) -> None:
         """For how many seconds each queue may hold messages in memory."""
@@ -70,13 +95,15 @@ class QueueMemory:
     def keep_budget(self, queues: Collection[QueueStore]) -> None:
         """Has the queues let go of blocks, if together they are above the budget."""
         host = self._host
-        over = host.counters.queue_memory_bytes > host.limits.queue_memory_bytes_max
-        for queue in queues:
-            if over:
+        if host.counters.queue_memory_bytes > host.limits.queue_memory_bytes_max:
+            for queue in queues:
                 queue.seal_for_memory()
                 queue.bodies.forget_recent()
-            if over or queue.pager.wants_reducing:
                 queue.pager.reduce()
+            return
+        for pager in self._moving:
+            if pager.wants_reducing:
+                pager.reduce()
 
     def mark_paging(self, pager: Pager) -> None:
         """`pager` has put a block into the transient store."""

@@ -368,12 +368,9 @@ class Store:
 
     # -- memory
 
-    def ram_durations(self, now: float) -> dict[str, float]:
-        """For how many seconds each queue's messages in memory last; infinite if it is idle.
-
-        `now` in seconds, of any clock that doesn't go back.
-        """
-        return self._memory.durations(self._queues, now)
+    def ram_durations(self, now: float) -> list[float]:
+        """See `QueueMemory.durations`. `now` of any clock that doesn't go back."""
+        return self._memory.durations(now)
 
     def set_duration(self, duration_s: float) -> None:
         """For how many seconds each queue may hold messages in memory."""
@@ -428,6 +425,9 @@ class Store:
 
     def mark_reading(self, ahead: ReadAhead) -> None:
         self._background.mark_reading(ahead)
+
+    def mark_moving(self, pager: Pager) -> None:
+        self._memory.mark_moving(pager)
 
     def mark_reducing(self, pager: Pager) -> None:
         self._memory.mark_reducing(pager)

@@ -31,6 +31,9 @@ class PagerHost(SharedParts, Protocol):
         """The pager has put a block into the transient store. `page_out_done` is to be called
         after the next round, as no journal says anything of it."""
 
+    def mark_moving(self, pager: Pager) -> None:
+        """A message has come or gone, for the first time in a while."""
+
     def mark_reducing(self, pager: Pager) -> None:
         """`reduce_some` is to be called, after the loop's other work has had its turn."""
 
@@ -51,6 +54,8 @@ class Pager:
         self.awaiting_segment: deque[IndexEntry] = deque()
         # Entries to let go of. Some may have died or left memory since they were chosen.
         self._excess: deque[IndexEntry] = deque()
+        # Whether the host's looks at moving queues come here.
+        self._moves = False
         # Whether messages were requeued since the last `reduce`.
         self._returned = False
         # Of transient messages, given to the transient store since the queue was opened.
@@ -95,9 +100,35 @@ class Pager:
         if self._excess and self.lazy:
             self._excess.extend(parts)
 
+    def published(self, count: int) -> None:
+        self.rates.published(count)
+        self._mark_moving()
+
+    def delivered(self, count: int) -> None:
+        self.rates.delivered(count)
+        self._mark_moving()
+
+    def acknowledged(self, count: int) -> None:
+        self.rates.acknowledged(count)
+        self._mark_moving()
+
     def requeued(self) -> None:
         """Messages have come back from a consumer."""
         self._returned = True
+        self._mark_moving()
+
+    def _mark_moving(self) -> None:
+        if not self._moves:
+            self._moves = True
+            self._host.mark_moving(self)
+
+    def rest_if_still(self) -> bool:
+        """Whether nothing moves any more, and nothing is to be let go of. The next message that
+        moves is told to the host again."""
+        if self.wants_reducing or not self.rates.end_if_still():
+            return False
+        self._moves = False
+        return True
 
     def fold(self) -> None:
         """Folds segments, newest first, while there are more betas than permitted: one at once,

@@ -83,6 +83,18 @@ class Rates:
         self._updated_at: float | None = None
         self._held_before = 0
 
+    def begin(self, now: float | None) -> None:
+        """The next counts come after `now`, in seconds; None: the time isn't known."""
+        self._updated_at = now
+
+    def end_if_still(self) -> bool:
+        """Whether nothing moves any more. Then the means are 0, and `update` needn't be called
+        before `begin`."""
+        if any(self._counts) or self.total >= RATE_MIN:
+            return False
+        self.publish = self.deliver = self.ack = 0.0
+        return True
+
     def published(self, count: int) -> None:
         self._counts[0] += count
 

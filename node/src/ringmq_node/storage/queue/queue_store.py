@@ -187,13 +187,13 @@ class QueueStore:
         gone = state.apply(number, op)
         if isinstance(op, Publish):
             bodies.next_position = state.next_position
-            self.pager.rates.published(op.block.count)
+            self.pager.published(op.block.count)
             self._add(self._log.append_publish(number, state.epoch, op, payload))
         else:
             self._log.append_op(number, state.epoch, payload)
             if isinstance(op, Remove):
                 self._log.removed(len(op.ranges))
-                self.pager.rates.acknowledged(numbers_in(gone))
+                self.pager.acknowledged(numbers_in(gone))
                 bodies.forget(gone)
             elif isinstance(op, Requeue) and op.ranges:
                 self.pager.requeued()
@@ -206,7 +206,7 @@ class QueueStore:
         """`read` for a consumer: the messages that come next are read ahead."""
         runs = self._read(first, last, bytes_max, messages_max, keep=True)
         if runs:
-            self.pager.rates.delivered(sum(run.block.count for run in runs))
+            self.pager.delivered(sum(run.block.count for run in runs))
             self.ahead.fetched(runs[-1].last_position + 1)
         return runs
 
