@@ -307,6 +307,10 @@ class Reconciler:
         times = [*(time for time, _ in self._due[:1]), self._missed_at]
         return min((time for time in times if time is not None), default=None)
 
+    def queue_ids(self) -> list[str]:
+        """The queues that it was shown and that aren't gone."""
+        return [*self._queues]
+
     def step(self, event: Event, *, now: float) -> list[Effect]:
         """Takes one event; returns the effects to be carried out."""
         effects: list[Effect] = []

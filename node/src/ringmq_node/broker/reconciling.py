@@ -109,7 +109,7 @@ class Reconciling:
                 resync_at = now + RESYNC_S
                 fleet = self._cluster.fleet(self._settings.nodes, now)
                 self._perform(self._core.step(FleetSeen(fleet), now=now))
-            await self._show([*self._hosting.replicas] if everything else changed)
+            await self._show(self._all_known() if everything else changed)
             deadline = self._core.next_deadline()
             if deadline is not None and self._now() >= deadline:
                 self._perform(self._core.step(DeadlineCame(), now=self._now()))
@@ -126,6 +126,11 @@ class Reconciling:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+    def _all_known(self) -> list[str]:
+        """The queues that are mastered here, and those that the core believes to be."""
+        masters = (replica.record.id for replica in self._hosting.masters())
+        return [*dict.fromkeys([*self._core.queue_ids(), *masters])]
 
     async def _show(self, queue_ids: Iterable[str]) -> None:
         ids = list(queue_ids)

@@ -57,8 +57,8 @@ class TransientQueues:
             await asyncio.sleep(GONE_POLL_S)
             outside = [
                 replica.record
-                for replica in hosting.replicas.values()
-                if not replica.record.durable and replica.ring.role is Role.OUTSIDE
+                for replica in hosting.transient.values()
+                if replica.ring.role is Role.OUTSIDE
             ]
             for record in outside:
                 try:

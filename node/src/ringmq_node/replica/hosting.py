@@ -61,6 +61,8 @@ class Hosting:
         after which nothing may be promised any more.
         """
         self.replicas: dict[str, Replica] = {}
+        # Those of transient queues: few, and looked at again and again.
+        self.transient: dict[str, Replica] = {}
         # Why a replica is quarantined here, with its queue's record, by queue id.
         self.failed: dict[str, tuple[QueueRecord, str]] = {}
         self.leftovers = Leftovers(store, keep_s=leftover_s, disk_is_trusted=disk_is_trusted)
@@ -95,9 +97,13 @@ class Hosting:
     def replica_failed(self, replica: Replica, reason: str) -> None:
         record = replica.record
         if self.replicas.get(record.id) is replica:
-            del self.replicas[record.id]
+            self._forget(record.id)
             self._store.abandon(replica.store)
             self._quarantine(record, reason)
+
+    def _forget(self, queue_id: str) -> Replica:
+        self.transient.pop(queue_id, None)
+        return self.replicas.pop(queue_id)
 
     def _quarantine(self, record: QueueRecord, reason: str) -> None:
         self.failed[record.id] = (record, reason)
@@ -191,6 +197,8 @@ class Hosting:
         self._configure(replica)
         replica.attach(self._group.open(record.id, replica, log, log_is_whole=whole))
         self.replicas[record.id] = replica
+        if not record.durable:
+            self.transient[record.id] = replica
         self._garbage.opened()
         replica.ring.want(self._group.me.node not in record.leaving)
         if store.corruptions:
@@ -215,7 +223,7 @@ class Hosting:
 
     async def _close(self, queue_id: str) -> None:
         """The queue was deleted, or its replica here: then the ring goes on elsewhere."""
-        replica = self.replicas.pop(queue_id)
+        replica = self._forget(queue_id)
         replica.close(Reason.QUEUE_NOT_FOUND)
         self.on_changed(queue_id)
         await self._group.close_ring(queue_id)
