@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -24,6 +23,7 @@ import grpc
 import grpc.aio
 from etcd_server import free_ports
 from expected_logs import ExpectedLogs
+from node_starter import NodeProcess, starter_of
 from tcp_proxy import TcpProxy
 from waiting import until
 
@@ -73,7 +73,7 @@ class Cluster:
             self.addresses = {name: f"{network.address(name)}:{NODE_PORT}" for name in nodes}
         self.proxies: dict[str, TcpProxy] = {name: TcpProxy() for name in nodes if proxied}
         self.settings = {**SETTINGS, **settings}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, NodeProcess] = {}
         self._expected = ExpectedLogs()
 
     # --- life ---
@@ -134,8 +134,9 @@ class Cluster:
     def data(self, name: str) -> Path:
         return self._data_of(name)
 
-    def command(self, name: str, **settings: object) -> list[str]:
-        """The command that starts a node; `settings` win over the cluster's."""
+    def words(self, name: str, **settings: object) -> list[str]:
+        """What follows `ringmq` in the command that starts a node; `settings` win over the
+        cluster's."""
         values: dict[str, object] = {
             "node": name,
             "registry": self.registry,
@@ -145,9 +146,13 @@ class Cluster:
             **self.settings,
             **settings,
         }
-        inside = self._network.inside(name) if self._network is not None else []
         flags = [f"--{key.replace('_', '-')}={value}" for key, value in values.items()]
-        return [*inside, sys.executable, "-m", "ringmq_node.cli", "node", "start", *flags]
+        return ["node", "start", *flags]
+
+    def command(self, name: str, **settings: object) -> list[str]:
+        """The same as a program of its own."""
+        inside = self._network.inside(name) if self._network is not None else []
+        return [*inside, sys.executable, "-m", "ringmq_node.cli", *self.words(name, **settings)]
 
     def _listen(self, name: str) -> str:
         return f"127.0.0.1:{self.listens[name]}" if self.proxies else self.addresses[name]
@@ -156,15 +161,18 @@ class Cluster:
         """Starts a node's process, and doesn't wait for it."""
         before = self._processes.get(name)
         assert before is None or before.poll() is not None, f"node {name} runs already"
+        namespace = self._network.namespace(name) if self._network is not None else ""
         with open(self._log_path(name), "ab") as log:
-            self._processes[name] = subprocess.Popen(
-                self.command(name, **settings), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            self._processes[name] = starter_of(name).start(
+                self.words(name, **settings), log.fileno(), namespace=namespace
             )
 
     async def start(self, *names: str) -> None:
         """Starts nodes (all, if none is named) and waits until they serve."""
         wanted = names or self.nodes
         ready = {name: self.ready_lines(name) for name in wanted}
+        for name in wanted:
+            starter_of(name)  # The first ones import side by side.
         for name in wanted:
             self.launch(name)
         for name in wanted:

@@ -8,15 +8,14 @@ own network.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 from itertools import count
 from types import TracebackType
 
+from node_starter import enter_namespace
+
 NOWHERE = "02:00:00:00:00:01"
-# From sched.h; `os.setns` is newer than the oldest Python here.
-CLONE_NEWNET = 0x40000000
 _networks = count(1)
 
 
@@ -74,13 +73,13 @@ class Network:
         """The words before a command that runs it on `host`; its pid is then the command's."""
         return ["ip", "netns", "exec", self._name(host)]
 
+    def namespace(self, host: str) -> str:
+        """The name under which `ip` and `enter_namespace` know it."""
+        return self._name(host)
+
     def enter(self, host: str) -> None:
         """The calling thread, and those that it starts from now on, are on `host`."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        with open(f"/run/netns/{self._name(host)}") as namespace:
-            if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
-                number = ctypes.get_errno()
-                raise OSError(number, f"setns: {os.strerror(number)}")
+        enter_namespace(self._name(host))
 
     def cut(self, one: str, *others: str) -> None:
         """From now on nothing passes between `one` and each of `others`."""

@@ -1,0 +1,49 @@
+"""A command line in a forked process ends as one that a shell has started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from node_starter import starter_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+
+def ended(words: list[str], folder: Path, *, node: str = "a") -> tuple[int, str]:
+    """The exit code of `ringmq WORDS`, and its output."""
+    with open(folder / "log", "w+b") as log:
+        process = starter_of(node).start(words, log.fileno())
+        code = process.wait(60.0)
+        log.seek(0)
+        return code, log.read().decode()
+
+
+def test_it_has_the_codes_and_the_output_of_the_command_line(tmp_path: Path) -> None:
+    assert ended(["--version"], tmp_path)[0] == 0
+    assert ended(["--version"], tmp_path)[1].startswith("ringmq ")
+    code, said = ended(["node", "start", "--no-such-option"], tmp_path)
+    assert code == 2
+    assert "No such option" in said
+
+
+def test_the_signal_that_ended_it(tmp_path: Path) -> None:
+    with open(tmp_path / "log", "wb") as log:
+        process = starter_of("a").start(["cluster", "status", "-s", "127.0.0.1:1"], log.fileno())
+    process.kill()
+    assert process.wait(60.0) == -signal.SIGKILL
+    # Nothing is sent to a pid that may be another process' by now.
+    process.send_signal(signal.SIGTERM)
+
+
+def test_lives_are_processes_of_their_own(tmp_path: Path) -> None:
+    with open(tmp_path / "log", "wb") as log:
+        words = ["node", "start", "--node=a", f"--registry=sqlite:///{tmp_path}/r.db"]
+        words += [f"--data={tmp_path}/a", "--listen=127.0.0.1:0"]
+        processes = [starter_of("a").start(words, log.fileno()) for _ in range(2)]
+    assert len({process.pid for process in processes} | {os.getpid()}) == 3
+    for process in processes:
+        process.terminate()
+        process.wait(60.0)
