@@ -124,8 +124,9 @@ class Recording:
             self.store.share(location)
         self.store.start_collecting()
 
-    def live_after(self, calls: int) -> dict[RecordLocation, int]:
-        return [live for at, live in self.history if at <= calls][-1]
+    def moment_after(self, calls: int) -> int:
+        """The last place in the history at which the durable index stood by then."""
+        return max(place for place, (at, _) in enumerate(self.history) if at <= calls)
 
 
 def check_cut(disk: SimulatedDisk, live: dict[RecordLocation, int], story: str) -> None:
@@ -158,12 +159,18 @@ def check_cut(disk: SimulatedDisk, live: dict[RecordLocation, int], story: str) 
 def cut_everywhere(recording: Recording, stride: int, kept: list[Kept]) -> None:
     replayed = SimulatedDisk()
     rng = random.Random(recording.seed)
+    # What a check reads: the files, and which records are live.
+    seen: set[tuple[bytes, int]] = set()
     for calls, call in enumerate(recording.disk.log):
         if calls % stride == 0 and calls >= recording.history[0][0]:
-            live = recording.live_after(calls)
+            moment = recording.moment_after(calls)
             for what in kept:
                 left = replayed.power_cut(what, rng)
-                check_cut(left, live, f"seed {recording.seed}, {calls} calls, {what} kept")
+                case = (left.identity(), moment)
+                if case not in seen:
+                    seen.add(case)
+                    story = f"seed {recording.seed}, {calls} calls, {what} kept"
+                    check_cut(left, recording.history[moment][1], story)
         replayed.do(call)
 
 
