@@ -77,6 +77,8 @@ class Group:
         self.cached_bytes = 0
         self.on_freed: Callable[[], None] = lambda: None
         self._seed = random.randrange(2**64) if seed is None else seed
+        # Of all rings: a state of its own would take each of them 2.5 KB, and 50 us to begin.
+        self._chance = random.Random(self._seed)
         self._rings: dict[str, Ring] = {}
         self._broadcasts = Broadcasts(self._rings)
         self._live_nodes = LiveNodes(
@@ -231,7 +233,7 @@ class Group:
             ring,
             log,
             log_is_whole=log_is_whole,
-            chance=random.Random(f"{self._seed} {ring}"),
+            chance=self._chance,
             timing=self.options.timing,
             budgets=Budgets(self.options.cache_bytes_max, self.options.joiner_bytes_max),
         )

@@ -152,7 +152,6 @@ class Store:
         return sorted(self._folders)
 
     def knows(self, queue: str) -> bool:
-        """Whether the queue is one of `queue_names`."""
         return queue in self._folders
 
     async def recover(self, queue: str) -> Recovered | None:
@@ -194,10 +193,12 @@ class Store:
             )
             if partial and durable:
                 mark_partial(self.disk, folder, unmade)
+            is_new = unmade is not None and not partial  # There is no folder to look at.
             if found is None:
-                found = recover(self.disk, folder, self._persistent.share, self._persistent.lost)
+                messages = self._persistent
+                found = recover(self.disk, folder, messages.share, messages.lost, is_new=is_new)
             opened = QueueStore(queue, folder, self, found, durable=durable, unmade=unmade)
-            opened.partial = durable and folders.is_partial(self.disk, folder)
+            opened.partial = durable and not is_new and folders.is_partial(self.disk, folder)
         self._folders[queue] = folder
         self._queues[queue] = opened
         self._memory.opened(opened)
@@ -345,9 +346,8 @@ class Store:
             self._marks.drain()
             self._commit.drain(self._queues.values())
             if self.failure is None:
-                for queue in self._queues.values():
-                    if not queue.durable:
-                        folders.remove_folder(self.disk, queue.directory)
+                for queue in (each for each in self._queues.values() if not each.durable):
+                    folders.remove_folder(self.disk, queue.directory)
         except OSError as error:
             raise self.fail(error) from error
         finally:

@@ -74,14 +74,17 @@ def recover(
     directory: Path,
     refer: Callable[[RecordLocation], None] = lambda location: None,
     lost: Callable[[RecordLocation], CorruptionReport | None] = lambda location: None,
+    *,
+    is_new: bool = False,
 ) -> Recovered:
-    """Reads everything in `directory`. Raises `OSError`, `UnsupportedFormatError`.
+    """Reads everything in `directory`; nothing if it `is_new`, as it isn't there then. Raises
+    `OSError`, `UnsupportedFormatError`.
 
     Calls `refer` once for each living entry whose block is in the message store, the entries of a
     delta included. `lost` tells whether the message store has lost a block; its positions are then
     missing.
     """
-    names = disk.list(directory)
+    names = {} if is_new else disk.list(directory)
     for name in [name for name in names if name.endswith(NEW_SUFFIX)]:
         disk.remove(directory / name)
         del names[name]
