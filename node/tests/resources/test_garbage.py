@@ -31,6 +31,16 @@ def test_queues_that_are_opened_are_not_looked_at_again() -> None:
     assert gc.get_freeze_count() >= before + 10
 
 
+def test_views_are_not_looked_at_again() -> None:
+    """Of ten thousand rings that a dead node was in: one collection held the loop for 0.4 s."""
+    garbage = Garbage(views_max=10)
+    before = gc.get_freeze_count()
+    views = [Cycle() for _ in range(10)]
+    for _ in views:
+        garbage.view_entered()
+    assert gc.get_freeze_count() >= before + 10
+
+
 def test_queues_that_are_closed_are_collected() -> None:
     garbage = Garbage(opened_max=1, closed_max=3)
     queue = Cycle()

@@ -119,6 +119,7 @@ class Hosting:
         await self._store.sync()
 
     def view_changed(self, replica: Replica) -> None:
+        self._garbage.view_entered()
         self.on_changed(replica.record.id)
 
     # --- opening and closing ---
