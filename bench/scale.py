@@ -1,14 +1,17 @@
 """`python -m bench scale`: many queues on three local nodes.
 
-How fast they are declared, what they cost while nothing happens, how long it takes until all have
-a master again after a node was killed, and until all are synchronised once it is back.
+How fast they are declared and for how much CPU time, what they cost while nothing happens, how
+long it takes until all have a master again after a node was killed, until all are synchronised
+once it is back, and the same with an empty data directory.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,10 +26,15 @@ from bench.measure import BenchError
 from bench.peers.ringmq import NODES, check_logs
 from ringmq_node.cli.cluster.local import LocalCluster
 
-IDLE_S = 10.0
+IDLE_S = 20.0
+# Queues whose declares are measured together.
+PART = 1000
 # No queue may be without a master, or a mirror not synchronised, for longer than this.
 PHASE_S_MAX = 600.0
+# The pause between two looks is at least this, and three times as long as the look has taken: to
+# list ten thousand queues is work for the nodes, too.
 _POLL_S = 0.2
+_POLL_SHARE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +44,17 @@ class ScaleResult:
     queues: int
     declared_at_once: int
     declare_rate_per_s: float
+    # Of each `PART` queues, one after the other: it must not grow.
+    declare_cpu_ms_per_queue: list[float]
     memory_bytes_per_queue_and_node: int
     idle_cpu_percent_of_a_core: float
     # From the kill of a node until every queue has a master, and from its start until every
     # replica is synchronised.
     death_s: float
     rejoin_s: float
+    # The same for a node whose data directory was removed; and until it was ready.
+    empty_ready_s: float
+    empty_rejoin_s: float
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -70,7 +83,8 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
         print(json.dumps(asdict(result), indent=2))
         return
     for name, value in asdict(result).items():
-        Console().print(f"{name:34} {value:>12,.1f}")
+        values = value if isinstance(value, list) else [value]
+        Console().print(f"{name:34} {' '.join(f'{each:,.1f}' for each in values):>12}")
 
 
 async def _measured(
@@ -80,7 +94,8 @@ async def _measured(
     await cluster.wait_ready()
     before = procs.tree_use(pids)
     async with ringmq.connect(cluster.seeds, deadline_s=60.0) as client:
-        declared_s = await _timed(lambda: _declare(client, queues, at_once))
+        parts: list[float] = []
+        declared_s = await _timed(lambda: _declare_parts(client, queues, at_once, pids, parts))
         progress.print(f"declared in {declared_s:.1f} s")
         after = procs.tree_use(pids)
         await asyncio.sleep(IDLE_S)
@@ -92,14 +107,27 @@ async def _measured(
         progress.print(f"masters again after {death_s:.1f} s")
         cluster.start(victim.node)
         rejoin_s = await _timed(lambda: _until_all(client, queues, replicas=NODES))
+        progress.print(f"synchronised after {rejoin_s:.1f} s")
+        cluster.kill(victim.node)
+        await _until_all(client, queues, replicas=0)
+        shutil.rmtree(cluster.directory / victim.node)
+        began = time.perf_counter()
+        cluster.start(victim.node)
+        await cluster.wait_ready(timeout_s=PHASE_S_MAX)
+        empty_ready_s = time.perf_counter() - began
+        await _until_all(client, queues, replicas=NODES)
+        empty_rejoin_s = time.perf_counter() - began
     return ScaleResult(
         queues=queues,
         declared_at_once=at_once,
         declare_rate_per_s=queues / declared_s,
+        declare_cpu_ms_per_queue=parts,
         memory_bytes_per_queue_and_node=(after.rss_bytes - before.rss_bytes) // queues // NODES,
         idle_cpu_percent_of_a_core=100 * idle_cpu_s / IDLE_S,
         death_s=death_s,
         rejoin_s=rejoin_s,
+        empty_ready_s=empty_ready_s,
+        empty_rejoin_s=empty_rejoin_s,
     )
 
 
@@ -109,8 +137,19 @@ async def _timed(work: Callable[[], Awaitable[None]]) -> float:
     return time.perf_counter() - began
 
 
-async def _declare(client: ringmq.Client, queues: int, at_once: int) -> None:
-    numbers = iter(range(queues))
+async def _declare_parts(
+    client: ringmq.Client, queues: int, at_once: int, pids: Sequence[int], cpu_ms: list[float]
+) -> None:
+    """Adds the nodes' CPU time for a queue to `cpu_ms`, once for each part."""
+    for first in range(0, queues, PART):
+        end = min(first + PART, queues)
+        before_s = procs.tree_cpu_s(pids)
+        await _declare(client, range(first, end), at_once)
+        cpu_ms.append(1e3 * (procs.tree_cpu_s(pids) - before_s) / (end - first))
+
+
+async def _declare(client: ringmq.Client, queues: Sequence[int], at_once: int) -> None:
+    numbers = iter(queues)
 
     async def some() -> None:
         for number in numbers:
@@ -122,8 +161,11 @@ async def _declare(client: ringmq.Client, queues: int, at_once: int) -> None:
 async def _until_all(client: ringmq.Client, queues: int, *, replicas: int) -> None:
     """Until every queue has a master, and so many synchronised replicas."""
     deadline = time.perf_counter() + PHASE_S_MAX
-    while time.perf_counter() < deadline:
-        infos = await client.queues()
+    while (began := time.perf_counter()) < deadline:
+        infos: Sequence[ringmq.QueueInfo] = ()
+        # On a loaded machine no node may have the time to answer, and the phase goes on.
+        with contextlib.suppress(ringmq.TimedOutError):
+            infos = await client.queues()
         good = [
             info
             for info in infos
@@ -132,5 +174,5 @@ async def _until_all(client: ringmq.Client, queues: int, *, replicas: int) -> No
         ]
         if len(good) == queues:
             return
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(max(_POLL_S, _POLL_SHARE * (time.perf_counter() - began)))
     raise BenchError(f"{len(good)} of {queues} queues are well after {PHASE_S_MAX:.0f} s")
