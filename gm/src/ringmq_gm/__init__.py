@@ -4,7 +4,15 @@ from ringmq_gm.core.events import LossAccepted, LossOutcome, PromotionOutcome, R
 from ringmq_gm.core.frames import Mark
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.timing import Timing
-from ringmq_gm.core.views import AcceptedLoss, Member, MemberId, View, ViewError, first_view
+from ringmq_gm.core.views import (
+    AcceptedLoss,
+    BegunAgain,
+    Member,
+    MemberId,
+    View,
+    ViewError,
+    first_view,
+)
 from ringmq_gm.errors import (
     DrainingError,
     FullError,
@@ -28,6 +36,7 @@ from ringmq_gm.rings import Application, Ring
 __all__ = [
     "AcceptedLoss",
     "Application",
+    "BegunAgain",
     "DrainingError",
     "FullError",
     "Group",

@@ -25,7 +25,7 @@ from ringmq_gm.core.frames import (
 )
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
-from ringmq_gm.core.views import MemberId, View
+from ringmq_gm.core.views import BegunAgain, MemberId, View
 
 
 def restarting(me: MemberId, log: LogEnd, *, log_is_whole: bool = True) -> RingMember:
@@ -40,7 +40,10 @@ def restarting(me: MemberId, log: LogEnd, *, log_is_whole: bool = True) -> RingM
 def test_the_longest_log_begins_the_ring_again_with_its_equals() -> None:
     member = restarting(A2, LogEnd(1, 9))
     answer(member, B2, LogEnd(1, 8))
-    assert answer(member, C2, LogEnd(1, 9)) == [Propose(1, view(2, A2, C2))]
+    (proposed,) = answer(member, C2, LogEnd(1, 9))
+    assert proposed == Propose(1, view(2, A2, C2))
+    assert isinstance(proposed, Propose)
+    assert proposed.view.begun == (BegunAgain(2, 1, 9),)
 
 
 def test_among_equals_the_first_in_the_old_ring_begins_it_again() -> None:

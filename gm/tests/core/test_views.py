@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringmq_gm.core.views import Member, MemberId, View, ViewError, first_view
+from ringmq_gm.core.views import (
+    BEGUN_MAX,
+    BegunAgain,
+    Member,
+    MemberId,
+    View,
+    ViewError,
+    first_view,
+)
 
 A, B, C, D = (MemberId(node, 1) for node in "abcd")
 B2 = MemberId("b", 2)
@@ -82,24 +90,45 @@ def test_unsynchronised_member_cannot_be_made_master() -> None:
 
 def test_restarted_ring_has_the_longest_log_first() -> None:
     lives = [MemberId(node, 2) for node in "abc"]
-    after = view(*synced(A, B, C)).restarted(lives[1], [lives[0], lives[1]])
+    after = view(*synced(A, B, C)).restarted(lives[1], [lives[0], lives[1]], (1, 4))
     assert after.ids == (lives[1], lives[0])
     assert after.synced == after.ids
 
 
 def test_ring_is_not_restarted_by_a_node_that_was_not_synchronised() -> None:
     with pytest.raises(AssertionError):
-        view(*synced(A), joining(B)).restarted(B2, ())
+        view(*synced(A), joining(B)).restarted(B2, (), (1, 4))
 
 
 def test_only_candidates_begin_a_ring_again_and_the_others_stay_eligible() -> None:
     a2, c2 = MemberId("a", 2), MemberId("c", 2)
     before = View(7, (*synced(A), joining(D)), 2, (B, C))
     assert before.candidates == (A, B, C)
-    assert before.restarted(c2, ()) == View(8, tuple(synced(c2)), 2, (A, B))
-    assert before.restarted(c2, [a2]) == View(8, tuple(synced(c2, a2)), 2)
+    assert before.restarted(c2, (), (6, 40)) == View(8, tuple(synced(c2)), 2, (A, B))
+    assert before.restarted(c2, [a2], (6, 40)) == View(8, tuple(synced(c2, a2)), 2)
     with pytest.raises(AssertionError):
-        before.restarted(D, ())
+        before.restarted(D, (), (6, 40))
+
+
+def test_a_log_that_is_longer_than_the_one_a_ring_was_begun_from_is_told_so() -> None:
+    """It is so after any number of views, and after another beginning."""
+    a2, c2 = MemberId("a", 2), MemberId("c", 2)
+    once = View(3, tuple(synced(A, B)), 1).restarted(a2, (), (3, 40))
+    grown = once.with_joiner(c2, ())
+    assert grown is not None
+    twice = grown.restarted(MemberId("a", 3), (), (4, 50))
+    assert twice.begun == (BegunAgain(4, 3, 40), BegunAgain(6, 4, 50))
+    assert View.decode(twice.encode()).begun == twice.begun
+    for later in (once, grown, twice):
+        assert later.overrules(3, 41) == BegunAgain(4, 3, 40)
+        assert later.overrules(3, 40) is None
+        assert later.overrules(2, 90) is None
+    assert once.overrules(4, 60) is None
+    assert twice.overrules(4, 60) == BegunAgain(6, 4, 50)
+    many = twice
+    for _ in range(2 * BEGUN_MAX):
+        many = many.restarted(many.master, (), (many.epoch, 1))
+    assert len(many.begun) == BEGUN_MAX
 
 
 def test_whoever_leaves_a_view_that_can_confirm_nothing_stays_eligible() -> None:

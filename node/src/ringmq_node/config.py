@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ringmq_base.limits import MIB
+from ringmq_base.limits import GIB, MIB
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 
 NODE_NAME_BYTES_MAX = 128
@@ -103,6 +103,8 @@ class NodeConfig:
     replace_after_s: float = 300.0
     # For so long a replica that no queue's record names any more stays on the disk.
     leftover_s: float = 24 * 3600
+    # Ends of logs that replicas had to cut, kept for operators as long as that; 0: none are kept.
+    set_aside_bytes_max: int = GIB
     reflection: bool = True
     log_level: str = "info"
 
@@ -119,7 +121,7 @@ class NodeConfig:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below {SIZE_BYTES_MIN}")
         if self.producers_max < PRODUCERS_MIN:
             raise ConfigError(f"producers_max: {self.producers_max} is below {PRODUCERS_MIN}")
-        for name in ("embed_below", "scrub_rate_bytes"):
+        for name in ("embed_below", "scrub_rate_bytes", "set_aside_bytes_max"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
         if not 0 <= self.leftover_s <= LEFTOVER_S_MAX:

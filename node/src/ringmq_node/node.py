@@ -131,6 +131,7 @@ class Node:
             store_failed=self._store_failed,
             disk_is_trusted=disk.standing.is_trusted,
             leftover_s=config.leftover_s,
+            set_aside_bytes_max=config.set_aside_bytes_max,
             wanted_of=self.settings.wanted_of,
         )
         self.budget = PublishBudget(
@@ -288,6 +289,7 @@ class Node:
         budget = ProducerBudget(self.hosting.replicas.values, self.config.producers_max)
         self.supervisor.spawn(budget.run(), "producers")
         self.supervisor.spawn(self.hosting.leftovers.run(), "leftovers")
+        self.supervisor.spawn(self.hosting.set_asides.run(), "set aside")
         self.supervisor.spawn(self.reconciling.watch_nodes(), "nodes")
         self.supervisor.spawn(self.reconciling.run(), "reconciler")
         for service in ("", *SERVICES):

@@ -120,7 +120,7 @@ class ModelCluster:
         up = [node for node in sorted(nodes) if node in self.record.nodes and node not in self.down]
         if len(up) >= self.view.min_insync or len(up) == len(nodes):
             lives = [self.life(node) for node in up]
-            self.view = self.view.restarted(lives[0], lives[1:])
+            self.view = self.view.restarted(lives[0], lives[1:], (self.view.epoch, 1))
 
     def _propose(self, view: View | None) -> None:
         if view is not None:

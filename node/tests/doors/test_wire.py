@@ -28,6 +28,7 @@ from ringmq_node.model.info import (
     QueueInfo,
     QueueStorage,
     ReplicaInfo,
+    SetAsideEntry,
     StoreNumbers,
     SyncInfo,
     SyncPhase,
@@ -57,7 +58,12 @@ def filled(kind: type[Any], **given: object) -> Any:
 
 
 STORAGE = filled(QueueStorage)
-RESOURCES = filled(NodeResources, leftovers=(filled(LeftoverInfo),), store=filled(StoreNumbers))
+RESOURCES = filled(
+    NodeResources,
+    leftovers=(filled(LeftoverInfo),),
+    set_aside=(filled(SetAsideEntry),),
+    store=filled(StoreNumbers),
+)
 SYNC = filled(SyncInfo, phase=SyncPhase.MANUAL)
 QUEUE = filled(
     QueueInfo,

@@ -11,6 +11,7 @@ import pytest
 from node.tests.storage.workload import run_store
 from waiting import until
 
+from ringmq_base.limits import MIB
 from ringmq_base.ranges import Range
 from ringmq_gm import Mark, Member, MemberId, Refusal, Ring, RingClosedError, Role, View
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -22,6 +23,7 @@ from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.fetching import Fetched
 from ringmq_node.replica.replica import Replica
+from ringmq_node.replica.set_asides import SetAsides
 from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.storage import QueueStore, Store, StoreError
 
@@ -118,6 +120,9 @@ class PlayedHost:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.catch_up_turns = CatchUpTurns()
+        self.set_asides = SetAsides(
+            store.disk, store.directory, node="a", keep_s=100.0, bytes_max=MIB
+        )
         self.source: ReplicatedState | None = None
         self.source_bodies: dict[int, bytes] = {}
         self.failures: list[StoreError] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 
 from ringmq.v1 import admin_pb2 as admin
@@ -69,6 +69,31 @@ class Leftover:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAside:
+    """Messages of a log that a replica had to cut; its node keeps them for a while."""
+
+    name: str
+    # The queue's name and id.
+    queue: str
+    id: str
+    messages: int
+    # Live messages of the log's end that had no body.
+    messages_missing: int
+    file_bytes: int
+    # The positions that they had, from the first up to the next (not included).
+    first_position: int
+    next_position: int
+    # The op with which the log ended.
+    log_epoch: int
+    log_number: int
+    # Some are known to have been confirmed. Else they may have been.
+    confirmed: bool
+    # Seconds since 1970.
+    at_s: int
+    removed_at_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """A node's use of memory and disk, and the limits past which an alarm is on."""
 
@@ -90,6 +115,7 @@ class Resources:
     publish_bytes_max: int
     publishes_held: int
     leftovers: tuple[Leftover, ...]
+    set_aside: tuple[SetAside, ...]
     store: StoreNumbers
 
     @classmethod
@@ -111,6 +137,10 @@ class Resources:
             leftovers=tuple(
                 Leftover(each.id, each.queue, each.messages, each.removed_at_s)
                 for each in wire.leftovers
+            ),
+            set_aside=tuple(
+                SetAside(**{field.name: getattr(each, field.name) for field in fields(SetAside)})
+                for each in wire.set_aside
             ),
             store=StoreNumbers.from_wire(wire.store),
         )

@@ -282,6 +282,7 @@ class Resources(google.protobuf.message.Message):
     PUBLISH_BYTES_MAX_FIELD_NUMBER: builtins.int
     PUBLISHES_HELD_FIELD_NUMBER: builtins.int
     LEFTOVERS_FIELD_NUMBER: builtins.int
+    SET_ASIDE_FIELD_NUMBER: builtins.int
     memory_used_bytes: builtins.int
     """The process's resident memory, the watermark that raises the alarm, and the memory that the
     machine or its cgroup lets the process use.
@@ -309,6 +310,8 @@ class Resources(google.protobuf.message.Message):
 
     @property
     def leftovers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Leftover]: ...
+    @property
+    def set_aside(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SetAside]: ...
     def __init__(
         self,
         *,
@@ -326,12 +329,74 @@ class Resources(google.protobuf.message.Message):
         publish_bytes_max: builtins.int = ...,
         publishes_held: builtins.int = ...,
         leftovers: collections.abc.Iterable[Global___Leftover] | None = ...,
+        set_aside: collections.abc.Iterable[Global___SetAside] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "store", b"store"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "leftovers", b"leftovers", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "publish_bytes", b"publish_bytes", "publish_bytes_max", b"publish_bytes_max", "publishes_held", b"publishes_held", "store", b"store", "store_failure", b"store_failure"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "leftovers", b"leftovers", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "publish_bytes", b"publish_bytes", "publish_bytes_max", b"publish_bytes_max", "publishes_held", b"publishes_held", "set_aside", b"set_aside", "store", b"store", "store_failure", b"store_failure"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_desired_duration_s", b"_desired_duration_s"]) -> typing.Literal["desired_duration_s"] | None: ...
 
 Global___Resources: typing_extensions.TypeAlias = Resources
+
+@typing.final
+class SetAside(google.protobuf.message.Message):
+    """Messages of a log that a replica had to cut to join its ring: no other replica may have them. They
+    are in a file of the node's data directory for a while.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    QUEUE_FIELD_NUMBER: builtins.int
+    ID_FIELD_NUMBER: builtins.int
+    MESSAGES_FIELD_NUMBER: builtins.int
+    MESSAGES_MISSING_FIELD_NUMBER: builtins.int
+    FILE_BYTES_FIELD_NUMBER: builtins.int
+    FIRST_POSITION_FIELD_NUMBER: builtins.int
+    NEXT_POSITION_FIELD_NUMBER: builtins.int
+    LOG_EPOCH_FIELD_NUMBER: builtins.int
+    LOG_NUMBER_FIELD_NUMBER: builtins.int
+    CONFIRMED_FIELD_NUMBER: builtins.int
+    AT_S_FIELD_NUMBER: builtins.int
+    REMOVED_AT_S_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    queue: builtins.str
+    """The queue's name and id."""
+    id: builtins.str
+    messages: builtins.int
+    messages_missing: builtins.int
+    """Live messages of the log's end that had no body."""
+    file_bytes: builtins.int
+    first_position: builtins.int
+    """The positions that they had, from the first up to the next (not included)."""
+    next_position: builtins.int
+    log_epoch: builtins.int
+    """The op with which the log ended."""
+    log_number: builtins.int
+    confirmed: builtins.bool
+    """Some are known to have been confirmed. Else they may have been."""
+    at_s: builtins.int
+    """Seconds since 1970."""
+    removed_at_s: builtins.int
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        queue: builtins.str = ...,
+        id: builtins.str = ...,
+        messages: builtins.int = ...,
+        messages_missing: builtins.int = ...,
+        file_bytes: builtins.int = ...,
+        first_position: builtins.int = ...,
+        next_position: builtins.int = ...,
+        log_epoch: builtins.int = ...,
+        log_number: builtins.int = ...,
+        confirmed: builtins.bool = ...,
+        at_s: builtins.int = ...,
+        removed_at_s: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at_s", b"at_s", "confirmed", b"confirmed", "file_bytes", b"file_bytes", "first_position", b"first_position", "id", b"id", "log_epoch", b"log_epoch", "log_number", b"log_number", "messages", b"messages", "messages_missing", b"messages_missing", "name", b"name", "next_position", b"next_position", "queue", b"queue", "removed_at_s", b"removed_at_s"]) -> None: ...
+
+Global___SetAside: typing_extensions.TypeAlias = SetAside
 
 @typing.final
 class Leftover(google.protobuf.message.Message):

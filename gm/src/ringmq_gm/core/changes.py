@@ -400,7 +400,8 @@ class ViewChanger:
         if best != self._me:
             return None
         equals = [m for m in whole if whole[m] == log.end]
-        return view.restarted(self._me, sorted(equals, key=lambda m: order.index(m.node)))
+        ordered = sorted(equals, key=lambda m: order.index(m.node))
+        return view.restarted(self._me, ordered, (log.end.epoch, log.end.number))
 
     def _heard(self, logs: dict[MemberId, Log], view: View) -> dict[str, bool]:
         """Which candidates are accounted for, and whether their logs are whole.

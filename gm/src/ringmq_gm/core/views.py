@@ -34,7 +34,10 @@ nothing is confirmed until there is a quorum again. From that moment on it may l
   heard.
 * Beginning with a loss (`begun_with_loss`) is an operator's decision, when no candidate that has
   its log can come back. It is the only step that breaks the property above, and the view keeps a
-  record of it (`losses`): a life that comes back with more is told so (`overrules`).
+  record of it (`losses`).
+* A life that comes back with a longer log than the one that the ring was begun again from, with a
+  loss or without (`begun`), is told so (`overrules`). Beside a decision, its log may go further
+  because nobody has confirmed its end; or because another disk had lost ops unnoticed.
 """
 
 from __future__ import annotations
@@ -44,8 +47,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-# A view remembers so many accepted losses, the newest ones.
+# A view remembers so many accepted losses, and so many times that its ring was begun again without
+# one: the newest.
 LOSSES_MAX = 16
+BEGUN_MAX = 16
 
 
 class ViewError(ValueError):
@@ -92,11 +97,21 @@ class AcceptedLoss:
 
 
 @dataclass(frozen=True, slots=True)
+class BegunAgain:
+    """The ring was begun again in `epoch` from whole logs that end with op `log_number` of epoch
+    `log_epoch`."""
+
+    epoch: int
+    log_epoch: int
+    log_number: int
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """An epoch of a ring. `members[0]` is the master, and is synchronised; joiners come last.
 
-    `eligible` is sorted, and empty in a view that has a quorum. `losses` are in the order of their
-    epochs.
+    `eligible` is sorted, and empty in a view that has a quorum. `losses` and `begun` are in the
+    order of their epochs.
     """
 
     epoch: int
@@ -104,6 +119,8 @@ class View:
     min_insync: int
     eligible: tuple[MemberId, ...] = ()
     losses: tuple[AcceptedLoss, ...] = ()
+    # Not compared: no step of a member depends on it, so to the ring such views are the same.
+    begun: tuple[BegunAgain, ...] = field(default=(), compare=False)
     # Both follow from `members`. Each op asks for them, so they are worked out once.
     ids: tuple[MemberId, ...] = field(init=False, compare=False, repr=False)
     synced: tuple[MemberId, ...] = field(init=False, compare=False, repr=False)
@@ -198,9 +215,9 @@ class View:
         """
         return replace(self, min_insync=count)._next(self.members, self.eligible)
 
-    def restarted(self, best: MemberId, equals: Iterable[MemberId]) -> Self:
+    def restarted(self, best: MemberId, equals: Iterable[MemberId], log: tuple[int, int]) -> Self:
         """The ring begun again from the disks of candidates: `best` has the longest log of those
-        that were heard, `equals` have the same one.
+        that were heard, `equals` have the same one. It ends with `log`: an op's epoch and number.
 
         The other candidates stay eligible as long as the new view can't confirm anything.
         """
@@ -208,7 +225,9 @@ class View:
         nodes = {member_id.node for member_id in ids}
         assert nodes <= {old.node for old in self.candidates}
         members = tuple(Member(member_id, synced=True) for member_id in ids)
-        return self._next(members, (old for old in self.candidates if old.node not in nodes))
+        begun = (*self.begun, BegunAgain(self.epoch + 1, *log))[-BEGUN_MAX:]
+        following = self._next(members, (old for old in self.candidates if old.node not in nodes))
+        return replace(following, begun=begun)
 
     def begun_with_loss(self, loss: AcceptedLoss) -> Self:
         """The ring begun again from one log, whatever the candidates may have beyond it."""
@@ -228,13 +247,14 @@ class View:
         newest = self.losses[-1] if self.losses else None
         return newest if newest is not None and newest.epoch == self.epoch else None
 
-    def overrules(self, log_epoch: int, log_number: int) -> AcceptedLoss | None:
-        """The decision that gave up the end of the log that ends with this op; None if there is
-        none. Such a log may hold confirmed ops that no member of the ring has."""
+    def overrules(self, log_epoch: int, log_number: int) -> AcceptedLoss | BegunAgain | None:
+        """When the ring was begun again without the end of the log that ends with this op; None if
+        it never was. Such a log may hold confirmed ops that no member of the ring has."""
         end = (log_epoch, log_number)
-        for loss in self.losses:
-            if log_epoch < loss.epoch and end > (loss.log_epoch, loss.log_number):
-                return loss
+        times: tuple[AcceptedLoss | BegunAgain, ...] = (*self.losses, *self.begun)
+        for since in times:
+            if log_epoch < since.epoch and end > (since.log_epoch, since.log_number):
+                return since
         return None
 
     def may_begin_again(self, heard: Mapping[str, bool]) -> bool:
@@ -275,6 +295,7 @@ class View:
             "members": members,
             "eligible": _ids_to_json(self.eligible),
             "losses": [_loss_to_json(loss) for loss in self.losses],
+            "begun": [[each.epoch, each.log_epoch, each.log_number] for each in self.begun],
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -287,12 +308,13 @@ class View:
             )
             eligible = _ids_from_json(value["eligible"])
             losses = tuple(map(_loss_from_json, value["losses"]))
+            begun = tuple(BegunAgain(*(_checked(n, int) for n in each)) for each in value["begun"])
             epoch, min_insync = (_checked(value[name], int) for name in ("epoch", "min_insync"))
             if epoch < 1 or min_insync < 1 or not members or not members[0].synced:
                 raise ViewError("epoch or min_insync below 1, or no synchronised master")
             if len({member.id.node for member in members}) < len(members):
                 raise ViewError("a node is in it twice")
-            view = cls(epoch, members, min_insync, eligible, losses)
+            view = cls(epoch, members, min_insync, eligible, losses, begun)
             if not all(member.synced for member in members[: len(view.synced)]):
                 raise ViewError("a joiner before a synchronised member")
             return view

@@ -266,6 +266,7 @@ class Listing:
             publish_bytes_max=self._budget.limit_bytes,
             publishes_held=self._budget.waiting,
             leftovers=self._hosting.leftovers.describe(),
+            set_aside=self._hosting.set_asides.describe(),
             store=store_numbers(self._store),
         )
 

@@ -27,6 +27,7 @@ from ringmq_node.cli.output import fail
 from ringmq_node.cli.policy.command import policy
 from ringmq_node.cli.queue.command import queue
 from ringmq_node.cli.queue.promote import promote
+from ringmq_node.cli.set_aside.command import set_aside
 from ringmq_node.cli.store.command import store
 from ringmq_node.config import ConfigError
 from ringmq_node.identity import StartError
@@ -38,7 +39,19 @@ def commands() -> None:
     """RingMQ: a message-queue cluster whose queues are mirrored around a ring."""
 
 
-for _command in (node, cluster, queue, promote, policy, publish, consume, store, bench, demo):
+for _command in (
+    node,
+    cluster,
+    queue,
+    promote,
+    policy,
+    publish,
+    consume,
+    store,
+    set_aside,
+    bench,
+    demo,
+):
     commands.add_command(_command)
 
 

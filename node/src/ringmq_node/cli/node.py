@@ -45,6 +45,7 @@ _HELP = {
     "drain_s": "How long a stopping node tries to hand its masters over.",
     "replace_after_s": "Replicas of a node that is down for so long go to another node.",
     "leftover_s": "How long a replica that no record names any more is kept.",
+    "set_aside_bytes_max": "Bytes of ends of logs that had to be cut and are kept; 0: none.",
     "reflection": "Serve gRPC reflection.",
     "log_level": "debug, info, warning or error.",
 }

@@ -243,6 +243,30 @@ class StoreNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class SetAsideEntry:
+    """Messages of a log that a replica had to cut, kept on this node for an operator."""
+
+    name: str
+    # The queue's name and id.
+    queue: str
+    id: str
+    messages: int
+    # Live messages of the log's end that had no body.
+    messages_missing: int
+    file_bytes: int
+    first_position: int
+    next_position: int
+    # The op with which the log ended.
+    log_epoch: int
+    log_number: int
+    # Whether some are known to have been confirmed. Else they may have been.
+    confirmed: bool
+    # Seconds since 1970.
+    at_s: int
+    removed_at_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeftoverInfo:
     """A replica that no queue's record names any more."""
 
@@ -274,6 +298,7 @@ class NodeResources:
     publish_bytes_max: int
     publishes_held: int
     leftovers: tuple[LeftoverInfo, ...]
+    set_aside: tuple[SetAsideEntry, ...]
     store: StoreNumbers
 
 

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
+from ringmq_base.limits import GIB
 from ringmq_base.pieces import Pieces
 from ringmq_gm import Group, LogEnd, Role
 from ringmq_node.model.policies import Wanted
@@ -26,6 +27,7 @@ from ringmq_node.replica.fetching import Sources
 from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.replica.leftovers import Leftovers
 from ringmq_node.replica.replica import Replica
+from ringmq_node.replica.set_asides import SetAsides
 from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.resources.garbage import Garbage
 from ringmq_node.storage import QueueStore, Store, StoreError
@@ -52,6 +54,7 @@ class Hosting:
         store_failed: Callable[[StoreError], None],
         disk_is_trusted: bool,
         leftover_s: float,
+        set_aside_bytes_max: int = GIB,
         wanted_of: Callable[[QueueRecord], Wanted] | None = None,
     ) -> None:
         """`disk_is_trusted`: every message that this node has confirmed is on its disk.
@@ -66,6 +69,13 @@ class Hosting:
         # Why a replica is quarantined here, with its queue's record, by queue id.
         self.failed: dict[str, tuple[QueueRecord, str]] = {}
         self.leftovers = Leftovers(store, keep_s=leftover_s, disk_is_trusted=disk_is_trusted)
+        self.set_asides = SetAsides(
+            store.disk,
+            store.directory,
+            node=group.me.node,
+            keep_s=leftover_s,
+            bytes_max=set_aside_bytes_max,
+        )
         self.sources = sources
         self.catch_up_turns = CatchUpTurns()
         self._store = store

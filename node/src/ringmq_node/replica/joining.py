@@ -27,6 +27,7 @@ from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.catchup import keep_below
 from ringmq_node.replica.fetching import FetchMessages, SourceError, ask, positions_text
+from ringmq_node.replica.set_asides import NotSetAsideError
 from ringmq_node.replica.syncing import Syncing
 from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.storage import QueueStore, StoreFailedError
@@ -34,6 +35,8 @@ from ringmq_node.storage import QueueStore, StoreFailedError
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.2
+# Between attempts while the end of the log can't be set aside.
+ROOM_RETRY_S = 5.0
 # How long the ring may take to deliver the ops that a fetched state includes.
 DELIVERY_DEADLINE_S = 5.0
 # Ops held back for the state. Above it the oldest are dropped, and a newer state is needed.
@@ -43,6 +46,13 @@ TELL_S = 30.0
 
 FetchState = Callable[[int], Awaitable[ReplicatedState]]
 Others = Sequence[FetchMessages]
+# Keeps what would be cut at this position, if it has to be kept. Returns whether that took time.
+KeepEnd = Callable[[int], Awaitable[bool]]
+
+
+async def nothing_to_keep(keep_below: int) -> bool:
+    """A `KeepEnd`, for a log of which nobody will miss anything."""
+    return False
 
 
 class Joining:
@@ -59,8 +69,10 @@ class Joining:
         sync: Callable[[], Awaitable[None]],
         syncing: Syncing,
         turns: CatchUpTurns,
+        set_aside: KeepEnd = nothing_to_keep,
     ) -> None:
         self.cancelled = False
+        self._set_aside = set_aside
         self._turns = turns
         self._syncing = syncing
         syncing.begun()
@@ -132,6 +144,9 @@ class Joining:
             except (SourceError, BrokerError) as error:
                 logger.info("catching up: %s; trying again", error)
                 await asyncio.sleep(RETRY_S * (0.5 + random.random()))
+            except NotSetAsideError as error:
+                self._tell_not_kept(error)
+                await asyncio.sleep(ROOM_RETRY_S * (0.5 + random.random()))
             except StoreFailedError:
                 # The store has told the node, which leaves its rings.
                 self.cancel()
@@ -142,11 +157,22 @@ class Joining:
         self._has_begun = True
         try:
             state = await fetch_state(self._number)
+            while not self.cancelled and await self._set_aside(self._keep_below(state)):
+                # Ops that were held back meanwhile may have been dropped for want of room, and then
+                # a newer state is needed. It may even ask for a cut at another place.
+                state = await fetch_state(self._number)
             await self._wait_delivered(state)
             self._install(state)
+        except NotSetAsideError:
+            self._drop_held_back()
+            raise
         finally:
             if not self._installed and self._turns.waiting:
                 self._drop_held_back()
+
+    def _keep_below(self, state: ReplicatedState) -> int:
+        mine = self._store.state
+        return keep_below(mine.epochs, mine.next_position, state.epochs, state.next_position)
 
     def _drop_held_back(self) -> None:
         """This turn came to nothing, and the next one may be long in coming."""
@@ -182,9 +208,8 @@ class Joining:
     def _install(self, state: ReplicatedState) -> None:
         if self.cancelled:
             return
-        mine = self._store.state
-        keep = keep_below(mine.epochs, mine.next_position, state.epochs, state.next_position)
-        self._store.install(state, keep_below=0 if self._store.damaged else keep)
+        keep = 0 if self._store.damaged else self._keep_below(state)
+        self._store.install(state, keep_below=keep)
         self._installed = True
         self._tell_installed()
         self._syncing.state_installed()
@@ -229,6 +254,17 @@ class Joining:
 
     def _is_cancelled(self) -> bool:
         return self.cancelled or not self._syncing.may_fetch
+
+    def _tell_not_kept(self, error: NotSetAsideError) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._tell_at:
+            self._tell_at = now + TELL_S
+            logger.error(
+                "queue %s: this replica can't join its ring. The end of its log may hold confirmed "
+                "messages that no other replica has, and can't be set aside: %s",
+                self._store.queue,
+                error,
+            )
 
     def _tell(self, lost: RangeSet, silent: Exception | None) -> None:
         """Logs, once in a while, which bodies no answering member has."""

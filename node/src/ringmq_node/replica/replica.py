@@ -40,7 +40,9 @@ from ringmq_node.replica.joining import Joining
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.refusals import not_serving
 from ringmq_node.replica.repair import Repair
+from ringmq_node.replica.set_asides import SetAsides
 from ringmq_node.replica.syncing import Syncing
+from ringmq_node.replica.tails import tail_of
 from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.storage import QueueStore, StoreError
 
@@ -59,6 +61,8 @@ class ReplicaHost(Protocol):
     def sources(self) -> Sources: ...
     @property
     def catch_up_turns(self) -> CatchUpTurns: ...
+    @property
+    def set_asides(self) -> SetAsides: ...
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Starts a task whose failure is the node's."""
         ...
@@ -224,8 +228,23 @@ class Replica:
             sync=self._host.sync_store,
             syncing=self.syncing,
             turns=self._host.catch_up_turns,
+            set_aside=self._set_aside,
         )
         self.spawn(self._catch_up(self._joining), f"catch up {self.record.name}")
+
+    async def _set_aside(self, keep_below: int) -> bool:
+        """Keeps the end of the log that is about to be cut, if it may be missed."""
+        state = self.store.state
+        tail = tail_of(
+            state,
+            keep_below,
+            overruled=self.view.overrules(state.epoch, state.last_number),
+            confirmed_below=self._inheritance.safe_below,
+        )
+        # A transient queue promises nothing once its master has gone.
+        if tail is None or not self.store.durable:
+            return False
+        return await self._host.set_asides.keep(self.store, self.record.name, tail)
 
     def _state_installed(self) -> None:
         state = self.store.state

@@ -24,6 +24,7 @@ from ringmq_node.storage.format.formats import (
     QUEUE_PARTIAL,
     RELOCATION_MAP,
     SEGMENT,
+    SET_ASIDE,
     STORE_LIFE,
     STORE_META,
     Format,
@@ -46,6 +47,7 @@ MAGICS = {
     QUEUE_LABEL: b"RINGMQ-L",
     QUEUE_PARTIAL: b"RINGMQ-P",
     QUEUE_LEFTOVER: b"RINGMQ-O",
+    SET_ASIDE: b"RINGMQ-A",
 }
 MARKER = 0x01020304
 
@@ -73,12 +75,13 @@ ENCODERS: dict[Format, Callable[[Format], bytes]] = {
     QUEUE_LABEL: of_texts,
     QUEUE_PARTIAL: of_texts,
     QUEUE_LEFTOVER: of_texts,
+    SET_ASIDE: of_records,
 }
 
 
 def read(format: Format, file: str, data: bytes) -> object:
     """Reads the header of a file as the store does."""
-    if format in (JOURNAL, SEGMENT):
+    if format in (JOURNAL, SEGMENT, SET_ASIDE):
         records = RecordFile(file, format, len(data), lambda at, size: data[at : at + size])
         return records.number
     if format is MESSAGE_FILE:

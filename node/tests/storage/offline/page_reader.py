@@ -7,6 +7,7 @@ is slow, and keeps everything in memory.
 from __future__ import annotations
 
 import hashlib
+import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ SEGMENT_POSITIONS = 16_384
 LOST = 0xFFFF_FFFF
 CHECKPOINT, OP, EPOCH, FILL, ENTRY, END, MESSAGE, HOLE = range(1, 9)
 STORED_OP, STORED_FILL, STORED_ENTRY, HOLLOW_OP, HOLLOW_FILL, ELIDED_OP = range(9, 15)
+SET_ASIDE = 15
 
 
 def number(data: bytes, at: int, size: int) -> int:
@@ -75,7 +77,7 @@ def read_header(data: bytes, marker: int, at: int) -> Record | None:
         return None
     seed = marker ^ (at & 0xFFFF_FFFF) ^ (at >> 32)
     kind = data[at + 16]
-    if number(data, at + 4, 4) != crc32(data[at + 8 : at + 44], seed) or not 1 <= kind <= 14:
+    if number(data, at + 4, 4) != crc32(data[at + 8 : at + 44], seed) or not 1 <= kind <= 15:
         return None
     length = number(data, at + 12, 4)
     its_number, epoch, synced = numbers(data, at + 20, 3, 8)
@@ -455,3 +457,24 @@ def read_directory(root: Path) -> Directory:
     folders = [path for path in sorted((root / "queues").iterdir()) if "." not in path.name]
     queues = [read_queue(folder, store) for folder in folders]
     return Directory(cluster, node, {queue.name: queue for queue in queues}, store)
+
+
+def read_set_aside(path: Path) -> tuple[dict[str, object], dict[int, bytes]]:
+    """What the cut was, and the bodies by position; the name and the end have to agree."""
+    file = read_records(path, b"RINGMQ-A", proven_by_map=True)
+    assert not file.damage
+    first, *entries, last = file.records
+    assert (first.kind, last.kind) == (SET_ASIDE, END)
+    info = json.loads(first.payload)
+    folder = hashlib.sha256(info["queue_id"].encode()).hexdigest()[:12]
+    says = "-".join(str(info[key]) for key in ("log_epoch", "log_number", "first_position"))
+    assert path.name == f"{folder}-{says}.aside"
+    bodies: dict[int, bytes] = {}
+    for entry in entries:
+        assert entry.kind == ENTRY
+        bodies |= dict(enumerate(read_block(entry.payload), entry.number))
+    assert (last.number, number(last.payload, 0, 8)) == (
+        len(bodies),
+        sum(map(len, bodies.values())),
+    )
+    return info, bodies

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -24,15 +25,19 @@ from node.tests.storage.offline.directory import (
     headers,
     queue_file,
 )
-from node.tests.storage.offline.page_reader import Queue, read_directory
+from node.tests.storage.offline.page_reader import Queue, read_directory, read_set_aside
 from node.tests.storage.queue.test_queue_store import append
 from node.tests.storage.workload import run_store
 
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove, Requeue
+from ringmq_node.queue.run import Run
 from ringmq_node.storage import QueueStore, Store
+from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.format.formats import FORMATS
 from ringmq_node.storage.format.records import RecordKind
+from ringmq_node.storage.format.set_aside import DIRECTORY, SetAsideInfo
+from ringmq_node.storage.set_aside import SetAsideWriter
 
 
 @pytest.fixture(params=["root", "killed"])
@@ -195,4 +200,20 @@ def test_every_kind_of_record_is_read(made: tuple[Path, Path], tmp_path: Path) -
         if path.suffix in SUFFIXES - {".map"}
         for header in headers(path)
     }
-    assert kinds == {*RecordKind}
+    # `read_set_aside` has the other one.
+    assert kinds == {*RecordKind} - {RecordKind.SET_ASIDE}
+
+
+def test_a_set_aside_file_is_read(tmp_path: Path) -> None:
+    info = SetAsideInfo("id", "orders", "a", 3, 40, 100, 200, 4, 3, 20, confirmed=True, at_s=7)
+    disk = FileDisk()
+    writer = SetAsideWriter(disk, tmp_path, info)
+    writer.begin()
+    writer.add([Run(100, Block.of([b"a", b"bc"], [b"p"]), False, True)])
+    writer.add([Run(150, Block.of([b""]), True, False)])
+    writer.finish(missing=2)
+    disk.close()
+    (path,) = (tmp_path / DIRECTORY).iterdir()
+    read, bodies = read_set_aside(path)
+    assert read == asdict(info)
+    assert bodies == {100: b"a", 101: b"bc", 150: b""}

@@ -124,5 +124,13 @@ def status(data: Path | None, target: Target) -> None:
                 f"{left.messages} messages until {time_text(left.removed_at_s)}",
                 err=True,
             )
+        for cut in () if each.resources is None else each.resources.set_aside:
+            known = "were" if cut.confirmed else "may have been"
+            click.echo(
+                f"node {each.node} has set aside {cut.messages} messages of queue {cut.queue} as "
+                f"{cut.name}, which {known} confirmed, until "
+                f"{time_text(cut.removed_at_s)}",
+                err=True,
+            )
     registry = "available" if found.registry_available else "not available"
     click.echo(f"cluster {found.cluster_id}, {found.queues} queues, registry {registry}")

@@ -26,6 +26,7 @@ from ringmq_node.model.info import (
     QueueInfo,
     QueueStorage,
     ReplicaInfo,
+    SetAsideEntry,
     StoreNumbers,
     SyncInfo,
     SyncPhase,
@@ -285,8 +286,9 @@ def node_to_wire(info: NodeInfo) -> admin.NodeInfo:
 
 def resources_to_wire(resources: NodeResources) -> admin.Resources:
     return admin.Resources(
-        **_values(resources, NodeResources, but=("leftovers", "store")),
+        **_values(resources, NodeResources, but=("leftovers", "set_aside", "store")),
         leftovers=[admin.Leftover(**_values(each, LeftoverInfo)) for each in resources.leftovers],
+        set_aside=[admin.SetAside(**_values(each, SetAsideEntry)) for each in resources.set_aside],
         store=admin.StoreNumbers(**_values(resources.store, StoreNumbers)),
     )
 
@@ -294,10 +296,17 @@ def resources_to_wire(resources: NodeResources) -> admin.Resources:
 def resources_from_wire(resources: admin.Resources) -> NodeResources:
     duration_s = resources.desired_duration_s if resources.HasField("desired_duration_s") else None
     return NodeResources(
-        **_values(resources, NodeResources, but=("desired_duration_s", "leftovers", "store")),
+        **_values(
+            resources,
+            NodeResources,
+            but=("desired_duration_s", "leftovers", "set_aside", "store"),
+        ),
         desired_duration_s=duration_s,
         leftovers=tuple(
             LeftoverInfo(**_values(each, LeftoverInfo)) for each in resources.leftovers
+        ),
+        set_aside=tuple(
+            SetAsideEntry(**_values(each, SetAsideEntry)) for each in resources.set_aside
         ),
         store=StoreNumbers(**_values(resources.store, StoreNumbers)),
     )

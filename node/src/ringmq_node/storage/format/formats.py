@@ -45,6 +45,7 @@ STORE_LIFE: Final = Format("store.life", b"RINGMQ-I", 1)
 QUEUE_LABEL: Final = Format("queue.label", b"RINGMQ-L", 1)
 QUEUE_PARTIAL: Final = Format("queue.partial", b"RINGMQ-P", 1)
 QUEUE_LEFTOVER: Final = Format("queue.leftover", b"RINGMQ-O", 1)
+SET_ASIDE: Final = Format("set-aside file", b"RINGMQ-A", 1)
 
 FORMATS: Final = (
     JOURNAL,
@@ -57,4 +58,5 @@ FORMATS: Final = (
     QUEUE_LABEL,
     QUEUE_PARTIAL,
     QUEUE_LEFTOVER,
+    SET_ASIDE,
 )

@@ -17,7 +17,8 @@
       kind         u8        1 checkpoint | 2 op | 3 epoch | 4 fill | 5 entry | 6 end |
                              7 message | 8 hole | 9, 10, 11 op, fill, entry whose bodies are
                              in the message store | 12, 13 op, fill whose bodies are nowhere |
-                             14 op whose messages were removed before it was written
+                             14 op whose messages were removed before it was written |
+                             15 what a set-aside file is about
       flags        u8        fill, entry: bit 0 transient
       reserved     u16       0
       number       u64       by kind, see docs/formats.md
@@ -77,6 +78,7 @@ class RecordKind(IntEnum):
     HOLLOW_OP = 12
     HOLLOW_FILL = 13
     ELIDED_OP = 14
+    SET_ASIDE = 15
 
 
 _KINDS: Final = frozenset(int(kind) for kind in RecordKind)

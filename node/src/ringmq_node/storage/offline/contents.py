@@ -10,6 +10,7 @@ from ringmq_node.storage.disk import life
 from ringmq_node.storage.errors import StoreError, UnsupportedFormatError
 from ringmq_node.storage.format.formats import QUEUE_LABEL, QUEUE_NAME, STORE_META, Format
 from ringmq_node.storage.format.queue_folder import BAD_SUFFIX, NEW_SUFFIX
+from ringmq_node.storage.format.set_aside import DIRECTORY, name_of
 from ringmq_node.storage.format.texts import decode_texts
 from ringmq_node.storage.messages.files import parse_name
 from ringmq_node.storage.offline.disk import Names, ReadOnlyDisk
@@ -42,7 +43,7 @@ class DataDirectory:
         self.cluster: str | None = None
         self.node: str | None = None
         names = disk.names(root)
-        known = {folders.QUEUES_NAME, folders.MESSAGES_NAME}
+        known = {folders.QUEUES_NAME, folders.MESSAGES_NAME, DIRECTORY}
         if folders.META_NAME not in names.files and not known & {*names.folders}:
             raise NotADataDirectoryError(
                 f"{root} is not a node's data directory: it has no {folders.META_NAME}"
@@ -71,6 +72,9 @@ class DataDirectory:
             self.findings.note(root / name, _leftover(name))
         for name in sorted({*names.folders} - known):
             self.findings.note(root / name, "not of the store")
+        for name in sorted(self.disk.names(root / DIRECTORY).files):
+            what = _leftover(name) if name_of(name) is None else "messages of a log that was cut"
+            self.findings.note(root / DIRECTORY / name, what)
         messages = self.disk.names(root / folders.MESSAGES_NAME)
         for name in (*messages.files, *messages.others):
             self.findings.note(root / folders.MESSAGES_NAME / name, _leftover(name))

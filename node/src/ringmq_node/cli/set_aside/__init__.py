@@ -1,0 +1,1 @@
+"""`ringmq set-aside`: messages of logs that had to be cut."""
