@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from faults.vocabulary import Block, Fault, RegistryCut
+from faults.vocabulary import Block, Fault, Flap, RegistryCut
 from ringsim.simulator.course import Course
 from ringsim.simulator.network import RING_TIMEOUT_S
 from ringsim.simulator.runs import run_scenario
@@ -49,6 +49,23 @@ def test_it_refuses_while_the_others_go_on(faults: tuple[Fault, ...]) -> None:
         assert isolated.refusal() in (Refusal.OUT_OF_CONTACT, Refusal.NOT_MASTER)
         assert world.oracle.confirmed_last > before
         assert run_scenario(scenario(faults), seed) is None
+
+
+@pytest.mark.parametrize("node", ["a", "b", "c"])
+@pytest.mark.parametrize("period_s", [0.3, 0.6, 1.5])
+def test_a_cut_that_flaps_costs_a_time_out_each_time(node: str, period_s: float) -> None:
+    """Each time that the node is synchronised again and then cut, the others have to find out."""
+    others = tuple(name for name in "abc" if name != node)
+    faults = (Flap(CUT_AT, (node,), others, period_s, 8.0),)
+    world = World(scenario(faults), random.Random(0))
+    course = Course(world)
+    course.begin()
+    confirmed_at, confirmed = 0.0, 0
+    while world.clock.now < 8.0:
+        course.run_until(world.clock.now + 0.05)
+        if world.oracle.confirmed_last > confirmed:
+            confirmed_at, confirmed = world.clock.now, world.oracle.confirmed_last
+        assert world.clock.now - confirmed_at < 2 * RING_TIMEOUT_S + 0.5
 
 
 def test_a_master_that_lost_only_its_lease_goes_on() -> None:

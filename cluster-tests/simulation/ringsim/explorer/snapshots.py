@@ -23,6 +23,7 @@ from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.master import Master
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.stages import Probing, Waiting
+from ringmq_gm.core.stalls import DiskWatch
 from ringmq_gm.core.telling import EarlyHello
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ T = TypeVar("T")
 # frozen things.
 MUTABLE = (
     RingMember,
+    DiskWatch,
     EarlyHello,
     ViewChanger,
     HoldOff,

@@ -8,7 +8,8 @@ these members and not the rest, and may be its master.
 The bound follows from the settings: each end of a link notices a silence within two ring time-outs;
 a change of the view costs a probe, a request to the registry and a pause, and may fail twice,
 because members that are cut off, or don't know the others' view, try as well; then the view is
-told, and the op goes to the disks. A member that takes nothing is put out after the slow time-out.
+told, and the op goes to the disks. A member that takes nothing is put out after the slow time-out,
+one whose disk hangs after `disk_stall_s`.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ that lack it, up to `joiner_bytes_max`. Joiners that need more than that are lef
 are dropped all the same, and the master puts these joiners out of the ring. So a joiner that takes
 nothing, or less than the ring brings, costs its own place and never the publishers' time.
 
-The master alone may propose three kinds of views: a joiner becomes synchronised, joiners that
-were left behind are put out, and the ring goes to another master (`handover` has the rules and
-the danger).
+The master alone may propose four kinds of views: a joiner becomes synchronised, joiners that were
+left behind are put out, members whose disks hang are (`stalls`), and the ring goes to another
+master (`handover` has the rules and the danger).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from ringmq_gm.core.handover import Handover, is_drained, refusal_of
 from ringmq_gm.core.held_ops import HeldOps
 from ringmq_gm.core.in_view import InView
 from ringmq_gm.core.lives import Lives
+from ringmq_gm.core.stalls import DiskWatch, look_s
 from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, View
 
@@ -48,6 +49,7 @@ class Master(InView):
         "_budgets",
         "_timing",
         "contact_due",
+        "disks",
         "entered_at",
         "handover",
         "has_contact",
@@ -75,6 +77,7 @@ class Master(InView):
         # to be heard again.
         self.has_contact = True
         self.contact_due: float | None = None
+        self.disks = DiskWatch()
         # When to say `stable` and `safe` if no op goes out until then; None if they have been said.
         self.stable_due: float | None = None
         # The hand-over under way; None if there is none.
@@ -208,8 +211,7 @@ class Master(InView):
     # --- the next view ---
 
     def next_view(self) -> View | None:
-        """The view that this master wants now, which drops no synchronised member; None if it
-        wants none."""
+        """The view that this master wants now, and needs no probe for; None if it wants none."""
         if self.handover is not None:
             # No joiner is counted meanwhile: that view would end the hand-over.
             target = self.handover.target
@@ -218,6 +220,9 @@ class Master(InView):
             return None
         if self.left_behind:
             return self.view.without(self.left_behind)
+        if self.disks.stalled:
+            proposal = self.view.without(self.disks.stalled)
+            return proposal if proposal is not None and proposal.has_quorum else None
         caught_up = self.joiner_to_count()
         return self.view.with_synced(caught_up) if caught_up is not None else None
 
@@ -295,8 +300,11 @@ class Master(InView):
         """Whether the registry may yet give the ring to another master."""
         return any(proposed.master != self.view.master for proposed in unresolved)
 
-    def look_for_contact(self, lives: Lives, now: float) -> list[Effect]:
-        """After each step: says that this master has lost contact, or has it again."""
+    def look_around(self, lives: Lives, timing: Timing, now: float) -> list[Effect]:
+        """After each step: watches the disks of the ring if ops wait for them, and says that this
+        master has lost contact, or has it again."""
+        if self.disks.due is None and self.ops.confirmed[1] < self.ops.last:
+            self.disks.due = now + look_s(timing)
         found = has_contact(self.view, lives)
         if found or not self.has_contact:
             self.contact_due = None
@@ -310,13 +318,24 @@ class Master(InView):
             return [ContactChanged(has_contact=True)]
         return []
 
+    def _look_at_disks(self, now: float) -> None:
+        is_waiting = self.ops.confirmed[1] < self.ops.last and self.view.has_quorum
+        if not is_waiting or self.others is None:
+            self.disks.clear()
+        else:
+            self.disks.look(self.view, (self.ops.mark(), *self.others), self._timing, now)
+
     # --- time ---
 
     def next_deadline(self) -> float | None:
+        stable, disks = self.stable_due, self.disks.due
         if self.handover is None and self.contact_due is None:
-            return self.stable_due  # Asked after every step: the common case first.
+            # Asked after every step: the common case first.
+            if stable is None or disks is None:
+                return disks if stable is None else stable
+            return min(stable, disks)
         handover = None if self.handover is None else self.handover.deadline
-        dues = (self.stable_due, self.contact_due, handover)
+        dues = (stable, disks, self.contact_due, handover)
         return min((due for due in dues if due is not None), default=None)
 
     def tick(self, unresolved: Sequence[View], now: float) -> list[Effect]:
@@ -324,6 +343,8 @@ class Master(InView):
         if self.stable_due is not None and now >= self.stable_due:
             self.stable_due = None
             effects += self.pass_on()
+        if self.disks.due is not None and now >= self.disks.due:
+            self._look_at_disks(now)
         if self.handover is not None and now >= self.handover.deadline:
             if self.may_be_turned(unresolved):
                 # The registry has been asked and may yet do it: see `handover`.

@@ -185,8 +185,7 @@ class RingMember:
         if self._phase is DELETED:
             return []  # A frame or an answer that was on its way when the ring was deleted.
         effects = self._handle(event, now)
-        if isinstance(self._phase, Master):
-            effects += self._phase.look_for_contact(self._changer.lives, now)
+        effects += self._phase.look_around(self._changer.lives, self._timing, now)
         effects += self._seek_change(now)
         return effects
 

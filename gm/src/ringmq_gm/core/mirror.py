@@ -30,6 +30,9 @@ from ringmq_gm.core.frames import (
 )
 from ringmq_gm.core.held_ops import HeldOps, LogEnd
 from ringmq_gm.core.in_view import InView
+from ringmq_gm.core.lives import Lives
+from ringmq_gm.core.stalls import look_s
+from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, View
 
 
@@ -55,7 +58,9 @@ class Mirror(InView):
         "awaits_start",
         "gap_at",
         "is_greeted",
+        "marks_at",
         "marks_due",
+        "marks_sent",
         "tell_due",
         "told",
         "upstream",
@@ -71,6 +76,9 @@ class Mirror(InView):
         self.tell_due: float | None = None
         # The news in the last marks that were sent.
         self.told = NOTHING_TOLD
+        # The last marks that were sent, and when to send others though they tell nothing new.
+        self.marks_sent: tuple[Mark, ...] = ()
+        self.marks_at: float | None = None
         # The next marks go even without news: the ones before may have been lost.
         self.marks_due = True
         # The last op before the newest gap that was asked for.
@@ -149,7 +157,16 @@ class Mirror(InView):
     # --- time ---
 
     def next_deadline(self) -> float | None:
-        return self.tell_due
+        if self.tell_due is None or self.marks_at is None:
+            return self.marks_at if self.tell_due is None else self.tell_due
+        return min(self.tell_due, self.marks_at)
+
+    def look_around(self, lives: Lives, timing: Timing, now: float) -> list[Effect]:
+        """After each step. If the marks have no news for a while, this member's disk hangs, or that
+        of a member before it. The master must see whose it is (`stalls`)."""
+        if self.marks_at is None and self.is_greeted and self._has_untold_mark():
+            self.marks_at = now + look_s(timing)
+        return []
 
     def tick(self, now: float) -> list[Effect]:
         """Nobody has greeted this member yet: its upstream neighbour may not know the view.
@@ -157,10 +174,15 @@ class Mirror(InView):
         Once is enough: the frame is lost only with its link, and the next one begins with it
         (`link_up`).
         """
-        if self.tell_due is None or now < self.tell_due:
-            return []
-        self.tell_due = None
-        return [self._tell_view()]
+        effects: list[Effect] = []
+        if self.marks_at is not None and now >= self.marks_at:
+            self.marks_at = None
+            if self._has_untold_mark():
+                effects += self.send_marks(due=True)
+        if self.tell_due is not None and now >= self.tell_due:
+            self.tell_due = None
+            effects.append(self._tell_view())
+        return effects
 
     def _tell_view(self) -> Send:
         told = ViewTold(self.ops.ring, self.view.epoch, self.view)
@@ -273,7 +295,10 @@ class Mirror(InView):
 
     def _note_told(self, marks: tuple[Mark, ...]) -> None:
         self.told = self._news_in(marks)
-        self.marks_due = False
+        self.marks_due, self.marks_sent, self.marks_at = False, marks, None
+
+    def _has_untold_mark(self) -> bool:
+        return not self.marks_sent or self.marks_sent[-1] != self.ops.mark()
 
     def _news_in(self, marks: tuple[Mark, ...]) -> Told:
         own = marks[-1]

@@ -5,9 +5,11 @@ Each is a class with just the fields that exist in it, so that no field has to m
 
 from __future__ import annotations
 
-from ringmq_gm.core.events import Role
+from ringmq_gm.core.events import Effect, Role
+from ringmq_gm.core.lives import Lives
 from ringmq_gm.core.master import Master
 from ringmq_gm.core.mirror import Mirror
+from ringmq_gm.core.timing import Timing
 
 
 class Outside:
@@ -15,6 +17,9 @@ class Outside:
 
     __slots__ = ()
     role = Role.OUTSIDE
+
+    def look_around(self, lives: Lives, timing: Timing, now: float) -> list[Effect]:
+        return []
 
     def next_deadline(self) -> float | None:
         return None

@@ -26,6 +26,10 @@ class Timing:
     restart_grace_s: float = 3.0
     # A promotion that has not drained by then is called off.
     drain_s: float = 5.0
+    # A member that has received ops, and has written none of them to its disk for so long, is put
+    # out if enough others have. As long as the ring time-out: a disk may be silent for as long as a
+    # process.
+    disk_stall_s: float = 2.0
     # A mirror that nobody has greeted in a new view tells its upstream neighbour the view after
     # this: that one may be cut from the registry.
     tell_s: float = 0.1
