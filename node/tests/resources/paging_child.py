@@ -29,7 +29,8 @@ RATE_BYTES_PER_S = 200 * MIB
 # As long as it takes: a busy machine gives this process a fraction of the rate.
 TAKEN_BYTES = 4 * LIMIT
 IDLE_RESIDENT_BYTES = LIMIT // 5
-IDLE_S_MAX = 15.0
+# The allocator rests for fifty times as long as its last trim took, by the clock.
+IDLE_S_MAX = 60.0
 TICK_S = 0.01
 TURN_BYTES_MAX = 8 * MIB
 

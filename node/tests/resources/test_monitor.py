@@ -17,7 +17,8 @@ from loops import run
 
 from ringmq_node.resources import Alarm, ResourceMonitor
 from ringmq_node.resources.limits import MemoryFraction, Size
-from ringmq_node.resources.monitor import RETRY_S, free_bytes
+from ringmq_node.resources.memory import LOOK_S_MAX
+from ringmq_node.resources.monitor import RETRY_S, TRIM_REST_RATIO, free_bytes
 
 KIB_TOTAL = 1_000_000
 LIMIT = 400_000 * 1024
@@ -193,6 +194,27 @@ def test_the_allocator_is_called_for_a_fiftieth_of_the_time_at_most(machine: Mac
     assert 10 <= machine.trims <= 12
 
 
+def test_memory_that_is_freed_while_the_allocator_rests_is_given_back_later(
+    machine: Machine,
+) -> None:
+    """The look that drops the bound would have been the last one with a trim."""
+    monitor = machine.monitor(Queues())
+    machine.trim_takes_s = 0.1
+    machine.use(PAGING)
+    monitor.look()
+    assert (machine.trims, isfinite(monitor.usage().duration_s)) == (1, True)
+    machine.use(PAGING // 2)
+    machine.free_after_trim = 4096
+    began = machine.now
+    while machine.now < began + TRIM_REST_RATIO * machine.trim_takes_s + LOOK_S_MAX:
+        machine.now = monitor.look()
+    assert (machine.trims, monitor.usage().memory_used_bytes) == (2, 4096)
+    assert not isfinite(monitor.usage().duration_s)
+    while machine.now < began + 60.0:
+        machine.now = monitor.look()
+    assert machine.trims == 2
+
+
 def test_a_number_that_can_not_be_read_is_logged_once_and_tried_again(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,7 +294,7 @@ def test_a_real_process_stays_inside_its_budget_and_keeps_messages_in_memory() -
         [sys.executable, str(child)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env=child_environment(),
     )

@@ -105,6 +105,8 @@ class ResourceMonitor:
         self._disk_free = disk_free
         self._trim = trim
         self._trim_at = -inf
+        # A look wanted the allocator called while it rested.
+        self._trim_owed = False
         self._store = store
         self._on_alarm = on_alarm
         self.memory_total_bytes = cgroup.memory_bytes(root)
@@ -183,8 +185,14 @@ class ResourceMonitor:
 
     def _used_bytes(self, now: float) -> int:
         used = cgroup.resident_bytes(self._root)
-        if not self._memory.wants_durations(used) or now < self._trim_at:
+        if not self._trim_owed and not self._memory.wants_durations(used):
             return used
+        if now < self._trim_at:
+            # This may be the look that drops the bound: no later one would ask for memory that
+            # was freed since the last trim, and an idle process would keep it for good.
+            self._trim_owed = True
+            return used
+        self._trim_owed = False
         began = self._clock()
         self._trim()
         self._trim_at = now + TRIM_REST_RATIO * (self._clock() - began)
