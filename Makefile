@@ -35,7 +35,8 @@ quick: $(STAMP) ## the tests that take no time, in less than a minute
 	@$(PYTEST) -m 'not slow and not docker' $(ARGS)
 
 evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them: some hours
-	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) cluster-tests/simulation/test_explorer.py $(ARGS)
+	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) cluster-tests/simulation/test_explorer.py \
+		node/tests/resources/test_memory.py $(ARGS)
 	@$(BIN)/python cluster-tests/simulation/run.py --seeds 0:1000000
 	@$(BIN)/python -m node.tests.storage.engine.fuzz_engine --seconds $$(($(MINUTES) * 60))
 	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
