@@ -1,4 +1,4 @@
-"""Every interleaving of small cases. The largest takes minutes; see `CASES`."""
+"""Every interleaving of small cases: those of `CASES` each time, `MORE` with `make evidence`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from ringsim.explorer.states import Case
 from ringsim.processes import over_all
 
 QUICK = Case(ops=1, crashes=1)
-# The case that the design asks for: 3 members, 3 ops, 2 crashes, each between any two effects.
-LARGEST = Case(ops=3, crashes=2)
 CASES = [
+    # Crashes come between any two effects. The explorer finds its planted bugs (`BY_EXPLORER` in
+    # `test_mutations.py`) with 2 ops and 1 crash; the second may be that of the next master.
+    Case(ops=2, crashes=2),
     Case(ops=1, crashes=1, min_insync=2, leases=True),
     Case(ops=2, crashes=1, urgent=True),
     Case(ops=1, crashes=2, unknowns=1),
@@ -21,8 +22,11 @@ CASES = [
     Case(members=2, ops=1, crashes=1, restarts=True, leases=True),
     Case(members=2, ops=1, crashes=1, restarts=True, disk_losses=1, min_insync=2, leases=True),
 ]
-# With RINGMQ_EXHAUSTIVE=1, in tens of minutes; each may stop early, and says so.
+# The case that the design asks for: 3 members, 3 ops, 2 crashes. 1 133 684 states.
+LARGEST = Case(ops=3, crashes=2)
+# With RINGMQ_EXHAUSTIVE=1, in tens of minutes; all but the first may stop early, and say so.
 MORE = [
+    LARGEST,
     Case(ops=2, crashes=1, min_insync=2, leases=True),
     Case(ops=1, crashes=0, link_breaks=1),
     Case(ops=2, crashes=2, unknowns=1),
@@ -49,11 +53,11 @@ def test_all_interleavings_of_one_op_and_one_crash() -> None:
 @pytest.mark.slow
 @pytest.mark.compute
 def test_all_interleavings_of_small_cases() -> None:
-    """3 members, 3 ops and 2 crashes (1 133 684 states), then joins, restarts, leases, a lost
+    """3 members, 2 ops and 2 crashes (237 812 states), then joins, restarts, leases, a lost
     disk, lost links and lost answers of the registry."""
-    cases = [LARGEST, *CASES]
+    cases = [*CASES]
     if os.environ.get("RINGMQ_EXHAUSTIVE"):
         cases += MORE
     for case, outcomes in zip(cases, over_all(explored, cases), strict=True):
         show(case, outcomes)
-        assert outcomes.is_complete or case in MORE
+        assert outcomes.is_complete or case in MORE[1:]
