@@ -2,7 +2,7 @@
 
 `--against CHECKOUT` takes another tree of ours instead of RabbitMQ and prints the ratio of each
 pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
-the transport, `python -m bench scale` many queues.
+the transport, `python -m bench scale` many queues, `python -m bench failover` dying masters.
 """
 
 from __future__ import annotations
@@ -98,12 +98,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     of_storage = words[:1] == ["storage"]
     of_wire = words[:1] == ["wire"]
     of_scale = words[:1] == ["scale"]
+    of_failover = words[:1] == ["failover"]
     if of_storage:
         parsed = storage.parse(words[1:])
     elif of_wire:
         parsed = wire.parse(words[1:])
     elif of_scale:
         parsed = scale.parse(words[1:])
+    elif of_failover:
+        # Not above: it brings the nemesis of the cluster tests and pika, which no other verb needs.
+        from bench.failover import command as failover
+
+        parsed = failover.parse(words[1:])
     else:
         parsed = parse(words)
     signal.signal(signal.SIGTERM, _terminated)
@@ -116,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             wire.bench(parsed, progress)
         elif of_scale:
             scale.bench(parsed, progress)
+        elif of_failover:
+            failover.bench(parsed, progress)
         elif parsed.check_installed:
             rivals.require_rabbitmq()
             progress.print("RabbitMQ's side is complete")

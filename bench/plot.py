@@ -17,7 +17,7 @@ from bench.report import COLUMNS, Column, peers_of
 from bench.stats import select, spread
 
 _SHOWN = ("rate_per_s", "p50_ms", "p99_ms", "broker_cpu_s_per_million")
-_COLOURS = {"ringmq": "#0b6e4f", "rabbitmq": "#c8553d", "rabbitmq-quorum": "#e0a458"}
+COLOURS = {"ringmq": "#0b6e4f", "rabbitmq": "#c8553d", "rabbitmq-quorum": "#e0a458"}
 _DISK = "disk"
 _OTHER_COLOUR = "#8d99ae"
 
@@ -52,7 +52,7 @@ def _draw(axes: Axes, measurements: Sequence[Measurement], point: Point, column:
         [each.median - each.least for each in spreads.values()],
         [each.most - each.median for each in spreads.values()],
     ]
-    colours = [_COLOURS.get(peer, _OTHER_COLOUR) for peer in peers]
+    colours = [COLOURS.get(peer, _OTHER_COLOUR) for peer in peers]
     bars = axes.bar(peers, heights, yerr=whiskers, color=colours, capsize=3)
     labels = [f"{height:.{column.digits}f}" for height in heights]
     axes.bar_label(bars, labels=labels, label_type="center", fontsize=8, color="white")

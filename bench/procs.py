@@ -173,10 +173,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def is_listening(port: int) -> bool:
+def is_listening(port: int, address: str = "127.0.0.1") -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0
 
 
 def wait_until(done: Callable[[], bool], *, timeout_s: float, interval_s: float = 0.1) -> bool:

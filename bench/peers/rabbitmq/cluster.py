@@ -3,7 +3,8 @@
 Of an installed RabbitMQ service the run uses the programs and touches nothing. Each node has its
 directories under the run's own; HOME is there too, so the Erlang cookie is the run's; epmd
 (Erlang's port mapper) is the run's own, on its own port. AMQP, distribution and epmd listen on
-127.0.0.1 only.
+127.0.0.1 only, or on the addresses of the `Place`s that the run has made (network namespaces);
+there each place has an epmd of its own.
 
 Settings are RabbitMQ's defaults except for paths, plugins (none: the management plugin's
 statistics would cost CPU), and the log's level (warning). The mirrored queue is durable and
@@ -17,19 +18,22 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench import procs
 from bench.measure import BenchError
 
 NODES = 3
+LOOPBACK = "127.0.0.1"
 # The wrappers in /usr/sbin insist on the service's user; these don't.
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 _START_TIMEOUT_S = 120.0
 _CTL_TIMEOUT_S = 60.0
 
 _CONF = """\
-listeners.tcp.default = 127.0.0.1:{port}
+listeners.tcp.default = {address}:{port}
 load_definitions = {definitions}
 log.file.level = warning
 log.console = false
@@ -59,10 +63,22 @@ _DEFINITIONS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node runs: its AMQP address, the host in its Erlang name, and the words before a
+    command that run it there."""
+
+    address: str
+    port: int
+    host: str = "localhost"
+    inside: tuple[str, ...] = ()
+
+
 class RabbitCluster:
     """`nodes` nodes and an epmd. `start`, then `stop`, once each; both block.
 
-    `settings` are more lines for each node's rabbitmq.conf.
+    `settings` are more lines for each node's rabbitmq.conf. `places`: one for each node, each with
+    an address of its own; without it, all are on loopback.
     """
 
     def __init__(
@@ -72,19 +88,20 @@ class RabbitCluster:
         nodes: int = NODES,
         policies: Sequence[Policy] = (MIRRORED,),
         settings: Sequence[str] = (),
+        places: Sequence[Place] = (),
     ) -> None:
         self._directory = directory
+        self._places = [*places] or [Place(LOOPBACK, procs.free_port()) for _ in range(nodes)]
         self._policies = [*policies]
         self._settings = "\n".join(settings)
         self._epmd_port = procs.free_port()
-        self._ports = [procs.free_port() for _ in range(nodes)]
-        self._epmd: subprocess.Popen[bytes] | None = None
+        self._epmds: list[subprocess.Popen[bytes]] = []
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def port(self) -> int:
         """Where the publisher connects: the first node's AMQP port."""
-        return self._ports[0]
+        return self._places[0].port
 
     def broker_pids(self) -> Sequence[int]:
         return [process.pid for process in self._processes()]
@@ -95,26 +112,37 @@ class RabbitCluster:
         definitions = self._directory / "definitions.json"
         definitions.write_text(json.dumps({**_DEFINITIONS, "policies": self._policies}))
         (self._directory / "enabled_plugins").write_text("[].\n")
-        self._epmd = self._spawn(
-            "epmd", ["epmd", "-address", "127.0.0.1", "-port", str(self._epmd_port)]
-        )
-        self._await(lambda: procs.is_listening(self._epmd_port), "epmd")
+        self._write_hosts()
+        for address, place in {place.address: place for place in self._places}.items():
+            epmd = ["epmd", "-address", address, "-port", str(self._epmd_port)]
+            self._epmds.append(self._spawn(f"epmd-{address}", [*place.inside, *epmd]))
+            self._await(partial(procs.is_listening, self._epmd_port, address), "epmd")
         # The first node must be there before the others look for someone to join:
         # three that start at once elect themselves.
         self._write_conf(definitions)
         self.start_node(0)
-        self._await(lambda: procs.is_listening(self._ports[0]), "the first node")
-        for index in range(1, len(self._ports)):
+        self._await(lambda: self.is_listening(0), "the first node")
+        for index in range(1, len(self._places)):
             self.start_node(index)
-        self._await(lambda: all(map(procs.is_listening, self._ports)), "the other nodes")
+        self._await(
+            lambda: all(map(self.is_listening, range(len(self._places)))), "the other nodes"
+        )
         self._check_members()
+
+    def is_listening(self, index: int) -> bool:
+        """Whether the node takes connections of clients."""
+        place = self._places[index]
+        return procs.is_listening(place.port, place.address)
+
+    def node_name(self, index: int) -> str:
+        """In Erlang, and in what `rabbitmqctl` prints."""
+        return f"bench{index + 1}@{self._places[index].host}"
 
     def stop(self) -> None:
         for index in reversed([*self._nodes]):
             self.kill_node(index)
-        if self._epmd is not None:
-            procs.kill_group(self._epmd)
-            self._epmd = None
+        while self._epmds:
+            procs.kill_group(self._epmds.pop())
 
     def kill_node(self, index: int) -> None:
         """SIGKILL. Its files stay for `start_node`."""
@@ -123,21 +151,23 @@ class RabbitCluster:
     def start_node(self, index: int) -> None:
         """Returns at once: its clients have to wait until it listens."""
         self._nodes[index] = self._spawn(
-            _node_name(index), [PROGRAMS / "rabbitmq-server"], self._environment(index)
+            self.node_name(index),
+            [*self._places[index].inside, PROGRAMS / "rabbitmq-server"],
+            self._environment(index),
         )
 
-    def control(self, *arguments: str) -> str:
-        """Runs `rabbitmqctl` against the first node and returns its output."""
+    def control(self, *arguments: str, through: int = 0, program: str = "rabbitmqctl") -> str:
+        """Runs `rabbitmqctl` against a node, the first by default, and returns its output."""
         done = subprocess.run(
-            [PROGRAMS / "rabbitmqctl", "--quiet", *arguments],
-            env=self._environment(0),
+            [*self._places[through].inside, PROGRAMS / program, "--quiet", *arguments],
+            env=self._environment(through),
             capture_output=True,
             text=True,
             check=False,
             timeout=_CTL_TIMEOUT_S,
         )
         if done.returncode:
-            raise BenchError(f"rabbitmqctl {arguments[0]} failed: {done.stderr.strip()}")
+            raise BenchError(f"{program} {arguments[0]} failed: {done.stderr.strip()}")
         return done.stdout
 
     def queue_info(self, queue: str, columns: Sequence[str]) -> Mapping[str, object]:
@@ -149,31 +179,48 @@ class RabbitCluster:
 
     def _write_conf(self, definitions: Path) -> None:
         peers = "\n".join(
-            f"cluster_formation.classic_config.nodes.{other + 1} = {_node_name(other)}"
-            for other in range(len(self._ports))
+            f"cluster_formation.classic_config.nodes.{other + 1} = {self.node_name(other)}"
+            for other in range(len(self._places))
         )
-        for index, port in enumerate(self._ports):
+        for index, place in enumerate(self._places):
             node = self._node_directory(index)
             node.mkdir()
             text = _CONF.format(
-                port=port, definitions=definitions, peers=peers, settings=self._settings
+                address=place.address,
+                port=place.port,
+                definitions=definitions,
+                peers=peers,
+                settings=self._settings,
             )
             (node / "rabbitmq.conf").write_text(text)
 
+    def _write_hosts(self) -> None:
+        """Erlang's own table of hosts: the machine's needs no change for the places' names."""
+        lines = ["{lookup, [file, native]}."]
+        for host, address in {place.host: place.address for place in self._places}.items():
+            lines.append(f'{{host, {{{address.replace(".", ",")}}}, ["{host}"]}}.')
+        self._hosts.write_text("\n".join(lines) + "\n")
+
+    @property
+    def _hosts(self) -> Path:
+        return self._directory / "hosts.inetrc"
+
     def _processes(self) -> list[subprocess.Popen[bytes]]:
-        return [*([self._epmd] if self._epmd else ()), *self._nodes.values()]
+        return [*self._epmds, *self._nodes.values()]
 
     def _node_directory(self, index: int) -> Path:
         return self._directory / f"node{index + 1}"
 
     def _environment(self, index: int) -> dict[str, str]:
-        node = self._node_directory(index)
+        node, place = self._node_directory(index), self._places[index]
+        interface = f"-kernel inet_dist_use_interface {{{place.address.replace('.', ',')}}}"
         kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
         return kept | {
             "HOME": str(self._directory),
             "ERL_EPMD_PORT": str(self._epmd_port),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": _node_name(index),
+            "ERL_EPMD_ADDRESS": place.address,
+            "ERL_INETRC": str(self._hosts),
+            "RABBITMQ_NODENAME": self.node_name(index),
             "RABBITMQ_CONF_ENV_FILE": str(node / "no-such-file"),
             "RABBITMQ_CONFIG_FILE": str(node / "rabbitmq.conf"),
             "RABBITMQ_ADVANCED_CONFIG_FILE": str(node / "no-such-file.config"),
@@ -182,10 +229,10 @@ class RabbitCluster:
             "RABBITMQ_MNESIA_BASE": str(node / "mnesia"),
             "RABBITMQ_LOG_BASE": str(node / "log"),
             "RABBITMQ_DIST_PORT": str(procs.free_port()),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": interface,
             # Makes the start script exec the broker, so that its process is our child.
             "RUNNING_UNDER_SYSTEMD": "true",
-            "RABBITMQ_CTL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_CTL_ERL_ARGS": interface,
         }
 
     def _spawn(
@@ -212,14 +259,10 @@ class RabbitCluster:
     def _check_members(self) -> None:
         status = json.loads(self.control("cluster_status", "--formatter", "json"))
         running = status["running_nodes"]
-        wanted = len(self._ports)
+        wanted = len(self._places)
         if len(running) != wanted:
             raise BenchError(f"RabbitMQ: {len(running)} of {wanted} nodes are in the cluster")
 
     def _last_words(self, lines_max: int = 20) -> str:
         said = [path.read_text(errors="replace") for path in sorted(self._directory.glob("*.out"))]
         return "\n".join("".join(said).splitlines()[-lines_max:])
-
-
-def _node_name(index: int) -> str:
-    return f"bench{index + 1}@localhost"
