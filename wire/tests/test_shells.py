@@ -9,7 +9,7 @@ import socket
 import pytest
 from loops import run
 from waiting import until
-from wireserver import HOST, connected, serving
+from wireserver import HOST, ROUTES, connected, serving
 
 from ringmq_wire import (
     CallClosedError,
@@ -20,8 +20,11 @@ from ringmq_wire import (
     WireCall,
     WireChannel,
     WireOptions,
+    WireServer,
+    frames,
 )
 from ringmq_wire.backoff import Backoff
+from ringmq_wire.connection import Connection
 
 MIB = 1024 * 1024
 
@@ -284,3 +287,44 @@ def test_pauses_grow_to_the_longest_and_begin_anew_after_a_success() -> None:
 def test_an_address_without_a_port_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="expected host:port"):
         WireChannel(address)
+
+
+@pytest.mark.parametrize("side", ["channel", "server"])
+def test_a_peer_that_does_not_read_holds_up_no_close(side: str) -> None:
+    """A link to a node that hangs is dialled again at once; a node that stops, stops."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        handler = Collecting()
+        if side == "channel":
+            # It speaks, opens its windows, and never reads again.
+            with socket.create_server((HOST, 0)) as listening:
+                listening.setblocking(False)
+                channel = WireChannel(f"{HOST}:{listening.getsockname()[1]}")
+                opening = asyncio.create_task(channel.open("/test.Wire/Echo", handler))
+                peer, _ = await loop.sock_accept(listening)
+                window = frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**30)])
+                await loop.sock_sendall(peer, window + frames.window_update(0, 2**30))
+                call = await opening
+                call.send([bytes(10 * MIB)])
+                await until(lambda: 0 < call.waiting_bytes < 10 * MIB)
+                began = loop.time()
+                await channel.close()
+        else:
+            server = WireServer({"/test.Wire/Count": ROUTES["/test.Wire/Count"]})
+            port = await server.listen(HOST, 0)
+            peer = socket.create_connection((HOST, port))
+            peer.setblocking(False)
+            client = Connection(client=True, options=WireOptions(), now=loop.time())
+            stream = client.calls.open("/test.Wire/Count", "a", now=loop.time())
+            client.calls.send(stream, [b"10 5000000"])
+            window = frames.settings([(frames.INITIAL_WINDOW_SIZE, 2**30)])
+            pieces = b"".join(client.take(2**20)) + window + frames.window_update(0, 2**30)
+            await loop.sock_sendall(peer, pieces)
+            await until(lambda: any(link.is_paused for link in server.connections))
+            began = loop.time()
+            await server.stop(0)
+        assert loop.time() - began < 2.0
+        peer.close()
+
+    run(scenario())

@@ -13,10 +13,11 @@ from ringmq_wire.errors import CallClosedError, RpcError, SendQueueFullError
 from ringmq_wire.options import WireOptions
 from ringmq_wire.server import WireServer, streaming, unary
 from ringmq_wire.streaming import CallStream
-from ringmq_wire.transport import CallHandler, WireCall
+from ringmq_wire.transport import Accept, CallHandler, WireCall
 
 __all__ = [
     "OK",
+    "Accept",
     "CallClosedError",
     "CallHandler",
     "CallStream",

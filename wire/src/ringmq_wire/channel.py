@@ -22,7 +22,7 @@ from ringmq_wire.codes import Code, Metadata, RpcStatus
 from ringmq_wire.errors import CallClosedError, RpcError
 from ringmq_wire.options import WireOptions
 from ringmq_wire.streaming import CallStream, OneAnswer
-from ringmq_wire.transport import CallHandler, WireCall, WireProtocol
+from ringmq_wire.transport import CallHandler, WireCall, WireProtocol, drop
 
 CONNECT_TIMEOUT_S = 20.0
 BACKOFF_FIRST_S = 0.1
@@ -145,10 +145,7 @@ class WireChannel:
             connection.shutdown()
         if lost and grace_s > 0:
             await asyncio.wait(lost, timeout=grace_s)
-        for connection in list(self._connections):
-            connection.abort("the channel is closed")
-        if lost:
-            await asyncio.wait(lost)
+        await drop(self._connections, "the channel is closed")
 
     # --- connections ---
 

@@ -1,7 +1,8 @@
 """A server: listens, and gives each call to the route of its path.
 
     server = WireServer({"/pkg.Echo/Unary": unary(echo), "/pkg.Echo/Stream": streaming(echo_all)})
-    port = await server.listen("127.0.0.1", 0)
+    port = server.bind("127.0.0.1:0")
+    server.start()
     ...
     await server.stop(grace_s=5)
 
@@ -18,11 +19,15 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from ringmq_wire.codes import OK, Code, RpcStatus
 from ringmq_wire.errors import RpcError
+from ringmq_wire.listener import Listener, bind
 from ringmq_wire.options import WireOptions
 from ringmq_wire.streaming import CallStream
-from ringmq_wire.transport import Accept, CallHandler, WireCall, WireProtocol
+from ringmq_wire.transport import Accept, CallHandler, WireCall, WireProtocol, drop
 
 log = logging.getLogger(__name__)
+
+# Of handlers whose calls were ended because the server stops.
+HANDLERS_TIMEOUT_S = 5.0
 
 UnaryFunction = Callable[[bytes, WireCall], Awaitable[bytes]]
 StreamFunction = Callable[[CallStream], Awaitable[None]]
@@ -33,44 +38,62 @@ class WireServer:
 
     def __init__(
         self,
-        routes: Mapping[str, Accept],
+        routes: Mapping[str, Accept] | None = None,
         options: WireOptions | None = None,
         *,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._routes = routes
+        self._routes = dict(routes or {})
         self._options = options or WireOptions()
         self._tls = tls
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         self.connections: set[WireProtocol] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._stopping = False
 
+    def add(self, routes: Mapping[str, Accept]) -> None:
+        """Answers these paths as well."""
+        self._routes.update(routes)
+
+    def bind(self, address: str) -> int:
+        """Takes `host:port` at once, and returns the port; its clients wait for `start`.
+
+        Raises OSError if the address can't be had, ValueError if it is none.
+        """
+        made = [Listener(bound, self._connection, self._tls) for bound in bind(address)]
+        self._listeners += made
+        return made[0].port
+
+    def start(self) -> None:
+        """Serves what is bound, on the running loop."""
+        for listener in self._listeners:
+            listener.start()
+
     async def listen(self, host: str, port: int) -> int:
-        """Returns the port. Raises OSError if the address can't be had."""
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(
-            self._connection, host, port, ssl=self._tls, reuse_address=True
-        )
-        self._listeners.append(listener)
-        return int(listener.sockets[0].getsockname()[1])
+        """Binds and serves at once."""
+        port = self.bind(f"{host}:{port}")
+        self.start()
+        return port
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new calls; those that are open may go on for so long. Then they are ended."""
+        """Takes no new calls; those that are open may go on for so long. Then they are ended.
+
+        Their handlers have ended when it returns, but for any that takes longer than
+        `HANDLERS_TIMEOUT_S` after it was cancelled.
+        """
         self._stopping = True
         for listener in self._listeners:
             listener.close()
         for connection in list(self.connections):
             connection.shutdown()
         lost = [connection.lost for connection in self.connections]
-        if lost:
+        if lost and grace_s > 0:
             await asyncio.wait(lost, timeout=grace_s)
-        for connection in list(self.connections):
-            connection.abort("the server has stopped")
-        lost = [connection.lost for connection in self.connections]
-        if lost:
-            await asyncio.wait(lost)
         for listener in self._listeners:
-            await listener.wait_closed()
+            await listener.drop_handshakes()
+        await drop(self.connections, "the server has stopped")
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=HANDLERS_TIMEOUT_S)
 
     def _connection(self) -> WireProtocol:
         return WireProtocol(self._options, client=False, accept=self._accept, made=self._made)
@@ -85,7 +108,12 @@ class WireServer:
         route = self._routes.get(call.path)
         if route is None:
             raise RpcError(RpcStatus(Code.UNIMPLEMENTED, f"there is no method {call.path}"))
-        return route(call)
+        handler = route(call)
+        if isinstance(handler, _Served):
+            # The loop itself holds no task that waits.
+            self._serving.add(handler.task)
+            handler.task.add_done_callback(self._serving.discard)
+        return handler
 
 
 def unary(function: UnaryFunction) -> Accept:
@@ -104,10 +132,7 @@ def streaming(function: StreamFunction) -> Accept:
     """A route for calls of any number of requests and answers."""
 
     def accept(call: WireCall) -> CallHandler:
-        stream = _Served()
-        stream.bind(call)
-        stream.run(function)
-        return stream
+        return _Served(call, function)
 
     return accept
 
@@ -115,18 +140,14 @@ def streaming(function: StreamFunction) -> Accept:
 class _Served(CallStream):
     """A call that a task of ours answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, call: WireCall, function: StreamFunction) -> None:
         super().__init__()
-        self._task: asyncio.Task[None] | None = None
-
-    def run(self, function: StreamFunction) -> None:
-        # The stream's call holds the task, and the connection the call, until either has ended.
-        self._task = asyncio.create_task(self._serve(function), name=f"serve {self.call.path}")
+        self.bind(call)
+        self.task = asyncio.create_task(self._serve(function), name=f"serve {call.path}")
 
     def ended(self, status: RpcStatus) -> None:
         super().ended(status)
-        if self._task is not None:
-            self._task.cancel()
+        self.task.cancel()
 
     async def _serve(self, function: StreamFunction) -> None:
         try:

@@ -68,6 +68,14 @@ class CallStream(CallHandler):
             self._writer = self._loop.create_future()
             await self._writer
 
+    def half_close(self) -> None:
+        """No more is written."""
+        self.call.half_close()
+
+    def cancel(self) -> None:
+        """Ends the call at once."""
+        self.call.cancel()
+
     async def _wait_messages(self) -> bool:
         while not self._messages:
             if self.status is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 from ringmq_wire.codes import Code, Metadata, RpcStatus
@@ -40,6 +40,14 @@ log = logging.getLogger(__name__)
 UNSENT_BYTES_MAX = 64 * 1024
 # From closing to abandoning a transport whose peer doesn't read the rest.
 CLOSE_TIMEOUT_S = 5.0
+# The same, where somebody waits for it: a link to a node that hangs is dialled again at once.
+DROP_TIMEOUT_S = 0.1
+# After 60 s of silence the kernel asks, each 15 s, four times. Not all systems know all of these.
+TCP_KEEPALIVE = [
+    (getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+    if hasattr(socket, name)
+]
 TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
 
 
@@ -95,6 +103,11 @@ class WireCall:
         return self.head.metadata if self.head is not None else ()
 
     @property
+    def peer(self) -> str:
+        """The other end's address, as grpcio writes it."""
+        return self._link.peer
+
+    @property
     def has_ended(self) -> bool:
         return self.stream.ended
 
@@ -115,6 +128,16 @@ class WireCall:
         if not going_on:
             self.handler.pause_sending()
         return going_on
+
+    def send_now(self, messages: Sequence[bytes]) -> bool:
+        """As `send`, but what waits goes out in this turn: for who has gathered it himself."""
+        link = self._link
+        going_on = link.core.calls.send(self.stream, messages)
+        link.flush()
+        if not going_on and self.stream.paused:
+            self.handler.pause_sending()
+            return False
+        return True
 
     def respond(self, metadata: Metadata = ()) -> None:
         """Begins the answer (server); `send` does so by itself, without metadata."""
@@ -180,13 +203,20 @@ class WireProtocol(asyncio.Protocol):
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
     @property
+    def is_paused(self) -> bool:
+        """The network doesn't take what is written."""
+        return self._paused
+
+    @property
     def can_open(self) -> bool:
         return self.ready and not self.closed and self.core.calls.can_open
 
     @property
     def peer(self) -> str:
         name = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return str(name)
+        if not isinstance(name, tuple):
+            return "unknown"
+        return f"ipv4:{name[0]}:{name[1]}" if len(name) == 2 else f"ipv6:[{name[0]}]:{name[1]}"
 
     def open(
         self,
@@ -211,12 +241,17 @@ class WireProtocol(asyncio.Protocol):
         """Takes no new calls, and closes behind the last."""
         self.core.shutdown(self.now())
         self._set_timer()
-        self._flush()
+        self.flush()
 
     def abort(self, reason: str) -> None:
         """Ends all calls and the connection."""
         self._handle(self.core.abort(reason, self.now()))
-        self._flush()
+        self.flush()
+
+    def abandon(self) -> None:
+        """Gives up what the peer hasn't read."""
+        if self._transport is not None:
+            self._transport.abort()
 
     # --- asyncio.Protocol ---
 
@@ -231,19 +266,23 @@ class WireProtocol(asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+            # Finds peers whose machine is gone, for connections without a call.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in TCP_KEEPALIVE:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             # RFC 9113, section 3.2: over TLS, HTTP/2 is what ALPN has chosen.
             self.abort("the peer doesn't speak HTTP/2: ALPN hasn't chosen h2")
             return
         self._set_timer()
-        self._flush()
+        self.flush()
 
     def data_received(self, data: bytes) -> None:
         events = self.core.receive(data, self.now())
         if events:
             self._handle(events)
-        self._flush()
+        self.flush()
 
     def eof_received(self) -> bool | None:
         return False
@@ -263,7 +302,7 @@ class WireProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._flush()
+        self.flush()
 
     # --- out ---
 
@@ -271,9 +310,10 @@ class WireProtocol(asyncio.Protocol):
         """What was sent in this turn goes out in the next one, or with input that comes first."""
         if not self._flush_is_due:
             self._flush_is_due = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Writes what waits, as far as the socket takes it."""
         self._flush_is_due = False
         transport, core = self._transport, self.core
         if transport is None:
@@ -373,6 +413,18 @@ class WireProtocol(asyncio.Protocol):
     def _tick(self) -> None:
         self._timer = None
         self._handle(self.core.tick(self.now()))
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._set_timer()
+
+
+async def drop(connections: Collection[WireProtocol], reason: str) -> None:
+    """Ends these connections. Peers that don't read wait for nobody: their calls break off."""
+    lost = [connection.lost for connection in connections]
+    for connection in list(connections):
+        connection.abort(reason)
+    if lost:
+        await asyncio.wait(lost, timeout=DROP_TIMEOUT_S)
+        for connection in list(connections):
+            connection.abandon()
+        await asyncio.wait(lost)
