@@ -81,5 +81,23 @@ def test_a_set_without_others_has_the_rest(
     others = [span for span in spans if data.draw(st.booleans())]
     rest = one.without(others)
     rest.check()
-    one.subtract(others)
+    gone = one.subtract(others)
+    one.check()
     assert rest == one
+    assert len(rest) + gone == len(SummedRangeSet(some))
+
+
+@given(st.lists(pairs, max_size=20), st.lists(pairs, max_size=40))
+def test_many_ranges_at_once_are_like_one_after_the_other(
+    some: list[tuple[int, int]], others: list[tuple[int, int]]
+) -> None:
+    at_once, by_one = SummedRangeSet(some), SummedRangeSet(some)
+    at_once.update(others)
+    for other in others:
+        by_one.add(*other)
+    at_once.check()
+    assert at_once == by_one
+    assert len(at_once) == len(by_one)
+    assert at_once.subtract(others) == sum(by_one.remove(*other) for other in others)
+    at_once.check()
+    assert at_once == by_one

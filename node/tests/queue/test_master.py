@@ -407,17 +407,25 @@ def test_acks_that_gather_are_merged() -> None:
     scene.check()
 
 
-def test_many_requeues_leave_in_several_ops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ops, "RANGES_SENT_MAX", 2)
+def test_many_requeues_leave_in_several_ops_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two of them the ring may refuse, and the caller may go on with something else."""
+    monkeypatch.setattr(ops, "REQUEUED_RANGES_MAX", 2)
     scene = Scene()
     scene.publish(10)
     scene.all_safe()
     scene.consume(7)
     scene.ack(7, *((position, position) for position in range(1, 10, 2)))
+    scene.refusing = True
     scene.do(scene.master.consumer_closed(7))
-    assert [len(op.ranges) for op in scene.log if isinstance(op, Requeue)] == [2, 2, 1]
     scene.consume(8)
-    assert scene.positions(8) == [0, 2, 4, 6, 8]
+    scene.publish(2)
+    scene.all_safe()
+    assert scene.positions(8) == []
+    scene.refusing = False
+    scene.send_held()
+    assert [len(op.ranges) for op in scene.log if isinstance(op, Requeue)] == [2, 2, 1]
+    assert scene.positions(8) == [0, 2, 4, 6, 8, 10, 11]
+    scene.check()
 
 
 # --- several consumers ---

@@ -124,6 +124,7 @@ class MasterMachine(RuleBasedStateMachine):
         self.patch.setattr(master_module, "TURN_MESSAGES_MAX", TURN_MESSAGES_MAX)
         self.patch.setattr(master_module, "TURN_BYTES_MAX", TURN_BYTES_MAX)
         self.patch.setattr(ops, "RANGES_SENT_MAX", RANGES_SENT_MAX)
+        self.patch.setattr(ops, "REQUEUED_RANGES_MAX", RANGES_SENT_MAX)
         self.queue = self.make_queue()
         self.ids = 0
         self.bodies: dict[int, bytes] = {}

@@ -15,13 +15,14 @@ from node.tests.replica.scene import (
     scenario,
 )
 from node.tests.storage.workload import bodies
+from waiting import until
 
 from ringmq_gm import Refusal, RingClosedError, Role
 from ringmq_node.model.info import QueueCondition
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ops import Barrier, Op, Publish, Remove, Requeue
+from ringmq_node.queue.ops import REQUEUED_RANGES_MAX, Barrier, Op, Publish, Remove, Requeue
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica import joining as joining_module
 from ringmq_node.replica.description import queue_info
@@ -547,5 +548,37 @@ def test_a_new_master_without_a_quorum_delivers_what_was_confirmed(tmp_path: Pat
         scene.ring.advance()
         await scene.until(lambda: scene.consumer.safe == [(0, 2)])
         assert scene.consumer.bodies == [b"1", b"2", b"3", b"4"]
+
+    scenario(tmp_path, play)
+
+
+@pytest.mark.slow
+def test_what_a_consumer_leaves_goes_back_in_pieces(tmp_path: Path) -> None:
+    """With 30 000 ranges it took the loop 0.5 s in one piece."""
+    ranges = 10_000
+
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        for first in range(0, 2 * ranges, 2000):
+            scene.publish(first + 1, *(b"%d" % at for at in range(first, first + 2000)))
+        await scene.until(lambda: scene.replica.serving().queue.visible_below == 2 * ranges)
+        leaver = scene.consume(messages=2 * ranges)
+        await scene.until(lambda: len(scene.consumer.got) == 2 * ranges)
+        for first in range(1, 2 * ranges, 2000):
+            scene.ack(leaver, *((at, at) for at in range(first, first + 2000, 2)))
+            await asyncio.sleep(0)
+        await scene.until(lambda: scene.replica.store.state.live.range_count == ranges)
+        await scene.quiet()
+        scene.replica.serving().close_consumer(leaver)
+        sent = sum(isinstance(op, Requeue) for op in scene.ring.sent())
+        # A piece is as long as its first op, or 10 ms.
+        assert 0 < sent < ranges / REQUEUED_RANGES_MAX / 2
+        # A publish in between doesn't wait for the rest; whoever comes next gets it behind them.
+        scene.publish(2 * ranges + 1, b"last")
+        after = Consumer()
+        scene.consume(after, messages=2 * ranges)
+        await until(lambda: len(after.got) == ranges + 1, within_s=15)
+        assert [got[0] for got in after.got] == [*range(0, 2 * ranges + 1, 2)]
+        assert all(again for _, _, again in after.got[:-1])
 
     scenario(tmp_path, play)

@@ -63,8 +63,13 @@ class QueueMaster:
         self._ready = Ready(state.live, messages)
         self._removals = Removals()
         self._barriers = Barriers()
-        # In `Requeue` ops that have not been applied.
+        # On their way back in `Requeue` ops that have not been applied; and those of them that
+        # are in no op yet, as another one is in hand.
         self._requeuing = RangeSet()
+        self._to_requeue = RangeSet()
+        self._requeue_in_hand = False
+        # Some of those that are on their way back needed, or need, more than one op.
+        self._requeues_are_many = False
 
     # --- publishers ---
 
@@ -137,11 +142,21 @@ class QueueMaster:
         # 1. The consumer processes a message, and closes before its ack is here.
         # 2. The message goes to another consumer. Its `redelivered` flag is read from the
         #    replicated state, which only an op changes: the repeat would come without it.
+        if not ranges:
+            return []
         self._requeuing.update(ranges)
-        return [
-            MulticastOp(Requeue(tuple(ranges[at : at + ops.RANGES_SENT_MAX])))
-            for at in range(0, len(ranges), ops.RANGES_SENT_MAX)
-        ]
+        self._to_requeue.update(ranges)
+        return self._next_requeue()
+
+    def _next_requeue(self) -> list[Effect]:
+        # One at a time: a consumer may leave with so many ranges that the ops for all of them
+        # would take the caller's loop for half a second.
+        if self._requeue_in_hand or not self._to_requeue:
+            return []
+        self._requeue_in_hand = True
+        ranges = self._to_requeue.take_first(ops.REQUEUED_RANGES_MAX)
+        self._requeues_are_many |= bool(self._to_requeue)
+        return [MulticastOp(Requeue(tuple(ranges)))]
 
     # --- without a subscription ---
 
@@ -196,9 +211,12 @@ class QueueMaster:
                 self._ready.removed(ranges)
                 return []
             case Requeue(ranges):
+                self._requeue_in_hand = False
                 self._requeuing.subtract(ranges)
+                self._requeues_are_many &= bool(self._requeuing)
                 self._ready.put_back(ranges)
-                return self._dispatch()
+                # First what is back: the next op brings those behind it.
+                return [*self._dispatch(), *self._next_requeue()]
             case Barrier():
                 self._barriers.sent(number)
                 # In a ring of one the watermark has come before this call, and no other follows.
@@ -240,6 +258,9 @@ class QueueMaster:
         effects: list[Effect] = []
         ready, consumers = self._ready, self.consumers
         visible_below = self._confirms.visible_below
+        if self._requeues_are_many:
+            # Whoever comes next would get what is behind them first, before some of them.
+            visible_below = min(visible_below, self._requeuing.first)
         # Consumers in a row that could take nothing. It ends when that is all of them.
         idle = 0
         while ready.has_visible(visible_below) and idle < len(consumers):
@@ -312,6 +333,9 @@ class QueueMaster:
         self.consumers.check(self.visible_below)
         self._removals.check()
         self._barriers.check(self._confirms.persisted)
+        assert self._requeue_in_hand or not self._to_requeue
+        assert self._requeuing or not self._requeues_are_many
+        assert not self._to_requeue.without(self._requeuing)
         seen = RangeSet()
         for first, last in chain(
             self.ready,

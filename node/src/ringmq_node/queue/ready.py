@@ -46,11 +46,13 @@ class Ready:
 
     def put_back(self, ranges: Iterable[Range]) -> None:
         """Messages that a consumer had are back in their places."""
+        ranges = [*ranges]
+        self.positions.update(ranges)
         for first, last in ranges:
-            self.positions.add(first, last)
             # Not the size at delivery: since then, bodies may have gone missing or come back.
             self.body_bytes += self._messages.bytes_in(first, last)
-            self._put_aside(self._given_up.intersection(first, last))
+            if self._given_up:
+                self._put_aside(self._given_up.intersection(first, last))
 
     def take_all(self) -> list[Range]:
         """Takes every ready message, visible or not, held or not."""

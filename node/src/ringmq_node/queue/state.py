@@ -93,8 +93,11 @@ class ReplicatedState:
                 gone = self._remove(ranges)
             case Requeue(ranges):
                 # That of a take-over is one range from the first live position to the last.
-                for first, last in ranges:
-                    self._requeue(first, last)
+                if len(ranges) == 1:
+                    self._requeue(*ranges[0])
+                else:
+                    parts = [part for each in ranges for part in self.live.intersection(*each)]
+                    self.redelivered.update(parts)
             case Barrier():
                 pass
             case Forget(producer_ids):
@@ -120,14 +123,14 @@ class ReplicatedState:
                 del self.producers[next(iter(self.producers))]
 
     def _remove(self, ranges: tuple[Range, ...]) -> list[Range]:
-        gone: list[Range] = []
-        for first, last in ranges:
-            parts = self.live.intersection(first, last)
-            if parts:
-                self.live.remove(first, last)
-                self.redelivered.remove(first, last)
-                self.transient.remove(first, last)
-                gone += parts
+        gone = [part for each in ranges for part in self.live.intersection(*each)]
+        if len(ranges) > 1:
+            # A position that an op names twice dies once.
+            gone = RangeSet(gone).ranges()
+        # Together: one after the other, each would move all ranges behind it.
+        for positions in (self.live, self.redelivered, self.transient):
+            if positions:
+                positions.subtract(gone)
         return gone
 
     def _requeue(self, first: int, last: int) -> None:

@@ -13,7 +13,7 @@ deletion either: those checks are the broker's (`broker.publishing`), which ever
 
 Invariants:
 * a session is registered from its opening to its close, its `moved`, or the end;
-* ops leave in the order in which the core asked for them (`_held_ops`), also when the ring refuses
+* ops leave in the order in which the core asked for them (`AskedOps`), also when the ring refuses
   one;
 * each future in `_waiting` is resolved by `ReportSettled` or `ReportBarrier`, or fails when the
   mastership ends: an opening with the reason, all others with OUTCOME_UNKNOWN.
@@ -22,7 +22,6 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from itertools import count
@@ -48,6 +47,7 @@ from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import AskedOp, Op, Publish
 from ringmq_node.queue.run import Run
+from ringmq_node.replica.asked_ops import AskedOps
 from ringmq_node.replica.publishers import OpeningSession, Publishers, check_sequence
 from ringmq_node.replica.reading import MasterBodies
 from ringmq_node.replica.refusals import no_trip, not_serving, too_few_synchronised
@@ -117,9 +117,12 @@ class Mastership:
         self._consumers: dict[int, ConsumerSession] = {}
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Ops that the core asked for and the ring hasn't taken yet.
-        self._held_ops: deque[AskedOp] = deque()
-        self._sending = False
-        self._waiting_to_send = False
+        self._held_ops = AskedOps(
+            self._ring,
+            send=self._send,
+            wait_taking=replica.wait_taking,
+            spawn=lambda work: replica.spawn(work, f"held ops of {self.name}"),
+        )
         self._carry_out(self.queue.give_up(given_up))
         self._carry_out(self.queue.watermarks(received, persisted))
 
@@ -129,7 +132,7 @@ class Mastership:
         """Tells every session that the queue has moved, and fails every wait."""
         assert not self.ended
         self.ended = True
-        self._held_ops.clear()
+        self._held_ops.end()
         # A session that is told may close itself at once: it must not find itself registered.
         consumers, self._consumers = self._consumers, {}
         waiting, self._waiting = self._waiting, {}
@@ -170,7 +173,7 @@ class Mastership:
         """Ops up to these numbers are on every synchronised member: received, and on disk."""
         hidden = self.queue.hides_inheritance
         self._carry_out(self.queue.watermarks(received, persisted))
-        self._send_held_ops()
+        self._held_ops.send()
         if hidden:
             self._changed.notify()
 
@@ -448,8 +451,7 @@ class Mastership:
         for effect in effects:
             match effect:
                 case MulticastOp(op):
-                    self._held_ops.append(op)
-                    self._send_held_ops()
+                    self._held_ops.add(op)
                 case DeliverRuns(consumer, runs):
                     self._consumers[consumer].delivered(runs)
                 case ConfirmSequences(publisher, sequences):
@@ -469,30 +471,6 @@ class Mastership:
         if future is not None and not future.done():
             future.set_result(None)
 
-    def _send_held_ops(self) -> None:
-        """Sends removes and requeues in their order, as far as the ring takes them."""
-        # Applying an op may ask for another one: the loop below takes it from the deque, so that
-        # it doesn't overtake the ops that are held before it.
-        if self._sending:
-            return
-        self._sending = True
-        try:
-            while self._held_ops and not self.ended and self._ring.refusal() is None:
-                op = self._held_ops.popleft()
-                number = self._replica.multicast(op)
-                self._carry_out(self.queue.applied(number, op))
-        finally:
-            self._sending = False
-        if self._held_ops and not self._waiting_to_send:
-            self._waiting_to_send = True
-            self._replica.spawn(self._send_when_taken(), f"held ops of {self.name}")
-
-    async def _send_when_taken(self) -> None:
-        """Sends held ops once the ring takes them.
-
-        On a quiet queue no publish, ack or watermark would come that sends them.
-        """
-        taking = await self._replica.wait_taking()
-        self._waiting_to_send = False
-        if taking and not self.ended:
-            self._send_held_ops()
+    def _send(self, op: AskedOp) -> None:
+        number = self._replica.multicast(op)
+        self._carry_out(self.queue.applied(number, op))
