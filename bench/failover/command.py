@@ -47,7 +47,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rate", type=int, default=1000, help="messages/s of a queue (1000)")
     parser.add_argument("--window", type=int, default=1000, help="unconfirmed ones (1000)")
     parser.add_argument("--size", type=int, default=1024, help="bytes (default: 1024)")
-    parser.add_argument("--cut-s", type=float, default=6.0, help="how long a cut lasts (6)")
+    parser.add_argument("--cut-s", type=float, default=5.0, help="how long a cut lasts (5)")
     parser.add_argument(
         "--catch-up", type=int, default=100_000, metavar="N", help="0 leaves it out (100000)"
     )

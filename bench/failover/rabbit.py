@@ -28,8 +28,6 @@ AMQP_PORT = 5672
 TYPES = {"rabbitmq": "classic", "rabbitmq-quorum": "quorum"}
 WHOLE_S_MAX = 1800.0
 WHOLE_POLL_S = 0.3
-# Messages that are published while the members are asked one after the other are on their way.
-LAG_ENTRIES_MAX = 200
 COLUMNS = ("name", "pid", "synchronised_slave_pids", "leader", "online")
 
 
@@ -78,15 +76,19 @@ class RabbitSystem:
 
     async def wait_whole(self, name: str, kinds: Sequence[str]) -> dict[str, str]:
         deadline = time.monotonic() + WHOLE_S_MAX
+        followers = Followers()
         while time.monotonic() < deadline:
-            masters = await asyncio.to_thread(self._masters_if_whole, name, kinds)
-            if masters is not None and len(set(masters.values())) > 1:
-                await asyncio.to_thread(self._colocate, name, masters)
-                masters = await asyncio.to_thread(self._masters_if_whole, name, kinds)
+            masters = await asyncio.to_thread(self._masters_if_whole, name, kinds, followers)
             if masters is not None:
                 return masters
             await asyncio.sleep(WHOLE_POLL_S)
         raise BenchError(f"rabbitmq: not all replicas are synchronised after {WHOLE_S_MAX:g} s")
+
+    async def gather(self, name: str, masters: Mapping[str, str]) -> dict[str, str]:
+        if len(set(masters.values())) == 1:
+            return dict(masters)
+        await asyncio.to_thread(self._move_leader, name, masters)
+        return await self.wait_whole(name, list(masters))
 
     def mirror(self, master: str) -> str:
         return next(host for host in HOSTS if host != master)
@@ -159,7 +161,9 @@ class RabbitSystem:
     def _masters(self, name: str, kinds: Sequence[str]) -> dict[str, str]:
         return {kind: row.master for kind, row in self._rows(name, kinds).items()}
 
-    def _masters_if_whole(self, name: str, kinds: Sequence[str]) -> dict[str, str] | None:
+    def _masters_if_whole(
+        self, name: str, kinds: Sequence[str], followers: Followers
+    ) -> dict[str, str] | None:
         """None while a replica is missing, or lags; or nothing answers."""
         if len(self._listening()) < len(HOSTS):
             return None
@@ -167,23 +171,22 @@ class RabbitSystem:
             rows = self._rows(name, kinds)
             if len(rows) < len(kinds) or not all(row.is_whole for row in rows.values()):
                 return None
-            if "rabbitmq-quorum" in kinds and not self._has_caught_up(name):
+            if "rabbitmq-quorum" in kinds and not followers.caught_up(self._members(name)):
                 return None
         except (BenchError, TimeoutError):
             return None  # A node that starts may refuse to answer, or the queue have no leader.
         return {kind: row.master for kind, row in rows.items()}
 
-    def _has_caught_up(self, name: str) -> bool:
-        """Whether all members of a quorum queue have nearly what its leader has."""
-        members = json.loads(
-            self._cluster.control(
-                "quorum_status", full_name("rabbitmq-quorum", name), "--formatter", "json",
-                through=self._listening()[0], program="rabbitmq-queues",
-            )
+    def _members(self, name: str) -> Sequence[Mapping[str, Any]]:
+        """Of the quorum queue."""
+        answer = self._cluster.control(
+            "quorum_status", full_name("rabbitmq-quorum", name), "--formatter", "json",
+            through=self._listening()[0], program="rabbitmq-queues",
         )  # fmt: skip
-        return have_caught_up(members)
+        members: Sequence[Mapping[str, Any]] = json.loads(answer)
+        return members
 
-    def _colocate(self, name: str, masters: Mapping[str, str]) -> None:
+    def _move_leader(self, name: str, masters: Mapping[str, str]) -> None:
         target = HOSTS.index(masters["rabbitmq"])
         leader = HOSTS.index(masters["rabbitmq-quorum"])
         queue = f"'%2F_{full_name('rabbitmq-quorum', name)}'"
@@ -220,7 +223,18 @@ def hosts_in(text: str) -> list[str]:
     return re.findall(r"@(\w+)", text)
 
 
-def have_caught_up(members: Sequence[Mapping[str, Any]]) -> bool:
-    """Of the answer to `rabbitmq-queues quorum_status`."""
-    known = [each["Commit Index"] for each in members if isinstance(each["Commit Index"], int)]
-    return len(known) == len(HOSTS) and max(known) - min(known) <= LAG_ENTRIES_MAX
+class Followers:
+    """Whether all members of a quorum queue have what its leader had when first asked. Messages
+    that are published meanwhile are always on their way to one of them."""
+
+    def __init__(self) -> None:
+        self._target: int | None = None
+
+    def caught_up(self, members: Sequence[Mapping[str, Any]]) -> bool:
+        """Of an answer to `rabbitmq-queues quorum_status`."""
+        known = [each["Commit Index"] for each in members if isinstance(each["Commit Index"], int)]
+        if len(known) < len(HOSTS):
+            return False
+        if self._target is None:
+            self._target = max(known)
+        return min(known) >= self._target

@@ -160,11 +160,14 @@ class RabbitSender:
                 stream.publish(number, size_bytes)
 
     async def close(self) -> None:
+        ended: object = None
         if self._follower is not None:
             self._follower.cancel()
-            await asyncio.gather(self._follower, return_exceptions=True)
+            (ended,) = await asyncio.gather(self._follower, return_exceptions=True)
         if self._stream is not None:
             self._stream.leave()
+        if isinstance(ended, Exception):
+            raise ended  # It had ended by itself: what looks like an outage is ours.
 
     async def _connect(self) -> bool:
         """To the node `_at`; then everything open is sent again, before anything new."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,9 @@ class RingSystem:
         except AssertionError as error:
             raise BenchError(f"ringmq: {error}") from error
         return {KIND: info.master}
+
+    async def gather(self, name: str, masters: Mapping[str, str]) -> dict[str, str]:
+        return dict(masters)
 
     def mirror(self, master: str) -> str:
         return self._cluster.others(master)[0]

@@ -42,6 +42,8 @@ class Rounds:
     _next_number: int = 0
 
     async def play(self, systems: Sequence[System], kinds_of_fault: Sequence[str]) -> None:
+        # Where each system's masters have been since its last round, which left all whole.
+        whole: dict[System, dict[str, str]] = {}
         for fault in kinds_of_fault:
             wanted = {system: dict.fromkeys(system.kinds, self.faults) for system in systems}
             # A fault counts for the queues whose master it meets. Twice as many rounds are enough
@@ -49,10 +51,16 @@ class Rounds:
             for _ in range(2 * self.faults):
                 for system in systems:
                     if any(wanted[system].values()):
-                        await self._round(system, fault, wanted[system])
+                        masters = whole.get(system)
+                        if masters is None:
+                            masters = await system.wait_whole(FAILOVER, system.kinds)
+                        masters = await system.gather(FAILOVER, masters)
+                        whole[system] = await self._round(system, fault, masters, wanted[system])
 
-    async def _round(self, system: System, fault: str, wanted: dict[str, int]) -> None:
-        masters = await system.wait_whole(FAILOVER, system.kinds)
+    async def _round(
+        self, system: System, fault: str, masters: Mapping[str, str], wanted: dict[str, int]
+    ) -> dict[str, str]:
+        """One fault. Returns where the masters are when all is whole again."""
         victim = masters[max(wanted, key=lambda kind: wanted[kind])]
         hit = [kind for kind in system.kinds if masters[kind] == victim and wanted[kind]]
         async with AsyncExitStack() as stack:
@@ -63,9 +71,10 @@ class Rounds:
             await self._all_serve(loads.values(), "before the fault")
             await asyncio.sleep(CALM_S)
             began_at = time.monotonic()
-            served = await self._carry_out(system, fault, victim, {k: loads[k] for k in hit})
-            over_at = time.monotonic()
-            await system.wait_whole(FAILOVER, system.kinds)
+            over_at, served = await self._carry_out(
+                system, fault, victim, {kind: loads[kind] for kind in hit}
+            )
+            masters_then = await system.wait_whole(FAILOVER, system.kinds)
             whole_at = time.monotonic()
             await self._all_serve(loads.values(), "with all replicas synchronised")
             ended_at = time.monotonic()
@@ -87,6 +96,7 @@ class Rounds:
                 )
                 self.seen.append(seen)
                 self._tell(seen)
+        return masters_then
 
     def _load(self, system: System, kind: str, master: str) -> Load:
         return Load(
@@ -106,21 +116,22 @@ class Rounds:
 
     async def _carry_out(
         self, system: System, fault: str, victim: str, loads: Mapping[str, Load]
-    ) -> dict[str, bool]:
-        """Returns when the fault is over: which queues were served again."""
+    ) -> tuple[float, dict[str, bool]]:
+        """When the fault was over, and whether each queue was served again."""
         if fault == KILL:
             system.kill(victim)
             served = await _serve(loads)
             # Its death and its return are two things; a supervisor takes a moment, too.
             await asyncio.sleep(CALM_S)
             await system.bring_back(victim)
-            return served
+            return time.monotonic(), served
         system.cut(victim)
         try:
             await asyncio.sleep(self.pace.cut_s)
         finally:
             system.heal(victim)
-        return await _serve(loads)
+        over_at = time.monotonic()
+        return over_at, await _serve(loads)
 
     def _tell(self, seen: FaultSeen) -> None:
         late = "" if seen.served_again else f"; no service within {SERVED_S_MAX:g} s"

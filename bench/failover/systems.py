@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bench.failover.load import Sender
@@ -34,6 +34,11 @@ class System(Protocol):
         """Until all replicas of these queues are synchronised; their masters by kind.
 
         Raises `BenchError` after a while."""
+        ...
+
+    async def gather(self, name: str, masters: Mapping[str, str]) -> dict[str, str]:
+        """Moves the masters of these whole queues to one node, so that one fault meets all of
+        them; where they are then."""
         ...
 
     def mirror(self, master: str) -> str:

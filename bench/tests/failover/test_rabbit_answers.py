@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.failover.rabbit import QueueRow, have_caught_up, queue_row
+from bench.failover.rabbit import Followers, QueueRow, queue_row
 
 MIRRORED = "classic.q\t<bench1@q1.1669.562.0>\t[<bench2@q2.1.562.0>, <bench3@q3.1.5.0>]\t\t"
 QUORUM = "quorum.q\t<bench2@q2.1669.562.0>\t\tbench2@q2\t[bench1@q1, bench2@q2, bench3@q3]"
@@ -25,11 +25,19 @@ def test_a_queue_without_a_master_is_not_whole() -> None:
     )
 
 
-def test_a_member_that_is_behind_or_silent_has_not_caught_up() -> None:
-    def members(*indexes: object) -> list[dict[str, object]]:
-        return [{"Commit Index": index} for index in indexes]
+def members(*indexes: object) -> list[dict[str, object]]:
+    return [{"Commit Index": index} for index in indexes]
 
-    assert have_caught_up(members(10_000, 10_000, 9_990))
-    assert not have_caught_up(members(10_000, 10_000, 900))
-    assert not have_caught_up(members(10_000, 10_000, ""))
-    assert not have_caught_up(members(10_000, 10_000))
+
+def test_a_member_that_is_behind_or_silent_has_not_caught_up() -> None:
+    assert Followers().caught_up(members(10_000, 10_000, 10_000))
+    assert not Followers().caught_up(members(10_000, 10_000, 9_999))
+    assert not Followers().caught_up(members(10_000, 10_000, ""))
+    assert not Followers().caught_up(members(10_000, 10_000))
+
+
+def test_messages_that_are_published_meanwhile_need_not_be_everywhere() -> None:
+    followers = Followers()
+    assert not followers.caught_up(members(10_000, 10_000, 100))
+    assert not followers.caught_up(members(10_900, 10_900, 9_999))
+    assert followers.caught_up(members(11_900, 11_900, 10_000))
