@@ -284,7 +284,7 @@ class Node:
         await or_fatal(self.catalogue.loaded.wait())
         await self._trust_disk()
         self.supervisor.spawn(self.transient.run(self.hosting), "transient queues")
-        self._drop_leftovers()
+        await or_fatal(self._drop_leftovers())
         self._begin_scrub()
         budget = ProducerBudget(self.hosting.replicas.values, self.config.producers_max)
         self.supervisor.spawn(budget.run(), "producers")
@@ -304,12 +304,12 @@ class Node:
         )
         self.supervisor.spawn(scrub.run(), "scrub")
 
-    def _drop_leftovers(self) -> None:
+    async def _drop_leftovers(self) -> None:
         if self.catalogue.unreadable:
             # Nobody knows the ids of these queues: their replicas look like leftovers.
             logger.warning("no leftover replica is removed while records can't be read")
             return
-        self.hosting.drop_leftovers(self.catalogue.records.values())
+        await self.hosting.drop_leftovers(self.catalogue.records.values())
 
     async def _trust_disk(self) -> None:
         """Every replica that an untrusted disk may lack messages of is marked by now.

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 from loops import run
 from waiting import until
 
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ops import Publish, encode
+from ringmq_node.queue.ops import Publish, Remove, encode
 from ringmq_node.replica.leftovers import Leftovers
-from ringmq_node.storage import QueueStore, Store
+from ringmq_node.storage import QueueStore, Store, opening
+from ringmq_node.storage.queue import recovery
+from ringmq_node.storage.queue.recovery import Recovered
 
 KEEP_S = 100.0
 
@@ -59,14 +64,14 @@ def test_a_leftover_is_kept_and_described_and_its_time_goes_on_over_restarts(
     for _ in range(2):
         with store_in(tmp_path) as store:
             leftovers = Leftovers(store, keep_s=KEEP_S, now=clock)
-            leftovers.keep(["id"])
+            run(leftovers.keep(["id"]))
             (left,) = leftovers.describe()
             assert (left.id, left.queue, left.messages) == ("id", "orders", 5)
             assert left.removed_at_s == 1_000_100
         clock.time += 60.0
     with store_in(tmp_path) as store:
         leftovers = Leftovers(store, keep_s=KEEP_S, now=clock)
-        leftovers.keep(["id"])
+        run(leftovers.keep(["id"]))
         assert leftovers.describe() == ()
         assert store.queue_names() == []
 
@@ -78,7 +83,7 @@ def test_a_leftover_is_removed_when_its_time_is_over(tmp_path: Path) -> None:
     async def main() -> None:
         with store_in(tmp_path) as store:
             leftovers = Leftovers(store, keep_s=KEEP_S, now=clock)
-            leftovers.keep(["id"])
+            await leftovers.keep(["id"])
             running = asyncio.create_task(leftovers.run())
             clock.time += KEEP_S
             await until(lambda: store.queue_names() == [])
@@ -95,7 +100,7 @@ def test_a_record_that_comes_back_finds_its_messages(tmp_path: Path) -> None:
     clock = Clock()
     with store_in(tmp_path) as store:
         leftovers = Leftovers(store, keep_s=KEEP_S, now=clock)
-        leftovers.keep(["id"])
+        run(leftovers.keep(["id"]))
         leftovers.claim("id")
         assert leftovers.describe() == ()
         queue = store.open_queue("id")
@@ -106,7 +111,7 @@ def test_a_record_that_comes_back_finds_its_messages(tmp_path: Path) -> None:
     # Its time begins anew when it is left over again.
     with store_in(tmp_path) as store:
         leftovers = Leftovers(store, keep_s=KEEP_S, now=clock)
-        leftovers.keep(["id"])
+        run(leftovers.keep(["id"]))
         assert len(leftovers.describe()) == 1
 
 
@@ -114,7 +119,7 @@ def test_on_a_disk_that_is_not_trusted_a_leftover_is_partial(tmp_path: Path) -> 
     with_leftover(tmp_path)
     with store_in(tmp_path) as store:
         leftovers = Leftovers(store, keep_s=KEEP_S, disk_is_trusted=False, now=Clock())
-        leftovers.keep(["id"])
+        run(leftovers.keep(["id"]))
         leftovers.claim("id")
         assert store.open_queue("id").partial
 
@@ -122,5 +127,65 @@ def test_on_a_disk_that_is_not_trusted_a_leftover_is_partial(tmp_path: Path) -> 
 def test_nothing_is_kept_for_no_time(tmp_path: Path) -> None:
     with_leftover(tmp_path)
     with store_in(tmp_path) as store:
-        Leftovers(store, keep_s=0.0, now=Clock()).keep(["id"])
+        run(Leftovers(store, keep_s=0.0, now=Clock()).keep(["id"]))
         assert store.queue_names() == []
+
+
+def test_a_record_that_comes_back_while_a_leftover_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both want to open it. One reads it, in a thread, and the bodies are counted once."""
+    monkeypatch.setattr(opening, "ASIDE_BYTES_MIN", 100)
+    with_leftover(tmp_path)
+    entered, goes_on = threading.Event(), threading.Event()
+    reads: list[int] = []
+    real = recovery.recover
+
+    def recover(*arguments: Any) -> Recovered:
+        reads.append(threading.get_ident())
+        entered.set()
+        assert goes_on.wait(10)
+        return real(*arguments)
+
+    monkeypatch.setattr(opening, "recover", recover)
+    used: dict[str, QueueStore] = {}
+
+    async def main() -> None:
+        with store_in(tmp_path) as store:
+            leftovers = Leftovers(store, keep_s=KEEP_S, now=Clock())
+
+            async def open_replica() -> None:
+                found = await store.recover("id")
+                used["id"] = store.open_queue("id", found=found)
+                leftovers.claim("id")
+
+            keeping = asyncio.create_task(leftovers.keep(["id"], used.__contains__))
+            await until(entered.is_set)
+            opened = asyncio.create_task(open_replica())
+            # The loop turns while the thread reads.
+            await asyncio.sleep(0)
+            goes_on.set()
+            await asyncio.gather(keeping, opened)
+            assert reads != [threading.get_ident()]
+            assert len(reads) == 1
+            assert leftovers.describe() == ()
+            running = asyncio.create_task(store.run())
+            queue = used["id"]
+            queue.check()
+            assert store.statistics().messages.records_now == 2
+            removal = Remove(((0, 4),))
+            queue.append(queue.state.last_number + 1, removal, encode(removal))
+            await store.sync()
+            assert store.statistics().messages.records_now == 0
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    run(main())
+
+
+def test_a_leftover_whose_record_came_back_first_is_no_leftover(tmp_path: Path) -> None:
+    with_leftover(tmp_path)
+    with store_in(tmp_path) as store:
+        leftovers = Leftovers(store, keep_s=0.0, now=Clock())
+        run(leftovers.keep(["id"], {"id"}.__contains__))
+        assert store.queue_names() == ["id"]

@@ -257,12 +257,15 @@ class Hosting:
             self._store_failed(error)
         logger.info("queue %s: deleted", record.name)
 
-    def drop_leftovers(self, records: Iterable[QueueRecord]) -> None:
+    async def drop_leftovers(self, records: Iterable[QueueRecord]) -> None:
         """Keeps the data of queues that no record names here for a while; see `leftovers`."""
         me = self._group.me.node
         known = {record.id for record in records if me in record.nodes}
         try:
-            self.leftovers.keep(each for each in self._store.queue_names() if each not in known)
+            left = [each for each in self._store.queue_names() if each not in known]
+            await self.leftovers.keep(
+                left, lambda each: self._closed or each in self.replicas or each in self.failed
+            )
         except StoreError as error:
             self._store_failed(error)
 

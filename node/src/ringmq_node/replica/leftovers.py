@@ -18,9 +18,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ringmq_base.pieces import Pieces
 from ringmq_node.model.info import LeftoverInfo
 from ringmq_node.storage import QueueStore, Store, StoreFailedError
 from ringmq_node.storage.disk import data_directory as folders
+from ringmq_node.storage.queue.recovery import Recovered
 
 logger = logging.getLogger(__name__)
 
@@ -54,19 +56,32 @@ class Leftovers:
         self._now = now
         self._kept: dict[str, _Kept] = {}
 
-    def keep(self, queue_ids: Iterable[str]) -> None:
-        """These are leftovers. Removes those whose time is over. Raises `StoreFailedError`."""
-        for queue_id in queue_ids:
+    async def keep(
+        self, queue_ids: Iterable[str], is_used: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """These are leftovers. Removes those whose time is over. Raises `StoreFailedError`.
+
+        A large one is read in a thread. `is_used` tells those that a record names again, as records
+        change meanwhile.
+        """
+        pieces = Pieces()
+        for queue_id in [*queue_ids]:
+            await pieces.step()
             try:
-                self._keep(queue_id)
+                if self._store.knows(queue_id) and not is_used(queue_id):
+                    found = await self._store.recover(queue_id)
+                    # Asked again: the replica of a record may have been opened since.
+                    if self._store.knows(queue_id) and not is_used(queue_id):
+                        self._keep(queue_id, found)
             except StoreFailedError:
                 raise
             except Exception:
                 # Files that a bug stumbles over are no reason to serve no queue. They stay.
                 logger.exception("the leftover replica %r can't be opened", queue_id)
 
-    def _keep(self, queue_id: str) -> None:
-        opened = self._store.open_queue(queue_id, partial=not self._disk_is_trusted)
+    def _keep(self, queue_id: str, found: Recovered | None) -> None:
+        partial = not self._disk_is_trusted
+        opened = self._store.open_queue(queue_id, partial=partial, found=found)
         disk, folder = self._store.disk, opened.directory
         now = self._now()
         since = min(folders.leftover_since(disk, folder, now), now)

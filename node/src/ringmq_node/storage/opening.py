@@ -8,6 +8,7 @@ to bodies in the message store are gathered, and counted on the loop in pieces w
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 from ringmq_base.pieces import Pieces
@@ -50,22 +51,44 @@ def mark_partial(disk: Disk, folder: Path, unmade: NewFolder | None) -> None:
     folders.mark_partial(disk, folder, "the disk was lost or restored")
 
 
-async def recover_aside(
-    disk: Disk, folder: Path | None, messages: MessageStore
-) -> Recovered | None:
-    """The queue in `folder`, which nobody has open; None if it is small, or there is none.
+class AsideReader:
+    """Of one store: reads queues that nobody has open."""
 
-    Raises as `recover` does.
-    """
-    if folder is None:
-        return None
-    names = disk.list(folder)
-    if sum(names.values()) < ASIDE_BYTES_MIN:
-        return None
-    places: list[RecordLocation] = []
-    found = await asyncio.to_thread(recover, disk, folder, places.append, messages.lost)
-    pieces = Pieces()
-    for place in places:
-        messages.share(place)
-        await pieces.step()
-    return found
+    def __init__(self, disk: Disk, messages: MessageStore) -> None:
+        self._disk = disk
+        self._messages = messages
+        # The queues that are being read, by name.
+        self._reading: dict[str, asyncio.Event] = {}
+
+    async def recover(
+        self, queue: str, folders: Mapping[str, Path], *, opened: Container[str]
+    ) -> Recovered | None:
+        """A queue that isn't `opened`; None if it is small, or has no folder.
+
+        The caller opens the queue with it before it awaits anything. Two at the same queue:
+        1. A start reads it as a leftover, for a second. Its record comes back meanwhile.
+        2. The replica of that record is to be opened, and would read the folder as well: two
+           threads would cut the same torn tail, and each body would be counted twice, for good.
+        So the second waits for the first, and finds the queue open. Raises as `recover` does.
+        """
+        while (reading := self._reading.get(queue)) is not None:
+            await reading.wait()
+        path = None if queue in opened else folders.get(queue)
+        if path is None or sum(self._disk.list(path).values()) < ASIDE_BYTES_MIN:
+            return None
+        done = self._reading[queue] = asyncio.Event()
+        try:
+            return await self._read(path)
+        finally:
+            del self._reading[queue]
+            done.set()
+
+    async def _read(self, folder: Path) -> Recovered:
+        places: list[RecordLocation] = []
+        lost = self._messages.lost
+        found = await asyncio.to_thread(recover, self._disk, folder, places.append, lost)
+        pieces = Pieces()
+        for place in places:
+            self._messages.share(place)
+            await pieces.step()
+        return found

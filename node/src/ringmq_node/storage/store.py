@@ -38,7 +38,7 @@ from ringmq_node.storage.idle import IdleQueues
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.memory import QueueMemory
 from ringmq_node.storage.messages import MessageStore
-from ringmq_node.storage.opening import folder_of, mark_partial, recover_aside
+from ringmq_node.storage.opening import AsideReader, folder_of, mark_partial
 from ringmq_node.storage.partial import PartialMarks
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
@@ -103,6 +103,7 @@ class Store:
         if self._unopened:
             self._persistent.expect_references()
         self._transient.start_collecting()
+        self._aside = AsideReader(disk, self._persistent)
         self._commit = GroupCommit(self, disk, limits, stores)
         self._background = Background(self, disk, stores)
         self._deletions = Deletions(disk, self._tasks_of, self._background.remove_folder)
@@ -155,11 +156,10 @@ class Store:
         return queue in self._folders
 
     async def recover(self, queue: str) -> Recovered | None:
-        """Reads a queue that isn't open, in a thread; None if there is little to read. Nobody may
-        use that queue until it is opened. Raises as `open_queue` does."""
-        folder = None if queue in self._queues else self._folders.get(queue)
+        """What `open_queue` then takes at once: a queue that isn't open, read in a thread. None if
+        there is little to read. Raises as `open_queue` does."""
         with self._failing():
-            return await recover_aside(self.disk, folder, self._persistent)
+            return await self._aside.recover(queue, self._folders, opened=self._queues)
 
     def open_queue(
         self,
