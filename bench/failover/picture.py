@@ -41,6 +41,7 @@ def save(path: Path, result: Result) -> None:
     for axis in axes[0]:
         axis.tick_params(axis="both", labelsize=8)
         axis.tick_params(axis="x", labelrotation=15)
+        axis.margins(x=0.1, y=0.15)  # Room for the numbers at the bars and lines.
         axis.set_ylim(bottom=0)
     figure.tight_layout()
     figure.savefig(path, dpi=110)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -173,8 +174,10 @@ class RabbitSystem:
                 return None
             if "rabbitmq-quorum" in kinds and not followers.caught_up(self._members(name)):
                 return None
-        except (BenchError, TimeoutError):
-            return None  # A node that starts may refuse to answer, or the queue have no leader.
+        except (BenchError, subprocess.TimeoutExpired):
+            # A node that starts may refuse to answer, a queue have no leader, and one that
+            # synchronises a mirror answers nobody until it is done.
+            return None
         return {kind: row.master for kind, row in rows.items()}
 
     def _members(self, name: str) -> Sequence[Mapping[str, Any]]:
