@@ -25,7 +25,8 @@ SIZE_BYTES_MIN = 1024
 PRODUCERS_MIN = 1000
 TIME_S_MIN = 0.05
 TIME_S_MAX = 3600
-LEFTOVER_S_MAX = 366 * 24 * 3600
+KEPT_S_MAX = 366 * 24 * 3600
+PRODUCER_EXPIRY_S_MIN = 60
 SIZES = (
     "message_bytes_max",
     "properties_bytes_max",
@@ -97,6 +98,8 @@ class NodeConfig:
     disk_free_limit: str = "50MB"
     # Producers that all queues of this node remember together, to recognise repeats.
     producers_max: int = 100_000
+    # A producer that hasn't published for so long is forgotten; 0: none is for its age.
+    producer_expiry_s: float = 7 * 24 * 3600
     # For so long a stopping node tries to hand its masters over.
     drain_s: float = 10.0
     # A replica on a node that has been down for so long is replaced by one on another node.
@@ -124,9 +127,14 @@ class NodeConfig:
         for name in ("embed_below", "scrub_rate_bytes", "set_aside_bytes_max"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
-        if not 0 <= self.leftover_s <= LEFTOVER_S_MAX:
+        for name in ("leftover_s", "producer_expiry_s"):
+            if not 0 <= getattr(self, name) <= KEPT_S_MAX:
+                raise ConfigError(
+                    f"{name}: {getattr(self, name)} is not within 0 to {KEPT_S_MAX} s"
+                )
+        if 0 < self.producer_expiry_s < PRODUCER_EXPIRY_S_MIN:
             raise ConfigError(
-                f"leftover_s: {self.leftover_s} is not within 0 to {LEFTOVER_S_MAX} s"
+                f"producer_expiry_s: {self.producer_expiry_s} is below {PRODUCER_EXPIRY_S_MIN} s"
             )
         if self.message_bytes_max > MESSAGE_BYTES_MAX:
             raise ConfigError(f"message_bytes_max: {self.message_bytes_max} is above 1 GiB")

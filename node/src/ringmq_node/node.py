@@ -65,7 +65,7 @@ from ringmq_node.identity import (
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.replica.hosting import Hosting
-from ringmq_node.replica.producer_budget import ProducerBudget
+from ringmq_node.replica.producer_budget import ProducerBudget, time_step_ms
 from ringmq_node.replica.replica import Replica
 from ringmq_node.resources import Alarm, ResourceMonitor
 from ringmq_node.resources.budget import PublishBudget
@@ -132,6 +132,7 @@ class Node:
             disk_is_trusted=disk.standing.is_trusted,
             leftover_s=config.leftover_s,
             set_aside_bytes_max=config.set_aside_bytes_max,
+            time_step_ms=time_step_ms(config.producer_expiry_s),
             wanted_of=self.settings.wanted_of,
         )
         self.budget = PublishBudget(
@@ -286,7 +287,11 @@ class Node:
         self.supervisor.spawn(self.transient.run(self.hosting), "transient queues")
         await or_fatal(self._drop_leftovers())
         self._begin_scrub()
-        budget = ProducerBudget(self.hosting.replicas.values, self.config.producers_max)
+        budget = ProducerBudget(
+            self.hosting.replicas.values,
+            self.config.producers_max,
+            expiry_s=self.config.producer_expiry_s,
+        )
         self.supervisor.spawn(budget.run(), "producers")
         self.supervisor.spawn(self.hosting.leftovers.run(), "leftovers")
         self.supervisor.spawn(self.hosting.set_asides.run(), "set aside")

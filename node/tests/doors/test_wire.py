@@ -154,6 +154,8 @@ def test_a_state_travels_whole_and_in_pieces() -> None:
         redelivered=holes(30_000),
         transient=RangeSet([(6, 6)]),
         producers={b"a": 1, b"": 2},
+        producer_times={b"a": 5, b"": 6},
+        time_ms=7,
     )
 
     async def travelled() -> ReplicatedState:

@@ -11,6 +11,7 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import (
     Barrier,
     Forget,
+    NoteTime,
     Op,
     OpError,
     Publish,
@@ -28,6 +29,7 @@ OPS: st.SearchStrategy[Op] = st.one_of(
     st.builds(Remove, RANGES),
     st.builds(Requeue, RANGES),
     st.just(Barrier()),
+    st.builds(NoteTime, NUMBERS),
     st.builds(Forget, st.lists(st.binary(min_size=1, max_size=PRODUCER_ID_BYTES_MAX)).map(tuple)),
     st.builds(
         Publish,

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ringmq_base.ranges import Range
 from ringmq_node.queue import state as state_module
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ops import Op, Publish, Remove, Requeue, decode, encode
+from ringmq_node.queue.ops import NoteTime, Op, Publish, Remove, Requeue, decode, encode
 from ringmq_node.queue.state import EPOCHS_MAX, ReplicatedState
 
 POSITIONS = st.integers(0, 80)
@@ -126,6 +126,9 @@ def test_digest_sees_every_part_of_the_state() -> None:
         state(Publish(0, block), Remove(((1, 1),))),
         state(Publish(0, block), Requeue(((0, 0),))),
         state(Publish(0, block), Requeue(((5, 5),))),
+        state(Publish(0, block), NoteTime(7)),
+        state(Publish(0, block, False, b"p"), NoteTime(7)),
+        state(NoteTime(7), Publish(0, block, False, b"p")),
     ]
     assert len({made.digest() for made in states}) == len(states)
 

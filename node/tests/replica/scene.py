@@ -120,6 +120,9 @@ class PlayedHost:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.catch_up_turns = CatchUpTurns()
+        self.time_step_ms = 60_000
+        # So early that no op says the time; a test that wants one makes it later.
+        self.time_ms = 0
         self.set_asides = SetAsides(
             store.disk, store.directory, node="a", keep_s=100.0, bytes_max=MIB
         )
@@ -136,6 +139,9 @@ class PlayedHost:
     def sources(self) -> Self:
         """It plays the other nodes as well."""
         return self
+
+    def now_ms(self) -> int:
+        return self.time_ms
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         self.tasks.append(asyncio.create_task(work, name=name))

@@ -15,7 +15,7 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.ops import Forget
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica import producer_budget
-from ringmq_node.replica import replica as replica_module
+from ringmq_node.replica import remembering as remembering_module
 from ringmq_node.replica.producer_budget import ProducerBudget, allowance
 
 
@@ -50,7 +50,7 @@ async def master_of_ten(scene: Scene) -> None:
 def test_the_oldest_are_forgotten_but_not_the_connected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_module, "FORGET_AFTER_S", 0.0)
+    monkeypatch.setattr(remembering_module, "FORGET_AFTER_S", 0.0)
 
     async def play(scene: Scene) -> None:
         await master_of_ten(scene)
@@ -75,7 +75,7 @@ def test_the_oldest_are_forgotten_but_not_the_connected(
 
 
 def test_who_was_forgotten_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_module, "FORGET_AFTER_S", 0.0)
+    monkeypatch.setattr(remembering_module, "FORGET_AFTER_S", 0.0)
 
     async def play(scene: Scene) -> None:
         await master_of_ten(scene)
@@ -93,7 +93,7 @@ def test_a_new_master_a_mirror_and_a_full_ring_forget_nobody(
         await master_of_ten(scene)
         # Its clients may be on their way from the old master.
         assert await budget(scene, 1).look() == 0
-        monkeypatch.setattr(replica_module, "FORGET_AFTER_S", 0.0)
+        monkeypatch.setattr(remembering_module, "FORGET_AFTER_S", 0.0)
         scene.ring.enter(Role.MIRROR, 2)
         assert await budget(scene, 1).look() == 0
         await scene.become_master(3)
@@ -108,7 +108,7 @@ def test_a_new_master_a_mirror_and_a_full_ring_forget_nobody(
 def test_one_look_forgets_no_more_than_an_op_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_module, "FORGET_AFTER_S", 0.0)
+    monkeypatch.setattr(remembering_module, "FORGET_AFTER_S", 0.0)
     monkeypatch.setattr(producer_budget, "FORGOTTEN_MAX", 3)
 
     async def play(scene: Scene) -> None:
@@ -123,7 +123,7 @@ def test_one_look_forgets_no_more_than_an_op_holds(
 def test_it_is_told_once_that_the_budget_is_exceeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(replica_module, "FORGET_AFTER_S", 0.0)
+    monkeypatch.setattr(remembering_module, "FORGET_AFTER_S", 0.0)
     monkeypatch.setattr(producer_budget, "LOOK_S", 0.001)
 
     async def play(scene: Scene) -> None:

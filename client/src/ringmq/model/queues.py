@@ -205,6 +205,8 @@ class QueueInfo:
     bytes_unacknowledged: int
     consumers: int
     publishers: int
+    # Whose last sequences the queue remembers.
+    producers: int
     next_position: int
     digest: str
     stable: int
@@ -247,6 +249,7 @@ class QueueInfo:
             bytes_unacknowledged=wire.bytes_unacknowledged,
             consumers=wire.consumers,
             publishers=wire.publishers,
+            producers=wire.producers,
             next_position=wire.next_position,
             digest=wire.digest,
             stable=wire.stable,

@@ -600,6 +600,7 @@ class QueueInfo(google.protobuf.message.Message):
     STORAGE_FIELD_NUMBER: builtins.int
     DURABLE_FIELD_NUMBER: builtins.int
     MESSAGES_DAMAGED_FIELD_NUMBER: builtins.int
+    PRODUCERS_FIELD_NUMBER: builtins.int
     ID_FIELD_NUMBER: builtins.int
     LOSSES_FIELD_NUMBER: builtins.int
     QUARANTINE_FIELD_NUMBER: builtins.int
@@ -631,6 +632,8 @@ class QueueInfo(google.protobuf.message.Message):
     """Live messages whose bodies are damaged on every replica. They are not delivered, and
     neither ready nor unacknowledged.
     """
+    producers: builtins.int
+    """Producers whose last sequences the queue remembers."""
     id: builtins.str
     """The identifier of this queue in data directories and in the registry. A queue that is
     deleted and declared again gets a new one. Empty: the answer is from an older node.
@@ -685,6 +688,7 @@ class QueueInfo(google.protobuf.message.Message):
         storage: Global___QueueStorage | None = ...,
         durable: builtins.bool | None = ...,
         messages_damaged: builtins.int = ...,
+        producers: builtins.int = ...,
         id: builtins.str = ...,
         losses: collections.abc.Iterable[Global___AcceptedLoss] | None = ...,
         quarantine: builtins.str = ...,
@@ -693,7 +697,7 @@ class QueueInfo(google.protobuf.message.Message):
         wanted: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "policy", b"policy", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "wanted", b"wanted"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "wanted", b"wanted"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_durable", b"_durable"]) -> typing.Literal["durable"] | None: ...
 
 Global___QueueInfo: typing_extensions.TypeAlias = QueueInfo

@@ -59,15 +59,19 @@ class ProducerState(google.protobuf.message.Message):
 
     PRODUCER_ID_FIELD_NUMBER: builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: builtins.int
+    USED_MS_FIELD_NUMBER: builtins.int
     producer_id: builtins.bytes
     last_sequence: builtins.int
+    used_ms: builtins.int
+    """The queue's time at its last publish, see FetchStateResponse."""
     def __init__(
         self,
         *,
         producer_id: builtins.bytes = ...,
         last_sequence: builtins.int = ...,
+        used_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["last_sequence", b"last_sequence", "producer_id", b"producer_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["last_sequence", b"last_sequence", "producer_id", b"producer_id", "used_ms", b"used_ms"]) -> None: ...
 
 Global___ProducerState: typing_extensions.TypeAlias = ProducerState
 
@@ -107,11 +111,14 @@ class FetchStateResponse(google.protobuf.message.Message):
     PRODUCERS_FIELD_NUMBER: builtins.int
     EPOCHS_FIELD_NUMBER: builtins.int
     TRANSIENT_FIELD_NUMBER: builtins.int
+    TIME_MS_FIELD_NUMBER: builtins.int
     number: builtins.int
     next_position: builtins.int
     live: builtins.bytes
     redelivered: builtins.bytes
     transient: builtins.bytes
+    time_ms: builtins.int
+    """Milliseconds since 1970, as a master has said it last in an op."""
     @property
     def producers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProducerState]: ...
     @property
@@ -126,8 +133,9 @@ class FetchStateResponse(google.protobuf.message.Message):
         producers: collections.abc.Iterable[Global___ProducerState] | None = ...,
         epochs: collections.abc.Iterable[Global___EpochStart] | None = ...,
         transient: builtins.bytes = ...,
+        time_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epochs", b"epochs", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "redelivered", b"redelivered", "transient", b"transient"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epochs", b"epochs", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "redelivered", b"redelivered", "time_ms", b"time_ms", "transient", b"transient"]) -> None: ...
 
 Global___FetchStateResponse: typing_extensions.TypeAlias = FetchStateResponse
 

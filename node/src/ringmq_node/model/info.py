@@ -137,6 +137,8 @@ class QueueInfo:
     bytes_unacknowledged: int = 0
     consumers: int = 0
     publishers: int = 0
+    # Whose last sequences are remembered.
+    producers: int = 0
     next_position: int = 0
     # Of the replicated state; equal on replicas that have applied the same ops.
     digest: str = ""

@@ -3,7 +3,8 @@
 An op's encoded form is the payload that goes around the ring, and the payload
 of its journal record, byte for byte.
 
-    kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier | 5 forget
+    kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier | 5 forget |
+                   6 time
     flags    u8    publish: bit 0 transient, bit 1 has a message id
     ...
 
@@ -13,6 +14,7 @@ of its journal record, byte for byte.
     requeue  as remove
     barrier  nothing; as a remove of no ranges
     forget   producers u32 in `count`; (size u16, id) each
+    time     0 in `count`; milliseconds since 1970 u64
 
 Little endian. The replica that applies an op decodes it; the ring never looks inside.
 A publish without its block is its *outline*: all that `ReplicatedState` needs of it. Where the
@@ -33,6 +35,7 @@ REMOVE = 2
 REQUEUE = 3
 BARRIER = 4
 FORGET = 5
+TIME = 6
 
 FLAG_TRANSIENT = 1
 FLAG_MESSAGE_ID = 2
@@ -50,6 +53,7 @@ FORGOTTEN_MAX = 5_000
 PUBLISH_HEADER = struct.Struct("<BBHIQQ")
 RANGES_HEADER = struct.Struct("<BBHI")
 ID_SIZE = struct.Struct("<H")
+TIME_OP = struct.Struct("<BBHIQ")
 
 
 class OpError(ValueError):
@@ -133,9 +137,17 @@ class Forget:
     producer_ids: tuple[bytes, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class NoteTime:
+    """It is this time, in milliseconds since 1970, by the master's clock. Producers that publish
+    from here on count as seen at this time."""
+
+    time_ms: int
+
+
 # The ops that a master's core asks for. A publish comes from its client.
 AskedOp = Barrier | Remove | Requeue
-Op = Publish | AskedOp | Forget
+Op = Publish | AskedOp | Forget | NoteTime
 
 
 def encode(op: Op) -> bytes:
@@ -150,6 +162,8 @@ def encode(op: Op) -> bytes:
             return _encode_ranges(BARRIER, ())
         case Forget(producer_ids):
             return _encode_forget(producer_ids)
+        case NoteTime(time_ms):
+            return TIME_OP.pack(TIME, 0, 0, 0, time_ms)
 
 
 def encode_outline(op: Publish | Outline) -> bytes:
@@ -201,6 +215,10 @@ def decode(payload: bytes) -> Op:
         return _decode_publish(payload)
     if kind == FORGET:
         return _decode_forget(payload)
+    if kind == TIME:
+        if len(payload) != TIME_OP.size or payload[4:8] != bytes(4):
+            raise OpError(f"op of {len(payload)} bytes where a time (kind {TIME}) should be")
+        return NoteTime(TIME_OP.unpack(payload)[4])
     if kind not in (REMOVE, REQUEUE, BARRIER):
         raise OpError(f"op of unknown kind {kind}")
     ranges = _decode_ranges(payload)

@@ -8,7 +8,9 @@ node, nothing that only the master knows (such as the messages outstanding with 
 Invariants (`check`):
 * `last_number` rises by one with each op; epochs and their starts rise;
 * every live, redelivered or transient position is below `next_position`;
-* `redelivered` and `transient` hold only live positions.
+* `redelivered` and `transient` hold only live positions;
+* `producer_times` has the producers of `producers` in the same order, its times rise, and none is
+  later than `time_ms`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,16 @@ from array import array
 from dataclasses import dataclass, field
 
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
-from ringmq_node.queue.ops import Barrier, Forget, Op, Outline, Publish, Remove, Requeue
+from ringmq_node.queue.ops import (
+    Barrier,
+    Forget,
+    NoteTime,
+    Op,
+    Outline,
+    Publish,
+    Remove,
+    Requeue,
+)
 
 # Producers whose last sequence is remembered. Past this number the queue forgets the one
 # whose last publish is the oldest: counted in ops, as replicas' clocks differ.
@@ -50,7 +61,12 @@ class ReplicatedState:
     live: RangeSet = field(default_factory=SummedRangeSet)
     redelivered: RangeSet = field(default_factory=SummedRangeSet)
     transient: RangeSet = field(default_factory=SummedRangeSet)
+    # The last sequence of each producer, the one with the oldest publish first.
     producers: dict[bytes, int] = field(default_factory=dict)
+    # What `time_ms` was at its last publish.
+    producer_times: dict[bytes, int] = field(default_factory=dict)
+    # Milliseconds since 1970, as a master has said it last (`NoteTime`); 0: none has.
+    time_ms: int = 0
 
     def __post_init__(self) -> None:
         self.live = _summed(self.live)
@@ -67,6 +83,8 @@ class ReplicatedState:
             self.redelivered.copy(),
             self.transient.copy(),
             self.producers.copy(),
+            self.producer_times.copy(),
+            self.time_ms,
         )
 
     @property
@@ -103,6 +121,9 @@ class ReplicatedState:
             case Forget(producer_ids):
                 for producer_id in producer_ids:
                     self.producers.pop(producer_id, None)
+                    self.producer_times.pop(producer_id, None)
+            case NoteTime(time_ms):
+                self._note_time(time_ms)
         # Last: if an assertion above stops this op, its number isn't used up.
         self.last_number = number
         return gone
@@ -119,8 +140,20 @@ class ReplicatedState:
             # its first entry is the one to forget.
             self.producers.pop(op.producer_id, None)
             self.producers[op.producer_id] = op.last_sequence
+            self.producer_times.pop(op.producer_id, None)
+            self.producer_times[op.producer_id] = self.time_ms
             if len(self.producers) > PRODUCERS_MAX:
-                del self.producers[next(iter(self.producers))]
+                oldest = next(iter(self.producers))
+                del self.producers[oldest], self.producer_times[oldest]
+
+    def _note_time(self, time_ms: int) -> None:
+        if time_ms < self.time_ms:
+            # This master's clock is behind the one of the master before, or was put back. Times in
+            # the future would keep producers for as long as the other clock was wrong.
+            for producer_id, used_ms in self.producer_times.items():
+                if used_ms > time_ms:
+                    self.producer_times[producer_id] = time_ms
+        self.time_ms = time_ms
 
     def _remove(self, ranges: tuple[Range, ...]) -> list[Range]:
         gone = [part for each in ranges for part in self.live.intersection(*each)]
@@ -156,6 +189,8 @@ class ReplicatedState:
         hasher.update(array("H", map(len, producers)).tobytes())
         hasher.update(array("Q", producers.values()).tobytes())
         hasher.update(b"".join(producers))
+        hasher.update(array("Q", self.producer_times.values()).tobytes())
+        hasher.update(struct.pack("<Q", self.time_ms))
         return hasher.hexdigest()
 
     def check(self) -> None:
@@ -170,6 +205,9 @@ class ReplicatedState:
         starts = [(start.epoch, start.first_number) for start in self.epochs]
         assert starts == sorted(starts)
         assert len(self.producers) <= PRODUCERS_MAX
+        assert [*self.producers] == [*self.producer_times]
+        times = [*self.producer_times.values(), self.time_ms]
+        assert times == sorted(times)
 
 
 def _summed(ranges: RangeSet) -> SummedRangeSet:

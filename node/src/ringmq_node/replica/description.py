@@ -42,6 +42,7 @@ def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
         condition=replica.condition,
         epoch=replica.view.epoch,
         ring=_members(replica.ring),
+        producers=len(state.producers),
         next_position=state.next_position,
         digest=state.digest(),
         stable=min((mark.received for mark in marks.values()), default=0),

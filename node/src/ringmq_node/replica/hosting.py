@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
@@ -41,6 +42,10 @@ DECLARED_AT_ONCE_MAX = 100
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Hosting:
     """The replicas of one node, by queue id. It is each replica's `ReplicaHost`."""
 
@@ -56,6 +61,8 @@ class Hosting:
         leftover_s: float,
         set_aside_bytes_max: int = GIB,
         wanted_of: Callable[[QueueRecord], Wanted] | None = None,
+        time_step_ms: int = 60_000,
+        now_ms: Callable[[], int] = _now_ms,
     ) -> None:
         """`disk_is_trusted`: every message that this node has confirmed is on its disk.
         `wanted_of` says what policies want of a queue; without it there are none.
@@ -63,6 +70,8 @@ class Hosting:
         `spawn` starts a task whose failure is the node's. `store_failed` is told once of an error
         after which nothing may be promised any more.
         """
+        self.time_step_ms = time_step_ms
+        self.now_ms = now_ms
         self.replicas: dict[str, Replica] = {}
         # Those of transient queues: few, and looked at again and again.
         self.transient: dict[str, Replica] = {}

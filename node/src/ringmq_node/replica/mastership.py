@@ -50,7 +50,12 @@ from ringmq_node.queue.run import Run
 from ringmq_node.replica.asked_ops import AskedOps
 from ringmq_node.replica.publishers import OpeningSession, Publishers, check_sequence
 from ringmq_node.replica.reading import MasterBodies
-from ringmq_node.replica.refusals import no_trip, not_serving, too_few_synchronised
+from ringmq_node.replica.refusals import (
+    no_trip,
+    not_serving,
+    takes_nothing,
+    too_few_synchronised,
+)
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
 from ringmq_node.storage import QueueStore, StoreError
 
@@ -276,11 +281,7 @@ class Mastership:
         self._check_quorum()
         refusal = self._ring.refusal()
         if refusal is not None:
-            raise BrokerError(
-                Reason.DRAINING,
-                f"queue {self.name!r} takes nothing now: {refusal.value}",
-                queue=self.name,
-            )
+            raise takes_nothing(self.name, refusal)
 
     def _check_quorum(self) -> None:
         if not self._ring.has_quorum:

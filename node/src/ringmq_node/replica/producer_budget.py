@@ -1,4 +1,4 @@
-"""How many producers a node remembers, over all its queues.
+"""How many producers a node remembers, over all its queues, and for how long.
 
 A queue remembers the last sequence of each producer, to recognise repeats (guarantee G4). A
 client takes a random producer id for each publisher, so nearly all of them never come back, and
@@ -10,8 +10,12 @@ Only a queue's master can make its replicas forget, by an op (`Forget`), so that
 cuts the queues that it is master of, by an allowance that counts all that it holds. The masters of
 the other queues count these as well, and do the same.
 
-A producer whose publisher is connected is never forgotten. For a while after a take-over no
-producer is, because clients are still coming over from the old master.
+A producer that hasn't published for `producer_expiry_s` is forgotten in any case. Each replica
+knows the time of its last publish, by ops of the masters (`NoteTime`), so a new master goes on
+where the one before has ended, and restarts don't begin anew.
+
+A producer whose publisher is connected, or was a minute ago, is never forgotten. For a while after
+a take-over no producer is, because clients are still coming over from the old master.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from ringmq_node.replica.replica import Replica
 logger = logging.getLogger(__name__)
 
 LOOK_S = 10.0
+# At most so much later than its last publish a producer counts as seen.
+TIME_STEP_MS_MAX = 60_000
 # What a queue forgets at one look, so that a look doesn't hold up the ring or the loop.
 FORGOTTEN_MAX = 5_000
 
@@ -45,11 +51,25 @@ def allowance(counts: Iterable[int], producers_max: int) -> int | None:
     raise AssertionError("they are within the budget")
 
 
+def time_step_ms(expiry_s: float) -> int:
+    """How exactly replicas have to know the time of a producer's last publish. An op for each step
+    is the price."""
+    return max(1000, min(TIME_STEP_MS_MAX, int(expiry_s * 1000 / 10)))
+
+
 class ProducerBudget:
     """`replicas` gives those of this node."""
 
-    def __init__(self, replicas: Callable[[], Iterable[Replica]], producers_max: int) -> None:
+    def __init__(
+        self,
+        replicas: Callable[[], Iterable[Replica]],
+        producers_max: int,
+        *,
+        expiry_s: float = 0.0,
+    ) -> None:
+        """`expiry_s` 0: no producer is forgotten for its age."""
         self._replicas = replicas
+        self._expiry_ms = int(expiry_s * 1000)
         self._producers_max = producers_max
         self._is_over = False
 
@@ -62,15 +82,18 @@ class ProducerBudget:
     async def look(self) -> int:
         """Makes queues forget producers if the node remembers too many; returns how many."""
         replicas = [*self._replicas()]
+        forgotten, pieces = 0, Pieces()
+        for replica in replicas if self._expiry_ms else ():
+            forgotten += replica.remembering.expire(self._expiry_ms)
+            await pieces.step()
         counts = [len(replica.store.state.producers) for replica in replicas]
         allowed = allowance(counts, self._producers_max)
         self._tell(sum(counts), allowed)
-        forgotten, pieces = 0, Pieces()
         for replica in replicas if allowed is not None else ():
             assert allowed is not None
             excess = len(replica.store.state.producers) - allowed
             if excess > 0:
-                forgotten += replica.forget_producers(min(excess, FORGOTTEN_MAX))
+                forgotten += replica.remembering.forget(min(excess, FORGOTTEN_MAX))
             await pieces.step()
         return forgotten
 

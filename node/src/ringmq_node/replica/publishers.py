@@ -19,6 +19,9 @@ from ringmq_base.ranges import Range
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.replica.sessions import PublisherSession
 
+# Producers that have left and may come back. Of more, the first that left count as gone.
+LEFT_MAX = 10_000
+
 
 class OpeningSession:
     """A session that waits for its answer. It has published nothing, so nothing is confirmed."""
@@ -50,6 +53,8 @@ class Publishers:
         self._sessions: dict[int, PublisherSession] = {}
         # By producer id, the only session that may publish for it.
         self._current: dict[bytes, int] = {}
+        # When the last session of a producer ended, on the loop's clock; in order of these times.
+        self._left: dict[bytes, float] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -75,13 +80,23 @@ class Publishers:
         # The end of a fenced session's stream must not end its successor's right to publish.
         if self._current.get(producer_id) == number:
             del self._current[producer_id]
+            self._left.pop(producer_id, None)
+            self._left[producer_id] = asyncio.get_running_loop().time()
+            if len(self._left) > LEFT_MAX:
+                del self._left[next(iter(self._left))]
 
     def get(self, number: int) -> PublisherSession | None:
         return self._sessions.get(number)
 
-    def has_producer(self, producer_id: bytes) -> bool:
-        """Whether a publisher with this producer id is connected, or is being opened."""
-        return producer_id in self._current
+    def may_go_on(self, producer_id: bytes) -> bool:
+        """Whether a publisher with this producer id is connected, is being opened, or has left not
+        long ago: its stream may have broken."""
+        return producer_id in self._current or producer_id in self._left
+
+    def forget_left(self, before: float) -> None:
+        """Whoever has left before this time, on the loop's clock, will not come back to go on."""
+        while self._left and next(iter(self._left.values())) <= before:
+            del self._left[next(iter(self._left))]
 
     def check_current(self, number: int) -> None:
         """Raises `BrokerError` if a newer session of its producer has ended this one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringmq_gm import Role, View
+from ringmq_gm import Refusal, Role, View
 from ringmq_node.model.reasons import BrokerError, Reason
 
 
@@ -32,4 +32,11 @@ def no_trip(queue: str, epoch: int, waited_s: float) -> BrokerError:
         "this node may not be its master any more, or a replica is slow",
         queue=queue,
         epoch=epoch,
+    )
+
+
+def takes_nothing(queue: str, refusal: Refusal) -> BrokerError:
+    """The ring refuses ops for a while."""
+    return BrokerError(
+        Reason.DRAINING, f"queue {queue!r} takes nothing now: {refusal.value}", queue=queue
     )

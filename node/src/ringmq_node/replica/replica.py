@@ -20,7 +20,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
-from itertools import count, islice
+from itertools import count
 from typing import Any, Protocol, cast
 
 from ringmq_base.notifier import Notifier
@@ -32,13 +32,14 @@ from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode, QueueRecord
 from ringmq_node.queue import ops
 from ringmq_node.queue.inheritance import Inheritance
-from ringmq_node.queue.ops import Forget, Op, Publish, Requeue
+from ringmq_node.queue.ops import Op, Publish, Requeue
 from ringmq_node.replica.comparing import Digests
 from ringmq_node.replica.digests import digests_at
 from ringmq_node.replica.fetching import Fetched, Sources
 from ringmq_node.replica.joining import Joining
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.refusals import not_serving
+from ringmq_node.replica.remembering import Clock, Remembering
 from ringmq_node.replica.repair import Repair
 from ringmq_node.replica.set_asides import SetAsides
 from ringmq_node.replica.syncing import Syncing
@@ -48,13 +49,11 @@ from ringmq_node.storage import QueueStore, StoreError
 
 logger = logging.getLogger(__name__)
 
-# How long a new master remembers all producers, whatever the budget says.
-FORGET_AFTER_S = 60.0
 # How often a master that hands over looks whether the hand-over came to nothing.
 HAND_OVER_POLL_S = 0.05
 
 
-class ReplicaHost(Protocol):
+class ReplicaHost(Clock, Protocol):
     """The node's side of a replica."""
 
     @property
@@ -106,8 +105,7 @@ class Replica:
         # Decoded by `multicast` for the delivery that comes within the same call.
         self._own_op: Op | None = None
         self._watermarks = (0, 0)
-        # On the loop's clock; of no meaning while there is no mastership.
-        self._forgets_from = 0.0
+        self.remembering = Remembering(self, host)
         self._inheritance = Inheritance(store.state.last_number, store.state.next_position)
         self._was_master = False
         self._joining: Joining | None = None
@@ -274,7 +272,7 @@ class Replica:
         if live:
             self.multicast(Requeue(((live.first, live.last),)))
         received, persisted = self._watermarks
-        self._forgets_from = asyncio.get_running_loop().time() + FORGET_AFTER_S
+        self.remembering.taken_over()
         self._inheritance.safe(self.ring.safe_number)
         self.mastership = Mastership(
             self,
@@ -300,6 +298,8 @@ class Replica:
 
     def multicast(self, op: Op) -> int:
         """Sends the op around the ring, and applies it here; returns its number."""
+        if isinstance(op, Publish) and op.producer_id:
+            self.remembering.note_time()
         self._own_op = op
         # In a transient queue "persisted" is never later than "received": asking the mirrors for
         # a mark at "received" would be one frame more for nothing.
@@ -309,23 +309,6 @@ class Replica:
         finally:
             # If the ring refused the op, the next delivery is of another one.
             self._own_op = None
-
-    def forget_producers(self, producers: int) -> int:
-        """As the master: the queue forgets so many producers, those whose last publish is the
-        longest ago, but none that is connected. Returns how many it has forgotten."""
-        # Not kept for later if the ring refuses it: a producer might be told its last sequence
-        # in between.
-        if self.mastership is None or self.ring.refusal() is not None:
-            return 0
-        # After a take-over clients take a while to come: all producers look disconnected.
-        if asyncio.get_running_loop().time() < self._forgets_from:
-            return 0
-        sessions = self.mastership.publish_sessions
-        oldest = (each for each in self.store.state.producers if not sessions.has_producer(each))
-        producer_ids = tuple(islice(oldest, min(producers, ops.FORGOTTEN_MAX)))
-        if producer_ids:
-            self.multicast(Forget(producer_ids))
-        return len(producer_ids)
 
     def _end_mastership(self, reason: Reason) -> None:
         mastership, self.mastership = self.mastership, None

@@ -107,7 +107,7 @@ def read_records(path: Path, magic: bytes, proven_by_map: bool = False) -> Recor
     if number(data, 24, 4) == crc32(data[:24], owner):
         assert data[:8] == magic
         assert owner in (0, folder_crc)
-        assert number(data, 8, 2) == 1
+        assert number(data, 8, 2) == (2 if magic == b"RINGMQ-J" else 1)
     else:
         marker, its_number = number(data, 32, 4), -1
         assert read_header(data, marker, 32) is not None
@@ -221,13 +221,15 @@ class State:
     transient: set[int] = field(default_factory=set)
     cuts: list[tuple[int, int]] = field(default_factory=list)
     producers: dict[bytes, int] = field(default_factory=dict)
+    times: dict[bytes, int] = field(default_factory=dict)
+    time: int = 0
 
 
 def read_checkpoint(data: bytes) -> State:
     state = State(number(data, 0, 8), bool(number(data, 8, 4) & 1))
     epochs, *ranges, cuts, producers = numbers(data, 12, 6, 4)
-    state.last_op, state.next_position = numbers(data, 36, 2, 8)
-    at = 52
+    state.last_op, state.next_position, state.time = numbers(data, 36, 3, 8)
+    at = 60
     for _ in range(epochs):
         epoch, first_op, first_position = numbers(data, at, 3, 8)
         state.epochs.append((epoch, first_op, first_position))
@@ -244,11 +246,13 @@ def read_checkpoint(data: bytes) -> State:
         state.cuts.append((generation, keep_below))
         at += 16
     heads = [
-        (number(data, at + 10 * i, 8), number(data, at + 10 * i + 8, 2)) for i in range(producers)
+        (*numbers(data, at + 18 * i, 2, 8), number(data, at + 18 * i + 16, 2))
+        for i in range(producers)
     ]
-    at += 10 * producers
-    for sequence, size in heads:
+    at += 18 * producers
+    for sequence, time, size in heads:
         state.producers[data[at : at + size]] = sequence
+        state.times[data[at : at + size]] = time
         at += size
     assert at == len(data)
     return state
@@ -288,6 +292,20 @@ def apply(state: State, record: Record, op: bytes) -> None:
         if publish.producer:
             state.producers.pop(publish.producer, None)
             state.producers[publish.producer] = publish.sequence + publish.count - 1
+            state.times.pop(publish.producer, None)
+            state.times[publish.producer] = state.time
+    elif op[0] == 5:
+        at = 8
+        for _ in range(number(op, 4, 4)):
+            end = at + 2 + number(op, at, 2)
+            state.producers.pop(op[at + 2 : end], None)
+            state.times.pop(op[at + 2 : end], None)
+            at = end
+        assert at == len(op)
+    elif op[0] == 6:
+        assert len(op) == 16
+        state.time = number(op, 8, 8)
+        state.times = {key: min(time, state.time) for key, time in state.times.items()}
     else:
         assert len(op) == 8 + 16 * number(op, 4, 4)
         for first, last in struct.iter_unpack("<QQ", op[8:]):

@@ -40,6 +40,7 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
         "bytes_unacknowledged": info.bytes_unacknowledged,
         "consumers": info.consumers,
         "publishers": info.publishers,
+        "producers": info.producers,
         "next_position": info.next_position,
         "published_total": info.published_total,
         "acknowledged_total": info.acknowledged_total,

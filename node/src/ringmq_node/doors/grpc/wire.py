@@ -327,6 +327,7 @@ async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
         live=await _packed(state.live),
         redelivered=await _packed(state.redelivered),
         transient=await _packed(state.transient),
+        time_ms=state.time_ms,
         epochs=[
             ring.EpochStart(
                 epoch=start.epoch,
@@ -338,7 +339,11 @@ async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
     )
     pieces = Pieces()
     for producer_id, sequence in state.producers.items():
-        response.producers.add(producer_id=producer_id, last_sequence=sequence)
+        response.producers.add(
+            producer_id=producer_id,
+            last_sequence=sequence,
+            used_ms=state.producer_times[producer_id],
+        )
         await pieces.step()
     return response
 
@@ -365,6 +370,8 @@ async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
         redelivered=await _unpacked(response.redelivered),
         transient=await _unpacked(response.transient),
         producers={entry.producer_id: entry.last_sequence for entry in response.producers},
+        producer_times={entry.producer_id: entry.used_ms for entry in response.producers},
+        time_ms=response.time_ms,
     )
 
 

@@ -10,10 +10,12 @@
     producers       u32
     last number     u64
     next position   u64
+    time            u64   milliseconds since 1970, as a master has said it last
     epochs          (epoch u64, first number u64, first position u64) each
     ranges          (first u64, last u64) each; live, redelivered, transient
     cuts            (generation u64, keep below u64) each
-    producers       (last sequence u64, size of the id u16) each, by their last publish
+    producers       (last sequence u64, time of the last publish u64, size of the id u16) each, by
+                    their last publish
     producer ids    back to back
 
 Little endian. A journal begins with two equal copies, so that damage to one of them loses nothing.
@@ -30,10 +32,10 @@ from dataclasses import dataclass
 from ringmq_base.ranges import SummedRangeSet
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 
-_HEAD = struct.Struct("<QIIIIIIIQQ")
+_HEAD = struct.Struct("<QIIIIIIIQQQ")
 _EPOCH = struct.Struct("<QQQ")
 _PAIR = struct.Struct("<QQ")
-_PRODUCER = struct.Struct("<QH")
+_PRODUCER = struct.Struct("<QQH")
 
 _DAMAGED = 1
 
@@ -84,12 +86,18 @@ def encode(checkpoint: Checkpoint) -> bytes:
         len(state.producers),
         state.last_number,
         state.next_position,
+        state.time_ms,
     )
     pieces = [head]
     pieces += [_EPOCH.pack(e.epoch, e.first_number, e.first_position) for e in state.epochs]
     pieces += [ranges.pack() for ranges in sets]
     pieces += [_PAIR.pack(cut.generation, cut.keep_below) for cut in checkpoint.cuts]
-    pieces += [_PRODUCER.pack(sequence, len(key)) for key, sequence in state.producers.items()]
+    pieces += [
+        _PRODUCER.pack(sequence, used_ms, len(key))
+        for (key, sequence), used_ms in zip(
+            state.producers.items(), state.producer_times.values(), strict=True
+        )
+    ]
     pieces += state.producers
     return b"".join(pieces)
 
@@ -103,15 +111,18 @@ def decode(payload: bytes) -> Checkpoint:
 
 
 def _decode(payload: bytes) -> Checkpoint:
-    generation, flags, *counts, last_number, next_position = _HEAD.unpack_from(payload)
+    generation, flags, *counts, last_number, next_position, time_ms = _HEAD.unpack_from(payload)
     reader = _Reader(payload, _HEAD.size)
     epochs = [EpochStart(*fields) for fields in reader.take(_EPOCH, counts[0])]
     live, redelivered, transient = (reader.ranges(count) for count in counts[1:4])
     cuts = tuple(Cut(*fields) for fields in reader.take(_PAIR, counts[4]))
     producers: dict[bytes, int] = {}
+    producer_times: dict[bytes, int] = {}
     sizes = [*reader.take(_PRODUCER, counts[5])]
-    for sequence, size in sizes:
-        producers[payload[reader.offset : reader.offset + size]] = sequence
+    for sequence, used_ms, size in sizes:
+        producer_id = payload[reader.offset : reader.offset + size]
+        producers[producer_id] = sequence
+        producer_times[producer_id] = used_ms
         reader.offset += size
     if reader.offset != len(payload):
         raise CheckpointError(f"checkpoint has {len(payload)} bytes, by its counts {reader.offset}")
@@ -123,6 +134,8 @@ def _decode(payload: bytes) -> Checkpoint:
         redelivered=redelivered,
         transient=transient,
         producers=producers,
+        producer_times=producer_times,
+        time_ms=time_ms,
     )
     state.check()
     return Checkpoint(generation, state, cuts, bool(flags & _DAMAGED))

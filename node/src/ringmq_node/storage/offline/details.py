@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 from ringmq_base.ranges import Range, RangeSet
-from ringmq_node.queue.ops import Barrier, Forget, Outline, Remove, Requeue
+from ringmq_node.queue.ops import Barrier, Forget, NoteTime, Outline, Remove, Requeue
 from ringmq_node.storage.format import journal_records, tables
 from ringmq_node.storage.format.checkpoint import Checkpoint
 from ringmq_node.storage.format.record_file import HEAD_BYTES_MAX, RecordFile
@@ -50,6 +50,8 @@ def of_journal(file: RecordFile, header: Header) -> tuple[list[BodyRange], Detai
             details = {"op": name, **_ranges("ranges", ranges, len(ranges))}
         case Barrier():
             details = {"op": "barrier"}
+        case NoteTime(time_ms):
+            details = {"op": "time", "time_ms": time_ms}
         case Forget(producer_ids):
             details = {"op": "forget", "producers": len(producer_ids)}
     if said.next_position is not None:
