@@ -253,17 +253,28 @@ class ViewChanger:
     def _probe(
         self, purpose: Purpose, targets: tuple[str, ...], view: View, log: Log, now: float
     ) -> list[Effect]:
-        probe = self._stage = Probing(purpose, targets, now + self._patience_s)
+        patience_s = self._patience_s
+        if purpose is Purpose.JOIN and self._is_out_of_reach(targets, view):
+            # Its link or its lease has to change first. A node that returns to ten thousand rings
+            # would do nothing but ask in vain, and have no time for the link.
+            patience_s = self._timing.probe_s_max
+        probe = self._stage = Probing(purpose, targets, now + patience_s)
         self._nonce += 1
         if probe.asks_all:
             probe.deadline = now + self._timing.restart_grace_s
             # What was said of a log before may not be true any more.
             self._nonce_min = self._nonce
         else:
-            probe.is_patient = self._patience_s > self._timing.probe_s
+            probe.is_patient = patience_s > self._timing.probe_s
         if not targets:
             return self._conclude(probe, view, log, now)
         return [Send(node, self._ping(view)) for node in targets]
+
+    def _is_out_of_reach(self, targets: tuple[str, ...], view: View) -> bool:
+        """Whether one of these nodes can't answer now, and no view without it may follow."""
+        down = self.lives.down.intersection(targets)
+        # Mostly there is none. And a member that has lost its lease can be left out.
+        return bool(down) and any(m.node in down and not self.lives.is_lapsed(m) for m in view.ids)
 
     def _ping(self, view: View) -> Ping:
         return Ping(self._ring, view.epoch, self._nonce)
