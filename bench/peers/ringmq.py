@@ -146,14 +146,15 @@ class RingPeer:
             raise BenchError(f"{said} didn't print JSON: {done.stdout[:200]!r}") from error
 
 
-def check_logs(name: str, logs: Sequence[Path]) -> None:
-    """Raises `BenchError` with the first faults in these logs. No logs at all is an error, too."""
+def check_logs(name: str, logs: Sequence[Path], *, expected: Sequence[str] = ()) -> None:
+    """Raises `BenchError` with the first faults in these logs that match none of the regular
+    expressions `expected`. No logs at all is an error, too."""
     if not logs:
         raise BenchError(f"{name}: its nodes have left no log")
     faults: list[LogFault] = []
     for log in logs:
         with log.open(errors="replace") as lines:
-            faults += log_faults(f"{name}/{log.name}", lines)
+            faults += log_faults(f"{name}/{log.name}", lines, expected=expected)
     if faults:
         shown = "\n".join(map(str, faults[:FAULTS_SHOWN_MAX]))
         raise BenchError(f"{name}: {len(faults)} errors or tracebacks in its nodes' logs:\n{shown}")
