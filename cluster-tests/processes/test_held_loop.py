@@ -1,13 +1,9 @@
 """No piece of a node's work holds its event loop for long, whatever it has to do.
 
 The nodes watch that themselves, by the CPU time of the loop's thread
-(`ringmq_node.resources.loop_watch`), and warn above 50 ms, which is the aim. It isn't reached yet:
-a deletion's rename took 61 ms here on a quiet machine. Until it is, this test fails above
-`HELD_MS_MAX` only, and does not see what lies between.
-
-Three pieces are still longer, at tens of thousands of ranges of positions, and are left out here:
-a consumer that leaves with so many outstanding; a replica that comes back with its own bodies and
-takes over a state of so many; a leftover of a deleted queue with so many, opened at the start.
+(`ringmq_node.resources.loop_watch`), and warn above 50 ms. CPU time, as a busy machine makes each
+piece long on the clock: with 27 processes that wanted the two cores, a piece of 9.4 ms took 37 ms
+on the clock (median of 257), but 10.6 ms of CPU time; 11.5 ms in nine of ten cases, once 21.
 """
 
 from __future__ import annotations
@@ -20,10 +16,10 @@ from waiting import until
 
 import ringmq
 
-HELD_MS_MAX = 150
-MESSAGES = 60_000
+HELD_MS_MAX = 50
+MESSAGES = 40_000
 BATCH = 2000
-QUEUES = 300
+QUEUES = 200
 
 
 def held(cluster: Cluster) -> list[str]:
@@ -61,7 +57,7 @@ async def make_holes(client: ringmq.Client, queue: str) -> None:
                     acked += 1
             if acked == MESSAGES // 2:
                 break
-        # The consumer has all the others, and gives them back when it goes.
+        # The consumer has all the others, and gives them back when it goes: as many ranges.
         await until(acks_are_safe, "the acks are safe", within_s=60)
     await until(others_are_back, "the others are back")
 
@@ -78,19 +74,11 @@ async def all_run(client: ringmq.Client) -> None:
         await asyncio.sleep(0.1)
 
 
-async def back_with_an_empty_disk(cluster: Cluster, node: str) -> None:
-    cluster.lose_disk(node)
-    await cluster.start(node)
-    await cluster.wait_synchronised("holes", within_s=60)
-
-
 @scenario(deadline_s=200, queue="holes")
 async def test_no_piece_of_work_holds_a_loop(cluster: Cluster) -> None:
-    """Declares, a state of many ranges, a death, a restart on a large journal, an emptied disk."""
+    """Declares, a state of many ranges, deaths, restarts with and without a disk, a leftover."""
     async with cluster.client(deadline_s=30.0) as client:
         await make_holes(client, "holes")
-        # A consumer that leaves with 30 000 ranges gives them back in one piece, which is longer.
-        before = held(cluster)
         await client.declare_queue("each")
         await publish_each(client, "each")
         await declare_many(client)
@@ -98,15 +86,21 @@ async def test_no_piece_of_work_holds_a_loop(cluster: Cluster) -> None:
         cluster.expect_log("the data directory .* is not the one that this node used last")
         cluster.kill(mirror)
         await all_run(client)
-        await back_with_an_empty_disk(cluster, mirror)
+        cluster.lose_disk(mirror)
+        await cluster.start(mirror)
+        await cluster.wait_synchronised("holes", within_s=60)
         master = await cluster.master_of("holes")
         cluster.kill(master)
         await all_run(client)
         assert (await client.queue("holes")).messages_ready == MESSAGES // 2
-        await back_with_an_empty_disk(cluster, master)
-        await client.delete_queue("holes")
-        # It reads its journals: one of them has 6 000 records.
+        # It comes back with its own bodies, and takes over a state of as many ranges.
+        await cluster.start(master)
+        await cluster.wait_synchronised("holes", within_s=60)
         cluster.kill(other)
+        await client.delete_queue("holes")
+        # Its journals have a record for each message of "each", and its replica of "holes" is left
+        # over.
         await cluster.start(other)
         await cluster.wait_synchronised("each", within_s=60)
-    assert held(cluster)[len(before) :] == []
+    assert "is named by no record of the registry" in cluster.log(other, lines=1_000_000)
+    assert held(cluster) == []
