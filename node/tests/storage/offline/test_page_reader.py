@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import asdict
@@ -22,12 +21,14 @@ from node.tests.storage.offline.directory import (
     SUFFIXES,
     bodies,
     flip,
+    has_copied,
     headers,
     queue_file,
 )
 from node.tests.storage.offline.page_reader import Queue, read_directory, read_set_aside
 from node.tests.storage.queue.test_queue_store import append
 from node.tests.storage.workload import run_store
+from waiting import until
 
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove, Requeue
@@ -161,7 +162,7 @@ def write_every_kind(root: Path, early: Path, late: Path) -> None:
         append(queue, Remove(((64, 65),)))
         await store.sync()
         # Before the install seals this journal: a flush may delete it at once.
-        shutil.copytree(root, early)
+        await until(lambda: has_copied(store, early))
         # As a replica that gives up positions from 50 on, and takes over those of the ring.
         state = deepcopy(queue.state)
         state.live.remove(40, 49)
@@ -173,7 +174,7 @@ def write_every_kind(root: Path, early: Path, late: Path) -> None:
         await store.sync()
         append(queue, Requeue(((0, 1 << 40),)))
         await store.sync()
-        shutil.copytree(root, late)
+        await until(lambda: has_copied(store, late))
 
     run_store(store, work)
 
