@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from loops import run
 
+from ringmq_base.pieces import Pieces
 from ringmq_gm import MemberId, first_view, ring_key
 from ringmq_gm.registry.base import (
     Guard,
@@ -18,6 +19,7 @@ from ringmq_gm.registry.base import (
     Registry,
 )
 from ringmq_gm.registry.url import open_registry
+from ringmq_node.broker import catalogue as catalogue_module
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.model.records import QueueMode, QueueRecord
@@ -102,3 +104,38 @@ def test_deleted_though_it_is_declared_again_at_once(
             await catalogue._changed.wait()
 
     with_catalogue(tmp_path, work)
+
+
+def test_a_revision_is_shown_once_all_of_its_queues_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A declare whose commit is answered in the middle would find no queue, and be made again."""
+    monkeypatch.setattr(catalogue_module, "Pieces", lambda: Pieces(0.0))
+    records = [QueueRecord(f"q{at}", f"id{at}", ("other",), 1) for at in range(20)]
+
+    async def reconcile(touched: Mapping[str, QueueRecord | None]) -> None:
+        await asyncio.sleep(0)
+
+    async def main() -> None:
+        registry = open_registry(f"sqlite:///{tmp_path / 'registry.db'}")
+        catalogue = QueueCatalogue(registry)
+        following = asyncio.create_task(catalogue.follow(reconcile))
+        try:
+            async with asyncio.timeout(20):
+                await catalogue.loaded.wait()
+                committed = asyncio.create_task(
+                    registry.commit([], [Put(each.key, each.encode()) for each in records])
+                )
+                while not catalogue.records:  # noqa: ASYNC110 - each turn counts here
+                    await asyncio.sleep(0)
+                assert len(catalogue.records) < len(records)
+                revision = await committed
+                assert revision is not None
+                await catalogue.wait_shown(revision)
+                assert len(catalogue.records) == len(records)
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await registry.close()
+
+    run(main())

@@ -78,17 +78,23 @@ class QueueCatalogue:
         async for changes in self._registry.watch(QUEUES):
             pieces = Pieces()
             touched: dict[str, QueueRecord | None] = {}
+            shown = self._shown
             for change in changes:
-                await self._learn_change(change, touched, pieces)
+                shown = max(shown, await self._learn_change(change, touched, pieces))
                 await pieces.step()
             self.answered.set()
             await reconcile(touched)
             self.loaded.set()
+            # Not with the first change of this revision: 1. a commit declares q1 to q250, 2. the
+            # watch shows them, and q1 is learned, 3. the commit's answer comes, and whoever waits
+            # for q250 is sent on, 4. there is no q250, so it is declared again, and isn't new.
+            self._shown = shown
             self._changed.notify()
 
     async def _learn_change(
         self, change: Change, touched: dict[str, QueueRecord | None], pieces: Pieces
-    ) -> None:
+    ) -> int:
+        """Returns the registry's revision that the change shows."""
         match change:
             case Reset(snapshot):
                 # In pieces. A queue that is there before and after is there all the time.
@@ -100,13 +106,13 @@ class QueueCatalogue:
                 for entry in snapshot.entries:
                     self._learn(entry, touched)
                     await pieces.step()
-                self._shown = max(self._shown, snapshot.revision)
+                return snapshot.revision
             case Changed(entry):
                 self._learn(entry, touched)
-                self._shown = max(self._shown, entry.revision)
+                return entry.revision
             case Removed(key, revision):
                 self._forget(key, touched)
-                self._shown = max(self._shown, revision)
+                return revision
 
     def _learn(self, entry: KeyValue, touched: dict[str, QueueRecord | None]) -> None:
         name = name_of_key(entry.key)
