@@ -161,6 +161,7 @@ def test_a_batch_whose_answer_was_lost_is_read_again(
         CountedCommits(node, monkeypatch, lost=1)
         declared = await asyncio.gather(*declare_all(node, [f"q{at}" for at in range(20)]))
         assert len({each.info.id for each in declared}) == 20
+        assert all(each.created for each in declared)
         entries = await node.registry.list("queues/q")
         assert len(entries.entries) == 21
 

@@ -15,7 +15,7 @@ import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ringmq_gm import View, first_view, ring_key
 from ringmq_gm.registry.base import (
@@ -58,6 +58,9 @@ class _Wanted:
     arguments: QueueArguments
     outcome: asyncio.Future[tuple[bool, int]]
     tries: int = 0
+    # Of the records that commits without a known success have had for it. One that is found in
+    # the registry was written by this declare: its queue is new.
+    ids: set[str] = field(default_factory=set)
 
 
 class Declaring:
@@ -156,10 +159,11 @@ class Declaring:
                 wanted.outcome.cancel()
             raise
         again: list[_Wanted] = []
-        for wanted, _, _ in new:
+        for wanted, record, _ in new:
             if wanted.outcome.done():
                 continue
             wanted.tries += 1
+            wanted.ids.add(record.id)
             if revision is not None:
                 wanted.outcome.set_result((True, revision))
             elif wanted.tries < COMMIT_TRIES:
@@ -188,7 +192,7 @@ class Declaring:
                 _refuse(wanted, error)
             else:
                 if not wanted.outcome.done():
-                    wanted.outcome.set_result((False, entry.revision))
+                    wanted.outcome.set_result((existing.id in wanted.ids, entry.revision))
 
     async def _delete_if_gone(self, record: QueueRecord) -> bool:
         try:
