@@ -24,7 +24,7 @@ async def ringmq(*arguments: str) -> str:
     return out.decode()
 
 
-@scenario(deadline_s=120)
+@scenario(deadline_s=180)
 async def test_the_others_rejoin_an_accepted_loss(cluster: Cluster) -> None:
     """An operator believes that two machines are gone for good. Then they are found again."""
     cluster.expect_log("has accepted that confirmed messages may be lost")
