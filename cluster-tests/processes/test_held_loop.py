@@ -60,6 +60,14 @@ async def make_holes(client: ringmq.Client, queue: str) -> None:
         # The consumer has all the others, and gives them back when it goes: as many ranges.
         await until(acks_are_safe, "the acks are safe", within_s=60)
     await until(others_are_back, "the others are back")
+    # Another one has room for all of them at once.
+    got = 0
+    async with client.consumer(queue, prefetch=MESSAGES) as consumer:
+        async for batch in consumer:
+            got += len(batch)
+            if got == MESSAGES // 2:
+                break
+    await until(others_are_back, "the others are back again")
 
 
 async def declare_many(client: ringmq.Client) -> None:

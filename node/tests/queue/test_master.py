@@ -14,6 +14,7 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import NotOutstandingError
 from ringmq_node.queue.effects import (
     ConfirmSequences,
+    DeliverMore,
     DeliverRuns,
     Effect,
     MulticastOp,
@@ -59,6 +60,8 @@ class Scene:
                     self.send_held()
                 case DeliverRuns(consumer, runs):
                     self.got.setdefault(consumer, []).extend(spread(runs))
+                case DeliverMore():
+                    self.do(self.master.deliver_more())
                 case ConfirmSequences(publisher, sequences):
                     self.confirmed.append((publisher, sequences))
                 case ReportSettled(consumer, positions):
@@ -425,6 +428,26 @@ def test_many_requeues_leave_in_several_ops_and_in_order(monkeypatch: pytest.Mon
     scene.send_held()
     assert [len(op.ranges) for op in scene.log if isinstance(op, Requeue)] == [2, 2, 1]
     assert scene.positions(8) == [0, 2, 4, 6, 8, 10, 11]
+    scene.check()
+
+
+def test_very_many_runs_are_delivered_in_pieces_and_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At 30 000 ranges one piece took the loop a second."""
+    monkeypatch.setattr(master_module, "PIECE_RUNS_MAX", 2)
+    scene = Scene()
+    scene.publish(10)
+    scene.all_safe()
+    scene.consume(7)
+    scene.ack(7, *((position, position) for position in range(1, 10, 2)))
+    scene.do(scene.master.consumer_closed(7))
+    effects = scene.master.consumer_opened(8, 100, 1000)
+    given = [len(effect.runs) for effect in effects if isinstance(effect, DeliverRuns)]
+    assert sum(given) == 2
+    assert effects[-1] == DeliverMore()
+    scene.do(effects)
+    assert scene.positions(8) == [0, 2, 4, 6, 8]
     scene.check()
 
 

@@ -28,6 +28,7 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import NotOutstandingError
 from ringmq_node.queue.effects import (
     ConfirmSequences,
+    DeliverMore,
     DeliverRuns,
     Effect,
     MulticastOp,
@@ -122,6 +123,7 @@ class MasterMachine(RuleBasedStateMachine):
         super().__init__()
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(master_module, "TURN_MESSAGES_MAX", TURN_MESSAGES_MAX)
+        self.patch.setattr(master_module, "PIECE_RUNS_MAX", 2)
         self.patch.setattr(master_module, "TURN_BYTES_MAX", TURN_BYTES_MAX)
         self.patch.setattr(ops, "RANGES_SENT_MAX", RANGES_SENT_MAX)
         self.patch.setattr(ops, "REQUEUED_RANGES_MAX", RANGES_SENT_MAX)
@@ -175,6 +177,8 @@ class MasterMachine(RuleBasedStateMachine):
                     self.send_held()
                 case DeliverRuns(consumer, runs):
                     self.delivered(consumer, runs)
+                case DeliverMore():
+                    self.do(self.master.deliver_more())
                 case ConfirmSequences(publisher, sequences):
                     self.confirmed(publisher, positions_of(sequences))
                 case ReportSettled(consumer, ranges):

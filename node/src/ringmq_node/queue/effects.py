@@ -32,6 +32,11 @@ class DeliverRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliverMore:
+    """Call `deliver_more` in another turn: there is more to deliver than one piece of work."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConfirmSequences:
     """Tell `publisher` that the messages of these sequences are safe."""
 
@@ -58,4 +63,4 @@ class ReportBarrier:
     waiter: int
 
 
-Effect = MulticastOp | DeliverRuns | ConfirmSequences | ReportSettled | ReportBarrier
+Effect = MulticastOp | DeliverRuns | DeliverMore | ConfirmSequences | ReportSettled | ReportBarrier

@@ -31,7 +31,7 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.barriers import Barriers
 from ringmq_node.queue.confirms import Confirms
 from ringmq_node.queue.consumers import Subscriptions
-from ringmq_node.queue.effects import DeliverRuns, Effect, MulticastOp
+from ringmq_node.queue.effects import DeliverMore, DeliverRuns, Effect, MulticastOp
 from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.ops import AskedOp, Barrier, Publish, Remove, Requeue
 from ringmq_node.queue.ready import Ready
@@ -42,6 +42,9 @@ from ringmq_node.queue.state import ReplicatedState
 # What one consumer is given at a time, so that several take turns.
 TURN_MESSAGES_MAX = 1000
 TURN_BYTES_MAX = 512 * 1024
+# Runs that are given out at a time: each takes some 25 us. A consumer with a large prefetch, on a
+# queue with a hole at every other position, would hold the caller's loop for a second.
+PIECE_RUNS_MAX = 200
 
 
 class QueueMaster:
@@ -263,7 +266,11 @@ class QueueMaster:
             visible_below = min(visible_below, self._requeuing.first)
         # Consumers in a row that could take nothing. It ends when that is all of them.
         idle = 0
+        given = 0
         while ready.has_visible(visible_below) and idle < len(consumers):
+            if given >= PIECE_RUNS_MAX:
+                effects.append(DeliverMore())
+                break
             consumer = consumers.next_turn()
             room = consumer.room_bytes
             runs = ready.take(
@@ -271,14 +278,20 @@ class QueueMaster:
                 messages_max=min(consumer.room_messages, TURN_MESSAGES_MAX),
                 bytes_max=min(consumer.prefetch_bytes if room is None else room, TURN_BYTES_MAX),
                 first_bytes_max=room,
+                runs_max=PIECE_RUNS_MAX,
             )
             if not runs:
                 idle += 1
                 continue
             idle = 0
+            given += len(runs)
             consumers.deliver(consumer, runs)
             effects.append(DeliverRuns(consumer.id, tuple(runs)))
         return effects
+
+    def deliver_more(self) -> list[Effect]:
+        """Goes on with deliveries: a `DeliverMore` asked for it."""
+        return self._dispatch()
 
     # --- depths and totals ---
 

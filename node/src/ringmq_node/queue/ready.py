@@ -88,9 +88,10 @@ class Ready:
         messages_max: int,
         bytes_max: int,
         first_bytes_max: int | None,
+        runs_max: int | None = None,
     ) -> list[Run]:
         """Takes visible messages off the front, no more than `messages_max`, and no more than
-        `bytes_max` of bodies and properties after the first one.
+        `bytes_max` of bodies and properties after the first one; about `runs_max` runs, if given.
 
         The first one has a limit of its own: `first_bytes_max`, or none (None). Else a message
         that is larger than a turn, or than a whole prefetch, would never be delivered.
@@ -98,7 +99,12 @@ class Ready:
         taken: list[Run] = []
         next_bytes_max = first_bytes_max
         positions = self.positions
-        while messages_max > 0 and positions and positions.first < visible_below:
+        while (
+            messages_max > 0
+            and (runs_max is None or len(taken) < runs_max)
+            and positions
+            and positions.first < visible_below
+        ):
             first = positions.first
             if next_bytes_max is not None and (
                 self._messages.bytes_in(first, first) > next_bytes_max

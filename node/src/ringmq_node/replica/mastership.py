@@ -37,6 +37,7 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import NotOutstandingError
 from ringmq_node.queue.effects import (
     ConfirmSequences,
+    DeliverMore,
     DeliverRuns,
     Effect,
     MulticastOp,
@@ -122,6 +123,8 @@ class Mastership:
         self._consumers: dict[int, ConsumerSession] = {}
         self._waiting: dict[int, asyncio.Future[None]] = {}
         # Ops that the core asked for and the ring hasn't taken yet.
+        # Whether `_deliver_more` is about to run.
+        self._delivers_more = False
         self._held_ops = AskedOps(
             self._ring,
             send=self._send,
@@ -455,6 +458,10 @@ class Mastership:
                     self._held_ops.add(op)
                 case DeliverRuns(consumer, runs):
                     self._consumers[consumer].delivered(runs)
+                case DeliverMore():
+                    if not self._delivers_more:
+                        self._delivers_more = True
+                        self._replica.spawn(self._deliver_more(), f"deliveries of {self.name}")
                 case ConfirmSequences(publisher, sequences):
                     session = self.publish_sessions.get(publisher)
                     if session is not None:
@@ -466,6 +473,12 @@ class Mastership:
                     self._end_wait(consumer)
                 case ReportBarrier(waiter):
                     self._end_wait(waiter)
+
+    async def _deliver_more(self) -> None:
+        """In another turn of the loop, as a task has its first turn then."""
+        self._delivers_more = False
+        if not self.ended:
+            self._carry_out(self.queue.deliver_more())
 
     def _end_wait(self, number: int) -> None:
         future = self._waiting.pop(number, None)
