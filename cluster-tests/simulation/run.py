@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 # The faults are shared with the tests of real clusters; pytest has this folder on its path.
@@ -35,12 +36,14 @@ def main() -> int:
     first, _, end = arguments.seeds.partition(":")
     seeds = range(int(first), int(end))
     began = time.perf_counter()
-    failures = run_many(seeds, processes=arguments.processes)
+    reached: Counter[str] = Counter()
+    failures = run_many(seeds, processes=arguments.processes, reached=reached)
     took = time.perf_counter() - began
     for failure in failures[:STORIES_MAX]:
         print(failure.story(), end="\n\n")
     for failure in failures[:50]:
         print(f"seed {failure.seed}: {failure.reason[:200]}")
+    print("reached:", *(f"{count:9} {what}" for what, count in sorted(reached.items())), sep="\n")
     print(f"{len(seeds)} seeds in {took:.1f} s, {len(failures)} failed")
     return 1 if failures else 0
 

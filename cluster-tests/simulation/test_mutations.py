@@ -89,10 +89,12 @@ BY_SEEDS: dict[type[RingMember], range] = {
     mutations.BeginsFromADamagedLog: range(200),
     mutations.IgnoresTheEligible: range(300),
     mutations.KeepsTheEligible: range(50),
-    # About one seed in 170 shows it.
-    mutations.PromotesAJoiner: range(200, 500),
+    mutations.PromotesAJoiner: range(600),
     mutations.CountsOneLeftBehind: range(300),
     mutations.TellsNoViews: range(300),
+    mutations.BeginsAlone: range(600),
+    mutations.PromotesTheSecond: range(600),
+    mutations.AcceptsStaleEpochs: range(600),
 }
 BY_EXPLORER: dict[type[RingMember], Case] = {
     mutations.ForwardsOnlyNewOps: Case(ops=2, crashes=1),
@@ -110,7 +112,6 @@ HARMLESS: dict[type[RingMember], Case] = {
 BY_SCENARIO: dict[type[RingMember], Scenario] = {
     mutations.AcceptsStaleEpochs: STALE_MASTER,
     mutations.CallsOffAProposedHandover: LATE_HANDOVER,
-    # Of random seeds, about one in 1000 shows it.
     mutations.BeginsAlone: CUT_ONE_FIRST,
     mutations.CountsStaleAnswers: STALE_ANSWERS,
     mutations.GoesOnBehindAGap: LEFT_BEHIND,

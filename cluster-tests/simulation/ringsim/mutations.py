@@ -297,7 +297,11 @@ class _CountsAnyAnswer(ViewChanger):
         return super().pong(sender, replace(frame, epoch=view.epoch), view, log, now)
 
 
-class CountsStaleAnswers(_OtherChanger):
-    """Begins the ring again with the logs of members that still believe an older view."""
+class CountsStaleAnswers(_OtherChanger, TellsNoViews):
+    """Begins the ring again with the logs of members that still believe an older view.
+
+    In a ring whose members tell each other no views: with the question they would hear of the newer
+    one, and have a few milliseconds left to take an op in the older.
+    """
 
     changer_class = _CountsAnyAnswer

@@ -239,7 +239,7 @@ class Promote:
 @dataclass(frozen=True, slots=True)
 class AcceptLoss:
     """An operator has the ring begun again from the log of a node, whatever else was confirmed.
-    For scenarios by hand: no seed or chaos draws what gives up confirmed messages."""
+    Chaos draws nothing that gives up confirmed messages; the simulator does, and knows which."""
 
     at: float
     node: str

@@ -16,6 +16,7 @@ Members take every event that waits for them, in every order:
 Left out, to keep the number of states small (the simulator has all of these):
 
 * Timers fire only when nothing but a fault could happen otherwise.
+* No disk hangs for long enough to be found out.
 * A sync covers all ops that have been delivered, and isn't overtaken by a later op.
 * A watch shows the newest view, never one that has been followed by another.
 * A fetch by a joiner, and its write, are one event.

@@ -112,6 +112,8 @@ def _key_in(value: Any, name: str) -> Hashable:
 
 # Of a phase: the same as of its member, or with a meaning of their own in the key.
 _NOT_OF_PHASE = SHARED | {"ops", "view", "stable_sent", "safe_sent", "entered_at"}
+# The watch on disks, which never comes to a look here (`transitions.TIMING`).
+_NOT_OF_PHASE |= {"disks", "marks_at", "marks_sent"}
 
 
 def _key_of_phase(phase: InView) -> Hashable:

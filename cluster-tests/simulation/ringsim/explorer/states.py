@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from ringmq_gm.core.events import Role
@@ -184,6 +185,6 @@ def _facts_of(node: NodeState) -> Facts:
         member.ops.stable,
         member.ops.last,
         member.refusal() is None and member.has_quorum,
-        member.next_deadline() is not None,
+        (member.next_deadline() or inf) < inf,
         node.tail_from is None and node.synced < len(node.log),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import inf
 
 from ringmq_gm.core.events import (
     CaughtUp,
@@ -29,6 +30,7 @@ from ringmq_gm.core.events import (
 from ringmq_gm.core.frames import Envelope
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
+from ringmq_gm.core.timing import Timing
 from ringmq_gm.core.views import MemberId, first_view
 from ringsim.explorer.rules import Rules
 from ringsim.explorer.snapshots import clone
@@ -47,6 +49,10 @@ from ringsim.explorer.states import (
 from ringsim.simulator.application import LogEntry
 
 MakeMember = Callable[..., RingMember]
+
+
+# No disk is ever taken for one that hangs: that depends on time alone.
+TIMING = Timing(disk_stall_s=inf)
 
 
 class Even:
@@ -105,7 +111,7 @@ class Transitions:
 
     def _new_node(self, me: MemberId, log: tuple[LogEntry, ...], *, whole: bool) -> NodeState:
         end = LogEnd(log[-1][0], len(log)) if log else LogEnd()
-        member = self._make_member(me, "r", end, log_is_whole=whole, chance=Even())
+        member = self._make_member(me, "r", end, log_is_whole=whole, chance=Even(), timing=TIMING)
         key = self._tables.member_number(member)
         return NodeState(me, member, log, len(log), whole, member_key=key)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import traceback
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,16 +74,32 @@ def replay(seed: int, make_member: MakeMember = RingMember) -> tuple[World, str]
     return world, ""
 
 
-def run_many(seeds: range, *, processes: int | None = None) -> list[Failure]:
-    """All seeds, over all processors; the failures in order of their seeds."""
+def run_many(
+    seeds: range, *, processes: int | None = None, reached: Counter[str] | None = None
+) -> list[Failure]:
+    """All seeds, over all processors; the failures in order of their seeds. Adds to `reached` what
+    the runs have come to (`coverage`)."""
     chunk = 100
     parts = [seeds[at : at + chunk] for at in range(0, len(seeds), chunk)]
-    found = over_all(_run_part, parts, processes)
-    return [failure for failures in found for failure in failures]
+    failures: list[Failure] = []
+    for found, counts in over_all(_run_part, parts, processes):
+        failures += found
+        if reached is not None:
+            # Not `+=`, which drops the counts that are 0.
+            reached.update(counts)
+    return failures
 
 
-def _run_part(seeds: range) -> list[Failure]:
-    return list(failures_of(seeds))
+def _run_part(seeds: range) -> tuple[list[Failure], Counter[str]]:
+    counts: Counter[str] = Counter()
+    failures: list[Failure] = []
+    for seed in seeds:
+        world = world_of(seed)
+        failure = _run(world, seed)
+        if failure is not None:
+            failures.append(failure)
+        counts.update(world.coverage.counts)
+    return failures, counts
 
 
 def failures_of(seeds: Iterable[int], make_member: MakeMember = RingMember) -> Iterator[Failure]:

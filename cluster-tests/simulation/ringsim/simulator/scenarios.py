@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from faults.vocabulary import (
+    AcceptLoss,
     Block,
     BreakLink,
     Crash,
@@ -23,6 +24,8 @@ from faults.vocabulary import (
     RegistryCut,
     RegistryFlaky,
     RegistryOutage,
+    Remove,
+    SetMinInsync,
     SlowDisk,
     SlowNetwork,
     Stall,
@@ -31,6 +34,7 @@ from faults.vocabulary import (
 )
 
 from ringmq_gm.core.cache import CACHE_BYTES_MAX, JOINER_BYTES_MAX, Budgets
+from ringsim.simulator.dangers import danger
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,9 @@ def scenario_of(rng: random.Random) -> Scenario:
             Publish(rng.uniform(0.3, ends_at(fault)), rng.randint(1, 2), False)
             for fault in taken_apart
         ]
+    if rng.random() < 0.2 and not any(isinstance(fault, DiskCutUnseen) for fault in faults):
+        # A log that is cut unseen costs nothing as long as `min_insync` is 2 or more.
+        faults += _asked_for(rng, nodes, first_count)
     latencies = Latencies(
         frame_s=rng.choice((0.003, 0.003, 0.05)),
         sync_s=rng.choice((0.006, 0.006, 0.1, 0.5)),
@@ -113,6 +120,13 @@ def scenario_of(rng: random.Random) -> Scenario:
         # Whoever is left has to go on while the faults last.
         faults = [*(faults if rng.random() < 0.3 else ()), *_lasting(rng, nodes)]
     if rng.random() < 0.15:
+        # Alone: other faults would mostly hide what this is after. Ops come one close on another.
+        faults = danger(rng, nodes, min_insync)
+        gap_s = rng.choice((0.02, 0.05, 0.1))
+        until = min(max(map(ends_at, faults)), 2.0 + 60 * gap_s)
+        publishes = [Publish(0.3 + gap_s * n, 1, False) for n in range(int((until - 0.3) / gap_s))]
+        joiner_bytes_max = 20
+    elif rng.random() < 0.15:
         joiner_bytes_max = rng.choice((0, 2, 10))
         left_behind = _left_behind(rng, nodes)
         faults = [*(faults if rng.random() < 0.3 else ()), *left_behind]
@@ -151,6 +165,22 @@ def _left_behind(rng: random.Random, nodes: tuple[str, ...]) -> list[Fault]:
                 )
             )
         )
+    return faults
+
+
+def _asked_for(rng: random.Random, nodes: tuple[str, ...], first_count: int) -> list[Fault]:
+    """Operators, or policies, want another shape of the ring; some accept a loss, which is refused
+    unless the ring can't go on by itself."""
+    faults: list[Fault] = []
+    for _ in range(rng.randint(1, 3)):
+        at = rng.uniform(0.3, FAULTS_END_S + 1.0)
+        match rng.randrange(5):
+            case 0 | 1:
+                faults.append(Remove(at, rng.choice(nodes)))
+            case 2 | 3:
+                faults.append(SetMinInsync(at, rng.randint(1, first_count)))
+            case _:
+                faults.append(AcceptLoss(at + 2.0 * rng.random(), rng.choice(nodes)))
     return faults
 
 

@@ -35,6 +35,7 @@ from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import View, first_view
 from ringsim.simulator.application import LogApplication
 from ringsim.simulator.clock import Clock
+from ringsim.simulator.coverage import Coverage
 from ringsim.simulator.machines import Machine
 from ringsim.simulator.network import Network
 from ringsim.simulator.oracle import Oracle
@@ -71,6 +72,7 @@ class World:
         self.steps = 0
         # How the operator's decisions ended.
         self.losses_ended: list[LossOutcome] = []
+        self.coverage = Coverage(scenario.faults)
         self.clock = Clock()
         self._make_member = make_member
         self.machines = {name: Machine(name) for name in scenario.nodes}
@@ -183,6 +185,7 @@ class World:
     def _perform(self, machine: Machine, member: RingMember, effect: Effect) -> None:
         match effect:
             case Send(target, frame):
+                self.coverage.sent(frame)
                 self.network.send(machine.name, member.me, target, frame)
             case Deliver(number, epoch, payload):
                 machine.app.deliver(number, epoch, payload)
@@ -191,6 +194,7 @@ class World:
             case Watermarks():
                 self.oracle.confirmed(machine, effect)
             case RoleChanged(role, view):
+                self.coverage.role_changed(machine.me, role)
                 if view.own_loss is not None and role is Role.MASTER:
                     machine.app.begin_with_own_log()
                 if role is Role.MASTER:
@@ -211,4 +215,5 @@ class World:
 
     def _view_set(self, before: View, view: View) -> None:
         self.oracle.view_set(before, view)
+        self.coverage.view_set(before, view)
         self.note(f"registry: {view}")

@@ -1,0 +1,84 @@
+"""What runs have reached: changes of the view and of a member's role, frames of rare kinds, and
+pairs of faults that lasted at the same time. A count of 0 shows what seeds don't draw."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+from faults.vocabulary import Fault, ends_at
+
+from ringmq_gm.core.events import Role
+from ringmq_gm.core.frames import Frame, Gone, ViewAsked, ViewTold, ViewWanted
+from ringmq_gm.core.views import View
+
+RARE = (Gone, ViewAsked, ViewTold, ViewWanted)
+# Every change of a view that the rules know.
+CHANGES = (
+    "view: a mirror leaves",
+    "view: the master leaves",
+    "view: a joiner leaves",
+    "view: one joins",
+    "view: one is synchronised",
+    "view: handed over",
+    "view: begun again",
+    "view: begun with a loss",
+    "view: another min_insync",
+    "view: too small to confirm",
+    "view: large enough again",
+)
+
+
+class Coverage:
+    """Of one run. `counts` can be added up over many."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        self.counts: Counter[str] = Counter(dict.fromkeys(CHANGES, 0))
+        self._roles: dict[object, Role] = {}
+        for fault in faults:
+            self.counts[f"fault: {type(fault).__name__}"] += 1
+        for one, two in combinations(sorted(faults, key=lambda fault: fault.at), 2):
+            if two.at <= ends_at(one):
+                pair = sorted((type(one).__name__, type(two).__name__))
+                self.counts[f"faults at once: {' + '.join(pair)}"] += 1
+
+    def role_changed(self, member: object, role: Role) -> None:
+        before = self._roles.get(member, Role.OUTSIDE)
+        self._roles[member] = role
+        if before is not role:
+            self.counts[f"role: {before.value} -> {role.value}"] += 1
+
+    def sent(self, frame: Frame) -> None:
+        if isinstance(frame, RARE):
+            self.counts[f"frame: {type(frame).__name__}"] += 1
+
+    def view_set(self, before: View, view: View) -> None:
+        for kind in _kinds(before, view):
+            self.counts[f"view: {kind}"] += 1
+
+
+def _kinds(before: View, view: View) -> list[str]:
+    """A view may change in several ways at once."""
+    if view.own_loss is not None:
+        return ["begun with a loss"]
+    if not set(view.synced) <= set(before.ids):
+        return ["begun again"]
+    kinds: list[str] = []
+    gone = set(before.ids) - set(view.ids)
+    if before.master in gone:
+        kinds.append("the master leaves")
+    elif view.master != before.master:
+        kinds.append("handed over")
+    if gone & set(before.synced[1:]):
+        kinds.append("a mirror leaves")
+    if gone & set(before.joiners):
+        kinds.append("a joiner leaves")
+    if set(view.ids) - set(before.ids):
+        kinds.append("one joins")
+    if set(view.synced) - set(before.synced):
+        kinds.append("one is synchronised")
+    if view.min_insync != before.min_insync:
+        kinds.append("another min_insync")
+    if view.has_quorum != before.has_quorum:
+        kinds.append("large enough again" if view.has_quorum else "too small to confirm")
+    return kinds

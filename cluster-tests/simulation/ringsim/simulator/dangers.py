@@ -1,0 +1,103 @@
+"""Faults that belong together, in a random measure: each shape comes near one rule of the core,
+which faults drawn one by one seldom do. A planted bug breaks each of these rules (`mutations`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from faults.vocabulary import (
+    BreakLink,
+    Crash,
+    DiskCutUnseen,
+    Fault,
+    Promote,
+    RegistryCut,
+    RegistryFlaky,
+    RegistryOutage,
+    TakesNothing,
+)
+
+Nodes = tuple[str, ...]
+
+
+def _epoch_unheard_of(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """A member is cut from the registry, and the links around it break and come back: the others go
+    on to the next epoch without it."""
+    node, other = rng.sample(nodes, 2)
+    at = rng.uniform(0.3, 0.6)
+    breaks = (BreakLink(at + rng.uniform(0.05, 0.6), node, other) for _ in range(rng.randint(2, 4)))
+    return [RegistryCut(at, node, rng.uniform(2.0, 4.0)), *breaks]
+
+
+def _late_handover(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """A proposal to hand over may yet take effect when the ring has not drained in time."""
+    at = rng.uniform(0.3, 1.0)
+    outage = RegistryOutage(at, rng.uniform(5.1, 5.8), leases_lapse=False)
+    return [outage, Promote(at + rng.uniform(0.0, 0.3), rng.choice(nodes[1:]))]
+
+
+def _cut_log_first(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """All die, and one whose log was cut unseen is back long before the others."""
+    first, *others = rng.sample(nodes, len(nodes))
+    at = rng.uniform(0.8, 2.0)
+    crashes = (Crash(at + rng.uniform(0.0, 0.05), name, rng.uniform(5.0, 8.0)) for name in others)
+    return [*crashes, DiskCutUnseen(at + 0.05, first, rng.random(), 0.1)]
+
+
+def _behind_and_master_dies(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """A joiner is left behind while the registry is away; then the master dies."""
+    joiner = rng.choice(nodes[1:])
+    at = rng.uniform(0.3, 0.8)
+    out_at = at + rng.uniform(0.8, 1.5)
+    return [
+        Crash(at, joiner, 0.2),
+        TakesNothing(at, joiner, rng.uniform(2.3, 3.3)),
+        RegistryOutage(out_at, 1.5, leases_lapse=False),
+        Crash(out_at + rng.uniform(0.6, 1.2), nodes[0], 10.0),
+    ]
+
+
+def _counted_unheard(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """A member joins again while answers of the registry get lost; then the master dies."""
+    at = rng.uniform(0.3, 1.0)
+    return [
+        Crash(at, rng.choice(nodes[1:]), 0.1),
+        RegistryFlaky(at, 3.0),
+        Crash(at + rng.uniform(0.4, 1.2), nodes[0], 3.0),
+    ]
+
+
+def _held_up_and_master_dies(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """A mirror takes nothing, so that it lacks ops which the one before it has; the master dies."""
+    at = rng.uniform(0.5, 1.5)
+    held = TakesNothing(at, rng.choice(nodes[1:]), rng.uniform(0.6, 1.8))
+    return [held, Crash(at + rng.uniform(0.05, 0.5), nodes[0], rng.uniform(1.0, 3.0))]
+
+
+def _joiner_is_next(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """All but the master are away, and one comes back to join; then the master dies."""
+    joiner = rng.choice(nodes[1:])
+    at = rng.uniform(0.5, 1.0)
+    down_s = rng.uniform(1.6, 2.5)
+    others = (Crash(at, name, 8.0) for name in nodes[1:] if name != joiner)
+    dies_at = at + down_s + rng.uniform(0.1, 0.8)
+    return [*others, Crash(at, joiner, down_s), Crash(dies_at, nodes[0], 6.0)]
+
+
+_SHAPES: tuple[Callable[[random.Random, Nodes], list[Fault]], ...] = (
+    _epoch_unheard_of,
+    _late_handover,
+    _late_handover,
+    _cut_log_first,
+    _behind_and_master_dies,
+    _counted_unheard,
+    _held_up_and_master_dies,
+    _joiner_is_next,
+)
+
+
+def danger(rng: random.Random, nodes: Nodes, min_insync: int) -> list[Fault]:
+    """One of the shapes. A log that is cut unseen costs nothing only if `min_insync` is above 1."""
+    shapes = [shape for shape in _SHAPES if shape is not _cut_log_first or min_insync > 1]
+    return rng.choice(shapes)(rng, nodes)
