@@ -136,7 +136,8 @@ class Tables:
     def with_node(self, state: State, index: int, node: NodeState) -> State:
         """The state in which the node at `index` is this one."""
         number = self.node_number(node)
-        return state._replace(nodes=(*state.nodes[:index], number, *state.nodes[index + 1 :]))
+        nodes = state.nodes
+        return State((*nodes[:index], number, *nodes[index + 1 :]), *state[1:])
 
     def node_number(self, node: NodeState) -> int:
         key = node.key()

@@ -124,7 +124,8 @@ class Transitions:
 
     def without_first(self, state: State, at: int) -> State:
         channels = state.channels
-        return state._replace(channels=(*channels[:at], channels[at][1:], *channels[at + 1 :]))
+        shorter = (*channels[:at], channels[at][1:], *channels[at + 1 :])
+        return State(state.nodes, shorter, *state[2:])
 
     def deliver(self, state: State, at: int, path: Path | None) -> State:
         event = self.delivered_event(state, at)
@@ -158,7 +159,9 @@ class Transitions:
         limit: int | None = None,
     ) -> State:
         number, effects = self.stepped(state.nodes[index], event, now)
-        state = state._replace(nodes=(*state.nodes[:index], number, *state.nodes[index + 1 :]))
+        nodes = state.nodes
+        # As `_replace`, which takes a tenth of the explorer's time where it is called most.
+        state = State((*nodes[:index], number, *nodes[index + 1 :]), *state[1:])
         for effect in effects[:limit]:
             state = self._perform(state, index, effect, path)
         self._rules.check_stable(state, index, path)
@@ -174,7 +177,8 @@ class Transitions:
                     return state
                 channels = state.channels
                 longer = (*channels[at], self._tables.frame_number(frame))
-                return state._replace(channels=(*channels[:at], longer, *channels[at + 1 :]))
+                sent = (*channels[:at], longer, *channels[at + 1 :])
+                return State(state.nodes, sent, *state[2:])
             case Deliver(number, epoch, payload):
                 node = self._tables.nodes[state.nodes[index]]
                 return self._tables.with_node(
@@ -280,14 +284,19 @@ class Transitions:
         state = self._tables.with_node(
             state, index, NodeState(node.me, None, log, node.synced, node.whole)
         )
+        links, channels = list(state.links), list(state.channels)
         for other in range(n):
             if other == index:
                 continue
             # Its last frames may still arrive, until the other end notices the crash.
-            if state.links[other * n + index] in (UP, OPENING):
-                state = self.set_link(state, other, index, LOST, clear=False)
-            state = self.set_link(state, index, other, DOWN)
-        return state._replace(crashes=state.crashes - 1)
+            if links[other * n + index] in (UP, OPENING):
+                links[other * n + index] = LOST
+            # What is on its way to it is lost.
+            links[index * n + other] = DOWN
+            channels[other * n + index] = ()
+        return state._replace(
+            links=tuple(links), channels=tuple(channels), crashes=state.crashes - 1
+        )
 
     def restart(self, state: State, index: int) -> Iterator[tuple[str, State]]:
         """One start for each length of log that a torn write may have left, with its name."""
