@@ -17,7 +17,9 @@ CASES = [
     Case(ops=1, crashes=1, min_insync=2, leases=True),
     Case(ops=2, crashes=1, urgent=True),
     Case(ops=1, crashes=2, unknowns=1),
-    Case(members=2, joiners=1, ops=1, crashes=1),
+    # With a crash they are two million states. Planted bugs of joiners are found with a crash in
+    # the first 60 000 of these, in `test_mutations.py`.
+    Case(members=2, joiners=1, ops=1, crashes=0),
     Case(members=2, ops=2, crashes=0, link_breaks=1),
     Case(members=2, ops=1, crashes=1, restarts=True, leases=True),
     Case(members=2, ops=1, crashes=1, restarts=True, disk_losses=1, min_insync=2, leases=True),
@@ -27,6 +29,7 @@ LARGEST = Case(ops=3, crashes=2)
 # With RINGMQ_EXHAUSTIVE=1, in tens of minutes; all but the first may stop early, and say so.
 MORE = [
     LARGEST,
+    Case(members=2, joiners=1, ops=1, crashes=1),
     Case(ops=2, crashes=1, min_insync=2, leases=True),
     Case(ops=1, crashes=0, link_breaks=1),
     Case(ops=2, crashes=2, unknowns=1),
