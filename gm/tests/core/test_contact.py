@@ -10,6 +10,7 @@ from ringmq_gm.core.events import (
     ContactChanged,
     LinkDown,
     LinkUp,
+    Propose,
     Received,
     Refusal,
     Tick,
@@ -80,6 +81,18 @@ def test_a_master_that_hears_of_a_later_epoch_does_not_wait_for_the_registry() -
     ring.step("a", ViewLearned(view(3, A, B, C)), now=3.0)
     ring.step("a", Tick(), now=LATER)
     assert ring.members["a"].refusal() is None
+
+
+def test_a_master_goes_on_without_a_member_that_only_it_misses() -> None:
+    """c is no neighbour of a, and its own neighbours hear it: nobody else changes the view."""
+    ring = PlayedRing(A, B, C, D)
+    ring.learn(view(1, A, B, C, D, min_insync=1))
+    ring.run()
+    ring.step("a", LinkDown("c"))
+    assert LOST in ring.step("a", Tick(), now=CONTACT_S)
+    ring.run()
+    proposed = [effect.view for effect in ring.done["a"] if isinstance(effect, Propose)]
+    assert proposed == [view(2, A, B, D, min_insync=1, eligible=())]
 
 
 @pytest.mark.parametrize(

@@ -175,11 +175,12 @@ class ViewChanger:
     # --- beginning ---
 
     def seek_drop(self, view: View, log: Log, now: float) -> list[Effect]:
-        """A member with a dead neighbour: begins a change, while none is under way."""
+        """A member with a dead neighbour, or a master without contact: begins a change, while none
+        is under way."""
         if self._stage is not IDLE:
             return []
         # All of the dead, not only the neighbour: one view for two deaths.
-        dead = {m for m in view.ids if self.lives.is_dead(m)}
+        dead = self._dead_of(view)
         left = tuple(m.node for m in view.ids if m not in dead and m != self._me)
         return self._probe(Purpose.DROP, left, view, log, now)
 
@@ -236,6 +237,13 @@ class ViewChanger:
             if self.lives.is_dead(member_id):
                 return True
         return False
+
+    def knows_dead(self, view: View) -> bool:
+        """Whether any member of the view is dead, a neighbour or not."""
+        return bool(self._dead_of(view))
+
+    def _dead_of(self, view: View) -> set[MemberId]:
+        return {m for m in view.ids if self.lives.is_dead(m)}
 
     def _none_can_go_on(self, view: View) -> bool:
         """Whether this node is a candidate, and no synchronised member is known to be there."""
@@ -386,7 +394,7 @@ class ViewChanger:
         lapsed = self.lives.lapsed_of(view)
         if purpose is Purpose.DROP:
             # As it is now, not as it was when the probe began: a link may be up again.
-            proposal = view.without({m for m in view.ids if self.lives.is_dead(m)})
+            proposal = view.without(self._dead_of(view))
         else:
             # A member that has merely lost its lease is still one: 1. the registry is away until
             # all leases have run out, 2. two nodes join, each without the other, for ever.

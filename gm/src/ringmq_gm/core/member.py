@@ -474,7 +474,10 @@ class RingMember:
             if not self._wanted:
                 return []
             return changer.seek_entry(view, self._log(), now)
-        if changer.has_dead_neighbour(view):
+        # A master without contact takes no ops. If its own neighbours are there, nobody else may
+        # have a reason to change the view: it goes on without the members that it doesn't hear.
+        cut_off = isinstance(phase, Master) and not phase.has_contact
+        if changer.has_dead_neighbour(view) or (cut_off and changer.knows_dead(view)):
             effects = changer.seek_drop(view, self._log(), now)
             if effects or not changer.is_idle:
                 return effects
