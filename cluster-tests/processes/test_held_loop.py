@@ -25,7 +25,7 @@ QUEUES = 200
 def held(cluster: Cluster) -> list[str]:
     """The warnings of all nodes about pieces above the limit."""
     logs = "\n".join(cluster.log(name, lines=1_000_000) for name in cluster.nodes)
-    found = re.finditer(r".*loop was held for (\d+) ms.*", logs)
+    found = re.finditer(r".*loop was held for at least (\d+) ms.*", logs)
     return [warning[0] for warning in found if int(warning[1]) > HELD_MS_MAX]
 
 
