@@ -118,7 +118,8 @@ def test_removed_bodies_cost_their_headers_only(limits: StoreLimits) -> None:
     made = in_one_round(limits, act)
     # In the message store 500 headers of holes.
     assert len(made.written) < (23_000 if limits is STORED else 200)
-    assert made.store.counters.journal_bytes < 600
+    # The two checkpoints that it begins with, and two records; the bodies were 40 kB.
+    assert made.store.counters.journal_bytes < 650
 
 
 @BOTH
