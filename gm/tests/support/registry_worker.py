@@ -11,22 +11,38 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 
 from loops import run
 
-from ringmq_gm.registry.base import Guard, Put, Registry, SessionLostError
+from ringmq_gm.registry.base import (
+    Guard,
+    Put,
+    Registry,
+    RegistryUnavailableError,
+    SessionLostError,
+)
 from ringmq_gm.registry.url import open_registry
 
 
 async def increment(registry: Registry, key: str, times: int) -> None:
-    """Adds one, `times` times, however often others come first."""
+    """Adds one, `times` times, however often others come first.
+
+    A file that others keep locked for longer than a commit may wait is asked again: this error says
+    that nothing was done.
+    """
     done = 0
     while done < times:
-        entry = await registry.get(key)
-        value = int(entry.value) if entry else 0
-        guard = Guard(key, entry.revision if entry else 0)
-        if await registry.commit([guard], [Put(key, b"%d" % (value + 1))]) is not None:
-            done += 1
+        with suppress(RegistryUnavailableError):
+            done += await _increment_once(registry, key)
+
+
+async def _increment_once(registry: Registry, key: str) -> bool:
+    """Whether nobody else came first."""
+    entry = await registry.get(key)
+    value = int(entry.value) if entry else 0
+    guard = Guard(key, entry.revision if entry else 0)
+    return await registry.commit([guard], [Put(key, b"%d" % (value + 1))]) is not None
 
 
 async def hold(registry: Registry, key: str, ttl_s: float) -> None:
