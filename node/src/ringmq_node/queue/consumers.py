@@ -129,13 +129,13 @@ class Subscriptions:
                 seen.add(first, last)
         if subscription is None:
             return
-        for first, last in ranges:
-            # Of a body that went missing a moment ago this counts nothing, though it was
-            # counted when it was delivered: `recount` is about to come and put that right.
-            size = self._messages.bytes_in(first, last)
-            subscription.outstanding.remove(first, last)
-            subscription.outstanding_bytes -= size
-            self.unacknowledged_bytes -= size
+        # Of a body that went missing a moment ago this counts nothing, though it was counted when
+        # it was delivered: `recount` is about to come and put that right.
+        size = sum(self._messages.bytes_in(first, last) for first, last in ranges)
+        # At once: each one taken out by itself moves all behind it, 64 ms for an ack of thousands.
+        subscription.outstanding.subtract(ranges)
+        subscription.outstanding_bytes -= size
+        self.unacknowledged_bytes -= size
 
     # --- damage ---
 
