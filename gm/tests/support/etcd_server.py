@@ -10,9 +10,11 @@ Every process is ended by its own pid when the block is left, even if it is stop
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
+import random
 import shutil
 import signal
 import socket
@@ -37,15 +39,24 @@ def require_etcd() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on right now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Loopback ports that nobody listens on right now.
+
+    They lie below those that the system gives to outgoing connections: one of these could take the
+    port of a node that is down for a moment.
+    """
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    # Drawn from the system's chance: workers with the same seed would want the same ports.
+    wanted = random.SystemRandom().sample(range(max(1024, lowest - 16_000), lowest), 100 + count)
+    return list(itertools.islice(filter(_is_free, wanted), count))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        try:
+            one.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 class EtcdCluster:
