@@ -7,6 +7,9 @@ import json
 import sys
 
 from nemesis import Cluster, scenario
+from waiting import until
+
+from ringmq import Resources
 
 
 async def ringmq(*arguments: str) -> str:
@@ -22,6 +25,22 @@ async def ringmq(*arguments: str) -> str:
     out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
     return out.decode()
+
+
+async def resources_of(cluster: Cluster, name: str) -> Resources:
+    """The node that is asked may not reach that one at once, which has just started."""
+    found: list[Resources] = []
+
+    async def told() -> bool:
+        async with cluster.client() as client:
+            status = await client.cluster_status(with_resources=True)
+        node = next(each for each in status.nodes if each.node == name)
+        if node.resources is not None:
+            found.append(node.resources)
+        return bool(found)
+
+    await until(told, f"{name} tells its resources")
+    return found[0]
 
 
 @scenario(deadline_s=180)
@@ -44,12 +63,8 @@ async def test_the_others_rejoin_an_accepted_loss(cluster: Cluster) -> None:
     await cluster.start(*gone)
     await cluster.wait_synchronised("q", within_s=40)
 
-    async with cluster.client() as client:
-        status = await client.cluster_status(with_resources=True)
     for name in gone:
-        node = next(each for each in status.nodes if each.node == name)
-        assert node.resources is not None
-        (kept,) = node.resources.set_aside
+        (kept,) = (await resources_of(cluster, name)).set_aside
         assert (kept.queue, kept.messages) == ("q", 300)
         assert (kept.first_position, kept.next_position) == (500, 800)
     assert cluster.log(behind, 10_000).count("set aside") == 0
@@ -86,11 +101,7 @@ async def test_a_disk_that_was_put_back_unnoticed_begins_the_ring_alone(cluster:
         await third.finishes(within_s=30)
     await cluster.start("b")
     await cluster.wait_synchronised("q", within_s=40)
-    async with cluster.client() as client:
-        status = await client.cluster_status(with_resources=True)
-    node = next(each for each in status.nodes if each.node == "b")
-    assert node.resources is not None
-    (kept,) = node.resources.set_aside
+    (kept,) = (await resources_of(cluster, "b")).set_aside
     assert kept.next_position == 800
     data, seeds = str(cluster.data("b")), ",".join(cluster.seeds)
     await ringmq("set-aside", "publish", data, kept.name, "--seeds", seeds)
