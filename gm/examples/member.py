@@ -3,11 +3,10 @@
 import asyncio
 import sys
 
-import grpc.aio
-
 import ringmq_gm as gm
 from ringmq_gm.registry.base import Guard, Put
 from ringmq_gm.registry.url import open_registry
+from ringmq_wire import WireServer
 
 
 class Chat:
@@ -38,12 +37,12 @@ class Chat:
 
 async def talk(name: str, registry_url: str) -> None:
     registry = open_registry(registry_url)
-    server = grpc.aio.server()
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server = WireServer()
+    address = f"127.0.0.1:{server.bind('127.0.0.1:0')}"
     incarnation = await gm.next_incarnation(registry, name)
     group = gm.Group(registry, node=name, incarnation=incarnation, address=address)
-    group.add_to(server)
-    await server.start()
+    server.add(group.routes())
+    server.start()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(group.run())
         while len(group.nodes()) < 3:  # noqa: ASYNC110

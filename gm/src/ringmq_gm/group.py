@@ -23,8 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import grpc.aio
-
 from ringmq_base.notifier import Notifier
 from ringmq_gm.broadcasts import Broadcasts
 from ringmq_gm.core.cache import Budgets
@@ -49,6 +47,7 @@ from ringmq_gm.registry.base import Registry
 from ringmq_gm.registry_views import RegistryViews
 from ringmq_gm.rings import Application, Ring
 from ringmq_gm.timers import RingTimers
+from ringmq_wire import Accept
 
 # Of how many rings a Hello is kept that came before they were opened here.
 EARLY_HELLOS_MAX = 10_000
@@ -108,13 +107,9 @@ class Group:
 
     # --- for the node ---
 
-    def add_to(self, server: grpc.aio.Server) -> None:
-        """Lets `server` answer `/ringmq.v1.Ring/Link`, and no other method.
-
-        Call it before the server starts, and before a generated `Ring` servicer is added to it:
-        the first handler that knows a method answers it.
-        """
-        server.add_generic_rpc_handlers((self._links.handler(),))
+    def routes(self) -> Mapping[str, Accept]:
+        """What the node's `WireServer` answers for the group: `/ringmq.v1.Ring/Link`."""
+        return self._links.routes()
 
     async def run(self) -> None:
         """Registers the node and works for its rings until cancelled; start the server first.

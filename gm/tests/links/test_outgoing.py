@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 from loops import run
 
-from ringmq_gm import GroupOptions
+from ringmq_gm import GroupOptions, MemberId
 from ringmq_gm.core.frames import OpFrame
 from ringmq_gm.links import wire
 from ringmq_gm.links.link import LinkOwner
@@ -24,26 +25,24 @@ OPTIONS = GroupOptions(
 class Stream:
     """The other end: takes every message, and gives credit when the test says so."""
 
+    has_ended = False
+
     def __init__(self) -> None:
         self.sent_bytes = 0
-        self._credits: asyncio.Queue[bytes] = asyncio.Queue()
+        self.session = _OutgoingSession("b", cast(LinkOwner, Nobody()), OPTIONS)
+        self.session.begin(cast(Any, self), cast(Any, self))
+        self.session.received([wire.answer_message(MemberId("b", 1))])
 
     def credit(self, total_bytes: int) -> None:
-        self._credits.put_nowait(wire.credit_message(total_bytes))
+        self.session.received([wire.credit_message(total_bytes)])
 
-    async def write(self, data: bytes) -> None:
-        self.sent_bytes += len(data)
+    def send_now(self, messages: Sequence[bytes]) -> None:
+        self.sent_bytes += sum(map(len, messages))
 
-    async def read(self) -> bytes:
-        return await self._credits.get()
-
-    async def done_writing(self) -> None:
+    def half_close(self) -> None:
         pass
 
-    def cancel(self) -> None:
-        pass
-
-    async def close(self) -> None:
+    async def close(self, grace_s: float) -> None:
         pass
 
 
@@ -61,9 +60,7 @@ def test_a_node_that_takes_less_than_a_window_in_the_time_is_slow(
         real, ahead_s = loop.time, 0.0
         monkeypatch.setattr(loop, "time", lambda: real() + ahead_s)
         stream = Stream()
-        session = _OutgoingSession(
-            "b", cast(Any, stream), cast(Any, stream), cast(LinkOwner, Nobody()), OPTIONS
-        )
+        session = stream.session
         running = asyncio.create_task(session.run())
         number = 0
         found: list[bool] = []
@@ -95,9 +92,7 @@ def test_a_node_that_takes_all_frames_is_not_slow(monkeypatch: pytest.MonkeyPatc
         real, ahead_s = loop.time, 0.0
         monkeypatch.setattr(loop, "time", lambda: real() + ahead_s)
         stream = Stream()
-        session = _OutgoingSession(
-            "b", cast(Any, stream), cast(Any, stream), cast(LinkOwner, Nobody()), OPTIONS
-        )
+        session = stream.session
         running = asyncio.create_task(session.run())
         for number in range(1, 40):
             session.put(OpFrame("r", 1, 0, 0, 1, number, False, (), bytes(100)))

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import grpc.aio
 from waiting import until
 
 from ringmq_gm import (
@@ -32,6 +31,7 @@ from ringmq_gm import (
 )
 from ringmq_gm.registry.base import Guard, Put, Registry
 from ringmq_gm.registry.sqlite import SqliteRegistry
+from ringmq_wire import WireServer
 
 DEADLINE_S = 15.0
 
@@ -104,7 +104,7 @@ class Node:
     name: str
     group: Group
     registry: Registry
-    server: grpc.aio.Server
+    server: WireServer
     task: asyncio.Task[None]
     port: int
 
@@ -131,8 +131,8 @@ class LocalCluster:
         """Starts (again) a node; `advertised` is the address that the others are told."""
         registry = SqliteRegistry(self.path / "registry.db")
         incarnation = await next_incarnation(registry, name)
-        server = grpc.aio.server()
-        port = server.add_insecure_port("127.0.0.1:0")
+        server = WireServer()
+        port = server.bind("127.0.0.1:0")
         group = Group(
             registry,
             node=name,
@@ -141,8 +141,8 @@ class LocalCluster:
             options=self.options,
             seed=len(self.nodes),
         )
-        group.add_to(server)
-        await server.start()
+        server.add(group.routes())
+        server.start()
         task = asyncio.create_task(group.run(), name=f"group {name}")
         node = self.nodes[name] = Node(name, group, registry, server, task, port)
         ready = asyncio.create_task(group.wait_ready())
@@ -192,7 +192,7 @@ async def local_cluster(
 
 
 def leftover_tasks(before: set[asyncio.Task[object]]) -> list[asyncio.Task[object]]:
-    """Tasks of ours that were not there before. gRPC keeps one of its own for the process."""
+    """Tasks of ours that were not there before. grpcio keeps one of its own for the process."""
     return [
         task
         for task in asyncio.all_tasks() - before

@@ -21,11 +21,12 @@ import logging
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any, cast
 
-import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
 from ringmq_gm import Group, GroupOptions, MemberId, next_incarnation
 from ringmq_gm.nodes import NodeRecordError
@@ -49,10 +50,11 @@ from ringmq_node.broker.replicas import Replicas
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.broker.verifying import Verifying
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
-from ringmq_node.doors.grpc import library_logs
 from ringmq_node.doors.grpc.admin import AdminService
 from ringmq_node.doors.grpc.broker import BrokerService
 from ringmq_node.doors.grpc.channels import PeerChannels
+from ringmq_node.doors.grpc.generated import GeneratedServices
+from ringmq_node.doors.grpc.options import wire_options
 from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcDigests, GrpcPeers, GrpcSources
 from ringmq_node.doors.grpc.ring import FetchService
 from ringmq_node.identity import (
@@ -75,6 +77,7 @@ from ringmq_node.storage import QueueStore, Store, StoreError
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.scrub import Scrub
 from ringmq_node.supervisor import Supervisor
+from ringmq_wire import WireServer
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +110,7 @@ class Node:
         self.supervisor = Supervisor()
         self.loop_watch = LoopWatch()
         limit = config.message_bytes_max + REQUEST_OVERHEAD_BYTES
-        library_logs.quieten()
-        self._server = grpc.aio.server(options=_server_options(limit))
+        self._server = WireServer(options=wire_options(limit))
         self.address = self._listen()
         self.resources = self._watch_resources()
         self.group = Group(
@@ -218,23 +220,28 @@ class Node:
         self.reconciling.all_changed()
 
     def _add_services(self) -> None:
-        self.group.add_to(self._server)
-        handlers = (
-            BrokerService(self.broker, self.channels).handler(),
-            AdminService(self.broker).handler(),
-            FetchService(self.hosting).handler(),
-        )
-        self._server.add_generic_rpc_handlers(handlers)
-        add_HealthServicer_to_server(self._health, self._server)
+        for routes in (
+            self.group.routes(),
+            BrokerService(self.broker, self.channels).routes(),
+            AdminService(self.broker).routes(),
+            FetchService(self.hosting).routes(),
+        ):
+            self._server.add(routes)
+        generated = GeneratedServices()
+        # Typed for grpc.aio's server, of which they use what this has.
+        add_HealthServicer_to_server(self._health, cast(Any, generated))
         if self.config.reflection:
             names = (*SERVICES, "grpc.health.v1.Health", reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, self._server)
+            reflecting = reflection.aio.ReflectionServicer(names)
+            add = cast(Any, add_ServerReflectionServicer_to_server)
+            add(reflecting, generated)
+        self._server.add(generated.routes)
 
     def _listen(self) -> str:
         """Binds the port; returns the address under which others find this node."""
         try:
-            port = self._server.add_insecure_port(self.config.listen)
-        except RuntimeError as error:
+            port = self._server.bind(self.config.listen)
+        except (OSError, ValueError) as error:
             raise StartError(
                 f"can't listen at {self.config.listen}: the port is taken, or the host not ours"
             ) from error
@@ -262,7 +269,7 @@ class Node:
     async def start(self) -> None:
         """Serves when this returns; raises `StartError`."""
         self.supervisor.spawn(self.loop_watch.run(), "loop watch")
-        await self._server.start()
+        self._server.start()
         self.supervisor.spawn(self.store.run(), "store")
         self.supervisor.spawn(self.resources.run(), "resources")
         self._group_task = self.supervisor.spawn(self.group.run(), "group")
@@ -341,7 +348,7 @@ class Node:
                 async with asyncio.timeout(self.config.drain_s):
                     await self._hand_over()
         self.hosting.close_all(Reason.DRAINING)
-        await self._server.stop(grace=1.0)
+        await self._server.stop(grace_s=1.0)
         await self.supervisor.stop()
         await self.channels.close()
         self.store.close()
@@ -396,19 +403,6 @@ class Node:
             self.alarms.add(kind)
         else:
             self.alarms.discard(kind)
-
-
-def _server_options(message_bytes_max: int) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", message_bytes_max),
-        ("grpc.max_send_message_length", -1),
-        # Two nodes that are given the same port by mistake must not share it.
-        ("grpc.so_reuseport", 0),
-        # Clients may ping an idle stream every 10 s without being told to calm down.
-        ("grpc.http2.min_ping_interval_without_data_ms", 5000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.max_ping_strikes", 0),
-    ]
 
 
 def _group_options(config: NodeConfig) -> GroupOptions:

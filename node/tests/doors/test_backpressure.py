@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-import grpc
 import loops
 import pytest
 
@@ -36,7 +35,7 @@ class Peer:
         if self.sent == len(self._sequences):
             if self._then_quiet:
                 await asyncio.Event().wait()
-            return grpc.aio.EOF
+            return None
         batch = broker.PublishBatch(first_sequence=self._sequences[self.sent], bodies=[b"x"])
         self.sent += 1
         if self.sent % 64 == 0:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 from typing import Any, cast
 
-import grpc.aio
 import pytest
 from loops import run
 
@@ -22,10 +21,9 @@ class StuckContext:
         self.is_over = asyncio.Event()
         self.writing = asyncio.Event()
 
-    async def read(self) -> object:
+    async def read(self) -> None:
         # Not before there is a write that is stuck.
         await self.writing.wait()
-        return grpc.aio.EOF
 
     async def write(self, data: bytes) -> None:
         self.writing.set()
@@ -55,7 +53,7 @@ def test_a_stream_cancelled_in_its_last_write_leaves_no_failed_task() -> None:
         stream = BareStream(context)
         running = asyncio.create_task(stream.run())
         await stream.ending.wait()
-        # As gRPC cancels the handler of a call that is over, in whatever it is.
+        # As the handler of a call that is over is cancelled, in whatever it is.
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

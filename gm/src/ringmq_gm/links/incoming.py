@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Any
-
-import grpc
-import grpc.aio
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 
 from ringmq_base.pieces import Pieces
 from ringmq_gm.core.frames import Frame, FrameError, decode
+from ringmq_gm.core.views import MemberId
 from ringmq_gm.links import wire
-from ringmq_gm.links.link import METHOD, LinkContext, LinkOwner, first_reason
+from ringmq_gm.links.link import METHOD, LinkOwner
 from ringmq_gm.options import GroupOptions
+from ringmq_wire import OK, Accept, CallHandler, Code, RpcStatus, WireCall
 
 log = logging.getLogger(__name__)
 
-# A message of fewer bytes is taken in one piece. Of a larger one the frames of thousands of rings
-# may be: all of them shake hands at once after a failure.
+# What has come together is taken in one piece if it has fewer bytes. In more there may be frames of
+# thousands of rings: all of them shake hands at once after a failure.
 PIECE_BYTES_MIN = 8192
+# Each message is counted with so many more bytes (`WireCall.consumed`).
+PREFIX_BYTES = 5
 
 
 class IncomingLinks:
-    """Answers `Link` calls; a generic handler, so that it stands beside other methods."""
+    """Answers `Link` calls."""
 
     def __init__(self, owner: LinkOwner, options: GroupOptions) -> None:
         self._owner = owner
@@ -35,8 +36,8 @@ class IncomingLinks:
         self._sessions: dict[str, _IncomingSession] = {}
         self.credit_held = False
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        return _LinkHandler(grpc.stream_stream_rpc_method_handler(self._serve))
+    def routes(self) -> Mapping[str, Accept]:
+        return {METHOD: lambda call: _IncomingSession(self, call, self._owner, self._options)}
 
     def beat(self) -> None:
         """To be called each `heartbeat_s`."""
@@ -51,51 +52,32 @@ class IncomingLinks:
 
     def close(self) -> None:
         """Ends all streams."""
-        for session in self._sessions.values():
+        for session in list(self._sessions.values()):
             session.end("this end has stopped")
 
-    async def _serve(self, _: object, context: LinkContext) -> None:
-        opening = await self._opening(context)
-        if opening is None:
-            return
-        # From here on older streams are silent. No `await` since the check: two streams of one
-        # node can't both pass it.
-        sender = opening.sender
-        self._newest[sender.node] = (sender.incarnation, opening.session)
-        before = self._sessions.get(sender.node)
-        if before is not None:
-            before.end("a newer stream has taken its place")
-        session = _IncomingSession(self, context, opening, self._owner, self._options)
-        self._sessions[sender.node] = session
-        try:
-            self._owner.saw(sender)
-            await context.write(wire.answer_message(self._owner.me))
-            reason = await session.run()
-        finally:
-            if self._sessions.get(sender.node) is session:
-                del self._sessions[sender.node]
-        log.info("link from %s: %s", sender, reason)
+    def take_over(self, session: _IncomingSession, opening: wire.Opening) -> str | None:
+        """The stream's opening has come: from here on older streams are silent. No `await` since
+        the check: two streams of one node can't both pass it.
 
-    async def _opening(self, context: LinkContext) -> wire.Opening | None:
-        """The caller's opening, checked; None if it didn't come in time."""
-        try:
-            async with asyncio.timeout(self._options.dial_timeout_s):
-                data = await context.read()
-        except TimeoutError:
-            return None
-        if not isinstance(data, bytes):
-            return None
-        try:
-            opening = wire.read_opening(data)
-        except wire.WireError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        Returns why the stream isn't taken; None if it is.
+        """
         reason = self._refusal(opening)
-        if reason is not None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
-        return opening
+        if reason is None:
+            sender = opening.sender
+            self._newest[sender.node] = (sender.incarnation, opening.session)
+            before = self._sessions.get(sender.node)
+            if before is not None:
+                before.end("a newer stream has taken its place")
+            self._sessions[sender.node] = session
+        return reason
+
+    def forget(self, session: _IncomingSession, sender: MemberId) -> None:
+        """The stream has ended."""
+        if self._sessions.get(sender.node) is session:
+            del self._sessions[sender.node]
 
     def _refusal(self, opening: wire.Opening) -> str | None:
-        """Why this stream isn't taken, for the caller's log; None if it is."""
+        """For the caller's log."""
         me = self._owner.me
         sender = opening.sender
         if not self._owner.running:
@@ -107,16 +89,6 @@ class IncomingLinks:
         if (sender.incarnation, opening.session) <= self._newest.get(sender.node, (-1, -1)):
             return f"a newer stream from {sender.node} is there"
         return None
-
-
-class _LinkHandler(grpc.GenericRpcHandler):
-    def __init__(self, method: grpc.RpcMethodHandler[Any, Any]) -> None:
-        self._method = method
-
-    def service(
-        self, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
-        return self._method if handler_call_details.method == METHOD else None
 
 
 class _Left:
@@ -135,27 +107,35 @@ class _Left:
         self.ended = True
 
 
-class _IncomingSession:
-    """One stream from a node, from its handshake to its end."""
+class _IncomingSession(CallHandler):
+    """One stream from a node: its opening, then frames here and credit back, to its end.
+
+    What has come together is taken at once, or in pieces by a task if it is much. Until then the
+    transport gives the caller no credit for it.
+    """
 
     def __init__(
-        self,
-        links: IncomingLinks,
-        context: LinkContext,
-        opening: wire.Opening,
-        owner: LinkOwner,
-        options: GroupOptions,
+        self, links: IncomingLinks, call: WireCall, owner: LinkOwner, options: GroupOptions
     ) -> None:
-        self.sender = opening.sender
+        call.credit_by_hand = True
+        self._call = call
         self._links = links
-        self._context = context
         self._owner = owner
         self._frame_bytes_max = options.frame_bytes_max
-        self._credit_step = max(1, opening.window_bytes // 4)
         self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[str] = self._loop.create_future()
-        self._wake: asyncio.Future[None] | None = None
-        self._credit_due = False
+        # None until the opening has come.
+        self._sender: MemberId | None = None
+        self._opening_timer: asyncio.TimerHandle | None = self._loop.call_later(
+            options.dial_timeout_s, self.end, "no opening in time"
+        )
+        self._over = False
+        # Messages that a task takes in pieces.
+        self._waiting: deque[bytes] = deque()
+        self._task: asyncio.Task[None] | None = None
+        # The caller doesn't read its credit.
+        self._paused = False
+        self._credit_is_due = False
+        self._credit_step = 1
         self._taken_bytes = 0
         self._credited_bytes = 0
         self._parts: list[bytes] = []
@@ -164,65 +144,152 @@ class _IncomingSession:
     def beat(self) -> None:
         self._give_credit()
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, status: RpcStatus = OK) -> None:
         """No frame of this stream is taken from now on."""
-        if not self._ended.done():
-            self._ended.set_result(reason)
-
-    async def run(self) -> str:
-        return await first_reason([self._read(), self._credit()], self._ended)
-
-    async def _read(self) -> str | None:
-        while True:
-            data = await self._context.read()
-            if not isinstance(data, bytes):
-                return "closed by the other end"
-            if self._ended.done():
-                return None
-            self._owner.heard(self.sender.node)
-            try:
-                await self._take(data)
-            except (wire.WireError, FrameError) as error:
-                log.error("link from %s: %s", self.sender, error)
-                await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            self._taken_bytes += len(data)
-            owed = self._taken_bytes - self._credited_bytes
-            if owed >= self._credit_step and not self._links.credit_held:
-                self._give_credit()
-
-    async def _take(self, data: bytes) -> None:
-        kind, body = wire.read_frames(data)
-        if kind != wire.WHOLE:
-            self._parts_bytes += len(body)
-            if self._parts_bytes > self._frame_bytes_max:
-                raise FrameError(f"frame of more than {self._frame_bytes_max} bytes")
-            self._parts.append(body)
-            if kind == wire.PART:
-                return
-            body = b"".join(self._parts)
-            self._parts, self._parts_bytes = [], 0
-        if len(body) < PIECE_BYTES_MIN:
-            self._owner.received(self.sender, decode(body))
+        if self._over:
             return
+        self._over = True
+        if self._opening_timer is not None:
+            self._opening_timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+        self._waiting.clear()
+        self._parts.clear()
+        if self._sender is not None:
+            self._links.forget(self, self._sender)
+            log.info("link from %s: %s", self._sender, reason)
+        self._call.finish(status)
+
+    # --- CallHandler ---
+
+    def received(self, messages: list[bytes]) -> None:
+        if self._over:
+            return
+        if self._sender is None:
+            self._open(messages.pop(0))
+        elif self._task is None and sum(map(len, messages)) < PIECE_BYTES_MIN:
+            self._owner.heard(self._sender.node)
+            self._take_at_once(messages)
+            return
+        if messages and not self._over:
+            self._waiting.extend(messages)
+            if self._task is None:
+                self._task = self._loop.create_task(self._take_waiting(), name="frames of a link")
+
+    def half_closed(self) -> None:
+        if self._task is None:
+            self.end("closed by the other end")
+        else:
+            # Behind the frames that wait.
+            self._task.add_done_callback(lambda _: self.end("closed by the other end"))
+
+    def ended(self, status: RpcStatus) -> None:
+        self.end(f"{status.code.name}: {status.message}")
+
+    def pause_sending(self) -> None:
+        self._paused = True
+
+    def resume_sending(self) -> None:
+        self._paused = False
+        if self._credit_is_due:
+            self._give_credit()
+
+    # --- opening ---
+
+    def _open(self, data: bytes) -> None:
+        assert self._opening_timer is not None
+        self._opening_timer.cancel()
+        self._call.consumed(len(data) + PREFIX_BYTES)
+        try:
+            opening = wire.read_opening(data)
+        except wire.WireError as error:
+            self.end(str(error), RpcStatus(Code.INVALID_ARGUMENT, str(error)))
+            return
+        reason = self._links.take_over(self, opening)
+        if reason is not None:
+            self.end(reason, RpcStatus(Code.FAILED_PRECONDITION, reason))
+            return
+        self._sender = opening.sender
+        self._credit_step = max(1, opening.window_bytes // 4)
+        self._owner.saw(opening.sender)
+        self._call.send((wire.answer_message(self._owner.me),))
+
+    # --- frames ---
+
+    def _take_at_once(self, messages: list[bytes]) -> None:
+        try:
+            for data in messages:
+                body = self._whole(data)
+                if body is not None:
+                    self._owner.received(self._sender_known(), decode(body))
+                self._taken(data)
+                if self._over:
+                    return
+        except (wire.WireError, FrameError) as error:
+            self._refuse(error)
+        except BaseException:
+            # A bug of ours; whoever has called tells it, and ends the call.
+            self.end("taking a frame has failed", RpcStatus(Code.INTERNAL, "taking it has failed"))
+            raise
+
+    async def _take_waiting(self) -> None:
         pieces = Pieces()
-        frames = _Left(decode(body))
-        while not frames.ended and not self._ended.done():
-            self._owner.received(self.sender, frames.until(pieces))
-            await pieces.step()
+        try:
+            while self._waiting and not self._over:
+                self._owner.heard(self._sender_known().node)
+                data = self._waiting.popleft()
+                body = self._whole(data)
+                if body is not None:
+                    frames = _Left(decode(body))
+                    while not frames.ended and not self._over:
+                        self._owner.received(self._sender_known(), frames.until(pieces))
+                        await pieces.step()
+                self._taken(data)
+        except (wire.WireError, FrameError) as error:
+            self._refuse(error)
+        except Exception as error:
+            log.error("link from %s: taking frames: %r", self._sender, error, exc_info=error)
+            self.end("taking a frame has failed", RpcStatus(Code.INTERNAL, "taking it has failed"))
+        finally:
+            self._task = None
+
+    def _sender_known(self) -> MemberId:
+        assert self._sender is not None
+        return self._sender
+
+    def _whole(self, data: bytes) -> bytes | None:
+        """The frames of a message, or of the last of several parts; None before that."""
+        kind, body = wire.read_frames(data)
+        if kind == wire.WHOLE:
+            return body
+        self._parts_bytes += len(body)
+        if self._parts_bytes > self._frame_bytes_max:
+            raise FrameError(f"frame of more than {self._frame_bytes_max} bytes")
+        self._parts.append(body)
+        if kind == wire.PART:
+            return None
+        body = b"".join(self._parts)
+        self._parts, self._parts_bytes = [], 0
+        return body
+
+    def _refuse(self, error: Exception) -> None:
+        log.error("link from %s: %s", self._sender, error)
+        self.end(str(error), RpcStatus(Code.INVALID_ARGUMENT, str(error)))
+
+    # --- credit ---
+
+    def _taken(self, data: bytes) -> None:
+        self._taken_bytes += len(data)
+        self._call.consumed(len(data) + PREFIX_BYTES)
+        owed = self._taken_bytes - self._credited_bytes
+        if owed >= self._credit_step and not self._links.credit_held:
+            self._give_credit()
 
     def _give_credit(self) -> None:
-        self._credit_due = True
-        # The future is done if the writer was woken already, or if the session is ending.
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    async def _credit(self) -> str | None:
-        while True:
-            if self._credit_due:
-                self._credit_due = False
-                if not self._links.credit_held:
-                    self._credited_bytes = self._taken_bytes
-                await self._context.write(wire.credit_message(self._credited_bytes))
-            else:
-                self._wake = self._loop.create_future()
-                await self._wake
+        if self._over or self._paused:
+            self._credit_is_due = True
+            return
+        self._credit_is_due = False
+        if not self._links.credit_held:
+            self._credited_bytes = self._taken_bytes
+        self._call.send((wire.credit_message(self._credited_bytes),))

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-
-import grpc
 
 from ringmq_base.timer import Timer
 from ringmq_gm.core.chance import Chance
@@ -26,6 +24,7 @@ from ringmq_gm.links.detector import Detector, Down, Finding, Silent, Up
 from ringmq_gm.links.incoming import IncomingLinks
 from ringmq_gm.links.outgoing import OutgoingLink
 from ringmq_gm.options import GroupOptions
+from ringmq_wire import Accept
 
 
 class LinkKeeper:
@@ -65,8 +64,8 @@ class LinkKeeper:
 
     # --- for the group ---
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        return self._incoming.handler()
+    def routes(self) -> Mapping[str, Accept]:
+        return self._incoming.routes()
 
     def begin(self, tasks: asyncio.TaskGroup) -> None:
         """From now on links are dialled and answered; their tasks belong to `tasks`."""

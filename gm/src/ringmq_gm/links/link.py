@@ -17,28 +17,19 @@ its cores have taken the frames, a quarter of a window at a time, and with each 
 while its application asks so (`Group.hold_credit`). A receiver holds one message, or one frame
 that comes in parts, of at most `frame_bytes_max`.
 
-A frame is written in the turn of the event loop after the one that produced it; frames that are
-produced during a write go out with the next one.
+Frames are taken in the turn of the event loop that has read them. Those that they produce, on any
+ring, go out together in the next turn, as far as the stream takes them.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Protocol
-
-import grpc.aio
+from collections.abc import Iterable
+from typing import Protocol
 
 from ringmq_gm.core.frames import Frame
 from ringmq_gm.core.views import MemberId
-from ringmq_gm.links import wire
 
 METHOD = "/ringmq.v1.Ring/Link"
-# How long the other end may take to end a stream that is closed in good order.
-HANG_UP_S = 0.25
-
-LinkCall = grpc.aio.StreamStreamCall[bytes, bytes]
-LinkContext = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class LinkError(Exception):
@@ -73,58 +64,3 @@ class LinkOwner(Protocol):
     def dial_failed(self, node: str) -> None: ...
 
     def received(self, sender: MemberId, frames: Iterable[Frame]) -> None: ...
-
-
-# gRPC raises one of these when a stream has ended under a read or a write.
-BROKEN = (
-    grpc.aio.AioRpcError,
-    grpc.aio.AbortError,
-    grpc.aio.UsageError,
-    grpc.aio.InternalError,
-    asyncio.InvalidStateError,
-    wire.WireError,
-)
-
-
-async def first_reason(
-    parts: list[Coroutine[Any, Any, str | None]],
-    ended: asyncio.Future[str],
-    *,
-    on_cancel: Callable[[], None] | None = None,
-) -> str:
-    """Runs the two halves of a stream until one of them ends, or `ended` is set.
-
-    Returns the reason, which may be an error of gRPC. Any other exception is a bug, and raised.
-    If cancelled, `on_cancel` may bring the first part to its end within `HANG_UP_S`.
-    """
-    tasks = [asyncio.create_task(part) for part in parts]
-    ends: list[asyncio.Future[Any]] = [*tasks, ended]
-    try:
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    except asyncio.CancelledError:
-        if on_cancel is not None:
-            on_cancel()
-            await asyncio.wait(tasks[:1], timeout=HANG_UP_S)
-        raise
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-    reasons = [ended.result()] if ended.done() else []
-    for task in tasks:
-        if task.cancelled():
-            continue
-        error = task.exception()
-        if error is None:
-            reasons.append(task.result() or "")
-        elif isinstance(error, BROKEN):
-            reasons.append(reason_of(error))
-        else:
-            raise error
-    return next((reason for reason in reasons if reason), "cancelled")
-
-
-def reason_of(error: BaseException) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {error.details()}"
-    return repr(error)

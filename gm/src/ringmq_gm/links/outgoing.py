@@ -6,35 +6,35 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
 
-import grpc.aio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from ringmq_gm.core.frames import Frame, Gone, Pong, ViewTold
 from ringmq_gm.links import wire
-from ringmq_gm.links.link import (
-    BROKEN,
-    METHOD,
-    LinkCall,
-    LinkError,
-    LinkOwner,
-    first_reason,
-    reason_of,
-)
+from ringmq_gm.links.link import METHOD, LinkError, LinkOwner
 from ringmq_gm.links.outbox import LinkOutbox
 from ringmq_gm.options import GroupOptions
+from ringmq_wire import (
+    CallClosedError,
+    CallHandler,
+    Code,
+    RpcError,
+    RpcStatus,
+    WireCall,
+    WireChannel,
+    WireOptions,
+)
 
 log = logging.getLogger(__name__)
 
 DIAL_PAUSE_S = 0.05
 
-# One connection for each session: it must not wait for the back-off of the one before.
-CHANNEL_OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", 1024 * 1024),
-]
+# How long a stream that is closed in good order may take to bring away what waits.
+HANG_UP_S = 0.25
+
+# What a stream has taken can't be overtaken any more: frames wait in the outbox, which knows their
+# order. The other end sends credit only.
+WIRE_OPTIONS = WireOptions(message_bytes_max=64 * 1024, send_bytes_high=64 * 1024)
 
 
 class NotRegisteredError(LinkError):
@@ -140,28 +140,30 @@ class OutgoingLink:
         address = self._owner.address_of(self.node)
         if address is None:
             raise NotRegisteredError(f"node {self.node!r} isn't registered")
-        channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        session = _OutgoingSession(self.node, self._owner, self._options)
+        try:
+            # One connection for each session: it must not wait for the back-off of the one before.
+            channel = WireChannel(address, WIRE_OPTIONS)
+        except ValueError as error:
+            raise LinkError(str(error)) from error
         try:
             async with asyncio.timeout(self._options.dial_timeout_s):
-                call: LinkCall = channel.stream_stream(METHOD)()
-                await self._shake_hands(call)
-        except (TimeoutError, *BROKEN) as error:
+                session.begin(channel, await channel.open(METHOD, session))
+                await self._shake_hands(session)
+        except (TimeoutError, RpcError, CallClosedError, wire.WireError) as error:
             await channel.close()
-            raise LinkError(f"dialling {address}: {reason_of(error)}") from error
+            reason = str(error) or "no answer in time"
+            raise LinkError(f"dialling {address}: {reason}") from error
         except BaseException:
             await channel.close()
             raise
-        return _OutgoingSession(self.node, channel, call, self._owner, self._options)
+        return session
 
-    async def _shake_hands(self, call: LinkCall) -> None:
+    async def _shake_hands(self, session: _OutgoingSession) -> None:
         opening = wire.Opening(
             self._owner.me, self.node, self._next_session(), self._options.window_bytes
         )
-        await call.write(wire.opening_message(opening))
-        data = await call.read()
-        if not isinstance(data, bytes):
-            raise LinkError("the stream was closed without an answer")
-        peer = wire.read_answer(data)
+        peer = wire.read_answer(await session.shake_hands(wire.opening_message(opening)))
         if peer.node != self.node:
             raise LinkError(f"node {peer.node!r} listens where {self.node!r} should")
         if peer.incarnation < self._owner.known_incarnation(self.node):
@@ -169,27 +171,30 @@ class OutgoingLink:
         self._owner.saw(peer)
 
 
-class _OutgoingSession:
-    """One stream to a node, from its handshake to its end."""
+class _OutgoingSession(CallHandler):
+    """One stream to a node: its handshake, then frames there and credit back, to its end.
 
-    def __init__(
-        self,
-        node: str,
-        channel: grpc.aio.Channel,
-        call: LinkCall,
-        owner: LinkOwner,
-        options: GroupOptions,
-    ) -> None:
+    What is put goes out in the loop's next turn (`_pump`), together: as messages of up to
+    `message_bytes`, while the stream takes them and, for bodies, the window is open.
+    """
+
+    def __init__(self, node: str, owner: LinkOwner, options: GroupOptions) -> None:
         self.outbox = LinkOutbox(message_bytes=options.message_bytes, part_bytes=options.part_bytes)
         self._node = node
-        self._channel = channel
-        self._call = call
         self._owner = owner
         self._options = options
+        self._channel: WireChannel | None = None
+        self._call: WireCall | None = None
         self._loop = asyncio.get_running_loop()
-        self._wake: asyncio.Future[None] | None = None
-        self._broken_off: asyncio.Future[str] = self._loop.create_future()
+        # The other end's first message; None once it is there, and the rest is credit.
+        self._answer: asyncio.Future[bytes] | None = self._loop.create_future()
+        # Why the stream is of no use any more.
+        self._ended: asyncio.Future[str] = self._loop.create_future()
         self._closing = False
+        self._half_closed = False
+        self._pump_is_due = False
+        # The stream has more to send than it should hold.
+        self._paused = False
         self._beat_due = False
         # Something was written since the last beat.
         self._wrote = False
@@ -200,16 +205,27 @@ class _OutgoingSession:
         self._progress_at = self._loop.time()
         self._progress_bytes = 0
 
+    def begin(self, channel: WireChannel, call: WireCall) -> None:
+        self._channel = channel
+        self._call = call
+
+    async def shake_hands(self, opening: bytes) -> bytes:
+        """Returns the other end's answer; raises `LinkError` or `RpcError` if there is none."""
+        assert self._call is not None
+        assert self._answer is not None
+        self._call.send((opening,))
+        return await self._answer
+
     def put(self, frame: Frame) -> None:
         if not self.outbox.has_bodies:
             self._progress()
         self.outbox.put(frame)
-        self._wake_writer()
+        self._pump_soon()
 
     def beat(self) -> None:
         if not self._wrote:
             self._beat_due = True
-            self._wake_writer()
+            self._pump_soon()
         self._wrote = False
 
     def stalled(self, now: float) -> bool:
@@ -223,41 +239,47 @@ class _OutgoingSession:
         self._progress_bytes = self._credited_bytes
 
     def break_off(self, reason: str) -> None:
-        if not self._broken_off.done():
-            self._broken_off.set_result(reason)
+        if not self._ended.done():
+            self._ended.set_result(reason)
 
     async def run(self) -> str:
         """Returns why it ended. If cancelled, closes the stream in good order first."""
+        assert self._channel is not None
+        grace_s = 0.0
         try:
-            return await first_reason(
-                [self._read(), self._write()], self._broken_off, on_cancel=self._hang_up
-            )
+            # Shielded: what ends the stream still sets it.
+            return await asyncio.shield(self._ended)
+        except asyncio.CancelledError:
+            # What waits goes out, then the end of the stream, which the other end answers.
+            self._closing = True
+            self._pump_soon()
+            grace_s = HANG_UP_S
+            raise
         finally:
-            self._call.cancel()
-            await self._channel.close()
+            await self._channel.close(grace_s)
 
-    def _hang_up(self) -> None:
-        self._closing = True
-        self._wake_writer()
+    # --- out ---
 
-    def _wake_writer(self) -> None:
-        # The future is done if the writer was woken already, or if the session is ending.
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+    def _pump_soon(self) -> None:
+        if not self._pump_is_due and not self._paused:
+            self._pump_is_due = True
+            self._loop.call_soon(self._pump)
 
-    async def _write(self) -> str | None:
-        while True:
+    def _pump(self) -> None:
+        self._pump_is_due = False
+        call = self._call
+        if self._ended.done() or self._half_closed or call is None or call.has_ended:
+            return
+        while not self._paused:
             data = self._next_message()
-            if data is not None:
-                self._sent_bytes += len(data)
-                self._wrote = True
-                await self._call.write(data)
-            elif self._closing:
-                await self._call.done_writing()
-                return None
-            else:
-                self._wake = self._loop.create_future()
-                await self._wake
+            if data is None:
+                break
+            self._sent_bytes += len(data)
+            self._wrote = True
+            call.send_now((data,))
+        if self._closing and not self._paused:
+            call.half_close()
+            self._half_closed = True
 
     def _next_message(self) -> bytes | None:
         window_open = self._sent_bytes - self._credited_bytes < self._options.window_bytes
@@ -267,15 +289,39 @@ class _OutgoingSession:
         self._beat_due = False
         return data
 
-    async def _read(self) -> str | None:
-        while True:
-            data = await self._call.read()
-            if not isinstance(data, bytes):
-                return "closed by the other end"
-            self._owner.heard(self._node)
-            credited = wire.read_credit(data)
-            if credited > self._credited_bytes:
-                self._credited_bytes = credited
-                if credited - self._progress_bytes >= self._options.window_bytes:
-                    self._progress()
-                self._wake_writer()
+    # --- CallHandler ---
+
+    def pause_sending(self) -> None:
+        self._paused = True
+
+    def resume_sending(self) -> None:
+        self._paused = False
+        self._pump_soon()
+
+    def received(self, messages: list[bytes]) -> None:
+        if self._answer is not None:
+            if not self._answer.done():
+                self._answer.set_result(messages[0])
+            self._answer = None
+            del messages[0]
+        if not messages or self._ended.done():
+            return
+        self._owner.heard(self._node)
+        try:
+            credited = wire.read_credit(messages[-1])
+        except wire.WireError as error:
+            self.break_off(repr(error))
+            return
+        if credited > self._credited_bytes:
+            self._credited_bytes = credited
+            if credited - self._progress_bytes >= self._options.window_bytes:
+                self._progress()
+            self._pump_soon()
+
+    def ended(self, status: RpcStatus) -> None:
+        reason = "closed by the other end"
+        if status.code is not Code.OK:
+            reason = f"{status.code.name}: {status.message}"
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(LinkError(f"the stream was closed: {reason}"))
+        self.break_off(reason)

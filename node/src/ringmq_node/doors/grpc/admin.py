@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-import grpc
-
 from ringmq.v1 import admin_pb2 as admin
 from ringmq_base.pieces import Pieces
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import Acceptance
 from ringmq_node.doors.grpc.peers import ADMIN
 from ringmq_node.doors.grpc.policies import policy_from_wire, policy_to_wire
-from ringmq_node.doors.grpc.service import Context, Service, caller_of, parse
+from ringmq_node.doors.grpc.service import Context, caller_of, parse, routes
 from ringmq_node.doors.grpc.wire import (
     promoted_to_wire,
     queue_to_wire,
@@ -26,6 +24,7 @@ from ringmq_node.doors.grpc.wire import (
 from ringmq_node.model.info import QueueInfo, SyncInfo
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import LIST_MAX
+from ringmq_wire import Accept
 
 
 class AdminService:
@@ -34,8 +33,8 @@ class AdminService:
     def __init__(self, door: Broker) -> None:
         self._broker = door
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        return Service(
+    def routes(self) -> dict[str, Accept]:
+        return routes(
             ADMIN,
             unary={
                 "GetClusterStatus": self._status,
@@ -53,7 +52,6 @@ class AdminService:
                 "GetReplica": self._get_replica,
                 "GetResources": self._get_resources,
             },
-            streams={},
             unary_stream={"VerifyQueue": self._verify_queue},
         )
 
@@ -159,7 +157,7 @@ class AdminService:
 
     async def _promote(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.PromoteMirrorRequest, data)
-        acceptance = Acceptance(request.accept_loss, request.operator or context.peer())
+        acceptance = Acceptance(request.accept_loss, request.operator or context.call.peer)
         promoted = await self._broker.promote(
             request.queue, request.node, caller_of(context), acceptance
         )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import grpc
 from google.protobuf.message import Message
 
 from ringmq.v1 import broker_pb2 as broker
@@ -18,10 +17,11 @@ from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.peers import BROKER
 from ringmq_node.doors.grpc.policies import locator_from_wire
 from ringmq_node.doors.grpc.relay import relay_stream
-from ringmq_node.doors.grpc.service import Context, Service, caller_of, parse
+from ringmq_node.doors.grpc.service import Context, caller_of, parse, routes
 from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
 from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire, queue_to_wire, run_to_wire
 from ringmq_node.model.reasons import bad_request
+from ringmq_wire import Accept
 
 Request = TypeVar("Request", bound=Message)
 
@@ -33,8 +33,8 @@ class BrokerService:
         self._broker = door
         self._channels = channels
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        return Service(
+    def routes(self) -> dict[str, Accept]:
+        return routes(
             BROKER,
             unary={
                 "DeclareQueue": self._declare,
@@ -69,11 +69,10 @@ class BrokerService:
     async def _first(self, context: Context) -> bytes:
         """The stream's first message, which a client sends at once."""
         async with asyncio.timeout(self._broker.settings.heartbeat_s * HEARTBEATS_MISSED_MAX):
-            data: Any = await context.read()
-        if data is grpc.aio.EOF:
+            data = await context.read()
+        if data is None:
             raise bad_request("the stream ended before its Open", field="request")
-        opening: bytes = data
-        return opening
+        return data
 
     async def _relayed(
         self, opening: PublishOpen | ConsumeOpen, method: str, data: bytes, context: Context

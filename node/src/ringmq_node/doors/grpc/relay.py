@@ -29,8 +29,8 @@ async def relay_stream(
     async def up() -> None:
         await call.write(first)
         while True:
-            data: Any = await context.read()
-            if data is grpc.aio.EOF:
+            data = await context.read()
+            if data is None:
                 await call.done_writing()
                 return
             await call.write(data)

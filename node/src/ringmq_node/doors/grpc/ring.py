@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-import grpc
-
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as wire
 from ringmq_base.limits import MIB
 from ringmq_gm import Role
 from ringmq_node.doors.grpc.peers import RING, STATE_DEADLINE_S
-from ringmq_node.doors.grpc.service import Context, Service, parse
+from ringmq_node.doors.grpc.service import Context, parse, routes
 from ringmq_node.doors.grpc.wire import digests_to_wire, ranges_from_wire, state_to_wire
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.replica.catchup import FETCH_BYTES_MAX
@@ -23,6 +21,7 @@ from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.reading import read_whole
 from ringmq_node.replica.replica import Replica
 from ringmq_node.storage import StoreError
+from ringmq_wire import Accept
 
 # One message of the answer.
 ANSWER_BYTES_MAX = MIB
@@ -35,11 +34,10 @@ class FetchService:
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        return Service(
+    def routes(self) -> dict[str, Accept]:
+        return routes(
             RING,
             unary={"FetchState": self._state, "DigestMessages": self._digests},
-            streams={},
             unary_stream={"FetchMessages": self._messages},
         )
 
@@ -52,7 +50,7 @@ class FetchService:
     async def _state(self, data: bytes, context: Context) -> bytes:
         request = parse(wire.FetchStateRequest, data)
         replica = self._source(request.queue)
-        async with asyncio.timeout(context.time_remaining() or STATE_DEADLINE_S):
+        async with asyncio.timeout(context.call.time_remaining() or STATE_DEADLINE_S):
             await replica.wait_number(request.number_min)
         # A copy, taken in one turn: ops are applied while it is packed, and a state of two moments
         # is no state.
@@ -62,7 +60,7 @@ class FetchService:
     async def _digests(self, data: bytes, context: Context) -> bytes:
         request = parse(wire.DigestMessagesRequest, data)
         replica = self._source(request.queue)
-        async with asyncio.timeout(context.time_remaining() or STATE_DEADLINE_S):
+        async with asyncio.timeout(context.call.time_remaining() or STATE_DEADLINE_S):
             await replica.wait_number(request.number_min)
         digests = await replica.digests(request.first_position, request.last_position)
         return digests_to_wire(digests).SerializeToString()

@@ -10,9 +10,6 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from typing import Any
-
-import grpc
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
@@ -62,13 +59,12 @@ class Stream:
                 await asyncio.wait([writer], timeout=self._heartbeat_s)
         finally:
             self.closed()
-            # A status can't be sent while a message is being written: gRPC refuses that,
-            # and the client would hear nothing at all.
+            # The status goes behind the message that is being written.
             self.writer.drop()
             try:
                 await asyncio.wait([writer], timeout=LAST_WRITE_S)
             finally:
-                # Also if gRPC cancels this in its last wait, as the call is over. A writer that
+                # Also if this is cancelled in its last wait, as the call is over. A writer that
                 # is left behind fails a moment later, and nobody takes its exception.
                 for task in tasks:
                     task.cancel()
@@ -80,8 +76,8 @@ class Stream:
                 self._held_back = True
                 await self.wait_readable()
                 self._held_back = False
-            data: Any = await self._context.read()
-            if data is grpc.aio.EOF:
+            data = await self._context.read()
+            if data is None:
                 return
             self._heard = True
             if self.writer.full:
