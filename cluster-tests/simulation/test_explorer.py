@@ -55,6 +55,7 @@ def show(case: Case, outcomes: Exploration) -> None:
     assert outcomes.ends
 
 
+@pytest.mark.slow
 def test_all_interleavings_of_one_op_and_one_crash() -> None:
     outcomes = explored(QUICK)
     show(QUICK, outcomes)

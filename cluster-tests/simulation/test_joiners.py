@@ -47,6 +47,7 @@ def scenario(faults: tuple[Fault, ...], first_count: int = 2) -> Scenario:
     [(TAKES_NOTHING, 2), (TAKES_NOTHING_AFTER_A_RESTART, 3), (TRICKLES, 2)],
     ids=["takes nothing", "takes nothing after a restart", "trickles"],
 )
+@pytest.mark.slow
 def test_the_ring_goes_on_without_it(faults: tuple[Fault, ...], first_count: int) -> None:
     played = scenario(faults, first_count)
     for seed in DELAYS:

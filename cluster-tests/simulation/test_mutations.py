@@ -125,17 +125,20 @@ def name_of(value: object) -> str:
 
 
 @pytest.mark.parametrize(("mutation", "seeds"), BY_SEEDS.items(), ids=name_of)
+@pytest.mark.slow
 def test_the_simulator_catches(mutation: type[RingMember], seeds: range) -> None:
     assert next(failures_of(seeds, mutation), None) is not None
 
 
 @pytest.mark.parametrize(("mutation", "case"), BY_EXPLORER.items(), ids=name_of)
+@pytest.mark.slow
 def test_the_explorer_catches(mutation: type[RingMember], case: Case) -> None:
     with pytest.raises(ExploredError):
         Explorer(case, mutation).run(STATES_MAX)
 
 
 @pytest.mark.parametrize(("mutation", "scenario"), BY_SCENARIO.items(), ids=name_of)
+@pytest.mark.slow
 def test_a_scenario_catches(mutation: type[RingMember], scenario: Scenario) -> None:
     """With the delays of some seed; and with the same seed the real core shows nothing."""
     for seed in DELAYS:
@@ -146,6 +149,7 @@ def test_a_scenario_catches(mutation: type[RingMember], scenario: Scenario) -> N
 
 
 @pytest.mark.parametrize(("mutation", "case"), HARMLESS.items(), ids=name_of)
+@pytest.mark.slow
 def test_the_explorer_finds_nothing(mutation: type[RingMember], case: Case) -> None:
     Explorer(case, mutation).run()
 

@@ -88,6 +88,7 @@ def test_a_queue_that_moves_again_after_a_long_time_has_the_rate_since_the_last_
     store.close()
 
 
+@pytest.mark.slow
 def test_of_very_many_busy_queues_each_look_takes_its_share(looks: Looks) -> None:
     store = open_store(SimulatedDisk(), StoreLimits())
     queues = queues_of(store, LOOKED_AT_MAX + 10)

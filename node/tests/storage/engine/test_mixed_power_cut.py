@@ -344,6 +344,7 @@ def recording(seed: int, steps: int) -> Recording:
     return Recording.of(seed, steps)
 
 
+@pytest.mark.slow
 def test_workload_has_everything_in_it() -> None:
     """Else the cuts below would not be in the midst of it."""
     recordings = [recording(seed, STEPS) for seed in SEEDS]
@@ -368,6 +369,7 @@ def test_workload_has_everything_in_it() -> None:
         assert any(name.endswith(suffix) for name in removed), suffix
 
 
+@pytest.mark.slow
 def test_power_cut_after_some_changes() -> None:
     recording(1, STEPS).cut(kinds=["nothing", "anything", "torn"], seed=3, stride=47)
 

@@ -75,6 +75,7 @@ def test_a_reader_that_comes_too_late_looks_again(stored: CheckedStore) -> None:
 
 
 @pytest.mark.parametrize("reads", [200, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_readers_are_never_misled_by_moves_underneath(tmp_path: Path, reads: int) -> None:
     """Two threads read all the time while everything is moved, again and again."""
     files = FileDisk()

@@ -356,6 +356,7 @@ def damage(made: Aftermath, disk: SimulatedDisk, what: tuple[int, str, float, in
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(damages(), st.booleans())
+@pytest.mark.slow
 def test_any_damage_ends_in_a_queue_that_makes_nothing_up(
     what: list[tuple[int, str, float, int, int]], clean: bool
 ) -> None:

@@ -123,6 +123,7 @@ def test_removed_bodies_cost_their_headers_only(limits: StoreLimits) -> None:
 
 
 @BOTH
+@pytest.mark.slow
 def test_round_torn_anywhere_leaves_no_message_without_its_body(limits: StoreLimits) -> None:
     """With each beginning of a round's write to the journal, the state is that of an op."""
     states: dict[int, str] = {}
