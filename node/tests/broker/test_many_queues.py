@@ -54,7 +54,7 @@ class Work:
             self.counts[f"registry.{name}"] += 1
             answer = await function(*arguments, **more)
             if isinstance(answer, Snapshot):
-                self.counts["entries read"] += len(answer.entries)
+                self.counts[f"entries of registry.{name}"] += len(answer.entries)
             return answer
 
         return counted
@@ -85,11 +85,18 @@ def test_the_work_for_a_declare_does_not_grow_with_the_queues(
         await declare(node, 1000, BATCH)
         at_1000 = work.take()
         for kind, count in at_1000.items():
+            if kind.endswith("registry.read"):
+                # A ring is read by its name if it is hosted here before the watch has shown it. How
+                # many of a batch are is a race; never another ring than those of the batch.
+                assert count <= BATCH, (kind, at_1000)
+                continue
             # Timers may fire once more for some of the new queues.
-            # A look at the batch itself may fall into it; one at all queues reads a thousand.
-            assert count <= 1.5 * at_100[kind] + BATCH + 5, (kind, at_100, at_1000)
-        assert at_1000["QueueRecord.decode"] == at_1000["View.decode"] == BATCH
+            assert count <= 1.5 * at_100[kind] + 5, (kind, at_100, at_1000)
+        assert at_1000["QueueRecord.decode"] == BATCH
+        # The views of those that were read come with the watch, too.
+        read = at_1000["entries of registry.read"]
+        assert BATCH <= at_1000["View.decode"] <= BATCH + read
         assert at_1000["registry.commit"] <= 3
-        assert at_1000["entries read"] <= BATCH + 10
+        assert at_1000["entries of registry.list"] <= 10
 
     with_node(tmp_path, work)
