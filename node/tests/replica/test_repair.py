@@ -511,10 +511,11 @@ def test_mirror_gives_what_it_has_and_says_what_it_lacks(tmp_path: Path) -> None
             queue="id", positions=[common.Range(first=0, last=4), common.Range(first=5, last=9)]
         )
         await service._messages(request.SerializeToString(), context)
-        runs = [each for each in given if each.block]
+        assert len(given) == 1
+        runs = given[0].runs
         assert [each.first_position for each in runs] == [0, 2, 5]
         assert Block(runs[1].block).bodies() == [body(2)]
-        lacking = [(each.first, each.last) for answer in given for each in answer.missing]
+        lacking = [(each.first, each.last) for each in given[0].missing]
         assert lacking == [(1, 1), (4, 4)]
         # It has noticed that it is damaged itself.
         await scene.until(lambda: scene.host.asked != [])

@@ -162,9 +162,34 @@ class FetchMessagesRequest(google.protobuf.message.Message):
 Global___FetchMessagesRequest: typing_extensions.TypeAlias = FetchMessagesRequest
 
 @typing.final
+class MessageRun(google.protobuf.message.Message):
+    """Messages at successive positions, and the block that holds their bodies, as on disk."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_POSITION_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    BLOCK_FIELD_NUMBER: builtins.int
+    TRANSIENT_FIELD_NUMBER: builtins.int
+    first_position: builtins.int
+    count: builtins.int
+    block: builtins.bytes
+    transient: builtins.bool
+    def __init__(
+        self,
+        *,
+        first_position: builtins.int = ...,
+        count: builtins.int = ...,
+        block: builtins.bytes = ...,
+        transient: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["block", b"block", "count", b"count", "first_position", b"first_position", "transient", b"transient"]) -> None: ...
+
+Global___MessageRun: typing_extensions.TypeAlias = MessageRun
+
+@typing.final
 class FetchMessagesResponse(google.protobuf.message.Message):
-    """One run: its positions and the block that holds their bodies, as on disk. Or, without a block,
-    live positions whose bodies this member lacks as well.
+    """Runs of bodies, and the live positions whose bodies this member lacks as well.
 
     A position that no response mentions is either not live on this member, or the answer was full
     before it. An answer that stopped because it was full has at least one run, so the replica asks
@@ -173,27 +198,19 @@ class FetchMessagesResponse(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    FIRST_POSITION_FIELD_NUMBER: builtins.int
-    COUNT_FIELD_NUMBER: builtins.int
-    BLOCK_FIELD_NUMBER: builtins.int
-    TRANSIENT_FIELD_NUMBER: builtins.int
+    RUNS_FIELD_NUMBER: builtins.int
     MISSING_FIELD_NUMBER: builtins.int
-    first_position: builtins.int
-    count: builtins.int
-    block: builtins.bytes
-    transient: builtins.bool
+    @property
+    def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___MessageRun]: ...
     @property
     def missing(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
     def __init__(
         self,
         *,
-        first_position: builtins.int = ...,
-        count: builtins.int = ...,
-        block: builtins.bytes = ...,
-        transient: builtins.bool = ...,
+        runs: collections.abc.Iterable[Global___MessageRun] | None = ...,
         missing: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block", b"block", "count", b"count", "first_position", b"first_position", "missing", b"missing", "transient", b"transient"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["missing", b"missing", "runs", b"runs"]) -> None: ...
 
 Global___FetchMessagesResponse: typing_extensions.TypeAlias = FetchMessagesResponse
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import grpc
 
+from ringmq_base.limits import MIB
 from ringmq_node.doors.grpc.status import no_answer
 
 # How long a call waits for a connection that is being set up.
@@ -25,6 +26,9 @@ class PeerChannels:
         self._options = [
             ("grpc.max_receive_message_length", message_bytes_max),
             ("grpc.max_send_message_length", message_bytes_max),
+            # The window of a stream. With the default, 64 KiB, an answer with bodies for a joiner
+            # takes as many turns of both loops as it has windows, and on busy nodes each is long.
+            ("grpc.http2.lookahead_bytes", MIB),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.initial_reconnect_backoff_ms", 50),

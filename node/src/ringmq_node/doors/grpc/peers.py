@@ -300,8 +300,8 @@ class GrpcSources:
                 response = parse(ring.FetchMessagesResponse, data)
                 if response.missing:
                     yield Lacking(tuple(wire.ranges_from_wire(response.missing)))
-                else:
-                    yield response.first_position, Block(response.block), response.transient
+                for run in response.runs:
+                    yield run.first_position, Block(run.block), run.transient
         except grpc.aio.AioRpcError as error:
             raise SourceError(f"no messages from {source}: {error.details()}") from error
         except BlockError as error:

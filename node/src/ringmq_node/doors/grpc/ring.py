@@ -11,16 +11,18 @@ import asyncio
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import ring_pb2 as wire
 from ringmq_base.limits import MIB
+from ringmq_base.pieces import Pieces
 from ringmq_gm import Role
 from ringmq_node.doors.grpc.peers import RING, STATE_DEADLINE_S
 from ringmq_node.doors.grpc.service import Context, parse, routes
 from ringmq_node.doors.grpc.wire import digests_to_wire, ranges_from_wire, state_to_wire
 from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.queue.run import Run
 from ringmq_node.replica.catchup import FETCH_BYTES_MAX
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.reading import read_whole
 from ringmq_node.replica.replica import Replica
-from ringmq_node.storage import StoreError
+from ringmq_node.storage import QueueStore, StoreError
 from ringmq_wire import Accept
 
 # One message of the answer.
@@ -69,20 +71,13 @@ class FetchService:
         request = parse(wire.FetchMessagesRequest, data)
         store = self._source(request.queue).store
         left = min(request.bytes_max or FETCH_BYTES_MAX, FETCH_BYTES_MAX)
+        answer = wire.FetchMessagesResponse()
+        answer_bytes = 0
         lacking: list[common.Range] = []
+        pieces = Pieces()
         for first, last in ranges_from_wire(request.positions):
             while left > 0 and first <= last:
-                try:
-                    runs = read_whole(
-                        store,
-                        first,
-                        last,
-                        bytes_max=min(left, ANSWER_BYTES_MAX),
-                        messages_max=ANSWER_MESSAGES_MAX,
-                        ahead=False,
-                    )
-                except StoreError as error:
-                    raise BrokerError(Reason.STORE_FAILED, str(error)) from error
+                runs = _read(store, first, last, bytes_max=min(left, ANSWER_BYTES_MAX))
                 if not runs:
                     # Either nothing more is live here, or the next live body is missing.
                     gaps = store.missing.intersection(first, last)
@@ -91,15 +86,31 @@ class FetchService:
                     lacking.append(common.Range(first=gaps[0][0], last=gaps[0][1]))
                     first = gaps[0][1] + 1
                 for run in runs:
-                    left -= run.block.sent_bytes()
-                    first = run.first_position + run.block.count
-                    message = wire.FetchMessagesResponse(
+                    size = run.block.sent_bytes()
+                    # Small runs share an answer: a busy joiner needs several turns of its loop for
+                    # each, however little it brings.
+                    if answer.runs and answer_bytes + size > ANSWER_BYTES_MAX:
+                        await context.write(answer.SerializeToString())
+                        answer, answer_bytes = wire.FetchMessagesResponse(), 0
+                    answer.runs.add(
                         first_position=run.first_position,
                         count=run.block.count,
                         block=run.block.data,
                         transient=run.transient,
                     )
-                    await context.write(message.SerializeToString())
-        if lacking:
-            message = wire.FetchMessagesResponse(missing=lacking)
-            await context.write(message.SerializeToString())
+                    answer_bytes += size
+                    left -= size
+                    first = run.first_position + run.block.count
+                await pieces.step()
+        if answer.runs or lacking:
+            answer.missing.extend(lacking)
+            await context.write(answer.SerializeToString())
+
+
+def _read(store: QueueStore, first: int, last: int, *, bytes_max: int) -> list[Run]:
+    try:
+        return read_whole(
+            store, first, last, bytes_max=bytes_max, messages_max=ANSWER_MESSAGES_MAX, ahead=False
+        )
+    except StoreError as error:
+        raise BrokerError(Reason.STORE_FAILED, str(error)) from error
