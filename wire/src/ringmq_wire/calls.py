@@ -280,6 +280,16 @@ class CallTable:
         else:
             self.refuse(stream, CallRefusal(status))
 
+    def shed(self, now: float) -> list[WireEvent]:
+        """Ends the calls that keep the beginning of a message: the server has no room for them."""
+        self.now = now
+        self.events = []
+        status = RpcStatus(Code.UNAVAILABLE, "too many unfinished messages here: try again")
+        for stream in list(self.streams.values()):
+            if stream.unfinished_bytes:
+                self.refuse(stream, CallRefusal(status))
+        return self.events
+
     def lose(self, stream: WireStream, status: RpcStatus) -> None:
         """The connection is lost, or won't serve this stream: nothing can be sent any more."""
         self._remove(stream)

@@ -20,18 +20,13 @@ from __future__ import annotations
 
 from ringmq_wire import frames
 from ringmq_wire.blocks import HeaderBlock
-from ringmq_wire.budgets import CONTROL_WAITING_MAX
 from ringmq_wire.calls import CallTable
 from ringmq_wire.clocks import Timeout
 from ringmq_wire.codes import Code, ErrorCode, RpcStatus
 from ringmq_wire.compression import HeaderDecoder
 from ringmq_wire.control import ControlFrames
 from ringmq_wire.errors import CallRefusal, ConnectionFault, StreamFault
-from ringmq_wire.events import (
-    CallMessages,
-    ConnectionClosed,
-    WireEvent,
-)
+from ringmq_wire.events import CallMessages, ConnectionClosed, WireEvent
 from ringmq_wire.frames import (
     ACK,
     DATA,
@@ -49,6 +44,7 @@ from ringmq_wire.inflow import Inflow
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
 from ringmq_wire.outflow import Outflow
 from ringmq_wire.streams import WireStream
+from ringmq_wire.unfinished import UnfinishedBytes
 
 _WINDOW_UPDATES_PER_FRAME = 4
 
@@ -56,11 +52,20 @@ _WINDOW_UPDATES_PER_FRAME = 4
 class Connection:
     """See the module."""
 
-    def __init__(self, *, client: bool, options: WireOptions, now: float) -> None:
+    def __init__(
+        self,
+        *,
+        client: bool,
+        options: WireOptions,
+        now: float,
+        unfinished: UnfinishedBytes | None = None,
+    ) -> None:
+        """`unfinished` is what all connections of a server keep together."""
         self._client = client
         self._options = options
         self._outflow = Outflow(options.send_bytes_high // 2)
-        self._inflow = Inflow(options, self._outflow.control)
+        self.unfinished = UnfinishedBytes(options.unfinished_bytes_max, unfinished)
+        self._inflow = Inflow(options, self._outflow.control, self.unfinished)
         self._decoder = HeaderDecoder(options.header_list_bytes_max)
         self.calls = CallTable(
             client=client, options=options, outflow=self._outflow, inflow=self._inflow
@@ -121,11 +126,7 @@ class Connection:
             data = b"".join(self._rest)
             self._rest.clear()
         try:
-            if self._outflow.control_waiting > CONTROL_WAITING_MAX:
-                raise ConnectionFault(
-                    ErrorCode.ENHANCE_YOUR_CALM,
-                    f"the peer asks and doesn't read: {CONTROL_WAITING_MAX} frames wait for it",
-                )
+            self._outflow.check_waiting()
             at = self._parse(data)
             if at < len(data):
                 self._rest.append(data[at:] if at else data)
@@ -146,9 +147,8 @@ class Connection:
             if stream.reassembly.lacking_bytes:
                 self._inflow.settle_stream(stream)
         self._batched.clear()
-        if self.closed:
-            return
-        self._inflow.settle()
+        if not self.closed:
+            self._inflow.settle()
 
     def eof(self, reason: str, now: float) -> list[WireEvent]:
         """The transport is gone."""
@@ -390,6 +390,8 @@ class Connection:
                 whole = held_before + size - reassembly.held_bytes
                 batch.size_bytes += whole
                 self._inflow.hold(stream, whole)
+        if stream.unfinished_bytes or reassembly.lacking_bytes:
+            self._inflow.keep(stream)
 
     # --- other frames ---
 
@@ -489,7 +491,9 @@ class Connection:
         streams = self.calls.streams.values()
         assert self._inflow.held_bytes == sum(s.held_bytes for s in streams)
         assert self._inflow.assembling_bytes == sum(s.admitted_bytes for s in streams)
+        assert self.unfinished.kept_bytes == sum(s.unfinished_bytes for s in streams)
         for stream in streams:
+            assert stream.unfinished_bytes == stream.reassembly.kept_bytes
             assert not (stream.local_closed and stream.remote_closed)
             assert stream.queued_bytes == sum(map(len, stream.queue))
             assert stream.receive_window <= self._options.stream_window_bytes

@@ -11,6 +11,10 @@ isn't whole can't be consumed, so:
   if it is the only one. Others wait for their turn, with a window's worth in memory.
 
 A stream is given credit when it has half a window to get, or less left than its message lacks.
+
+All this bounds each stream, and a peer may open thousands. So the beginnings of messages have a
+budget of their own (`unfinished`), for the connection and for all connections of a server: who
+would pass the first has the call refused; the server ends the calls that pass the second.
 """
 
 from __future__ import annotations
@@ -18,21 +22,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from ringmq_wire.codes import ErrorCode
-from ringmq_wire.errors import ConnectionFault, StreamFault
+from ringmq_wire.codes import Code, ErrorCode, RpcStatus
+from ringmq_wire.errors import CallRefusal, ConnectionFault, StreamFault
 from ringmq_wire.frames import window_update
 from ringmq_wire.options import WINDOW_BYTES_INITIAL, WireOptions
 from ringmq_wire.streams import WireStream
+from ringmq_wire.unfinished import UnfinishedBytes
 
 
 class Inflow:
     """See the module. `send` takes the WINDOW_UPDATEs."""
 
-    def __init__(self, options: WireOptions, send: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        options: WireOptions,
+        send: Callable[[bytes], None],
+        unfinished: UnfinishedBytes,
+    ) -> None:
         self._stream_window = options.stream_window_bytes
         self._window_max = options.connection_window_bytes
         self._assembly_max = options.assembly_bytes_max
         self._send = send
+        self.unfinished = unfinished
         self._window = WINDOW_BYTES_INITIAL
         # Whole messages of all streams that aren't consumed.
         self.held_bytes = 0
@@ -70,6 +81,25 @@ class Inflow:
         if stream.admitted_bytes and size:
             self._release(stream)
 
+    def keep(self, stream: WireStream) -> None:
+        """Counts what the stream keeps of a message that isn't whole, after each change.
+
+        Raises `CallRefusal` if that is too much together with other streams'.
+        """
+        kept = stream.reassembly.kept_bytes
+        grown = kept - stream.unfinished_bytes
+        stream.unfinished_bytes = kept
+        self.unfinished.change(grown)
+        # One message alone is bounded by the limit of messages.
+        if grown > 0 and self.unfinished.is_over and self.unfinished.kept_bytes > kept:
+            raise CallRefusal(
+                RpcStatus(
+                    Code.UNAVAILABLE,
+                    f"unfinished messages of this connection have {self.unfinished.bytes_max} "
+                    "bytes already: try again",
+                )
+            )
+
     def consumed(self, stream: WireStream, size: int) -> None:
         size = min(size, stream.held_bytes)
         stream.held_bytes -= size
@@ -79,6 +109,8 @@ class Inflow:
         """The stream has ended."""
         self.held_bytes -= stream.held_bytes
         stream.held_bytes = 0
+        self.unfinished.change(-stream.unfinished_bytes)
+        stream.unfinished_bytes = 0
         if stream.admitted_bytes:
             self._release(stream)
 

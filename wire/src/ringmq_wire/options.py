@@ -18,8 +18,8 @@ FRAME_BYTES_MAX = 64 * KIB
 class WireOptions:
     """What one end of a connection allows.
 
-    Received bytes in memory, per connection: `connection_window_bytes`, `assembly_bytes_max`, and
-    `stream_window_bytes` for each stream that holds the beginning of a message. Bytes to be sent:
+    Received bytes in memory, per connection: `connection_window_bytes` of whole messages, and
+    `unfinished_bytes_max` of others, or a single one of `message_bytes_max`. Bytes to be sent:
     `send_bytes_max` for each stream.
     """
 
@@ -30,6 +30,8 @@ class WireOptions:
     connection_window_bytes: int = 16 * MIB
     # Messages larger than a stream's window are taken so many bytes at a time, or one by one.
     assembly_bytes_max: int = 64 * MIB
+    # The beginnings of messages on all streams together; what would pass it, ends with UNAVAILABLE.
+    unfinished_bytes_max: int = 128 * MIB
     # A stream with more bytes waiting to be sent asks its sender to pause; with fewer than half of
     # it, to go on. The hard limit stands for senders that don't listen.
     send_bytes_high: int = 1 * MIB

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from ringmq_wire.budgets import CONTROL_WAITING_MAX
 from ringmq_wire.codes import ErrorCode
 from ringmq_wire.errors import ConnectionFault
 from ringmq_wire.frames import END_STREAM, FRAME_HEADER_BYTES, header_frames, rst_stream
@@ -68,9 +69,12 @@ class Outflow:
         """Whether `take` would return anything."""
         return bool(self._control or self._light or self._heavy)
 
-    @property
-    def control_waiting(self) -> int:
-        return len(self._control)
+    def check_waiting(self) -> None:
+        if len(self._control) > CONTROL_WAITING_MAX:
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                f"the peer asks and doesn't read: {CONTROL_WAITING_MAX} frames wait for it",
+            )
 
     def control(self, frame: bytes) -> None:
         self._control.append(frame)

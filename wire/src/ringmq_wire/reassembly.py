@@ -13,6 +13,8 @@ from ringmq_wire.frames import MESSAGE_PREFIX, MESSAGE_PREFIX_BYTES
 # Pieces of one message; beyond, they are joined early: a peer that sends a byte at a time would
 # have an object made for each.
 PIECES_MAX = 1024
+# Of an object for each piece, beside its bytes.
+PIECE_OVERHEAD_BYTES = 64
 
 
 class Reassembly:
@@ -37,6 +39,13 @@ class Reassembly:
         if self._need < 0:
             return len(self._prefix)
         return MESSAGE_PREFIX_BYTES + self._have
+
+    @property
+    def kept_bytes(self) -> int:
+        """The memory that these take: pieces of one byte cost far more than their bytes."""
+        if self._need < 0:
+            return len(self._prefix)
+        return self._have + PIECE_OVERHEAD_BYTES * len(self._pieces)
 
     @property
     def lacking_bytes(self) -> int:

@@ -23,11 +23,14 @@ from ringmq_wire.listener import Listener, bind
 from ringmq_wire.options import WireOptions
 from ringmq_wire.streaming import CallStream
 from ringmq_wire.transport import Accept, CallHandler, WireCall, WireProtocol, drop
+from ringmq_wire.unfinished import UnfinishedBytes
 
 log = logging.getLogger(__name__)
 
 # Of handlers whose calls were ended because the server stops.
 HANDLERS_TIMEOUT_S = 5.0
+# The beginnings of messages on all connections together.
+UNFINISHED_BYTES_MAX = 512 * 1024 * 1024
 
 UnaryFunction = Callable[[bytes, WireCall], Awaitable[bytes]]
 StreamFunction = Callable[[CallStream], Awaitable[None]]
@@ -42,6 +45,7 @@ class WireServer:
         options: WireOptions | None = None,
         *,
         tls: ssl.SSLContext | None = None,
+        unfinished_bytes_max: int = UNFINISHED_BYTES_MAX,
     ) -> None:
         self._routes = dict(routes or {})
         self._options = options or WireOptions()
@@ -50,6 +54,7 @@ class WireServer:
         self.connections: set[WireProtocol] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self.unfinished = UnfinishedBytes(unfinished_bytes_max)
 
     def add(self, routes: Mapping[str, Accept]) -> None:
         """Answers these paths as well."""
@@ -96,7 +101,26 @@ class WireServer:
             await asyncio.wait(self._serving, timeout=HANDLERS_TIMEOUT_S)
 
     def _connection(self) -> WireProtocol:
-        return WireProtocol(self._options, client=False, accept=self._accept, made=self._made)
+        return WireProtocol(
+            self._options,
+            client=False,
+            accept=self._accept,
+            made=self._made,
+            unfinished=self.unfinished,
+            shed=self._shed,
+        )
+
+    def _shed(self) -> None:
+        """Those who keep the most pay for it: a peer that fills the server harms few others."""
+        while self.unfinished.is_over:
+            most = max(self.connections, key=lambda each: each.core.unfinished.kept_bytes)
+            log.warning(
+                "unfinished messages have more than %d bytes: ends those of %s, %d bytes",
+                self.unfinished.bytes_max,
+                most.peer,
+                most.core.unfinished.kept_bytes,
+            )
+            most.shed()
 
     def _made(self, connection: WireProtocol) -> None:
         self.connections.add(connection)

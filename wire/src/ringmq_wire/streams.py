@@ -46,6 +46,7 @@ class WireStream:
         "scheduled",
         "send_window",
         "trailers",
+        "unfinished_bytes",
         "waits_for_admission",
         "waits_for_window",
         "within_message",
@@ -76,6 +77,8 @@ class WireStream:
         # The size of a message larger than the window that may be assembled; 0: there is none.
         self.admitted_bytes = 0
         self.waits_for_admission = False
+        # The memory of the message that isn't whole, as the budget counts it.
+        self.unfinished_bytes = 0
         self.content_length: int | None = None
         self.received_bytes = 0
         # The head of the answer was received (client).

@@ -33,6 +33,7 @@ from ringmq_wire.events import (
 from ringmq_wire.heads import RequestHead
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
 from ringmq_wire.streams import WireStream
+from ringmq_wire.unfinished import UnfinishedBytes
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +181,8 @@ class WireProtocol(asyncio.Protocol):
         accept: Accept | None = None,
         made: Callable[[WireProtocol], None] | None = None,
         changed: Callable[[WireProtocol], None] | None = None,
+        unfinished: UnfinishedBytes | None = None,
+        shed: Callable[[], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
@@ -190,7 +193,12 @@ class WireProtocol(asyncio.Protocol):
         self._made = made
         # Told when the connection gets ready, drains, closes, or has room for another call.
         self._changed = changed
-        self.core = Connection(client=client, options=options, now=self.now())
+        # What all connections of a server keep of unfinished messages, and who ends some of them.
+        self._unfinished = unfinished
+        self._shed = shed
+        self.core = Connection(
+            client=client, options=options, now=self.now(), unfinished=unfinished
+        )
         self.ready = False
         self.closed = False
         # Why it drains or is closed.
@@ -248,6 +256,11 @@ class WireProtocol(asyncio.Protocol):
         self._handle(self.core.abort(reason, self.now()))
         self.flush()
 
+    def shed(self) -> None:
+        """Ends the calls that keep the beginning of a message."""
+        self._handle(self.core.calls.shed(self.now()))
+        self.flush()
+
     def abandon(self) -> None:
         """Gives up what the peer hasn't read."""
         if self._transport is not None:
@@ -283,6 +296,8 @@ class WireProtocol(asyncio.Protocol):
         if events:
             self._handle(events)
         self.flush()
+        if self._unfinished is not None and self._unfinished.is_over and self._shed is not None:
+            self._shed()
 
     def eof_received(self) -> bool | None:
         return False
