@@ -126,7 +126,7 @@ def test_a_few_seconds_without_file_descriptors(tmp_path: Path) -> None:
     """The master's process may open nothing for a while. It doesn't stay without its rings."""
 
     async def story() -> None:
-        async with Cluster(tmp_path) as cluster, asyncio.timeout(60):
+        async with Cluster(tmp_path) as cluster, asyncio.timeout(100):
             cluster.expect_log("the store has failed, this node leaves its rings: .*open files")
             cluster.allow_log("Too many open files")
             await cluster.declare("q")

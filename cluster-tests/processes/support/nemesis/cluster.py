@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
+from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,6 +43,16 @@ READY_S_MAX = 60.0
 LOG_LINES_SHOWN = 40
 # Shorter than a node's defaults, so that a failover fits a test.
 SETTINGS: dict[str, object] = {"ring_timeout_s": 1.5, "lease_s": 3.0, "heartbeat_s": 1.0}
+
+
+def _missing(info: ringmq.QueueInfo | None) -> float:
+    """Messages that joiners are known to lack; infinite if nothing is known."""
+    fetching = [
+        replica.sync.messages_missing
+        for replica in (info.ring if info is not None else ())
+        if replica.sync is not None and replica.sync.phase is ringmq.SyncPhase.FETCHING
+    ]
+    return sum(fetching) if fetching else inf
 
 
 class Cluster:
@@ -296,9 +307,14 @@ class Cluster:
     async def wait_synchronised(
         self, queue: str, count: int | None = None, *, within_s: float = 20.0
     ) -> ringmq.QueueInfo:
-        """Until `count` replicas (as many as nodes) are synchronised."""
+        """Until `count` replicas (as many as nodes) are synchronised.
+
+        Fails when joiners have come no nearer for `within_s`. How long they take in all depends on
+        how much the test's publishers, at full speed, have made them miss.
+        """
         wanted = len(self.nodes) if count is None else count
         last: ringmq.QueueInfo | None = None
+        missing_min = inf
         async with self.client() as client:
             deadline = time.monotonic() + within_s
             while time.monotonic() < deadline:
@@ -308,8 +324,11 @@ class Cluster:
                     last = None
                 if last is not None and sum(each.synchronised for each in last.ring) == wanted:
                     return last
+                missing = _missing(last)
+                if missing < missing_min:
+                    missing_min, deadline = missing, time.monotonic() + within_s
                 await asyncio.sleep(0.02)
-        raise AssertionError(f"not {wanted} synchronised within {within_s:g} s: {last}")
+        raise AssertionError(f"not {wanted} synchronised, {within_s:g} s without progress: {last}")
 
     async def promote(self, queue: str, node: str) -> None:
         async with self.client() as client:

@@ -23,6 +23,8 @@ BATCHES_AT_ONCE = 4
 # come out, not how fast.
 PAUSE_S = 0.004
 MESSAGE_DEADLINE_S = 40.0
+# Without a confirm for this long, those on their way to the publisher have arrived.
+QUIET_S = 0.5
 
 
 class _Beside:
@@ -149,6 +151,24 @@ class Publishing(_Beside):
             f"{messages} more confirms; errors: {self.errors[-3:]}",
             within_s=within_s,
         )
+
+    async def falls_silent(self, *, within_s: float = 10.0) -> None:
+        """Returns when no confirm has come for `QUIET_S`: those under way have arrived."""
+        last, since = len(self.confirmed), time.monotonic()
+
+        def is_silent() -> bool:
+            nonlocal last, since
+            if len(self.confirmed) != last:
+                last, since = len(self.confirmed), time.monotonic()
+            return time.monotonic() - since >= QUIET_S
+
+        await until(is_silent, "the publisher gets no more confirms", within_s=within_s)
+
+    async def confirms_nothing(self, for_s: float) -> None:
+        """Fails if anything is confirmed in this time."""
+        before = len(self.confirmed)
+        await asyncio.sleep(for_s)
+        assert len(self.confirmed) == before, f"{len(self.confirmed) - before} confirmed"
 
     async def finishes(self, *, within_s: float) -> None:
         """Returns when all of `total` have been tried."""
