@@ -8,8 +8,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-# Tests side by side; `base/tests/support/lanes.py` says which. Without `-n auto`, one by one.
-PYTEST := $(BIN)/pytest -n auto --durations=20 --durations-min=2
+# Tests side by side; `base/tests/support/lanes.py` says which. Without `-n`, one by one.
+WORKERS ?= auto
+PYTEST = $(BIN)/pytest -n $(WORKERS) --durations=20 --durations-min=2
 # How long each fuzzer of `make evidence` goes on, and `make chaos`.
 MINUTES ?= 10
 # What the seed of `make chaos` is; each run draws its own without it.
@@ -34,6 +35,7 @@ demo: $(STAMP) ## three nodes, 100 000 messages, the master killed half way: wha
 test: $(STAMP) check ## every check and every test
 	@$(PYTEST) $(ARGS)
 
+quick: WORKERS = logical
 quick: $(STAMP) ## the tests that take no time, in less than a minute
 	@$(PYTEST) -m 'not slow and not docker' $(ARGS)
 

@@ -41,10 +41,12 @@ settings.load_profile("busy machine")
 
 # xdist answers this itself, with one worker per processor, unless another plugin is first.
 @pytest.hookimpl(tryfirst=True)
-def pytest_xdist_auto_num_workers() -> int | None:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return WORKERS_PER_PROCESSOR * (os.cpu_count() or 1)
+    # The tests of `make quick` seldom wait: there a worker more only collects them once more.
+    each = 1 if config.option.numprocesses == "logical" else WORKERS_PER_PROCESSOR
+    return each * (os.cpu_count() or 1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
