@@ -34,6 +34,15 @@ OLD_COPY_FIRST = (
 )
 CUT_ONE_FIRST = (Crash(1.5, "b", 8.0), Crash(1.5, "c", 8.0), DiskCutUnseen(1.5, "a", 0.5, 0.1))
 
+# The other two have heard that c has everything. Then it dies, its log is cut, and the ring begins
+# again with the life of c that they heard.
+CUT_AFTER_ITS_LAST_WORD = (
+    Crash(1.5, "a", 1.0),
+    Crash(1.5, "c", 0.3),
+    DiskLost(1.5, "b", 2.5),
+    DiskCutUnseen(3.6, "c", 0.5, 1.5),
+)
+
 # a leaves, then b, then c, whose disk is lost. b has everything that was confirmed.
 STOPPED_ONE_BY_ONE = (Crash(1.5, "a", 6.0), Crash(3.0, "b", 5.0), DiskLost(4.5, "c", 3.0))
 
@@ -67,8 +76,22 @@ def world_at(when: float, faults: tuple[Fault, ...], seed: int) -> World:
 
 @pytest.mark.parametrize(
     "faults",
-    [EMPTY_ONE_FIRST, OLD_COPY_FIRST, CUT_ONE_FIRST, STOPPED_ONE_BY_ONE, LAST_ONE_CUT_OFF],
-    ids=["empty disk", "old copy", "log cut unseen", "stopped one by one", "last one cut off"],
+    [
+        EMPTY_ONE_FIRST,
+        OLD_COPY_FIRST,
+        CUT_ONE_FIRST,
+        CUT_AFTER_ITS_LAST_WORD,
+        STOPPED_ONE_BY_ONE,
+        LAST_ONE_CUT_OFF,
+    ],
+    ids=[
+        "empty disk",
+        "old copy",
+        "log cut unseen",
+        "cut after its last word",
+        "stopped one by one",
+        "last one cut off",
+    ],
 )
 def test_nothing_is_lost_and_the_ring_comes_back(faults: tuple[Fault, ...]) -> None:
     for seed in DELAYS:

@@ -106,7 +106,10 @@ class Oracle:
             if loss is not None or self._may_have_lost(old):
                 self._forget_lost(self.persisted, log)
             for member_id in new.synced:
-                self._machines[member_id.node].disk.is_cut_unseen = False
+                machine = self._machines[member_id.node]
+                # A life that has ended since it told of its log may have been cut after that.
+                if machine.me == member_id:
+                    machine.disk.is_cut_unseen = False
         for number in self.persisted:
             self._check_disks(number)
 
