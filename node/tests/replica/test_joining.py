@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -510,6 +512,58 @@ def test_what_waits_for_the_state_is_bounded(
         assert source.states_given == 2
         assert source.asked[0][0][0] == 0
         assert source.asked[0][0][1] < 31
+
+    scenario(tmp_path, play)
+
+
+def test_ops_that_waited_for_the_state_are_applied_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a millisecond here, and 20 ms of them may hold the loop at most. Ops that come
+    between two pieces go behind those that wait; above the limit of bytes, none is dropped."""
+    waited = 60
+    applied_in_turn: Counter[int] = Counter()
+
+    async def play(source: Source, joiner: Joiner) -> None:
+        source.publish_many(2)
+        joiner.join()
+        turn = 0
+
+        async def turns() -> None:
+            nonlocal turn
+            while True:
+                await asyncio.sleep(0)
+                turn += 1
+                if 0 < joiner.queue.state.last_number < source.queue.state.last_number:
+                    monkeypatch.setattr(joining_module, "HELD_BACK_BYTES_MAX", 100)
+                    source.publish_many(1)
+                    joiner.deliver()
+
+        def apply_slowly(number: int, epoch: int, payload: bytes) -> None:
+            until_s = time.perf_counter() + 0.001
+            while time.perf_counter() < until_s:
+                pass
+            applied_in_turn[turn] += 1
+            joiner.apply(number, epoch, payload)
+
+        async def fetch_state(number: int) -> ReplicatedState:
+            state = await source.fetch_state(number)
+            for _ in range(waited):
+                source.publish_many(1)
+            joiner.deliver()
+            return state
+
+        assert joiner.joining is not None
+        monkeypatch.setattr(joiner.joining, "_apply", apply_slowly)
+        async with asyncio.TaskGroup() as tasks:
+            ticking = tasks.create_task(turns())
+            await joiner.joining.run(fetch_state, source.fetch_messages)
+            ticking.cancel()
+        await joiner.store.sync()
+        joiner.check_same()
+        # The limit of bytes has the rest applied at once, so it is not a piece of this work.
+        assert applied_in_turn[min(applied_in_turn)] <= 20
+        assert sum(applied_in_turn.values()) > waited
 
     scenario(tmp_path, play)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringmq_node.resources.garbage import Garbage
+from ringmq_node.resources.garbage import Garbage, LongCollections
 
 
 class Cycle:
@@ -39,6 +39,25 @@ def test_views_are_not_looked_at_again() -> None:
     for _ in views:
         garbage.view_entered()
     assert gc.get_freeze_count() >= before + 10
+
+
+@pytest.mark.parametrize(("long_s", "is_frozen"), [(0.0, True), (10.0, False)])
+def test_what_a_long_collection_has_left_is_not_looked_at_again(
+    long_s: float, is_frozen: bool
+) -> None:
+    """When a node dies, ten thousand rings have proposals before the first has its new view."""
+    gc.freeze()
+    before = gc.get_freeze_count()
+    proposals = [Cycle() for _ in range(100)]
+    watch = LongCollections(long_s=long_s).collected
+    gc.callbacks.append(watch)
+    try:
+        gc.collect(1)
+        assert gc.get_freeze_count() == before
+        gc.collect()
+    finally:
+        gc.callbacks.remove(watch)
+    assert (gc.get_freeze_count() >= before + len(proposals)) is is_frozen
 
 
 def test_queues_that_are_closed_are_collected() -> None:

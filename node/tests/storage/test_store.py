@@ -244,6 +244,40 @@ def test_one_round_is_for_all_dirty_queues() -> None:
     run_store(store, work)
 
 
+def test_very_many_queues_are_in_several_rounds() -> None:
+    """No round takes more than its limit, and `sync` waits for all that were dirty before it."""
+    store = open_store(SimulatedDisk(), replace(LIMITS, round_queues_max=20))
+    queues = [store.open_queue(f"q{i}") for i in range(50)]
+    durable: list[list[str]] = []
+
+    def note(queue: QueueStore) -> None:
+        if store.counters.rounds > len(durable):
+            durable.append([])
+        durable[-1].append(queue.queue)
+
+    store.on_durable = note
+
+    async def work() -> None:
+        for queue in queues:
+            publish(queue, [b"a"])
+        syncs = [asyncio.create_task(store.sync()) for _ in range(2)]
+        await asyncio.sleep(0)
+        # It comes behind the others, as its first append is in a round already.
+        publish(queues[0], [b"b"])
+        await asyncio.gather(*syncs)
+        assert all(queue.durable_number >= 1 for queue in queues)
+        await store.sync()
+        assert queues[0].durable_number == 2
+        await asyncio.sleep(0)
+        assert [len(round) for round in durable] == [20, 20, 11]
+        publish(queues[1], [b"deleted before its round"])
+        assert store.counters.unsynced_bytes > 0
+        store.delete_queue("q1")
+        assert store.counters.unsynced_bytes == 0
+
+    run_store(store, work)
+
+
 def test_what_comes_during_a_round_is_in_the_next() -> None:
     store = open_store(SimulatedDisk(), replace(LIMITS, sync_in_place_bytes_max=0))
     queue = store.open_queue(QUEUE)

@@ -1,7 +1,8 @@
 """One run of catching up; `catchup` says how it goes and why.
 
-Until the state has been installed, ops that the ring delivers are held back. After that they go
-straight to the queue, and the removals among them shorten the list of missing bodies.
+Until the state has been installed, ops that the ring delivers are held back. Then they are applied
+in pieces of work. When none is left, the ops that come go straight to the queue, and the removals
+among them shorten the list of missing bodies.
 
 The state comes beside the ring and may be ahead of it. It is installed only once the ring has
 delivered the op that it ends with, in the same epoch. Otherwise:
@@ -20,6 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from ringmq_base.limits import MIB
+from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import RangeSet
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.queue import ops
@@ -72,6 +74,8 @@ class Joining:
         set_aside: KeepEnd = nothing_to_keep,
     ) -> None:
         self.cancelled = False
+        # Whether the state was another one than this replica had.
+        self.was_behind = False
         self._set_aside = set_aside
         self._turns = turns
         self._syncing = syncing
@@ -91,11 +95,14 @@ class Joining:
         self._has_begun = False
         self._arrived = asyncio.Event()
         self._installed = False
+        # Not set while ops that waited are applied.
+        self._all_applied = asyncio.Event()
+        self._all_applied.set()
         self._tell_at = 0.0
 
     def holds_back(self, number: int, epoch: int, payload: bytes) -> bool:
         """Returns True if the op waits for the state; else the caller applies it now."""
-        if self._installed:
+        if self._installed and not self._held_back:
             return False
         if not self._has_begun:
             # The state that is fetched later has this op. To hold back the ops of all queues that
@@ -105,8 +112,12 @@ class Joining:
         self._held_back.append((number, epoch, payload))
         self.held_back_bytes += len(payload)
         while self.held_back_bytes > HELD_BACK_BYTES_MAX and len(self._held_back) > 1:
-            self._number, self._epoch, dropped = self._held_back.popleft()
-            self.held_back_bytes -= len(dropped)
+            if self._installed:
+                # The state doesn't have it, so it can't be dropped.
+                self._apply_next()
+            else:
+                self._number, self._epoch, dropped = self._held_back.popleft()
+                self.held_back_bytes -= len(dropped)
         self._arrived.set()
         return True
 
@@ -162,7 +173,7 @@ class Joining:
                 # a newer state is needed. It may even ask for a cut at another place.
                 state = await fetch_state(self._number)
             await self._wait_delivered(state)
-            self._install(state)
+            await self._install(state)
         except NotSetAsideError:
             self._drop_held_back()
             raise
@@ -205,24 +216,39 @@ class Joining:
         if epoch is not None and epoch != state.epoch:
             raise SourceError(f"op {number} has epoch {epoch} here, {state.epoch} in the state")
 
-    def _install(self, state: ReplicatedState) -> None:
+    async def _install(self, state: ReplicatedState) -> None:
         if self.cancelled:
             return
         keep = 0 if self._store.damaged else self._keep_below(state)
-        self._store.install(state, keep_below=keep)
+        self.was_behind = self._store.install(state, keep_below=keep)
         self._installed = True
         self._tell_installed()
         self._syncing.state_installed()
-        at = state.last_number
-        for number, epoch, payload in self._held_back:
-            if number > at:
-                self._apply(number, epoch, payload)
-            else:
-                op = ops.decode(payload)
-                if isinstance(op, Publish):
-                    self._store.fill(op.first_position, op.block, op.transient)
-        self._held_back.clear()
-        self.held_back_bytes = 0
+        # In pieces: 64 MiB of small ops take seconds. Ops that the ring delivers in between go
+        # behind those that wait (`holds_back`).
+        pieces = Pieces()
+        self._all_applied.clear()
+        try:
+            while self._held_back and not self.cancelled:
+                self._apply_next()
+                await pieces.step()
+        finally:
+            self._all_applied.set()
+
+    def _apply_next(self) -> None:
+        """Applies the oldest op that waits, unless the state that was installed has it."""
+        number, epoch, payload = self._held_back.popleft()
+        self.held_back_bytes -= len(payload)
+        if number > self._store.state.last_number:
+            self._apply(number, epoch, payload)
+        else:
+            op = ops.decode(payload)
+            if isinstance(op, Publish):
+                self._store.fill(op.first_position, op.block, op.transient)
+
+    async def wait_applied(self) -> None:
+        """Returns when no op waits for its piece of work behind a state that was installed."""
+        await self._all_applied.wait()
 
     async def _fetch(self, fetch: FetchMessages, others: Callable[[], Others]) -> None:
         """Returns when the only bodies missing are those that no synchronised member has."""

@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 # How often a master that hands over looks whether the hand-over came to nothing.
 HAND_OVER_POLL_S = 0.05
+# Of a queue that was just declared (`ringmq_gm.first_view`).
+FIRST_EPOCH = 1
 
 
 class ReplicaHost(Clock, Protocol):
@@ -282,7 +284,9 @@ class Replica:
             persisted=persisted,
         )
         self._changed.notify()
-        logger.info("queue %s: master since epoch %d", self.record.name, epoch)
+        # That a queue which was just declared has a master is no news.
+        level = logging.INFO if epoch > FIRST_EPOCH else logging.DEBUG
+        logger.log(level, "queue %s: master since epoch %d", self.record.name, epoch)
 
     async def wait_taking(self) -> bool:
         """Returns True when the ring takes ops; False if this isn't its master any more."""
@@ -339,6 +343,9 @@ class Replica:
 
     async def accept_loss(self, operator: str, *, at_ms: int) -> None:
         """Begins the ring again with what is here. Raises `LossRefusedError`, `RingClosedError`."""
+        if self._joining is not None:
+            # The log must not go on behind the end that the ring is told.
+            await self._joining.wait_applied()
         # The ring takes the log for written from the moment that the view says so.
         await self._host.sync_store()
         state = self.store.state
@@ -386,7 +393,9 @@ class Replica:
         if not joining.cancelled:
             self._joining = None
             self.ring.caught_up(self.store.durable_number)
-            logger.info("queue %s: caught up", self.record.name)
+            # A line for each of thousands of idle queues would say nothing.
+            level = logging.INFO if joining.was_behind else logging.DEBUG
+            logger.log(level, "queue %s: caught up", self.record.name)
 
     def _fetch_paced(self, source: MemberId, ranges: Sequence[Range]) -> AsyncIterator[Fetched]:
         return self.syncing.paced(self._fetch_in_turn(source, ranges))

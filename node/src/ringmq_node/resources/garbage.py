@@ -6,7 +6,9 @@ holds the event loop for a second. So it is kept away from them. Objects that ar
 number of queues has been opened are frozen (`gc.freeze`): no collection looks at them any more.
 The same when a number of rings has got new views, which are some 60 objects each: when a node had
 died and come back in ten thousand rings, one collection held the loop for 0.4 s of CPU time, which
-was 3 s on a loaded machine, and the links of healthy nodes broke.
+was 3 s on a loaded machine, and the links of healthy nodes broke. And the same whenever a
+collection of all objects that aren't frozen takes long, whatever they are: there may be more of
+them next time, and it would look at these again.
 
 What that costs: an object that is frozen and later becomes part of a cycle that nobody refers to
 stays in memory. Most objects are in no cycle, and go as before. A queue that is closed is cycles,
@@ -17,16 +19,40 @@ piece of work, which the loop's watch tells.
 from __future__ import annotations
 
 import gc
+import time
+from typing import Any
 
+# The generation of a collection that looks at all objects but frozen ones.
+OLDEST = 2
 # New objects between two collections of the youngest generation; such collections between two of
-# the middle one; and those between two of the oldest. So a collection has some 100 000 objects at
-# most, which take about 30 ms.
-THRESHOLDS = (10_000, 2, 3)
+# the middle one; and those between two of the oldest. So a collection has some 60 000 objects more
+# than the one before at most, which take about 20 ms.
+THRESHOLDS = (5_000, 2, 3)
+# After a collection that has taken so much CPU time, the objects that are left are frozen.
+LONG_S = 0.015
 # Queues that are opened between two freezes, and closed before all is collected.
-OPENED_MAX = 100
+OPENED_MAX = 50
 # New views between two freezes.
-VIEWS_MAX = 250
+VIEWS_MAX = 125
 CLOSED_MAX = 1000
+
+
+class LongCollections:
+    """Freezes what a long collection has left. One per process."""
+
+    def __init__(self, *, long_s: float = LONG_S) -> None:
+        self._long_s = long_s
+        self._began_s = 0.0
+
+    def collected(self, phase: str, info: dict[str, Any]) -> None:
+        """Called by the collector, in whichever thread it runs."""
+        if info["generation"] != OLDEST:
+            return
+        now_s = time.thread_time()
+        if phase == "start":
+            self._began_s = now_s
+        elif now_s - self._began_s >= self._long_s:
+            gc.freeze()
 
 
 class Garbage:
@@ -51,6 +77,7 @@ class Garbage:
         """Sets the collector up for a node's process, before it has opened anything."""
         gc.freeze()
         gc.set_threshold(*THRESHOLDS)
+        gc.callbacks.append(LongCollections().collected)
 
     def opened(self) -> None:
         """A queue was opened."""

@@ -22,6 +22,9 @@ class StoreLimits:
     # Bytes that wait for their round, over all queues. Above it the ring's links give no credit;
     # above half of it, a replica that fetches from other nodes waits for a round.
     unsynced_bytes_max: int = 64 << 20
+    # Queues in one round; the others are in the next ones. All of a round are taken in one piece of
+    # work on the loop, and reported in another: 0.1 ms for a queue, or more.
+    round_queues_max: int = 200
     # Files synced at the same time.
     sync_threads: int = 4
     # A round of one queue with at most so many bytes is done on the loop's thread while the disk

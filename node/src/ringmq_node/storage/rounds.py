@@ -1,6 +1,6 @@
 """The group commit: one sync round at a time for the whole node.
 
-A round takes everything that the dirty queues have gathered, writes and syncs their journals in
+A round takes everything that dirty queues have gathered, writes and syncs their journals in
 threads (one small write on a fast disk in place: see `disk.sync_duration`), and reports on the
 event loop which ops have become durable. Meanwhile the next round gathers; it begins as soon as
 this one is done. Nothing waits on a timer: on an idle node an append is durable after one sync, on
@@ -8,6 +8,10 @@ a busy node many appends share one.
 
 **Bodies before records.** The message stores are written and synced first, so that no journal
 record on the disk ever refers to a body that isn't there.
+
+**Many queues.** A round takes `round_queues_max` queues at most, those that have waited longest.
+The others are in the rounds after it. Ten thousand in one round would hold the loop for a second,
+and wake ten thousand waiters in one turn of it.
 
 **Waiting for the flush.** If journals are sealed faster than they are flushed, rounds wait: appends
 are confirmed later, and the publishers who wait for that append less. Can the two wait for each
@@ -30,6 +34,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from time import monotonic
 from typing import Protocol
 
@@ -76,8 +81,6 @@ class Round:
     began: float
     stored: list[tuple[MessageStore, MessagesJob]]
     jobs: list[CommitJob]
-    # Appended since the round before. Fewer are written if publishes among them were elided.
-    size_bytes: int
     # The task that writes the message stores; then the tasks that write the journals.
     first: Task | None = None
     parts: list[Task] = field(default_factory=list)
@@ -160,14 +163,17 @@ class GroupCommit:
         gathered = bool(self._dirty or self._stores_dirty)
         if not gathered and self._round is None:
             return
-        # The round on its way is enough if nothing has gathered behind it; else the one after.
+        # The round on its way is enough if nothing has gathered behind it; else those after it that
+        # take all queues that are dirty now. Those that get dirty meanwhile come behind them.
+        rounds = max(gathered, -(-len(self._dirty) // self._limits.round_queues_max))
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((self._begun + gathered, waiter))
+        self._waiters.append((self._begun + rounds, waiter))
         await waiter
 
     def forget(self, queue: QueueStore) -> None:
         """A queue is being deleted: nothing more of it is given to threads."""
         self._dirty.pop(queue, None)
+        queue.drop_gathered()
         current = self._round
         if current is not None and not current.parts:
             for job in current.jobs:
@@ -205,7 +211,7 @@ class GroupCommit:
             return
         self._commit_here([*self._dirty])
         self._dirty.clear()
-        self._done = self._begun + 1
+        self._done = max([self._begun + 1, *(number for number, _ in self._waiters)])
         self._commit_here([queue for queue in queues if queue.end()])
 
     def _commit_here(self, queues: Sequence[QueueStore]) -> None:
@@ -251,13 +257,14 @@ class GroupCommit:
             return
         # Queues first: taking a queue elides publishes, and bodies that it takes back from a
         # message store by that are then not written.
-        jobs = [queue.take() for queue in self._dirty]
+        taken = [*islice(self._dirty, self._limits.round_queues_max)]
+        jobs = [queue.take() for queue in taken]
         stored = self._take_stored()
-        self._dirty.clear()
+        for queue in taken:
+            self._dirty.pop(queue, None)
         self._begun += 1
-        counters = self._host.counters
-        current = Round(self._begun, monotonic(), stored, jobs, counters.gathered_bytes)
-        counters.under_way_bytes, counters.gathered_bytes = counters.gathered_bytes, 0
+        current = Round(self._begun, monotonic(), stored, jobs)
+        self._host.counters.under_way_bytes = sum(job.size_bytes for job in jobs)
         # Bodies for the message store would need two syncs, one after the other.
         if not stored and len(jobs) == 1:
             size = sum(len(part) for piece in jobs[0].pieces for part in piece.buffers)

@@ -368,6 +368,41 @@ def test_install_after_a_diverged_tail_does_not_bring_its_bodies_back() -> None:
     assert not queue.damaged
 
 
+def test_install_of_the_state_that_is_there_writes_nothing() -> None:
+    """A node was away for a moment: of most of its thousands of queues it has everything."""
+    disk = SimulatedDisk()
+    store = open_store(disk)
+    queue, unused = store.open_queue(QUEUE), store.open_queue("unused")
+
+    async def written_by(target: QueueStore, state: ReplicatedState, keep_below: int) -> int:
+        before = len(disk.log)
+        target.install(state, keep_below=keep_below)
+        await store.sync()
+        return len(disk.log) - before
+
+    async def work() -> None:
+        for producer in (b"p", b"r"):
+            block = Block.of([b"x"] * 3)
+            append(queue, Publish(queue.state.next_position, block, False, producer, 1))
+        append(queue, Remove(((1, 1),)))
+        await store.sync()
+        there = bodies(queue)
+        assert await written_by(queue, queue.state.copy(), 6) == 0
+        assert await written_by(unused, ReplicatedState(), 0) == 0
+        assert bodies(queue) == there
+        assert queue.durable_number == 3
+        # The last publish was by another producer: another one is forgotten first.
+        other = queue.state.copy()
+        other.producers = dict(reversed(other.producers.items()))
+        assert other == queue.state
+        assert await written_by(queue, other, 6) > 0
+        # Positions 5 and up are other messages there.
+        assert await written_by(queue, queue.state.copy(), 5) > 0
+        assert [*queue.missing] == [(5, 5)]
+
+    run_store(store, work)
+
+
 def test_body_is_not_released_before_its_removal_is_durable() -> None:
     """A power cut takes back a removal that wasn't synced: the body must be there then."""
     store = open_store(SimulatedDisk(), StoreLimits(embed_below=0))

@@ -81,6 +81,8 @@ class CommitJob:
     last_number: int
     fills: int
     installs: int
+    # Appended since the round before. Fewer are written if publishes among them were elided.
+    size_bytes: int
     # Set if the queue has no folder yet: it is made before the pieces are written.
     unmade: NewFolder | None
 
@@ -138,6 +140,8 @@ class QueueStore:
         )
         self._fills = self._fills_durable = 0
         self._installs = 0
+        # What this queue has of `Counters.gathered_bytes`.
+        self._gathered_bytes = 0
         # A queue that a start has found gets a journal of its own, on disk with the first append.
         current = [] if found.current is None else [found.current]
         start = self._checkpoint(found.next_generation, current, found.cuts)
@@ -231,14 +235,19 @@ class QueueStore:
 
     # -- catching up
 
-    def install(self, state: ReplicatedState, *, keep_below: int) -> None:
+    def install(self, state: ReplicatedState, *, keep_below: int) -> bool:
         """Puts the ring's agreed `state` in the place of this replica's own.
 
         Bodies for positions below `keep_below` that are live in `state` stay; all others are
         dropped, and the live positions without a body are `missing`. After a power cut the queue
-        has the old state or the new one. `state` belongs to the store from now on.
+        has the old state or the new one. `state` belongs to the store from now on. Returns False,
+        having changed nothing, if it has that very state already.
         """
         self._check_writable()
+        if self._has_state(state) and keep_below >= state.next_position and not self.damaged:
+            # Nothing has happened to most queues while their node was away. Another journal for
+            # each of ten thousand would be 50 000 files to sync, for nothing.
+            return False
         # With the old state: it says which gathered publishes have died.
         self._elide()
         generation = self._log.file.number + 1
@@ -256,6 +265,13 @@ class QueueStore:
         self.bodies.install(state, keep_below, state.transient if self.durable else state.live)
         self.bodies.cuts = start.cuts
         self._appended()
+        return True
+
+    def _has_state(self, state: ReplicatedState) -> bool:
+        """Whether this is the state already. Digests don't tell: they leave the epochs out."""
+        mine = self.state
+        # Which producer is forgotten next depends on their order, which `==` doesn't look at.
+        return mine == state and [*mine.producers] == [*state.producers]
 
     def fill(self, first_position: int, block: Block, transient: bool) -> None:
         """Gives bodies for missing positions. Positions that aren't missing are passed over."""
@@ -296,8 +312,15 @@ class QueueStore:
             last_number=self.state.last_number,
             fills=self._fills,
             installs=self._installs,
+            size_bytes=self.drop_gathered(),
             unmade=self._unmade,
         )
+
+    def drop_gathered(self) -> int:
+        """From now on nothing of this queue waits for a round; returns how many bytes did."""
+        size_bytes, self._gathered_bytes = self._gathered_bytes, 0
+        self._host.counters.gathered_bytes -= size_bytes
+        return size_bytes
 
     def committed(self, job: CommitJob) -> bool:
         """`job` is on disk. Returns whether that made an op or a fill durable."""
@@ -438,6 +461,7 @@ class QueueStore:
     def _appended(self, size_bytes: int = 0) -> None:
         """There is something for the next round; of a transient queue, only to be reported."""
         if self.durable:
+            self._gathered_bytes += size_bytes
             self._host.counters.gathered_bytes += size_bytes
         else:
             self.durable_number, self._fills_durable = self.state.last_number, self._fills
