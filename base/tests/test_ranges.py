@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringmq_base import ranges as ranges_module
 from ringmq_base.ranges import RangeSet, SummedRangeSet
 
 pairs = st.tuples(st.integers(0, 40), st.integers(0, 8)).map(lambda p: (p[0], p[0] + p[1]))
@@ -39,6 +40,24 @@ def test_it_is_a_set_of_numbers(
     assert ranges.take_first(wanted_ranges) == before[:wanted_ranges]
     assert ranges.ranges() == before[wanted_ranges:]
     ranges.check()
+
+
+@given(st.lists(pairs, max_size=20), st.lists(pairs, max_size=20), st.integers(0, 3))
+def test_what_changes_between_two_sets(
+    some: list[tuple[int, int]], others: list[tuple[int, int]], alike: int
+) -> None:
+    """With ranges that are alike at both ends, more than are compared together."""
+    step = ranges_module._ALIKE_STEP
+    ends = [(200 + 3 * at, 201 + 3 * at) for at in range(alike * step // 2)]
+    ends += [(10_000 + 3 * at, 10_001 + 3 * at) for at in range(alike * step // 2)]
+    middle = 5000
+    one = RangeSet([*ends, *((first + middle, last + middle) for first, last in some)])
+    other = RangeSet([*ends, *((first + middle, last + middle) for first, last in others)])
+    changed = one.changed_to(other)
+    changed.check()
+    assert changed == other.changed_to(one)
+    numbers = [{n for a, b in ranges for n in range(a, b + 1)} for ranges in (one, other, changed)]
+    assert numbers[0] ^ numbers[1] == numbers[2]
 
 
 @given(st.lists(pairs, max_size=20), st.lists(pairs, max_size=20), st.integers(0, 20))

@@ -26,6 +26,8 @@ _next = (1).__add__
 # so many times as many others among them.
 _MANY = 8
 _SPARSE = 64
+# Ranges that are compared together where two sets may be alike.
+_ALIKE_STEP = 256
 
 
 def numbers_in(ranges: Iterable[Range]) -> int:
@@ -47,7 +49,9 @@ class RangeSet:
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         self._count = 0
-        self.update(ranges)
+        # Of a queue's sets most are empty at first.
+        if ranges != ():
+            self.update(ranges)
 
     def __iter__(self) -> Iterator[Range]:
         return zip(self._firsts, self._lasts, strict=True)
@@ -318,6 +322,40 @@ class RangeSet:
         if self and at <= self.last:
             rest._extend(self, at, self.last)
         return rest
+
+    def changed_to(self, other: RangeSet) -> RangeSet:
+        """The numbers that are in exactly one of the two sets.
+
+        What they have in common at both ends costs 20 ns for each range; in the middle, some 150 ns
+        for each range of both, and 2 us for each one that only one of them has.
+        """
+        low, high = self._alike_at_ends(other)
+        mine = {*zip(*self._slices(low, self.range_count - high), strict=True)}
+        theirs = {*zip(*other._slices(low, other.range_count - high), strict=True)}
+        only_mine, only_theirs = sorted(mine - theirs), sorted(theirs - mine)
+        changed = RangeSet(only_mine).without(only_theirs)
+        changed.update(RangeSet(only_theirs).without(only_mine).ranges())
+        return changed
+
+    def _slices(self, start: int, stop: int) -> tuple[list[int], list[int]]:
+        return self._firsts[start:stop], self._lasts[start:stop]
+
+    def _alike_at_ends(self, other: RangeSet) -> tuple[int, int]:
+        """How many of the first ranges are the same, and of the last ones; in steps."""
+        shorter = min(self.range_count, other.range_count)
+        low = high = 0
+        while low + _ALIKE_STEP <= shorter:
+            stop = low + _ALIKE_STEP
+            if self._slices(low, stop) != other._slices(low, stop):
+                break
+            low = stop
+        while low + high + _ALIKE_STEP <= shorter:
+            mine, theirs = self.range_count - high, other.range_count - high
+            step = _ALIKE_STEP
+            if self._slices(mine - step, mine) != other._slices(theirs - step, theirs):
+                break
+            high += step
+        return low, high
 
     def _extend(self, other: RangeSet, first: int, last: int) -> None:
         """Adds what `other` has in `first..last`, which lies behind all that is in, and does not

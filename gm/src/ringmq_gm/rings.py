@@ -399,6 +399,8 @@ class Ring:
         if self._closed:
             return
         self._closed = True
+        # It has this ring, and nothing is told to it any more: a cycle that would have to be found.
+        del self._application
         self._effects.clear()
         self._note_cached(0)
         closed = self._failure or RingClosedError(f"ring {self.name!r} at {self.me} was closed")
@@ -439,10 +441,11 @@ class Ring:
         text = f"ring {self.name!r} at {self.me} has failed: {error!r}"
         self._failure = RingFailedError(text)
         self._failure.__cause__ = error
+        application = self._application
         self.close()
         self._shell.ended(self, self._failure)
         try:
-            self._application.ring_failed(self._failure)
+            application.ring_failed(self._failure)
         except Exception:
             # The caller may be the step of a link, or of a timer for many rings.
             log.exception("ring %r at %s: its application failed to end", self.name, self.me)

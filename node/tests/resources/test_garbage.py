@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -58,16 +57,3 @@ def test_what_a_long_collection_has_left_is_not_looked_at_again(
     finally:
         gc.callbacks.remove(watch)
     assert (gc.get_freeze_count() >= before + len(proposals)) is is_frozen
-
-
-def test_queues_that_are_closed_are_collected() -> None:
-    garbage = Garbage(opened_max=1, closed_max=3)
-    queue = Cycle()
-    garbage.opened()
-    gone = weakref.ref(queue)
-    del queue
-    gc.collect()
-    assert gone() is not None, "it was not frozen"
-    for _ in range(3):
-        garbage.closed()
-    assert gone() is None

@@ -112,7 +112,7 @@ def test_a_damaged_body_is_found(tmp_path: Path, lazy: bool, size_bytes: int) ->
         scrubbed.queue.on_lost = lambda: told.append(True)
         await scrubbed.publish(20, size_bytes)
         if lazy:
-            scrubbed.queue.set_lazy(True)
+            scrubbed.queue.pager.set_lazy(True)
             scrubbed.queue.bodies.forget_recent()
         before = {} if lazy else bodies(scrubbed.queue, bytes_max=20_000)
         flip(scrubbed.folder, b"<00007>")
@@ -175,7 +175,7 @@ def test_damage_to_the_ops_of_the_current_journal_does_not_outlive_the_scrub(
 def test_damage_in_a_segment_is_found_though_only_its_counts_are_in_memory(tmp_path: Path) -> None:
     async def play(scrubbed: Scrubbed) -> None:
         await scrubbed.publish(600)
-        scrubbed.queue.set_lazy(True)
+        scrubbed.queue.pager.set_lazy(True)
         scrubbed.queue.seal()
         await scrubbed.store.sync()
         await until(lambda: not scrubbed.queue.flushable, "the journal is flushed", within_s=10)

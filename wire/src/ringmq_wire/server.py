@@ -161,6 +161,9 @@ def streaming(function: StreamFunction) -> Accept:
     return accept
 
 
+_NOBODY = CallHandler()
+
+
 class _Served(CallStream):
     """A call that a task of ours answers."""
 
@@ -186,3 +189,7 @@ class _Served(CallStream):
             self.call.finish(RpcStatus(Code.UNKNOWN, f"the server has failed: {error!r}"))
         else:
             self.call.finish(OK)
+        finally:
+            # Nobody listens any more. Task, stream and call would be a cycle, which stays in memory
+            # for good if a node has frozen its objects meanwhile.
+            self.call.handler = _NOBODY

@@ -49,6 +49,8 @@ class AskedOps:
         """The mastership has ended: the ops that are held are nobody's."""
         self._ended = True
         self._ops.clear()
+        # The mastership's: no cycle, which would stay in memory when the queue is gone.
+        del self._send
 
     def add(self, op: AskedOp) -> None:
         """Sends `op`, now or later, behind those that are held."""

@@ -101,7 +101,7 @@ def replica_info(replica: Replica, *, synchronised: bool, master: bool, epoch: i
         messages=len(state.live),
         messages_missing=len(store.missing),
         digest=state.digest(),
-        mode=QueueMode.LAZY if store.is_lazy else QueueMode.DEFAULT,
+        mode=QueueMode.LAZY if store.pager.lazy else QueueMode.DEFAULT,
         storage=store.statistics(),
         sync=replica.syncing.info(len(store.missing)),
         log_epoch=state.epoch,

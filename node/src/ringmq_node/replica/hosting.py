@@ -253,7 +253,6 @@ class Hosting:
                 self._store.delete_queue(queue_id)
         except StoreError as error:
             self._store_failed(error)
-        self._garbage.closed()
         logger.info("queue %s: the replica is deleted", replica.record.name)
 
     async def _remove_failed(self, queue_id: str) -> None:

@@ -122,14 +122,15 @@ class Mastership:
         self.publish_sessions = Publishers(replica.record.name)
         self._consumers: dict[int, ConsumerSession] = {}
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        # Ops that the core asked for and the ring hasn't taken yet.
         # Whether `_deliver_more` is about to run.
         self._delivers_more = False
+        # Ops that the core asked for and the ring hasn't taken yet.
+        task = f"held ops of {self.name}"
         self._held_ops = AskedOps(
             self._ring,
             send=self._send,
             wait_taking=replica.wait_taking,
-            spawn=lambda work: replica.spawn(work, f"held ops of {self.name}"),
+            spawn=lambda work: replica.spawn(work, task),
         )
         self._carry_out(self.queue.give_up(given_up))
         self._carry_out(self.queue.watermarks(received, persisted))

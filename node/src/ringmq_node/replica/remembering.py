@@ -9,6 +9,7 @@ and names the producers to forget in another one (`Forget`).
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterable
 from itertools import islice, takewhile
 from typing import Protocol
@@ -57,7 +58,8 @@ class Remembering:
     """Of one replica."""
 
     def __init__(self, replica: RememberingReplica, clock: Clock) -> None:
-        self._replica = replica
+        # It has this object: no cycle, which would stay in memory when the queue is gone.
+        self._replica: RememberingReplica = weakref.proxy(replica)
         self._clock = clock
         # On the loop's clock; of no meaning while there is no mastership.
         self._forgets_from = 0.0

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
@@ -74,7 +75,8 @@ class Repair:
         # Missing positions whose bodies no member had when they were last asked, in this view.
         self.given_up = RangeSet()
         self._store = store
-        self._owner = owner
+        # It has this object: no cycle, which would stay in memory when the queue is gone.
+        self._owner: RepairedReplica = weakref.proxy(owner)
         self._active = False
         self._task: asyncio.Task[None] | None = None
         # Set when more bodies are lost; the view's flag says that the members to ask have changed.

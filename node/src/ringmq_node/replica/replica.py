@@ -118,7 +118,7 @@ class Replica:
         # A heap of (number, tie-breaker, future): waits for an op to be applied here.
         self._number_waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         if record.mode is not QueueMode.DEFAULT:
-            store.set_lazy(record.mode is QueueMode.LAZY)
+            store.pager.set_lazy(record.mode is QueueMode.LAZY)
 
     def attach(self, ring: Ring) -> None:
         self.ring = ring
@@ -127,7 +127,7 @@ class Replica:
         """Takes over the registry's record of this queue, changed or not."""
         before, self.record = self.record, record
         if record.mode is not before.mode:
-            self.store.set_lazy(record.mode is QueueMode.LAZY)
+            self.store.pager.set_lazy(record.mode is QueueMode.LAZY)
             logger.info("queue %s: mode %s", record.name, record.mode.value)
         # A replica that is to leave stays in the ring until it is put out, and doesn't come back.
         self.ring.want(self.ring.me.node not in record.leaving)

@@ -24,11 +24,19 @@ ASIDE_BYTES_MIN = 64 << 10
 
 
 def folder_of(
-    disk: Disk, directory: Path, known: Path | None, queue: str, label: str, *, durable: bool
+    disk: Disk,
+    directory: Path,
+    nameless: Container[str],
+    known: Path | None,
+    queue: str,
+    label: str,
+    *,
+    durable: bool,
 ) -> tuple[Path, NewFolder | None]:
     """The folder of a queue that is opened, and its description if it isn't on the disk yet.
 
-    `known`: the folder that a start has found. Raises `OSError`.
+    `known`: the folder that a start has found; `nameless`: the names of those without a queue's
+    name. Raises `OSError`.
     """
     if known is not None:
         folders.keep_label(disk, known, label)
@@ -36,7 +44,7 @@ def folder_of(
     if not durable:
         return folders.create_transient_folder(disk, directory, queue), None
     unmade = folders.new_folder(directory, queue, label)
-    if not disk.list(unmade.path):
+    if unmade.path.name not in nameless:
         return unmade.path, unmade
     # Its name was lost. The bodies and ops in it have a name again from here on.
     folders.make_folders(disk, [unmade])

@@ -319,7 +319,11 @@ class GroupCommit:
     def _finish(self, current: Round) -> None:
         self._round = None
         self._host.threads_done()
-        self._ended(current, current.error)
+        error = current.error
+        # A task has its round, by what follows it: no cycle, which would keep deleted queues.
+        current.first = None
+        current.parts.clear()
+        self._ended(current, error)
 
     def _ended(self, current: Round, error: Exception | None) -> None:
         self._host.counters.under_way_bytes = 0

@@ -19,6 +19,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ringmq_node.storage.background import Background
@@ -85,12 +86,12 @@ class Store:
         self._queues: dict[str, QueueStore] = {}
         # Folders of queues that are neither opened nor deleted yet. Until all are, nobody knows
         # which bodies in the message store are referred to, so none is collected.
-        self._unopened = {folder.name for folder in self._folders.values()}
+        # If a queue of the right name is opened, it gets the folder whose queue's name is lost.
+        nameless = {Path(report.file).parent.name for report in self.corruptions}
+        self._unopened = {folder.name for folder in self._folders.values()} | nameless
         for report in self.corruptions:
-            # This folder's queue name is lost. If a queue of the right name is opened, it gets the
-            # folder, with all that is in it.
             logger.error("%s", report)
-            self._unopened.add(Path(report.file).parent.name)
+        self._folder_of = partial(folder_of, disk, directory, nameless)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
         stores = [
@@ -188,9 +189,8 @@ class Store:
         with self._failing():
             # A deleted queue of this name may still have its folder, until its threads are done.
             self._deletions.wait(queue)
-            folder, unmade = folder_of(
-                self.disk, self.directory, self._folders.get(queue), queue, label, durable=durable
-            )
+            known = self._folders.get(queue)
+            folder, unmade = self._folder_of(known, queue, label, durable=durable)
             if partial and durable:
                 mark_partial(self.disk, folder, unmade)
             is_new = unmade is not None and not partial  # There is no folder to look at.

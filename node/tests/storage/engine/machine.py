@@ -176,7 +176,7 @@ class Engine:
         queue.graves = {at: m for at, m in queue.graves.items() if at < state.next_position}
         queue.begin_mastership()
         self.fill(queue)
-        queue.store.set_lazy(queue.lazy)
+        queue.store.pager.set_lazy(queue.lazy)
         queue.take_over()
 
     # -- the background
@@ -306,7 +306,7 @@ class Engine:
 
     def set_lazy(self, name: str, lazy: bool) -> None:
         self.queues[name].lazy = lazy
-        self.queues[name].store.set_lazy(lazy)
+        self.queues[name].store.pager.set_lazy(lazy)
 
     # -- catching up
 
@@ -393,7 +393,7 @@ class Engine:
         assert store.live_bytes == sum(len(message.body) for message in queue.messages.values())
         assert set(positions_of(master.ready)) == queue.ready
         assert master.unacknowledged == sum(map(len, queue.clients.values()))
-        chain = store.chain()
+        chain = store.pager.chain()
         total = chain.pending + chain.q4 + chain.q3 + chain.delta + chain.q2 + chain.q1
         assert total == len(queue.messages)
 

@@ -167,7 +167,7 @@ def test_two_segments_are_recovered_after_a_kill_and_stay_folded(engine: Engine)
     publish_each(engine, 2 * SEGMENT)
     flushed(engine)
     engine.kill()
-    chain = engine.queues["a"].store.chain()
+    chain = engine.queues["a"].store.pager.chain()
     assert chain == Chain(0, 0, 0, delta=2 * SEGMENT, q2=0, q1=0)
 
 
@@ -190,7 +190,7 @@ def test_reads_and_writes_are_told_in_bytes_of_bodies(engine: Engine) -> None:
     assert said.body_bytes_read == said.segments_loaded == said.blocks_read == 0
     engine.kill()
     # The first positions of the first segment have been purged.
-    assert engine.queues["a"].store.chain().delta == 2 * SEGMENT
+    assert engine.queues["a"].store.pager.chain().delta == 2 * SEGMENT
     engine.browse("a", 0, 5 * SEGMENT)
     said = engine.queues["a"].store.statistics()
     assert said.body_bytes_read == 2 * SEGMENT * 30
@@ -257,14 +257,14 @@ def test_one_segment_and_parts_at_target_0(engine: Engine) -> None:
     queue = flushed(engine)
     engine.remember(0.0)
     engine.settle()
-    assert queue.store.chain() == Chain(0, 0, SEGMENT, SEGMENT, 8, 0)
+    assert queue.store.pager.chain() == Chain(0, 0, SEGMENT, SEGMENT, 8, 0)
     engine.publish(["a"], [20])
-    assert queue.store.chain() == Chain(0, 0, SEGMENT, SEGMENT, 8, 1)
+    assert queue.store.pager.chain() == Chain(0, 0, SEGMENT, SEGMENT, 8, 1)
     flushed(engine)
-    assert queue.store.chain() == Chain(0, 0, SEGMENT, SEGMENT, 9, 0)
+    assert queue.store.pager.chain() == Chain(0, 0, SEGMENT, SEGMENT, 9, 0)
     engine.take("a", SEGMENT)
     engine.settle()
-    chain = queue.store.chain()
+    chain = queue.store.pager.chain()
     assert (chain.pending, chain.delta) == (0, 0)
     assert chain.q4 + chain.q3 + chain.q2 + chain.q1 == SEGMENT + 9
 
@@ -411,7 +411,7 @@ def test_ack_limiting(engine: Engine, lazy: bool) -> None:
     held = [entry for entry in queue.store.bodies.index if entry.block is not None]
     assert all(512 <= entry.first < 512 + SEGMENT for entry in held)
     # All that may be folded is: ready, and whole segments behind the one at the head.
-    chain = queue.store.chain()
+    chain = queue.store.pager.chain()
     assert (chain.pending, chain.q4 + chain.q3, chain.delta) == (512, SEGMENT, 512 - SEGMENT)
 
 

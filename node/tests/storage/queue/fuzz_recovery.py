@@ -122,7 +122,7 @@ class FuzzLoad(Workload):
             self.install(cut=self.rng.randint(1, 200))
         elif choice < 0.1:
             # Lazy queues page their transient messages out.
-            self.queue.set_lazy(self.rng.random() < 0.6)
+            self.queue.pager.set_lazy(self.rng.random() < 0.6)
         elif choice < 0.14:
             self.leap()
         elif choice < 0.25 and self.queue.missing:

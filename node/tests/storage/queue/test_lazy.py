@@ -69,13 +69,13 @@ def store_with(limits: StoreLimits = ROOMY) -> tuple[Store, QueueStore]:
 
 def test_nothing_that_is_on_disk_is_in_memory() -> None:
     store, queue = store_with()
-    queue.set_lazy(True)
+    queue.pager.set_lazy(True)
 
     async def work() -> None:
         publish_each(queue, COUNT)
         await store.sync()
         assert in_memory(queue) == 0
-        assert queue.chain() == Chain(0, 0, COUNT, 0, 0, 0)
+        assert queue.pager.chain() == Chain(0, 0, COUNT, 0, 0, 0)
         assert bodies(queue) == expected(COUNT)
 
     run_store(store, work)
@@ -83,7 +83,7 @@ def test_nothing_that_is_on_disk_is_in_memory() -> None:
 
 def test_transient_messages_go_to_the_disk_too() -> None:
     store, queue = store_with()
-    queue.set_lazy(True)
+    queue.pager.set_lazy(True)
 
     async def work() -> None:
         publish_each(queue, COUNT, transient=True)
@@ -106,8 +106,8 @@ def test_switch_leaves_others_their_turns(limits: StoreLimits, transient: bool) 
         if not transient:
             await store.sync()
         assert in_memory(queue) == COUNT
-        assert queue.chain() == Chain(0, COUNT, 0, 0, 0, 0)
-        queue.set_lazy(True)
+        assert queue.pager.chain() == Chain(0, COUNT, 0, 0, 0, 0)
+        queue.pager.set_lazy(True)
         if not transient:
             assert in_memory(queue) >= COUNT - 3
         assert await until(lambda: in_memory(queue) == 0) > 5
@@ -123,9 +123,9 @@ def test_switch_that_is_taken_back_half_way() -> None:
     async def work() -> None:
         publish_each(queue, COUNT)
         await store.sync()
-        queue.set_lazy(True)
+        queue.pager.set_lazy(True)
         await until(lambda: in_memory(queue) < COUNT - 20)
-        queue.set_lazy(False)
+        queue.pager.set_lazy(False)
         left = in_memory(queue)
         for _ in range(20):
             await asyncio.sleep(0)
@@ -133,7 +133,7 @@ def test_switch_that_is_taken_back_half_way() -> None:
         publish_each(queue, 1)
         await store.sync()
         assert in_memory(queue) > 0
-        queue.set_lazy(True)
+        queue.pager.set_lazy(True)
         await until(lambda: in_memory(queue) == 0)
         assert bodies(queue) == expected(COUNT + 1)
 
@@ -146,7 +146,7 @@ def test_messages_that_die_during_the_switch_are_passed_over() -> None:
     async def work() -> None:
         publish_each(queue, COUNT)
         await store.sync()
-        queue.set_lazy(True)
+        queue.pager.set_lazy(True)
         append(queue, Remove(((COUNT // 2, COUNT - 1),)))
         await until(lambda: in_memory(queue) == 0)
         queue.check()
@@ -161,7 +161,7 @@ def test_state_that_is_installed_during_the_switch() -> None:
     async def work() -> None:
         publish_each(queue, COUNT)
         await store.sync()
-        queue.set_lazy(True)
+        queue.pager.set_lazy(True)
         state = ReplicatedState(
             last_number=COUNT, next_position=COUNT, live=queue.state.live.copy()
         )
@@ -183,7 +183,7 @@ def test_queue_that_is_deleted_during_the_switch() -> None:
     async def work() -> None:
         publish_each(queue, COUNT)
         await store.sync()
-        queue.set_lazy(True)
+        queue.pager.set_lazy(True)
         store.delete_queue(QUEUE)
         for _ in range(50):
             await asyncio.sleep(0)
@@ -194,7 +194,7 @@ def test_queue_that_is_deleted_during_the_switch() -> None:
 
 def test_what_a_consumer_gives_back_does_not_stay_in_memory() -> None:
     store, queue = store_with()
-    queue.set_lazy(True)
+    queue.pager.set_lazy(True)
 
     async def work() -> None:
         publish_each(queue, COUNT)
@@ -220,9 +220,9 @@ def test_pending_messages_of_a_queue_that_is_all_in_memory() -> None:
         await store.sync()
         queue.fetch(0, COUNT, bytes_max=1 << 20, messages_max=100)
         append(queue, Remove(((10, 19), (150, 159))))
-        assert queue.chain() == Chain(90, COUNT - 110, 0, 0, 0, 0)
-        queue.set_lazy(True)
+        assert queue.pager.chain() == Chain(90, COUNT - 110, 0, 0, 0, 0)
+        queue.pager.set_lazy(True)
         await until(lambda: in_memory(queue) == 0)
-        assert queue.chain() == Chain(90, 0, COUNT - 110, 0, 0, 0)
+        assert queue.pager.chain() == Chain(90, 0, COUNT - 110, 0, 0, 0)
 
     run_store(store, work)

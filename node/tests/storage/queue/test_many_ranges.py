@@ -46,6 +46,27 @@ def cpu_s(work: Callable[[], object]) -> float:
 
 
 @pytest.mark.slow
+def test_a_state_leaves_the_bodies_alone_that_it_does_not_concern() -> None:
+    """A journal of one message in each record. Each was taken out and put in again: 83 ms."""
+
+    async def main() -> None:
+        store = open_store(SimulatedDisk(), LIMITS)
+        queue = store.open_queue(QUEUE)
+        for at in range(30_000):
+            op = Publish(at, Block.of([b"%d" % at]))
+            queue.append(at + 1, op, ops.encode(op))
+        state = queue.state.copy()
+        state.apply(30_001, Remove(((0, 99), (20_000, 20_000))))
+        took = cpu_s(lambda: queue.install(state, keep_below=29_990))
+        assert took < 0.03
+        assert [*queue.missing] == [(29_990, 29_999)]
+        assert len(queue.bodies.index) == 29_990 - 101
+        queue.check()
+
+    run(main())
+
+
+@pytest.mark.slow
 def test_a_state_of_many_ranges_takes_the_place_of_as_many() -> None:
     """A replica comes back with its own bodies. It took 2 s, and 14 s for twice as many."""
 

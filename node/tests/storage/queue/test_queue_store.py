@@ -434,7 +434,7 @@ def test_index_of_single_messages_is_flushed_when_memory_is_short() -> None:
         while len(queue.bodies.index) > 4096:
             await store.sync()
             await asyncio.sleep(0.01)
-        assert queue.chain().delta >= 16_384
+        assert queue.pager.chain().delta >= 16_384
 
     run_store(store, work)
     queue.check()

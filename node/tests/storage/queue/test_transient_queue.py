@@ -59,7 +59,7 @@ def syncs(disk: SimulatedDisk, since: int) -> list[Path]:
 
 async def until_folded(queue: QueueStore) -> None:
     """All that may be is in segments, and known by counts only."""
-    await until(lambda: queue.chain().delta >= COUNT - 2 * 16_384)
+    await until(lambda: queue.pager.chain().delta >= COUNT - 2 * 16_384)
 
 
 def test_told_in_the_next_turn_of_the_loop_and_nothing_is_synced() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 
 from ringmq_node.storage.errors import DiskHangsError
@@ -73,8 +74,8 @@ class Worker:
         while (item := self._queue.get()) is not None:
             task, loop, done = item
             task.run()
-            try:
+            # If the loop is closed, `Store.close` waits for the task itself.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(done)
-            except RuntimeError:
-                # The loop is closed. `Store.close` waits for the task itself.
-                continue
+            # It may be long until the next one, and this one has its queues.
+            del item, task, done

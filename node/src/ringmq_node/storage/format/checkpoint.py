@@ -90,7 +90,11 @@ def encode(checkpoint: Checkpoint) -> bytes:
     )
     pieces = [head]
     pieces += [_EPOCH.pack(e.epoch, e.first_number, e.first_position) for e in state.epochs]
-    pieces += [ranges.pack() for ranges in sets]
+    live = state.live.pack()
+    # After a take-over all live messages count as redelivered. To see that costs a quarter of
+    # packing 200 000 ranges, which takes 20 ms.
+    again = live if state.redelivered == state.live else state.redelivered.pack()
+    pieces += [live, again, state.transient.pack()]
     pieces += [_PAIR.pack(cut.generation, cut.keep_below) for cut in checkpoint.cuts]
     pieces += [
         _PRODUCER.pack(sequence, used_ms, len(key))

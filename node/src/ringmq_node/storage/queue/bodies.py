@@ -206,6 +206,12 @@ class Bodies:
         self.releases.release(self.releases.take())
         self.account()
 
+    def end(self) -> None:
+        """The queue is gone: tells nobody any more."""
+        self._gate = lambda: 0
+        self._on_emptied = lambda file: None
+        self._on_lost = lambda entry: None
+
     # -- another state in the place of this one
 
     def install(self, state: ReplicatedState, keep_below: int, transient: RangeSet) -> None:
@@ -222,32 +228,58 @@ class Bodies:
             # counts then hold under the new state, too.
             if not same or delta.last >= keep_below or self.missing.intersection(*part):
                 self.unfold(delta)
-        self.live = live
+        changed = self.live.changed_to(live)
+        end = max(self.next_position, state.next_position)
+        if keep_below < end:
+            # Positions from there on were given out by a master whose ops did not survive. In the
+            # new state they are other messages.
+            changed.add(keep_below, end - 1)
+        old, self.live = self.live, live
         self.next_position = state.next_position
         # Positions may mean other messages from here on.
         self.next_fetch = 0
-        deltas = [*self.index.deltas.values()]
-        for delta in deltas:
-            self.index.unfold(delta, [])
-        self.live_bytes = 0
-        for entry in self.index.clear():
+        touched = self._touched(changed, transient)
+        for entry in touched:
+            is_whole = entry.live == entry.count
+            self.live_bytes -= entry.body_bytes if is_whole else entry.living(old)[1]
+            self.index.take_out(entry)
             self._reinstall(entry, keep_below, transient)
-        for delta in deltas:
-            self.index.put(delta)
-            self.live_bytes += delta.live_bytes
-        covered = [(entry.first, entry.last) for entry in self.index]
-        covered += [(delta.first, delta.last) for delta in deltas]
-        covered.sort()
-        self.missing = live.without(covered)
+        self.index.sweep()
+        self._find_missing(changed, touched)
         self.account()
+
+    def _touched(self, changed: RangeSet, transient: RangeSet) -> list[IndexEntry]:
+        """The entries of which `install` has to judge anew; all others stay as they are. Most do,
+        as a rule, and there may be a hundred thousand of them."""
+        if changed.range_count > len(self.index) // 2:
+            return [*self.index]
+        overlapping = self.index.overlapping
+        touched = {entry: None for span in changed for entry in overlapping(*span)}
+        if transient is not self.live:
+            touched.update((entry, None) for entry in self.index if entry.transient)
+        return sorted(touched, key=lambda entry: entry.first)
+
+    def _find_missing(self, changed: RangeSet, touched: list[IndexEntry]) -> None:
+        """Which live positions have no body, of those that have changed and those of `touched`."""
+        scope = changed.copy()
+        scope.update([(entry.first, entry.last) for entry in touched])
+        live = RangeSet([part for span in scope for part in self.live.intersection(*span)])
+        covered = [(entry.first, entry.last) for entry in touched if entry.live]
+        covered += [(delta.first, delta.last) for delta in self.index.deltas.values()]
+        covered.sort()
+        self.missing = self.missing.without(scope)
+        self.missing.update(live.without(covered).ranges())
 
     def _reinstall(self, entry: IndexEntry, keep_below: int, transient: RangeSet) -> None:
         entry.live = size = 0
         if entry.first < keep_below:
             # Positions from `keep_below` on were given out by a master whose ops did not survive.
             # In the new state they are other messages.
-            entry.trim(min(entry.last, keep_below - 1))
-            entry.live, size = entry.living(self.live)
+            if entry.last >= keep_below:
+                entry.trim(keep_below - 1)
+            # Most that have died were at the head of the queue, and nothing need be looked for.
+            if self.live and entry.last >= self.live.first:
+                entry.live, size = entry.living(self.live)
         if entry.transient and transient.count_in(entry.first, entry.last) != entry.live:
             # The ring counts a persistent message as safe on this replica's disk. A body that is
             # only in memory doesn't make it so: it has to be fetched and written.
@@ -258,7 +290,7 @@ class Bodies:
             entry.block = None
             self._release(entry)
             return
-        self.index.add(entry)
+        self.index.put_back(entry)
         self.live_bytes += size
 
     # -- reading

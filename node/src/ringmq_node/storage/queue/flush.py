@@ -121,6 +121,10 @@ class Flusher:
         """The queue is deleted, and its files with it."""
         self._count_sealed(-self._sealed_bytes)
 
+    def end(self) -> None:
+        """The queue is gone: nothing is planned any more."""
+        self._gate = lambda: 0
+
     def _count_sealed(self, size: int) -> None:
         self._sealed_bytes += size
         self._counters.sealed_bytes += size

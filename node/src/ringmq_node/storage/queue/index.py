@@ -213,6 +213,20 @@ class RunIndex:
         self._firsts, self._entries, self._head, self._dead = [], [], 0, 0
         return entries
 
+    def take_out(self, entry: IndexEntry) -> None:
+        """Counts a living entry no more, until it is put back. At last comes a `sweep`."""
+        self._count(entry, -1)
+
+    def put_back(self, entry: IndexEntry) -> None:
+        """It lives; it may have become shorter."""
+        self._count(entry, 1)
+
+    def sweep(self) -> None:
+        """Drops all dead entries: their positions may be given out again."""
+        self._entries = [entry for entry in self._entries if entry.live]
+        self._firsts = [entry.first for entry in self._entries]
+        self._head = self._dead = 0
+
     def _place(self, entry: IndexEntry) -> int:
         assert entry.live
         place = bisect_left(self._firsts, entry.first)
@@ -243,9 +257,7 @@ class RunIndex:
         while self._head < len(entries) and not entries[self._head].live:
             self._head += 1
         if self._dead > _COMPACT_ABOVE and 2 * self._dead > len(entries):
-            self._entries = [entry for entry in entries[self._head :] if entry.live]
-            self._firsts = [entry.first for entry in self._entries]
-            self._head = self._dead = 0
+            self.sweep()
 
     def check(self, live: RangeSet, missing: RangeSet) -> None:
         """Asserts the invariants at the top."""

@@ -74,6 +74,8 @@ class QueueLog:
         # Persistent entries that were logged since the last round began.
         self._unsynced: list[IndexEntry] = []
         self._elision = Elision()
+        # What this queue has of `Counters.gathered_bytes`.
+        self._gathered_bytes = 0
 
     @property
     def file(self) -> QueueFile:
@@ -109,6 +111,17 @@ class QueueLog:
     def files(self) -> list[QueueFile]:
         """The current journal and those that are being sealed."""
         return [*self._sealing, self._journal.file]
+
+    def gathered(self, size_bytes: int) -> None:
+        """So many bytes more wait for the next round."""
+        self._gathered_bytes += size_bytes
+        self._shared.counters.gathered_bytes += size_bytes
+
+    def drop_gathered(self) -> int:
+        """They wait no more; returns how many they were."""
+        size_bytes, self._gathered_bytes = self._gathered_bytes, 0
+        self._shared.counters.gathered_bytes -= size_bytes
+        return size_bytes
 
     # -- records
 

@@ -40,7 +40,6 @@ from ringmq_node.storage.queue.flush import Flusher, FlushJob
 from ringmq_node.storage.queue.journal import Piece
 from ringmq_node.storage.queue.log import QueueLog
 from ringmq_node.storage.queue.pager import Pager, PagerHost
-from ringmq_node.storage.queue.paging import Chain
 from ringmq_node.storage.queue.read_ahead import ReadAhead, ReadAheadHost
 from ringmq_node.storage.queue.reading import read_runs
 from ringmq_node.storage.queue.recovery import Recovered
@@ -140,9 +139,7 @@ class QueueStore:
         )
         self._fills = self._fills_durable = 0
         self._installs = 0
-        # What this queue has of `Counters.gathered_bytes`.
-        self._gathered_bytes = 0
-        # A queue that a start has found gets a journal of its own, on disk with the first append.
+        # A queue that a start has found gets another journal, on disk with the first append.
         current = [] if found.current is None else [found.current]
         start = self._checkpoint(found.next_generation, current, found.cuts)
         self.bodies.cuts = start.cuts
@@ -244,7 +241,7 @@ class QueueStore:
         having changed nothing, if it has that very state already.
         """
         self._check_writable()
-        if self._has_state(state) and keep_below >= state.next_position and not self.damaged:
+        if state.is_same(self.state) and keep_below >= state.next_position and not self.damaged:
             # Nothing has happened to most queues while their node was away. Another journal for
             # each of ten thousand would be 50 000 files to sync, for nothing.
             return False
@@ -266,12 +263,6 @@ class QueueStore:
         self.bodies.cuts = start.cuts
         self._appended()
         return True
-
-    def _has_state(self, state: ReplicatedState) -> bool:
-        """Whether this is the state already. Digests don't tell: they leave the epochs out."""
-        mine = self.state
-        # Which producer is forgotten next depends on their order, which `==` doesn't look at.
-        return mine == state and [*mine.producers] == [*state.producers]
 
     def fill(self, first_position: int, block: Block, transient: bool) -> None:
         """Gives bodies for missing positions. Positions that aren't missing are passed over."""
@@ -317,10 +308,8 @@ class QueueStore:
         )
 
     def drop_gathered(self) -> int:
-        """From now on nothing of this queue waits for a round; returns how many bytes did."""
-        size_bytes, self._gathered_bytes = self._gathered_bytes, 0
-        self._host.counters.gathered_bytes -= size_bytes
-        return size_bytes
+        """From now on nothing waits for a round; returns how many bytes did."""
+        return self._log.drop_gathered()
 
     def committed(self, job: CommitJob) -> bool:
         """`job` is on disk. Returns whether that made an op or a fill durable."""
@@ -368,20 +357,6 @@ class QueueStore:
         return self._flusher.sealed_count
 
     # -- memory
-
-    @property
-    def is_lazy(self) -> bool:
-        """Whether bodies are in memory only while they are being written or fetched."""
-        return self.pager.lazy
-
-    def set_lazy(self, lazy: bool) -> None:
-        """Changes `is_lazy`. Blocks leave memory in steps of about 10 ms, with the loop's other
-        work in between."""
-        self.pager.set_lazy(lazy)
-
-    def chain(self) -> Chain:
-        """How many messages are in which part of the queue."""
-        return self.pager.chain()
 
     def seal_if_large(self) -> None:
         """The queue is idle: begins another journal if this one is large, so that it is flushed.
@@ -432,10 +407,13 @@ class QueueStore:
         self._deleted = True
 
     def delete(self) -> None:
-        """The queue is deleted: gives back its memory. No thread works on it."""
+        """The queue is deleted: leaves no cycle (`resources.garbage`). No thread works on it."""
         self._flusher.forget()
         self.bodies.clear()
         self.pager.clear()
+        self.bodies.end()
+        self._flusher.end()
+        self.on_lost = lambda: None
 
     def check(self) -> None:
         """Asserts the invariants of the state and of the bodies."""
@@ -461,8 +439,7 @@ class QueueStore:
     def _appended(self, size_bytes: int = 0) -> None:
         """There is something for the next round; of a transient queue, only to be reported."""
         if self.durable:
-            self._gathered_bytes += size_bytes
-            self._host.counters.gathered_bytes += size_bytes
+            self._log.gathered(size_bytes)
         else:
             self.durable_number, self._fills_durable = self.state.last_number, self._fills
         self._host.mark_dirty(self)
