@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from faults.vocabulary import AcceptLoss, Crash, DiskLost, Fault
+from faults.vocabulary import AcceptLoss, Crash, DiskLost, DiskRestored, Fault
 from ringsim.simulator.course import Course
 from ringsim.simulator.runs import run_scenario
 from ringsim.simulator.scenarios import Latencies, Publish, Scenario
@@ -21,6 +21,8 @@ DELAYS = range(8)
 TWO_DISKS_LOST = (Crash(1.2, "c", 8.0), DiskLost(4.0, "a", 1.0), DiskLost(4.0, "b", 1.5))
 # The same, but a and b never come back before the operator decides.
 TWO_NODES_GONE = (Crash(1.2, "c", 8.0), DiskLost(4.0, "a", 20.0), DiskLost(4.0, "b", 20.0))
+# And c's disk was replaced by an old copy, which nobody takes for whole.
+OLD_COPY_LEFT = (DiskRestored(0.8, "c", 0.4, 8.0), *TWO_DISKS_LOST[1:])
 # a is alone, b and c join it, and its disk is lost before they are synchronised.
 JOINERS_LEFT = (Crash(1.2, "b", 2.0), Crash(1.2, "c", 2.0), DiskLost(4.5, "a", 1.0))
 QUICK = Latencies()
@@ -51,7 +53,7 @@ def test_the_ring_is_down_until_somebody_decides() -> None:
 
 
 def test_the_ring_goes_on_from_the_named_log_and_the_view_keeps_a_record() -> None:
-    for faults in (TWO_DISKS_LOST, TWO_NODES_GONE):
+    for faults in (TWO_DISKS_LOST, TWO_NODES_GONE, OLD_COPY_LEFT):
         decided = (*faults, AcceptLoss(DECIDED_AT, "c"))
         for seed in DELAYS:
             before = world_at(DECIDED_AT, faults, seed)

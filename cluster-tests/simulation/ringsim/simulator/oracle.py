@@ -114,10 +114,13 @@ class Oracle:
             self._check_disks(number)
 
     def _log_of(self, member_id: MemberId) -> list[LogEntry]:
-        """In memory if this life runs; it may have been put out of the ring, and never died."""
+        """In memory if this life runs; it may have been put out of the ring, and never died.
+
+        A log that isn't whole stays on the disk: a life that began with one has none in memory.
+        """
         machine = self._machines[member_id.node]
         is_running = machine.member is not None and machine.me == member_id
-        return machine.app.log if is_running else machine.disk.log
+        return machine.app.log if is_running and machine.disk.whole else machine.disk.log
 
     def _may_have_lost(self, old: View) -> bool:
         """Whether the node whose log was cut unseen was the last candidate with a whole log."""
