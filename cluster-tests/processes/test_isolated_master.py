@@ -11,9 +11,6 @@ Clients that can reach every node are served by the majority as soon as it has a
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -22,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from children import child_environment
 from etcd_server import require_etcd
 from history.checker import check
 from history.records import Confirm, Publish, Record, from_line, merged
@@ -30,6 +26,7 @@ from loops import run
 from nemesis import Cluster, until
 from nemesis.etcd_host import EtcdHost
 from nemesis.network import Network, NoNamespacesError
+from nemesis.programs import Program
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -40,35 +37,6 @@ RIGHT_DEADLINE_S = 30.0
 # The ring time-out (2 s), a quarter more by jitter, and a second for all that follows.
 WITHOUT_SERVICE_S_MAX = 3.5
 HOSTS = ("a", "b", "c", "etcd", "left", "right")
-
-
-class Program:
-    """One `nemesis.inside` on a host."""
-
-    def __init__(self, network: Network, host: str, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [*network.inside(host), sys.executable, "-m", "nemesis.inside", *arguments],
-            stdout=subprocess.PIPE,
-            env=child_environment(),
-        )
-
-    def opened(self) -> None:
-        """Returns once the program has printed that its publisher is open."""
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"open\n"
-
-    def result(self, within_s: float) -> Any:
-        try:
-            out, _ = self._process.communicate(timeout=within_s)
-        finally:
-            self.end()
-        assert self._process.returncode == 0, "the client's program has failed"
-        return json.loads(out.splitlines()[-1])
-
-    def end(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait(10)
 
 
 def play(path: Path, story: Callable[[Cluster, Network], Awaitable[None]]) -> None:

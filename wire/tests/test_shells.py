@@ -25,6 +25,7 @@ from ringmq_wire import (
 )
 from ringmq_wire.backoff import Backoff
 from ringmq_wire.connection import Connection
+from ringmq_wire.transport import WireProtocol
 
 MIB = 1024 * 1024
 
@@ -43,6 +44,33 @@ class Collecting(CallHandler):
     @property
     def messages(self) -> list[bytes]:
         return [message for batch in self.batches for message in batch]
+
+
+def test_a_call_says_when_its_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[WireProtocol] = []
+    original = WireProtocol.connection_made
+
+    def connection_made(self: WireProtocol, transport: asyncio.BaseTransport) -> None:
+        original(self, transport)
+        made.append(self)
+
+    monkeypatch.setattr(WireProtocol, "connection_made", connection_made)
+
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            call = await channel.open("/test.Wire/EchoStream", CallHandler())
+            call.give_up_after(1.5)
+            found = [tcp_option(each, socket.TCP_USER_TIMEOUT) for each in made]
+            assert sorted(found) == [0, 1500]  # The other end has no such limit.
+            call.cancel()
+
+    run(scenario())
+
+
+def tcp_option(protocol: WireProtocol, option: int) -> int:
+    sock = protocol.tcp_socket()
+    assert sock is not None
+    return sock.getsockopt(socket.IPPROTO_TCP, option)
 
 
 def test_messages_of_one_turn_arrive_as_one_batch() -> None:

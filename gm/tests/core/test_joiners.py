@@ -8,6 +8,7 @@ from ringmq_gm.core.cache import Budgets
 from ringmq_gm.core.events import (
     CaughtUp,
     Effect,
+    LinkDown,
     LinkUp,
     MembershipWanted,
     Multicast,
@@ -201,9 +202,10 @@ def pauses(count: int, *, stays_s: float) -> list[float]:
 
 def test_the_pause_of_a_member_that_is_put_out_again_and_again_grows() -> None:
     timing = Timing()
-    found = pauses(9, stays_s=1.0)
-    assert [round(pause_s / timing.retry_s) for pause_s in found[:7]] == [1, 2, 4, 8, 16, 32, 64]
-    assert round(found[-1], 3) == timing.put_out_s_max
+    found = pauses(6, stays_s=1.0)
+    least_s, most_s = timing.put_out_s_min, timing.put_out_s_max
+    wanted = [timing.retry_s, least_s, 2 * least_s, 4 * least_s, most_s, most_s]
+    assert [round(pause_s, 3) for pause_s in found] == wanted
 
 
 def test_a_member_that_had_settled_comes_back_soon() -> None:
@@ -219,6 +221,18 @@ def test_other_changes_of_the_view_do_not_end_the_pause() -> None:
         ring.learn(value, "c")
     ring.links["c", "a"].clear()
     ring.learn(view(5, B, A), "c")
+    assert not ring.links["c", "a"]
+
+
+def test_a_link_that_comes_up_does_not_end_the_pause() -> None:
+    """One that came and went brought its member back each time, to be put out with the next cut."""
+    ring = ring_of_three()
+    ring.step("c", MembershipWanted(True))
+    for value in (view(2, A, B), view(3, A, B, joining(C)), view(4, A, B)):
+        ring.learn(value, "c")
+    ring.links["c", "a"].clear()
+    ring.step("c", LinkDown("a"))
+    ring.step("c", LinkUp("a"))
     assert not ring.links["c", "a"]
 
 

@@ -19,8 +19,10 @@ from ringmq_gm.core.frames import Frame, Hello, Mark, OpFrame, decode, encode
 from ringmq_gm.links import wire
 from ringmq_gm.links.link import METHOD
 from ringmq_gm.registry.base import Put
+from ringmq_wire import WireCall
 
 ME = MemberId("z", 3)
+RING_TIMEOUT_S = 0.4
 # The calling end is a stock one: that the two ends of ours agree shows too little.
 StockCall = grpc.aio.StreamStreamCall[bytes, bytes]
 
@@ -52,7 +54,7 @@ class Caller:
 def run(tmp_path: Path, story: Callable[[Caller], Awaitable[None]]) -> None:
     @asynccontextmanager
     async def caller() -> AsyncIterator[Caller]:
-        options = GroupOptions(payload_bytes_max=10_000, ring_timeout_s=0.4)
+        options = GroupOptions(payload_bytes_max=10_000, ring_timeout_s=RING_TIMEOUT_S)
         async with local_cluster(tmp_path, "a", options) as cluster:
             made = Caller(cluster)
             try:
@@ -139,6 +141,22 @@ def test_credit_comes_for_taken_frames_and_with_each_heartbeat(tmp_path: Path) -
             assert isinstance(data, bytes)
             credited = wire.read_credit(data)
         assert credited == len(message)
+
+    run(tmp_path, story)
+
+
+def test_answers_that_do_not_arrive_end_the_stream_after_the_ring_time_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The calling end has the same: `test_outgoing.py`."""
+    given_up_after_s: list[float] = []
+    monkeypatch.setattr(
+        WireCall, "give_up_after", lambda _, seconds: given_up_after_s.append(seconds)
+    )
+
+    async def story(caller: Caller) -> None:
+        await caller.open(1)
+        assert given_up_after_s == [RING_TIMEOUT_S]
 
     run(tmp_path, story)
 

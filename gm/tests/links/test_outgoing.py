@@ -29,6 +29,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.sent_bytes = 0
+        self.given_up_after_s = 0.0
         self.session = _OutgoingSession("b", cast(LinkOwner, Nobody()), OPTIONS)
         self.session.begin(cast(Any, self), cast(Any, self))
         self.session.received([wire.answer_message(MemberId("b", 1))])
@@ -38,6 +39,9 @@ class Stream:
 
     def send_now(self, messages: Sequence[bytes]) -> None:
         self.sent_bytes += sum(map(len, messages))
+
+    def give_up_after(self, unacknowledged_s: float) -> None:
+        self.given_up_after_s = unacknowledged_s
 
     def half_close(self) -> None:
         pass
@@ -103,5 +107,14 @@ def test_a_node_that_takes_all_frames_is_not_slow(monkeypatch: pytest.MonkeyPatc
             ahead_s += SLOW_S / 3
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+    run(main())
+
+
+def test_a_connection_that_brings_nothing_has_the_ring_time_out() -> None:
+    """What it is for: `cluster-tests/processes/test_flapping_link.py`."""
+
+    async def main() -> None:
+        assert Stream().given_up_after_s == OPTIONS.ring_timeout_s
 
     run(main())

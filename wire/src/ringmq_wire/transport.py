@@ -50,6 +50,8 @@ TCP_KEEPALIVE = [
     if hasattr(socket, name)
 ]
 TCP_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)
+# Linux has it. Elsewhere a connection is given up when the system thinks fit, after minutes.
+TCP_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 class CallHandler:
@@ -116,6 +118,12 @@ class WireCall:
     def waiting_bytes(self) -> int:
         """Bytes that `send` has taken, and the connection hasn't."""
         return self.stream.queued_bytes
+
+    def give_up_after(self, unacknowledged_s: float) -> None:
+        """The call's connection is lost once the other end's kernel has acknowledged nothing for so
+        long, though something was sent. Without it a connection through a network that comes and
+        goes may bring nothing for minutes: TCP waits twice as long each time it sends again."""
+        self._link.give_up_after(unacknowledged_s)
 
     def time_remaining(self) -> float | None:
         """Seconds to the deadline; None without one."""
@@ -261,6 +269,19 @@ class WireProtocol(asyncio.Protocol):
         self._handle(self.core.calls.shed(self.now()))
         self.flush()
 
+    def give_up_after(self, unacknowledged_s: float) -> None:
+        """See `WireCall.give_up_after`."""
+        sock = self.tcp_socket()
+        if sock is not None and TCP_USER_TIMEOUT is not None:
+            timeout_ms = max(1, round(1000 * unacknowledged_s))
+            sock.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, timeout_ms)
+
+    def tcp_socket(self) -> socket.socket | None:
+        """None without a connection, or if it isn't one of TCP."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        is_tcp = sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6)
+        return sock if is_tcp else None
+
     def abandon(self) -> None:
         """Gives up what the peer hasn't read."""
         if self._transport is not None:
@@ -275,8 +296,8 @@ class WireProtocol(asyncio.Protocol):
         if self._made is not None:
             self._made(self)
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock = self.tcp_socket()
+        if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
             # Finds peers whose machine is gone, for connections without a call.

@@ -1,7 +1,7 @@
 """A client as a program of its own, for a host (a network namespace) of its own.
 
     python -m nemesis.inside declare SEEDS QUEUE
-    python -m nemesis.inside publish SEEDS QUEUE TAG TOTAL DEADLINE_S
+    python -m nemesis.inside publish SEEDS QUEUE TAG TOTAL DEADLINE_S [BATCH_MESSAGES]
     python -m nemesis.inside consume SEEDS QUEUE FOR_S
     python -m nemesis.inside resume SEEDS QUEUE LAST        as a producer of its own, up to LAST
     python -m nemesis.inside drain SEEDS QUEUE REPLICAS     once so many are synchronised
@@ -38,14 +38,22 @@ async def declare(seeds: str, queue: str) -> object:
         return [replica.node for replica in info.ring]
 
 
-async def publish(seeds: str, queue: str, tag: str, total: str, deadline_s: str) -> object:
+async def publish(
+    seeds: str,
+    queue: str,
+    tag: str,
+    total: str,
+    deadline_s: str,
+    batch_messages: str = str(BATCH_MESSAGES),
+) -> object:
+    """TOTAL messages, a batch every `PAUSE_S`, and what became of them."""
     load = Publishing(
         seeds.split(","),
         queue,
         tag=tag,
         total=int(total),
         deadline_s=float(deadline_s),
-        batch_messages=BATCH_MESSAGES,
+        batch_messages=int(batch_messages),
         batches_at_once=int(total),
         pause_s=PAUSE_S,
     )

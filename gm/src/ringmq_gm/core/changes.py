@@ -97,7 +97,7 @@ class ViewChanger:
         self._ring = ring
         self._timing = timing
         self._chance = chance
-        self._hold_off = HoldOff(timing)
+        self._hold_off = HoldOff()
         # How many proposals have failed in this epoch; and the one that another member wanted.
         self._failures = 0
         self._for_another: View | None = None
@@ -155,7 +155,6 @@ class ViewChanger:
         if isinstance(stage, Waiting) or is_long:
             self._stage = IDLE
         self._patience_s = self._timing.probe_s
-        self._hold_off.situation_changed(self._timing)
 
     def member_gone(self, member_id: MemberId) -> None:
         """It has failed. Its node goes on answering heartbeats, so nothing else would show it."""

@@ -1,10 +1,17 @@
 """How long a member that was put out of its ring stays away before it joins again. Pure.
 
-It was put out because another member can't reach it, or because it is too slow. If it came back
-at once, it would be put out again: one with a slow disk would make its rings change their views,
-and the masters send their state, over and over. The first time it waits for `retry_s` like a member
-whose proposal has failed (`ViewChanger.put_out`). Each pause after that is twice as long as the one
-before, until the member has stayed in the ring for `settled_s`.
+It was put out because another member can't reach it, or because it is too slow. The first time it
+comes back soon: it waits for `retry_s` like a member whose proposal has failed
+(`ViewChanger.put_out`), or until a link comes up. If it is put out again before it has stayed in
+the ring for `settled_s`, then it stays away for `put_out_s_min`, and each time after that for twice
+as long as the time before.
+
+A link that comes up doesn't end these pauses. It would be the wrong sign:
+
+1. the link between a and c comes and goes, and c is put out, 2. the link is up, c joins and is
+synchronised, 3. the link is down: no op is confirmed until a and b have found out, for the whole
+ring time-out, 4. the link is up, and so on. As often as that happens the publishers wait, though a
+and b would be enough. A slow disk does the same, with the slow time-out.
 
 A ring that can confirm nothing needs every member that it can get: then nobody asks for the pause
 (`ViewChanger.seek_entry`).
@@ -15,21 +22,17 @@ from __future__ import annotations
 from ringmq_gm.core.chance import Chance
 from ringmq_gm.core.timing import Timing
 
-# A link that comes up ends the first few pauses: the member was cut off, and isn't any more. A
-# slow node whose links break now and then doesn't get round the longer ones by this.
-_SHORT = 8
-
 
 class HoldOff:
     """See the module."""
 
     __slots__ = ("_came_in_at", "_pause_s", "until")
 
-    def __init__(self, timing: Timing) -> None:
+    def __init__(self) -> None:
         # When the pause ends; None if there is none.
         self.until: float | None = None
-        # The mean length of the next one.
-        self._pause_s = timing.retry_s
+        # The mean length of the next one; None if it comes back soon.
+        self._pause_s: float | None = None
         self._came_in_at = 0.0
 
     def came_in(self, now: float) -> None:
@@ -38,15 +41,12 @@ class HoldOff:
         self._came_in_at = now
 
     def put_out(self, now: float, timing: Timing, chance: Chance) -> None:
-        if now >= self._came_in_at + timing.settled_s:
-            self._pause_s = timing.retry_s
-        if self._pause_s > timing.retry_s:
-            self.until = now + self._pause_s * (0.5 + chance.random())
-        self._pause_s = min(2 * self._pause_s, timing.put_out_s_max)
-
-    def situation_changed(self, timing: Timing) -> None:
-        if self._pause_s <= _SHORT * timing.retry_s:
-            self.until = None
+        pause_s = self._pause_s
+        if pause_s is None or now >= self._came_in_at + timing.settled_s:
+            self._pause_s = timing.put_out_s_min
+            return
+        self.until = now + pause_s * (0.5 + chance.random())
+        self._pause_s = min(2 * pause_s, timing.put_out_s_max)
 
     def tick(self, now: float) -> None:
         if self.until is not None and now >= self.until:

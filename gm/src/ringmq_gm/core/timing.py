@@ -15,7 +15,9 @@ class Timing:
     probe_s_max: float = 4.0
     # The mean pause before the next try. Each is 0.5 to 1.5 times this.
     retry_s: float = 0.3
-    # The longest mean pause of a member that is put out again and again.
+    # The first and the longest mean pause of a member that is put out again and again. Longer than
+    # a link that comes and goes takes to show it: the pause has to outlast some of its cuts.
+    put_out_s_min: float = 4.0
     put_out_s_max: float = 30.0
     # A member that was in the ring for so long begins with a short pause again.
     settled_s: float = 60.0

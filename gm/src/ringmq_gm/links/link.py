@@ -17,6 +17,16 @@ its cores have taken the frames, a quarter of a window at a time, and with each 
 while its application asks so (`Group.hold_credit`). A receiver holds one message, or one frame
 that comes in parts, of at most `frame_bytes_max`.
 
+A stream is a connection of its own, and either may come to a standstill alone:
+
+1. the network between two nodes comes and goes, and each time that TCP sends again what got lost on
+one connection, the way is cut, 2. TCP waits twice as long from time to time, 12.6 s after six of
+them, 3. the other connection has lost nothing and brings heartbeats, so neither node is silent,
+4. no op of the ring gets through.
+
+So a connection is lost (`WireCall.give_up_after`) once what one end has sent was not acknowledged
+for the ring time-out, and is dialled anew. The kernels judge that: a busy process acknowledges too.
+
 Frames are taken in the turn of the event loop that has read them. Those that they produce, on any
 ring, go out together in the next turn, as far as the stream takes them.
 """

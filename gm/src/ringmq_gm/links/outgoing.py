@@ -208,6 +208,9 @@ class _OutgoingSession(CallHandler):
     def begin(self, channel: WireChannel, call: WireCall) -> None:
         self._channel = channel
         self._call = call
+        # Heartbeats don't show a connection that brings nothing: those that the other node sends
+        # come on its own connection too, which may be well. See link.py.
+        call.give_up_after(self._options.ring_timeout_s)
 
     async def shake_hands(self, opening: bytes) -> bytes:
         """Returns the other end's answer; raises `LinkError` or `RpcError` if there is none."""

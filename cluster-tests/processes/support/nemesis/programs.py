@@ -1,0 +1,41 @@
+"""Clients on hosts of their own: `nemesis.inside` as a process in a network namespace."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from children import child_environment
+
+from nemesis.network import Network
+
+
+class Program:
+    """One `nemesis.inside` on a host."""
+
+    def __init__(self, network: Network, host: str, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [*network.inside(host), sys.executable, "-m", "nemesis.inside", *arguments],
+            stdout=subprocess.PIPE,
+            env=child_environment(),
+        )
+
+    def opened(self) -> None:
+        """Returns once the program has printed that its publisher is open."""
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"open\n"
+
+    def result(self, within_s: float) -> Any:
+        try:
+            out, _ = self._process.communicate(timeout=within_s)
+        finally:
+            self.end()
+        assert self._process.returncode == 0, "the client's program has failed"
+        return json.loads(out.splitlines()[-1])
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(10)
