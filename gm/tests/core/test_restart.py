@@ -114,6 +114,27 @@ def test_a_candidate_that_has_learned_the_view_meanwhile_is_asked_again() -> Non
     assert effects == [Send("b", Pong("q", 1, 1, 1, 9, True)), Send("b", Ping("q", 1, 1))]
 
 
+def test_a_candidate_whose_log_is_not_whole_asks_as_well_and_so_is_heard() -> None:
+    """It was asked before it knew the view, and its answer was missed for the whole grace."""
+    lost = member_of(C2, LogEnd(), log_is_whole=False)
+    lost.step(MembershipWanted(True), now=0)
+    lost.step(LeasesLearned(frozenset({A2, B2, C2})), now=0)
+    asked = [
+        effect.frame
+        for effect in lost.step(ViewLearned(view(1, A, B, C)), now=0)
+        if isinstance(effect, Send) and effect.node == "a"
+    ]
+    member = restarting(A2, LogEnd(1, 9))
+    answer(member, B2, LogEnd(1, 8))
+    answer(member, C2, LogEnd(), epoch=0, is_whole=False)
+    assert len(asked) == 1
+    asks_again = member.step(Received(Envelope(C2, asked[0])), now=0)[-1]
+    assert asks_again == Send("c", Ping("q", 1, 1))
+    assert answer(member, C2, LogEnd(), is_whole=False) == [
+        Propose(1, view(2, A2, eligible=(B, C)))
+    ]
+
+
 def outside(me: MemberId, value: View) -> RingMember:
     """Was in view 1, and is put out of the ring by `value`."""
     member = member_of(me, LogEnd(1, 9))

@@ -187,7 +187,9 @@ class ViewChanger:
         """Outside the ring, and wanted in it: joins it, or begins it again."""
         if self._stage is not IDLE:
             return []
-        if log.is_whole and self._none_can_go_on(view):
+        if self._none_can_go_on(view):
+            # Even if this log isn't whole, and this member can't begin the ring. Another one may
+            # wait for its answer, and the last one was given before this member knew the view.
             targets = tuple(m.node for m in view.candidates if m.node != self._me.node)
             return self._probe(Purpose.RESTART, targets, view, log, now)
         if self._hold_off.until is not None and view.has_quorum:

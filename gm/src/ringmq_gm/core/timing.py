@@ -25,7 +25,7 @@ class Timing:
     # the ring time-out, in which a silent member is found out.
     contact_s: float = 0.25
     # After a whole ring has been restarted: for the others to come up as well.
-    restart_grace_s: float = 3.0
+    restart_grace_s: float = 2.0
     # A promotion that has not drained by then is called off.
     drain_s: float = 5.0
     # A member that has received ops, and has written none of them to its disk for so long, is put
