@@ -94,6 +94,9 @@ class Group:
             tell=self._broadcasts.add,
             received=self._received,
         )
+        # As `Shell` has them. Several times for each op: not through a method of this class.
+        self.now = self._links.now
+        self.send = self._links.send
         self._timers = RingTimers()
         # Notified when a node has come or gone, as far as its lease says so.
         self.nodes_changed = Notifier()
@@ -266,12 +269,6 @@ class Group:
     def catch_up(self, ring: Ring) -> None:
         self._broadcasts.catch_up(ring)
 
-    def now(self) -> float:
-        return self._links.now()
-
-    def send(self, node: str, frame: Frame) -> None:
-        self._links.send(node, frame)
-
     def waiting_bytes(self, node: str, ring: str) -> int:
         return self._links.waiting_bytes(node, ring)
 
@@ -286,8 +283,8 @@ class Group:
         if change_bytes < 0:
             self.on_freed()
 
-    def stepped(self, ring: Ring) -> None:
-        self._timers.rearm(ring)
+    def arm(self, ring: Ring, deadline: float) -> None:
+        self._timers.arm(ring, deadline)
 
     def view_entered(self, ring: Ring) -> None:
         view = ring.view

@@ -10,7 +10,7 @@ from loops import run
 
 from ringmq_gm import LogEnd, MemberId, PromotionError, RingFailedError, first_view
 from ringmq_gm.broadcasts import Broadcasts
-from ringmq_gm.core.events import Event, LinkDown, Multicast, Propose, Tick, ViewLearned
+from ringmq_gm.core.events import Event, LinkDown, Multicast, Propose, ViewLearned
 from ringmq_gm.core.frames import Frame
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.rings import Ring
@@ -27,7 +27,7 @@ class Even:
 
 
 class PlayedShell:
-    """The group of one ring. Nothing is sent; `stepped` raises if `fault` is set."""
+    """The group of one ring. Nothing is sent; `arm` raises if `fault` is set."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -57,7 +57,7 @@ class PlayedShell:
 
     def cached(self, change_bytes: int) -> None: ...
 
-    def stepped(self, ring: Ring) -> None:
+    def arm(self, ring: Ring, deadline: float) -> None:
         if self.fault is not None:
             raise self.fault
 
@@ -83,7 +83,7 @@ def test_a_step_whose_timer_fails_ends_the_ring_and_does_not_raise() -> None:
     shell = PlayedShell()
     ring = ring_of(shell)
     shell.fault = AttributeError("'uvloop.loop.Handle' object has no attribute 'when'")
-    ring.step(Tick())
+    ring.step(LinkDown("b"))  # It probes, and wants a tick.
     assert ring.closed
     (failure,) = shell.failures
     assert failure is not None

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
+
+from ringmq_base.values import value
 
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 JOINER_BYTES_MAX = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Budgets:
     """How many bytes of ops a master keeps for its synchronised members, above which it takes no
     more; and how many for joiners alone."""
@@ -28,7 +29,7 @@ class Budgets:
     joiner_bytes_max: int = JOINER_BYTES_MAX
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CachedOp:
     epoch: int
     number: int
@@ -75,7 +76,8 @@ class OpCache:
                 self.held_bytes -= size
         if not self._ops and stable > self.stable:
             self.stable = stable
-        self.held = max(self.held, self.stable)
+        if self.held < self.stable:
+            self.held = self.stable
 
     def after(self, number: int) -> Iterator[CachedOp]:
         """The ops above `number`. Those up to `stable` are gone, so it can't be below that."""

@@ -6,37 +6,37 @@ op, for instance, is sent on before it is delivered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from ringmq_base.values import value
 from ringmq_gm.core.frames import Envelope, Frame
 from ringmq_gm.core.views import MemberId, View
 
 # --- events ---
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ViewLearned:
     """The registry holds this view. None: it holds none, the ring has been deleted."""
 
     view: View | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeasesLearned:
     """These lives of nodes hold a registry lease; every other one's has run out."""
 
     alive: frozenset[MemberId]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NodesKnown:
     """Operators have forgotten every node but these: its disk is lost to the cluster."""
 
     nodes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LinkUp:
     """A link to this node has been opened, for the first time or again. Frames that were sent
     on the link before it may be lost."""
@@ -44,28 +44,28 @@ class LinkUp:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LinkDown:
     """This node can't be reached, or has been silent for the ring time-out."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PeerStalled:
     """In the slow time-out this node has not taken a window of the frames that wait for it."""
 
     node: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Received:
     """A frame has come in; its envelope says from which life of a node."""
 
     envelope: Envelope
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Multicast:
     """The application wants this op sent. Only where `RingMember.refusal()` is None.
 
@@ -76,14 +76,14 @@ class Multicast:
     urgent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Persisted:
     """Every op up to `number` is on this member's disk."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CaughtUp:
     """A joiner's application has everything from before it joined on disk, and every op up to
     `persisted`. Until then `Persisted` counts for nothing: the application may mean the log that
@@ -92,21 +92,21 @@ class CaughtUp:
     persisted: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MembershipWanted:
     """Whether this member should be in the ring; if it isn't, it joins."""
 
     wanted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PromotionAsked:
     """An operator, or this node's shutdown, wants another master. Only the master can do it."""
 
     target: MemberId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LossAccepted:
     """An operator wants the ring begun again from the application's log here, which ends with op
     `log_number` of epoch `log_epoch`, and is on disk; confirmed ops may be lost by it.
@@ -121,7 +121,7 @@ class LossAccepted:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RemovalAsked:
     """This member shouldn't be in the ring any more. Only the master can do it, and it forgets
     the question if it can't now: whoever asks looks at the view, and asks again."""
@@ -129,7 +129,7 @@ class RemovalAsked:
     target: MemberId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MinInsyncAsked:
     """So many synchronised members should have an op before it is confirmed. To the master, and
     forgotten like `RemovalAsked`."""
@@ -158,7 +158,7 @@ class ProposalOutcome(Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ProposalEnded:
     """The answer to `Propose`."""
 
@@ -166,7 +166,7 @@ class ProposalEnded:
     outcome: ProposalOutcome
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Tick:
     """The time of `next_deadline()` has come."""
 
@@ -206,7 +206,7 @@ class Role(Enum):
     OUTSIDE = "outside"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Send:
     """Pass this frame to a node. If no link is up it is dropped: after `LinkUp` the core shakes
     hands again, and sends the ops that are missing."""
@@ -215,7 +215,7 @@ class Send:
     frame: Frame
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Deliver:
     """Apply this op, and begin to write it to disk."""
 
@@ -224,7 +224,7 @@ class Deliver:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Watermarks:
     """To the master's application: the ops up to these numbers are received by (on the disk of)
     every synchronised member, and there are at least `min_insync` of these."""
@@ -233,7 +233,7 @@ class Watermarks:
     persisted: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RoleChanged:
     """Entered `view`. An application whose member is OUTSIDE now answers every pending publish
     with "unknown": the next master may or may not have it."""
@@ -242,7 +242,7 @@ class RoleChanged:
     view: View
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ContactChanged:
     """To the master's application. Without contact it serves nobody: another member may be master.
     With contact again it is still the master. A new view begins with contact."""
@@ -250,14 +250,14 @@ class ContactChanged:
     has_contact: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StartCatchUp:
     """This member has joined: ops after `number` will be delivered; fetch those before."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Propose:
     """Compare-and-set the registry's view from `current_epoch` to `view` (0: from nothing)."""
 
@@ -265,7 +265,7 @@ class Propose:
     view: View
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RefreshView:
     """Read the view from the registry, linearizably."""
 
@@ -286,7 +286,7 @@ class PromotionOutcome(Enum):
     RING_DELETED = "the ring is deleted"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PromotionEnded:
     """The answer to `PromotionAsked`. Each of these gets exactly one."""
 
@@ -310,14 +310,14 @@ class LossOutcome(Enum):
     RING_DELETED = "the ring is deleted"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LossEnded:
     """The answer to `LossAccepted`. Each of these gets exactly one."""
 
     outcome: LossOutcome
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RingDeleted:
     """The ring is no more. A member's last effect."""
 

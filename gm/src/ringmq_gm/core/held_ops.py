@@ -67,6 +67,14 @@ class HeldOps:
     def mark(self) -> Mark:
         return Mark(self.last, min(self.on_disk, self.last), self.complete)
 
+    def is_at(self, mark: Mark) -> bool:
+        """Whether `mark` is this member's now."""
+        return (
+            mark.received == self.last
+            and mark.persisted == min(self.on_disk, self.last)
+            and mark.complete == self.complete
+        )
+
     def append(self, op: CachedOp) -> None:
         """Takes the next op."""
         assert op.number == self.last + 1, (op.number, self.last)
@@ -81,12 +89,14 @@ class HeldOps:
 
         A frame may say more than that: its sender counts the ops that travel behind it.
         """
-        self.cache.trim(min(stable, self.last))
+        if stable > self.cache.stable:
+            self.cache.trim(min(stable, self.last))
 
     def learn_safe(self, safe: int) -> None:
         """Members before this one, and the master, know that the ops up to `safe` are confirmed."""
-        # A joiner may hear of ops that it hasn't received.
-        self.safe = max(self.safe, min(safe, self.last))
+        if safe > self.safe:
+            # A joiner may hear of ops that it hasn't received.
+            self.safe = max(self.safe, min(safe, self.last))
 
     def after(self, number: int) -> Iterator[CachedOp]:
         return self.cache.after(number)

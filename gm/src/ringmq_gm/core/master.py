@@ -85,6 +85,11 @@ class Master(InView):
 
     # --- a trip ---
 
+    def _note_sent(self) -> None:
+        super()._note_sent()
+        # An op has taken it along: a ring whose ops follow each other needs no tick for it.
+        self.stable_due = None
+
     @property
     def waiting_bytes(self) -> int:
         """Payloads that some synchronised member hasn't received yet."""
@@ -139,7 +144,7 @@ class Master(InView):
         """Marks have changed: drops the copies that nobody needs, and confirms."""
         counted = self._counted(unresolved)
         if counted is not None:
-            self._drop_copies(min(mark.received for mark in counted))
+            self._drop_copies(min([mark.received for mark in counted]))
         confirms = self.confirm(unresolved)
         # Not at once: the next op takes it along, and a busy ring needs no frame for it.
         if self.stable_due is None and self.has_to_tell:
@@ -176,7 +181,7 @@ class Master(InView):
             return []
         ops = self.ops
         # A joiner that begins to count may be behind: watermarks never fall.
-        received = max(min(mark.received for mark in counted), ops.confirmed[0])
+        received = max(min([mark.received for mark in counted]), ops.confirmed[0])
         persisted = max(self.persisted_by_all(counted), ops.confirmed[1])
         if (received, persisted) == ops.confirmed:
             return []
@@ -185,7 +190,7 @@ class Master(InView):
         return [Watermarks(received, persisted)]
 
     def persisted_by_all(self, counted: Sequence[Mark]) -> int:
-        return min(mark.persisted for mark in counted)
+        return min([mark.persisted for mark in counted])
 
     def _counted(self, unresolved: Sequence[View]) -> list[Mark] | None:
         """The marks that a confirm has to wait for; None if some aren't known.
@@ -306,6 +311,8 @@ class Master(InView):
         if self.disks.due is None and self.ops.confirmed[1] < self.ops.last:
             self.disks.due = now + look_s(timing)
         found = has_contact(self.view, lives)
+        if found and self.has_contact and self.contact_due is None:
+            return []  # Asked at every step, and this is nearly always so.
         if found or not self.has_contact:
             self.contact_due = None
         elif self.contact_due is None:

@@ -75,6 +75,7 @@ from ringmq_gm.core.events import (
     ViewLearned,
 )
 from ringmq_gm.core.frames import (
+    EPOCH_FRAMES,
     EpochFrame,
     Frame,
     Gone,
@@ -145,7 +146,7 @@ class RingMember:
 
     @property
     def waiting_bytes(self) -> int:
-        return self._phase.waiting_bytes if isinstance(self._phase, Master) else 0
+        return self._phase.waiting_bytes
 
     @property
     def log_is_whole(self) -> bool:
@@ -191,12 +192,13 @@ class RingMember:
 
     def _handle(self, event: Event, now: float) -> list[Effect]:
         match event:
-            case Received(envelope):
-                return self._received(envelope.sender, envelope.frame, now)
-            case Multicast(payload, urgent):
-                return self._multicast(payload, urgent)
-            case Persisted(number):
-                return self._persisted(number, now)
+            # These three make up a trip. A pattern with fields in it would take twice as long.
+            case Received():
+                return self._received(event.envelope.sender, event.envelope.frame, now)
+            case Multicast():
+                return self._multicast(event.payload, event.urgent)
+            case Persisted():
+                return self._persisted(event.number, now)
             case ViewLearned(view):
                 return self._view_learned(view, now)
             case LinkUp(node):
@@ -273,6 +275,8 @@ class RingMember:
         # Before anything else: a frame of a later life proves the death of the earlier one, even
         # if no link has broken yet.
         self._changer.lives.saw(sender)
+        if isinstance(frame, EPOCH_FRAMES):
+            return self._ring_frame(sender, frame, now)
         match frame:
             case Ping():
                 # In every phase and epoch: members outside ask too, and a ring that begins again
@@ -290,8 +294,6 @@ class RingMember:
             case Gone():
                 self._changer.member_gone(sender)
                 return self._refresh_before(frame.epoch)
-            case _:
-                return self._ring_frame(sender, frame, now)
 
     def _pinged(self, sender: MemberId, ping: Ping) -> list[Effect]:
         epoch = self.view.epoch if self.view else 0
@@ -337,13 +339,12 @@ class RingMember:
                 self._early_hello.keep(sender, frame)
                 effects.append(Send(sender.node, ViewAsked(self.ring, mine)))
             return effects
-        match self._phase:
-            case Mirror() as mirror:
-                return mirror.received(sender, frame)
-            case Master() as master:
-                return master.received(sender, frame, self._changer.unresolved, now)
-            case _:
-                return []  # Outside: this member has no part in the epoch.
+        phase = self._phase
+        if isinstance(phase, Mirror):
+            return phase.received(sender, frame)
+        if isinstance(phase, Outside):
+            return []  # This member has no part in the epoch.
+        return phase.received(sender, frame, self._changer.unresolved, now)
 
     # --- views ---
 

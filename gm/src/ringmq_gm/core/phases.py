@@ -17,6 +17,7 @@ class Outside:
 
     __slots__ = ()
     role = Role.OUTSIDE
+    waiting_bytes = 0
 
     def look_around(self, lives: Lives, timing: Timing, now: float) -> list[Effect]:
         return []

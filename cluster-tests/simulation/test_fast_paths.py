@@ -1,0 +1,87 @@
+"""The quick ways through a step have the outcome of the long ones.
+
+A core is asked a few questions after every step whose answer is nearly always the same, and it
+answers them by a shortcut. Each is stated here as it would be without the shortcut; whole rings are
+simulated both ways, and their traces are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ringsim.simulator.runs import replay
+
+from ringmq_gm.core.changes import ViewChanger
+from ringmq_gm.core.events import Role
+from ringmq_gm.core.frames import Mark
+from ringmq_gm.core.held_ops import HeldOps
+from ringmq_gm.core.mirror import Mirror, Told
+from ringmq_gm.core.views import View
+
+SEEDS = range(30)
+
+
+def has_news(mirror: Any, marks: tuple[Mark, ...]) -> bool:
+    if mirror.marks_due:
+        return True
+    now, before = mirror._news_in(marks), mirror.told
+    is_awaited: bool = now.received > before.received and before.received < mirror.ops.urgent
+    return now.counts > before.counts or now.persisted > before.persisted or is_awaited
+
+
+def news_in(mirror: Any, marks: tuple[Mark, ...]) -> Told:
+    own = marks[-1]
+    if mirror.role is Role.JOINER and not own.complete:
+        return Told(0, own.received, own.received)
+    return Told(1, min(m.persisted for m in marks), min(m.received for m in marks))
+
+
+def has_untold_mark(mirror: Any) -> bool:
+    return not mirror.marks_sent or mirror.marks_sent[-1] != mirror.ops.mark()
+
+
+def has_dead_neighbour(changer: Any, view: View) -> bool:
+    index = view.ids.index(changer._me)
+    around = {view.ids[index - 1], view.ids[(index + 1) % len(view.ids)]} - {changer._me}
+    return any(changer.lives.is_dead(member_id) for member_id in around)
+
+
+def trim(ops: Any, stable: int) -> None:
+    ops.cache.trim(min(stable, ops.last))
+
+
+def learn_safe(ops: Any, safe: int) -> None:
+    ops.safe = max(ops.safe, min(safe, ops.last))
+
+
+LONG_WAYS: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    "news in marks that were sent": (Mirror, "_has_news", has_news),
+    "the lowest of the marks": (Mirror, "_news_in", news_in),
+    "a mark that was not told": (Mirror, "_has_untold_mark", has_untold_mark),
+    "a dead neighbour": (ViewChanger, "has_dead_neighbour", has_dead_neighbour),
+    "copies to drop": (HeldOps, "trim", trim),
+    "ops that are safe": (HeldOps, "learn_safe", learn_safe),
+}
+
+
+def traces() -> list[str]:
+    worlds = [replay(seed) for seed in SEEDS]
+    assert [error for _, error in worlds if error] == []
+    return [world.trace_hash() for world, _ in worlds]
+
+
+@pytest.fixture(scope="module")
+def quick() -> list[str]:
+    return traces()
+
+
+@pytest.mark.parametrize("question", LONG_WAYS)
+def test_a_shortcut_has_the_outcome_of_the_long_way(
+    question: str, quick: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, name, long_way = LONG_WAYS[question]
+    assert hasattr(kind, name)
+    monkeypatch.setattr(kind, name, long_way)
+    assert traces() == quick
