@@ -389,9 +389,8 @@ class Ring:
             # Inside the `try` as well: the caller may be a link, which would break at an
             # exception from here and be dialled again, while this ring has lost its timer.
             # Nearly always the timer is set for a moment that is early enough.
-            deadline = member.next_deadline()
-            armed_at = self.armed_at
-            if deadline is not None and (armed_at is None or armed_at > deadline):
+            deadline, at = member.next_deadline(), self.armed_at
+            if deadline is not None and (at is None or at > deadline):
                 self._shell.arm(self, deadline)
         except Exception as error:
             self._fail(error)
