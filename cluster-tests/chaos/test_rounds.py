@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from chaos.disks import NoDisksError
+from chaos.excuses import REASONS
 from chaos.run import Options
 from chaos.run import drawn as drawn_for_a_run
 from faults.rounds import (
@@ -18,7 +19,6 @@ from faults.rounds import (
     KINDS,
     STAYS_AWAY,
     TWO_DISKS,
-    WITHOUT_QUORUM,
     Round,
     rounds,
 )
@@ -141,7 +141,7 @@ def test_simulated_rings_survive_the_same_rounds() -> None:
 
 
 def test_kinds_without_a_quorum_are_kinds() -> None:
-    assert set(WITHOUT_QUORUM) < set(KINDS)
+    assert set(REASONS) < set(KINDS)
 
 
 def test_what_is_simulated_or_real_only_is_no_fault_of_both() -> None:

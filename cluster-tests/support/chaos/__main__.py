@@ -38,16 +38,30 @@ def parsed(words: list[str]) -> Options:
     parser.add_argument(
         "--kind", action="append", default=[], choices=list(KINDS), help="only these, if given"
     )
+    parser.add_argument(
+        "--untimed",
+        action="store_true",
+        help="tell the times without service, and don't judge them: a busy machine adds to them",
+    )
     found = parser.parse_args(words)
     seed = random.randrange(SEED_MAX) if found.seed is None else found.seed
     folder = found.folder or Path("build") / "chaos" / f"seed-{seed}"
-    return Options(seed, found.minutes, folder.resolve(), found.rounds, tuple(found.kind))
+    return Options(
+        seed,
+        found.minutes,
+        folder.resolve(),
+        found.rounds,
+        tuple(found.kind),
+        untimed=found.untimed,
+    )
 
 
 def again(options: Options) -> str:
     """The command that plays the same rounds."""
     words = [f"make chaos SEED={options.seed} MINUTES={options.minutes:g}"]
     more = [f'--kind "{kind}"' for kind in options.kinds]
+    if options.untimed:
+        more.append("--untimed")
     if options.rounds_max:
         more.append(f"--rounds {options.rounds_max}")
     return words[0] + (f" ARGS='{' '.join(more)}'" if more else "")

@@ -15,18 +15,9 @@ from itertools import pairwise
 
 from history.records import Confirm, Nemesis, Publish, Record, Whole
 
+from chaos.excuses import WITHOUT_SERVICE_S_MAX, RoundSeen, Span, served
+
 LIBRARY = "lib-"
-
-
-@dataclass(slots=True)
-class RoundSeen:
-    number: int
-    kind: str
-    began_at: float
-    # The last of its faults; and when all was whole again, the end of the history if it never was.
-    ended_at: float
-    whole_at: float
-    faults: list[Nemesis] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -57,12 +48,10 @@ def look_at(records: Iterable[Record]) -> Seen:
                 seen.confirmed_at[queue].append(at)
                 seen.messages[queue].append(last - first + 1)
                 seen.latency_s[queue].append(at - began_at)
-            case Nemesis(at, begins, number, kind):
+            case Nemesis(at, _, number, kind):
                 if number not in rounds:
                     rounds[number] = RoundSeen(number, kind, at, at, 0.0)
-                rounds[number].ended_at = at
-                if begins:
-                    rounds[number].faults.append(record)
+                _note_fault(rounds[number], record)
             case Whole(at, number) if number in rounds:
                 rounds[number].whole_at = at
             case _:
@@ -70,17 +59,35 @@ def look_at(records: Iterable[Record]) -> Seen:
     seen.rounds = list(rounds.values())
     for each in seen.rounds:
         each.whole_at = each.whole_at or seen.ended_at
+        for span in each.spans:
+            span.ended_at = span.ended_at or seen.ended_at
     return seen
 
 
-def longest_gap_s(confirmed_at: Mapping[str, list[float]], began_at: float, end_at: float) -> float:
-    """The longest time without a confirm in the queue that fared worst. A gap that had begun
-    before counts from `began_at` on, and one that goes on up to `end_at`."""
+def _note_fault(seen: RoundSeen, record: Nemesis) -> None:
+    seen.ended_at = record.at
+    if record.begins:
+        kind = record.fault.partition("(")[0]
+        seen.spans.append(Span(kind, record.fault, record.nodes, record.at))
+        return
+    for span in seen.spans:
+        if span.fault == record.fault and not span.ended_at:
+            span.ended_at = record.at
+            return
+
+
+def longest_gap_s(
+    confirmed_at: Mapping[str, list[float]], parts: Iterable[tuple[float, float]]
+) -> float:
+    """The longest time without a confirm in the queue that fared worst, within one of these parts
+    of a round. A gap that had begun before counts from the part's begin on, and one that goes on
+    up to its end."""
     longest = 0.0
-    for times in confirmed_at.values():
-        inside = times[bisect_left(times, began_at) : bisect_right(times, end_at)]
-        edges = [began_at, *inside, end_at]
-        longest = max(longest, *(after - before for before, after in pairwise(edges)))
+    for began_at, end_at in parts:
+        for times in confirmed_at.values():
+            inside = times[bisect_left(times, began_at) : bisect_right(times, end_at)]
+            edges = [began_at, *inside, end_at]
+            longest = max(longest, *(after - before for before, after in pairwise(edges)))
     return longest
 
 
@@ -92,6 +99,8 @@ class KindFigures:
     rounds: int
     without_service_p50_s: float
     without_service_max_s: float
+    # The longest part of it in which somebody could have been served (`excuses`).
+    judged_max_s: float
     # From the end of the last fault until all replicas are synchronised again.
     whole_p50_s: float
     whole_max_s: float
@@ -100,18 +109,40 @@ class KindFigures:
 def by_kind(seen: Seen) -> list[KindFigures]:
     """The worst first."""
     gaps: dict[str, list[float]] = defaultdict(list)
+    judged: dict[str, list[float]] = defaultdict(list)
     whole: dict[str, list[float]] = defaultdict(list)
     for each in seen.rounds:
-        gaps[each.kind].append(longest_gap_s(seen.confirmed_at, each.began_at, each.whole_at))
+        everything = [(each.began_at, each.whole_at)]
+        gaps[each.kind].append(longest_gap_s(seen.confirmed_at, everything))
+        judged[each.kind].append(judged_s(seen.confirmed_at, each))
         whole[each.kind].append(each.whole_at - each.ended_at)
     figures = [
         KindFigures(
-            kind, len(gaps[kind]), median(gaps[kind]), max(gaps[kind]),
+            kind, len(gaps[kind]), median(gaps[kind]), max(gaps[kind]), max(judged[kind]),
             median(whole[kind]), max(whole[kind]),
         )
         for kind in gaps
     ]  # fmt: skip
     return sorted(figures, key=lambda each: -each.without_service_max_s)
+
+
+def too_long(seen: Seen) -> list[str]:
+    """The rounds in which nobody was served for longer than there is a reason for."""
+    found: list[str] = []
+    for each in seen.rounds:
+        without_s = judged_s(seen.confirmed_at, each)
+        if without_s > WITHOUT_SERVICE_S_MAX:
+            faults = ", ".join(span.fault for span in each.spans)
+            found.append(
+                f"round {each.number}, {each.kind}: without service for {without_s:.1f} s, "
+                f"{WITHOUT_SERVICE_S_MAX:g} s are allowed: {faults}"
+            )
+    return found
+
+
+def judged_s(confirmed_at: Mapping[str, list[float]], each: RoundSeen) -> float:
+    """The longest time without a confirm in this round for which there is no excuse."""
+    return longest_gap_s(confirmed_at, served(each))
 
 
 def median(values: list[float]) -> float:

@@ -59,6 +59,7 @@ from waiting import until
 import ringmq
 from chaos.disks import Disks
 from chaos.load import BODY, Load, may_be_damaged
+from chaos.outages import Outage, Outages
 
 # From one host to another.
 Way = tuple[str, str]
@@ -101,7 +102,8 @@ class Hands:
         spare: str,
     ) -> None:
         self._cluster, self._network, self._disks = cluster, network, disks
-        self._etcd, self._load, self._history = etcd, load, history
+        self._load, self._history = load, history
+        self._outages = Outages(etcd)
         # How many faults hold a node down, and how many cut a way. The spare node is held down by
         # not having joined.
         self._down: Counter[str] = Counter([spare])
@@ -180,7 +182,8 @@ class Hands:
                 ways = [(node, REGISTRY_HOST)]
                 await self._cut([*ways, *_turned(ways)], for_s)
             case RegistryOutage(_, for_s, leases_lapse):
-                await self._take_registry_away(for_s, leases_lapse)
+                outage = Outage.STOPPED if leases_lapse else Outage.KILLED
+                await self._outages.take_away(outage, for_s)
             case Promote(_, target):
                 await self._promote(target)
             case (
@@ -344,18 +347,6 @@ class Hands:
                 self._cuts[way] -= 1
                 if not self._cuts[way]:
                     await asyncio.to_thread(self._network.heal_way, *way)
-
-    async def _take_registry_away(self, for_s: float, leases_lapse: bool) -> None:
-        """A stopped etcd revokes, when it goes on, what has run out meanwhile. One that was killed
-        gives each lease its whole time again."""
-        if leases_lapse:
-            self._etcd.stop()
-            await asyncio.sleep(for_s)
-            self._etcd.resume()
-        else:
-            await asyncio.to_thread(self._etcd.kill)
-            await asyncio.sleep(for_s)
-            self._etcd.launch()
 
     async def _promote(self, target: str) -> None:
         """Of every queue. An operator's command may fail; he reads why, and nothing is lost."""

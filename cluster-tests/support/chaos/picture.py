@@ -55,7 +55,7 @@ def _draw_faults(axes: Axes, seen: Seen, kinds: list[str]) -> None:
         axes.barh(row, lasted, left=began, color=FAULT_COLOUR)
         healing = max(each.whole_at - each.ended_at, 0.0)
         axes.barh(row, healing, left=began + lasted, color=HEALING_COLOUR)
-        nodes = sorted({node for fault in each.faults for node in fault.nodes})
+        nodes = sorted({node for span in each.spans for node in span.nodes})
         axes.text(began, row, f" {','.join(nodes)}", fontsize=6, verticalalignment="center")
     axes.set_yticks(range(len(kinds)), kinds, fontsize=7)
     axes.invert_yaxis()

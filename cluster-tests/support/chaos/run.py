@@ -21,7 +21,7 @@ from nemesis.network import Network
 
 import ringmq
 from chaos.disks import Disks, NoDisksError
-from chaos.figures import by_kind, look_at
+from chaos.figures import by_kind, look_at, too_long
 from chaos.hands import REGISTRY_HOST, Hands
 from chaos.load import QUEUES, REPLICAS, Load
 from chaos.report import Outcome
@@ -58,6 +58,8 @@ class Options:
     # Only these kinds; all, if it is empty.
     kinds: tuple[str, ...] = ()
     queues: tuple[str, ...] = tuple(QUEUES)
+    # Times without service are told, and not judged: a busy machine makes them longer.
+    untimed: bool = False
 
 
 class NotWholeError(Exception):
@@ -108,7 +110,10 @@ def judge(outcome: Outcome, options: Options) -> None:
     """Adds what the history says."""
     history = options.folder / "history.jsonl"
     outcome.verdict = check(read(history))
-    outcome.kinds = by_kind(look_at(read(history)))
+    seen = look_at(read(history))
+    outcome.kinds = by_kind(seen)
+    if not options.untimed:
+        outcome.failures += too_long(seen)
     drained, wanted = outcome.verdict.drained, len(options.queues)
     if drained < wanted:
         outcome.failures.append(f"only {drained} of {wanted} queues drained")

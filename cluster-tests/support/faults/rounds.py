@@ -68,19 +68,6 @@ WITH_SPARE = (JOIN, STAYS_AWAY)
 # After so long its replicas go to another node (`replace_after_s` of the nodes).
 REPLACED_AFTER_S = 8.0
 TWO_DISKS = "all killed, two disks lost"
-# Kinds in which there may be no quorum, or no view can be changed, while the faults last.
-WITHOUT_QUORUM = (
-    "all killed",
-    "all killed, a disk lost",
-    TWO_DISKS,
-    "all killed, a log cut unseen",
-    "all killed again and again",
-    "storm",
-    "rolling restart",
-    "one by one, the last disk lost",
-    "the last one cut off",
-    "registry away and a kill",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +246,7 @@ def _killed_at_once(rng: Chance, nodes: Nodes) -> dict[str, Crash]:
 
 # After the kills, and before any start.
 GONE_AT_S = 0.05
-# Leases of 6 s, and 3 s in which a ring that begins again waits for more members.
+# Leases of 6 s, and 2 s in which a ring that begins again waits for more members.
 LEASES_LAPSED_S = 11.0
 
 

@@ -74,6 +74,11 @@ class EtcdHost:
             within_s=READY_S_MAX,
         )
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was launched and not killed; it may stand still."""
+        return self._process is not None
+
     def kill(self) -> None:
         """SIGKILL, whatever state it is in."""
         if self._process is not None:
