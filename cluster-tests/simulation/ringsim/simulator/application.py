@@ -8,7 +8,9 @@ say that the log is whole again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from ringmq_gm.core.held_ops import LogEnd
 
@@ -31,6 +33,10 @@ class VirtualDisk:
     incarnation: int = 0
     is_cut_unseen: bool = False
 
+    def copy(self) -> Sequence[object]:
+        """What `put_back` takes."""
+        return self.log.copy()
+
     def end(self) -> LogEnd:
         return LogEnd(self.log[-1][0], len(self.log)) if self.log else LogEnd()
 
@@ -42,9 +48,9 @@ class VirtualDisk:
         """Whether nothing that was once synced is missing from the log."""
         return self.whole and not self.is_cut_unseen
 
-    def put_back(self, log: list[LogEntry]) -> None:
-        """The disk has this older log, or none, from now on; and that is noticed."""
-        self.log = log
+    def put_back(self, copy: Sequence[object]) -> None:
+        """The disk has this older copy from now on, or nothing; and that is noticed."""
+        self.log = cast(list[LogEntry], list(copy))
         self.whole = self.is_cut_unseen = False
 
     def cut_unseen(self, count: int) -> None:
@@ -131,6 +137,11 @@ class LogApplication:
         self.log_count += 1
         self.writing = False
         self.disk.whole = True
+
+    @property
+    def unsynced(self) -> int:
+        """How many entries are not on disk."""
+        return max(0, len(self.log) - len(self.disk.log))
 
     def sync(self, count: int) -> None:
         """The first `count` entries are on disk."""

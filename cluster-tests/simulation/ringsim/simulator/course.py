@@ -19,11 +19,15 @@ SETTLE_S = 60.0
 class Course:
     """One run of a world's scenario."""
 
+    settle_s = SETTLE_S
+
     def __init__(self, world: World) -> None:
         self._world = world
         self._nemesis = Nemesis(world)
         self._payloads = 0
-        self._liveness = Liveness(world, lambda: self._publish(Publish(0.0, 1, False)))
+        # False if the ring can never be whole again.
+        self._settled = True
+        self._liveness = Liveness(world, self._publish_anything)
 
     def play(self) -> None:
         """The whole scenario. Raises `BrokenInvariantError`, or whatever a member raises."""
@@ -33,6 +37,10 @@ class Course:
             self.run_until(min(clock.now + LOOK_S, ends))
             self._liveness.look()
         self._nemesis.heal()
+        self._finish()
+
+    def _finish(self) -> None:
+        """The ring has to become whole, and to take another op."""
         if self._settle("after the faults"):
             self._publish(Publish(self._world.clock.now, 1, False))
             self._settle("after one more op")
@@ -66,9 +74,10 @@ class Course:
     def _settle(self, when: str) -> bool:
         """Goes on until the ring is whole and quiet. False if that can never be."""
         clock = self._world.clock
-        limit = clock.now + SETTLE_S
+        limit = clock.now + self.settle_s
         while (reason := self._unsettled()) is not None:
             if self._is_lost():
+                self._settled = False
                 return False
             if clock.now > limit:
                 raise BrokenInvariantError(f"not settled {when}: {reason}")
@@ -105,6 +114,10 @@ class Course:
         if confirmed != len(logs[0]):
             return f"{len(logs[0])} ops, confirmed up to {confirmed}"
         return None
+
+    def _publish_anything(self) -> None:
+        """An op, so that there is something to be confirmed."""
+        self._publish(Publish(0.0, 1, False))
 
     def _publish(self, publish: Publish) -> None:
         """Gives the ops to every member that takes them: two masters must not confirm."""

@@ -27,13 +27,26 @@ CHANGES = (
     "view: too small to confirm",
     "view: large enough again",
 )
+# What a queue's clients have met.
+QUEUE_KINDS = (
+    "queue: delivered",
+    "queue: redelivered",
+    "queue: a producer's program dies",
+    "queue: producers forgotten",
+    "queue: a producer is told that it is forgotten",
+    "queue: refused: TOO_FEW_SYNCHRONISED",
+    "queue: refused: DRAINING",
+    "queue: a joiner's log has parted from the ring's",
+    "queue: bodies are fetched",
+    "queue: the end of a log is set aside",
+)
 
 
 class Coverage:
     """Of one run. `counts` can be added up over many."""
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
-        self.counts: Counter[str] = Counter(dict.fromkeys(CHANGES, 0))
+        self.counts: Counter[str] = Counter(dict.fromkeys((*CHANGES, *QUEUE_KINDS), 0))
         self._roles: dict[object, Role] = {}
         for fault in faults:
             self.counts[f"fault: {type(fault).__name__}"] += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from faults.vocabulary import (
     AcceptLoss,
     BitFlips,
@@ -32,7 +34,6 @@ from faults.vocabulary import (
 )
 
 from ringmq_gm.core.events import (
-    LossAccepted,
     MinInsyncAsked,
     PeerStalled,
     PromotionAsked,
@@ -40,7 +41,6 @@ from ringmq_gm.core.events import (
     Role,
 )
 from ringmq_gm.core.member import RingMember
-from ringsim.simulator.application import LogEntry
 from ringsim.simulator.machines import Machine
 from ringsim.simulator.network import RING_TIMEOUT_S, SLOW_TIMEOUT_S
 from ringsim.simulator.world import World
@@ -71,7 +71,7 @@ class Nemesis:
             case DiskLost(_, name, down_s):
                 self._put_back(machines[name], down_s, [])
             case DiskRestored(_, name, age_s, down_s):
-                copy = list(machines[name].disk.log)
+                copy = machines[name].disk.copy()
                 clock.after(age_s, self._put_back, machines[name], down_s, copy)
             case DiskCutUnseen(_, name, kept, down_s):
                 world.crash(machines[name], down_s)
@@ -120,8 +120,7 @@ class Nemesis:
             case BitFlips() | FullDisk() | NoDescriptors() | Restart() | Join():
                 raise ValueError(f"only a real cluster has this fault: {fault}")
             case AcceptLoss(_, name):
-                end = machines[name].disk.end()
-                world.give(name, LossAccepted(end.epoch, end.number, end.number, "operator", 0))
+                world.accept_loss(machines[name])
 
     def heal(self) -> None:
         """Mends all that is still broken, and starts every process that is down."""
@@ -138,9 +137,9 @@ class Nemesis:
                 world.start(machine)
         world.registry.heal()
 
-    def _put_back(self, machine: Machine, down_s: float, log: list[LogEntry]) -> None:
+    def _put_back(self, machine: Machine, down_s: float, copy: Sequence[object]) -> None:
         self._world.crash(machine, down_s)
-        machine.disk.put_back(log)
+        machine.disk.put_back(copy)
 
     def _pause(self, machine: Machine, for_s: float) -> None:
         if machine.member is None:

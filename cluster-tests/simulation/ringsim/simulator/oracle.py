@@ -21,8 +21,11 @@ members, that is, by a view that begins the ring again from disks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ringmq_gm.core.events import Role, Watermarks
 from ringmq_gm.core.held_ops import LogEnd
+from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import MemberId, View
 from ringsim.simulator.application import BrokenInvariantError, LogEntry
 from ringsim.simulator.machines import Machine, Machines
@@ -42,6 +45,13 @@ class Oracle:
         self.confirms = 0
         self.received: dict[int, LogEntry] = {}
         self._confirmers: dict[int, MemberId] = {}
+        self._compared = _Compared()
+        # By machine: what the rules of `stepped` looked at when they were checked last.
+        self._checked: dict[str, tuple[object, ...]] = {}
+        # Told of each op that is confirmed as persisted, once.
+        self.on_confirmed: Callable[[LogEntry], None] = lambda entry: None
+        # How many confirmed ops have been lost, all of them as they may be.
+        self.lost = 0
         # The newest view that was begun from disks.
         self._restart_epoch = 0
         # (epoch, number) -> the payload, and the epoch of the op before.
@@ -56,37 +66,48 @@ class Oracle:
         if not machine.app.catching_up:
             before = log[number - 2][0] if number > 1 else 0
             known = self._ops.setdefault((epoch, number), (payload, before))
-            _require(known == (payload, before), f"op {number} of epoch {epoch}: two of them")
+            if known != (payload, before):
+                raise BrokenInvariantError(f"op {number} of epoch {epoch}: two of them")
         entry = self._in_view.setdefault((machine.member.view.epoch, number), (epoch, payload))
-        _require(entry == (epoch, payload), f"op {number} differs within one view: {entry}")
+        if entry != (epoch, payload):
+            raise BrokenInvariantError(f"op {number} differs within one view: {entry}")
 
     def confirmed(self, machine: Machine, marks: Watermarks) -> None:
         member = machine.member
         assert member is not None
         view = member.view
-        _require(member.role is Role.MASTER and view is not None, f"{member.me} confirms")
-        assert view is not None
-        _require(view.master == member.me, f"{member.me} confirms in {view}")
+        if member.role is not Role.MASTER or view is None or view.master != member.me:
+            raise BrokenInvariantError(f"{member.me} confirms in {view}")
         confirmer = self._confirmers.setdefault(view.epoch, member.me)
-        _require(confirmer == member.me, f"{confirmer} and {member.me} confirm in {view.epoch}")
-        _require(view.has_quorum, f"{member.me} confirms without quorum")
+        if confirmer != member.me:
+            raise BrokenInvariantError(f"{confirmer} and {member.me} confirm in {view.epoch}")
+        if not view.has_quorum:
+            raise BrokenInvariantError(f"{member.me} confirms without quorum")
         log = machine.app.log
-        for number in range(1, marks.persisted + 1):
+        compared = self._compared
+        if compared.log is not log:
+            # A log is only appended to, until another one takes its place.
+            compared.log, compared.persisted, compared.received = log, 0, 0
+        for number in range(compared.persisted + 1, marks.persisted + 1):
+            entry = log[number - 1]
             if number not in self.persisted:
-                self.persisted[number] = log[number - 1]
+                self.persisted[number] = entry
                 self.confirms += 1
                 self._confirmed_in.setdefault(number, view.epoch)
                 self._check_disks(number)
-            _require(self.persisted[number] == log[number - 1], f"op {number} confirmed twice")
+                self.on_confirmed(entry)
+            if self.persisted[number] != entry:
+                raise BrokenInvariantError(f"op {number} confirmed twice")
+            compared.persisted = number
         # A master that doesn't know yet that the ring has been begun again promises received
         # ops that are gone. Persisted ones it must not promise so.
         received = marks.received if view.epoch >= self._restart_epoch else 0
-        for number in range(1, received + 1):
+        for number in range(compared.received + 1, received + 1):
             entry = log[number - 1]
             self._confirmed_in.setdefault(number, view.epoch)
-            _require(
-                self.received.setdefault(number, entry) == entry, f"op {number} confirmed twice"
-            )
+            if self.received.setdefault(number, entry) != entry:
+                raise BrokenInvariantError(f"op {number} confirmed twice")
+            compared.received = number
 
     def view_set(self, old: View, new: View) -> None:
         """The registry's view has changed."""
@@ -129,9 +150,11 @@ class Oracle:
 
     def _forget_lost(self, confirmed: dict[int, LogEntry], log: list[LogEntry]) -> None:
         """The ring begins again with this log: ops that aren't in it are lost."""
+        self._compared.log = None
         for number, entry in list(confirmed.items()):
             if number > len(log) or log[number - 1] != entry:
                 del confirmed[number]
+                self.lost += 1
                 self._confirmed_in.pop(number, None)
 
     def became_master(self, machine: Machine, view: View) -> None:
@@ -139,11 +162,11 @@ class Oracle:
         log = machine.app.log
         for confirmed in (self.persisted, self.received):
             for number, entry in confirmed.items():
-                _require(
-                    (number <= len(log) and log[number - 1] == entry)
-                    or self._confirmed_in[number] > view.epoch,
-                    f"{machine.name} is master without the confirmed op {number}",
-                )
+                has_it = number <= len(log) and log[number - 1] == entry
+                if not has_it and self._confirmed_in[number] <= view.epoch:
+                    raise BrokenInvariantError(
+                        f"{machine.name} is master without the confirmed op {number}"
+                    )
         assert machine.member is not None
         # A master of before the ring was begun again may know of ops that are gone by now.
         if view.epoch >= self._restart_epoch:
@@ -160,25 +183,40 @@ class Oracle:
         _require(me not in self._view.synced, f"{me} is synchronised, and cuts its log")
 
     def stepped(self, machine: Machine) -> None:
-        """After each step of a member."""
+        """After each step of a member.
+
+        All that is compared here changes only by steps of the members, so a step that has changed
+        nothing of it needs no second look.
+        """
         mine = machine.member
         assert mine is not None
-        mine.check()
-        if mine.view is None or mine.role is Role.OUTSIDE or mine.awaits_start:
+        ops, view, phase = mine.ops, mine.view, mine._phase
+        cache = ops.cache
+        checked = (
+            phase,
+            view,
+            mine.awaits_start,
+            ops.last,
+            cache.stable,
+            cache.held,
+            ops.confirmed,
+            ops.safe,
+            ops.complete,
+        )
+        before = self._checked.get(machine.name)
+        if before == checked and before[0] is phase:
             return
-        stable, last = mine.ops.stable, mine.ops.last
+        self._checked[machine.name] = checked
+        mine.check()
+        if view is None or mine.role is Role.OUTSIDE or mine.awaits_start:
+            return
         for other_machine in self._machines.values():
             other = other_machine.member
-            if other is None or other is mine or other.role is Role.OUTSIDE or other.awaits_start:
+            if other is None or other is mine or other.view is None:
                 continue
-            if other.view is None or other.view.epoch != mine.view.epoch:
-                continue
-            # A joiner may be left behind: then it fetches that op. What it has when it says that
-            # it is complete is compared at the end.
-            if other.role is not Role.JOINER:
-                _require(stable <= other.ops.last, f"{mine.me} dropped an op that {other.me} lacks")
-            if mine.role is not Role.JOINER:
-                _require(other.ops.stable <= last, f"{other.me} dropped an op that {mine.me} lacks")
+            if other.view.epoch == view.epoch and not other.awaits_start:
+                _check_copies(mine, other)
+                _check_copies(other, mine)
 
     def _check_disks(self, number: int) -> None:
         entry = self.persisted[number]
@@ -186,12 +224,33 @@ class Oracle:
             machine = self._machines[member_id.node]
             if not machine.disk.is_intact and machine.me != member_id:
                 continue  # This life has died since, and its disk is lost.
-            _require(machine.disk.holds(number, entry), f"{member_id} has not op {number} on disk")
+            if not machine.disk.holds(number, entry):
+                raise BrokenInvariantError(f"{member_id} has not op {number} on disk")
 
     @property
     def confirmed_last(self) -> int:
         """The last op that was confirmed as being on disk."""
         return max(self.persisted, default=0)
+
+
+class _Compared:
+    """Up to where the log of the present master has been compared with what is confirmed."""
+
+    __slots__ = ("log", "persisted", "received")
+
+    def __init__(self) -> None:
+        self.log: list[LogEntry] | None = None
+        self.persisted = self.received = 0
+
+
+def _check_copies(one: RingMember, other: RingMember) -> None:
+    """Members of one epoch: `one` has dropped no op that `other` has yet to receive."""
+    # A joiner may be left behind: then it fetches that op. What it has when it says that it is
+    # complete is compared at the end.
+    if other.role in (Role.JOINER, Role.OUTSIDE) or one.role is Role.OUTSIDE:
+        return
+    if one.ops.cache.stable > other.ops.last:
+        raise BrokenInvariantError(f"{one.me} dropped an op that {other.me} lacks")
 
 
 def _require(holds: bool, message: str) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from ringmq_gm.core.member import RingMember
 from ringsim.processes import over_all
+from ringsim.queues.course import QueueCourse
+from ringsim.queues.world import QueueWorld
 from ringsim.simulator.course import Course
 from ringsim.simulator.scenarios import Scenario, scenario_of
 from ringsim.simulator.story import shortened
@@ -38,27 +40,51 @@ class Failure:
         )
 
 
-def world_of(seed: int, make_member: MakeMember = RingMember, *, tracing: bool = False) -> World:
+def world_of(
+    seed: int,
+    make_member: MakeMember = RingMember,
+    *,
+    is_queue: bool | None = None,
+    tracing: bool = False,
+) -> World:
     rng = random.Random(seed)
-    scenario = scenario_of(rng)
-    return World(scenario, rng, make_member=make_member, tracing=tracing)
+    scenario = scenario_of(rng, is_queue=is_queue)
+    return _world(scenario, rng, make_member, tracing=tracing)
 
 
-def run_seed(seed: int, make_member: MakeMember = RingMember) -> Failure | None:
-    """One run; any exception of the core is a failure as much as a broken invariant."""
-    return _run(world_of(seed, make_member), seed)
+def _world(
+    scenario: Scenario, rng: random.Random, make_member: MakeMember, *, tracing: bool = False
+) -> World:
+    kind = QueueWorld if scenario.is_queue else World
+    return kind(scenario, rng, make_member=make_member, tracing=tracing)
+
+
+def play(world: World) -> None:
+    """Raises whatever is wrong."""
+    if isinstance(world, QueueWorld):
+        QueueCourse(world).play()
+    else:
+        Course(world).play()
+
+
+def run_seed(
+    seed: int, make_member: MakeMember = RingMember, *, is_queue: bool | None = None
+) -> Failure | None:
+    """One run; any exception of the core is a failure as much as a broken invariant. `is_queue`
+    makes it one of a queue, or of a plain ring; else the seed decides."""
+    return _run(world_of(seed, make_member, is_queue=is_queue), seed)
 
 
 def run_scenario(
     scenario: Scenario, seed: int = 0, make_member: MakeMember = RingMember
 ) -> Failure | None:
     """A scenario written by hand; the seed draws the delays."""
-    return _run(World(scenario, random.Random(seed), make_member=make_member), seed)
+    return _run(_world(scenario, random.Random(seed), make_member), seed)
 
 
 def _run(world: World, seed: int) -> Failure | None:
     try:
-        Course(world).play()
+        play(world)
     except Exception as error:
         return Failure(seed, f"{type(error).__name__}: {error}")
     return None
@@ -68,7 +94,7 @@ def replay(seed: int, make_member: MakeMember = RingMember) -> tuple[World, str]
     """The run again, traced; and the traceback, empty if it went well."""
     world = world_of(seed, make_member, tracing=True)
     try:
-        Course(world).play()
+        play(world)
     except Exception:
         return world, traceback.format_exc()
     return world, ""

@@ -71,15 +71,19 @@ class Scenario:
     faults: tuple[Fault, ...]
     latencies: Latencies = Latencies()
     budgets: Budgets = field(default_factory=Budgets)
+    # The members are replicas of a queue, with producers and consumers (`ringsim.queues`).
+    is_queue: bool = False
 
 
 NODES = ("a", "b", "c", "d", "e")
 FAULTS_END_S = 3.0
+# How many of the runs are of whole queues: such a run takes several times as long.
+QUEUES = 0.1
 
 
-def scenario_of(rng: random.Random) -> Scenario:
-    """Draws a scenario: mostly three nodes, few ops, one to five faults close together. In one of
-    three the whole ring is taken apart besides, and some disk is lost."""
+def scenario_of(rng: random.Random, *, is_queue: bool | None = None) -> Scenario:
+    """Draws a scenario, of a queue or not: mostly three nodes, few ops, one to five faults close
+    together. In one of three the whole ring is taken apart besides, and some disk is lost."""
     count = rng.choice((2, 3, 3, 3, 3, 3, 4, 5))
     nodes = NODES[:count]
     first_count = count if rng.random() < 0.7 else rng.randint(1, count)
@@ -131,6 +135,10 @@ def scenario_of(rng: random.Random) -> Scenario:
         left_behind = _left_behind(rng, nodes)
         faults = [*(faults if rng.random() < 0.3 else ()), *left_behind]
         publishes += [Publish(rng.uniform(0.3, 5.0), 1, False) for _ in range(20)]
+    if is_queue is None:
+        is_queue = rng.random() < QUEUES
+    if is_queue and rng.random() < 0.3:
+        faults = [*(faults if rng.random() < 0.3 else ()), *_ends_part(rng, nodes)]
     return Scenario(
         nodes,
         first_count,
@@ -139,6 +147,7 @@ def scenario_of(rng: random.Random) -> Scenario:
         tuple(faults),
         latencies,
         Budgets(cache_bytes_max, joiner_bytes_max),
+        is_queue,
     )
 
 
@@ -181,6 +190,17 @@ def _asked_for(rng: random.Random, nodes: tuple[str, ...], first_count: int) -> 
                 faults.append(SetMinInsync(at, rng.randint(1, first_count)))
             case _:
                 faults.append(AcceptLoss(at + 2.0 * rng.random(), rng.choice(nodes)))
+    return faults
+
+
+def _ends_part(rng: random.Random, nodes: tuple[str, ...]) -> list[Fault]:
+    """The master goes on alone for a while, with its clients, so its log gets an end that no other
+    has. Then it comes back, alive or not."""
+    master, others = nodes[0], nodes[1:]
+    at = rng.uniform(0.4, 1.5)
+    faults: list[Fault] = [Block(at, (master,), others, True, rng.uniform(0.7, 3.0))]
+    if rng.random() < 0.5:
+        faults.append(Crash(at + rng.uniform(0.1, 0.6), master, rng.uniform(0.5, 3.0)))
     return faults
 
 

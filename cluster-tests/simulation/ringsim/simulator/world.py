@@ -17,6 +17,7 @@ from ringmq_gm.core.events import (
     Effect,
     Event,
     LeasesLearned,
+    LossAccepted,
     LossEnded,
     LossOutcome,
     MembershipWanted,
@@ -75,7 +76,7 @@ class World:
         self.coverage = Coverage(scenario.faults)
         self.clock = Clock()
         self._make_member = make_member
-        self.machines = {name: Machine(name) for name in scenario.nodes}
+        self.machines = {name: self._new_machine(name) for name in scenario.nodes}
         latencies = scenario.latencies
         parts = (self.clock, rng, self.machines)
         self.network = Network(*parts, self.give, frame_s=latencies.frame_s)
@@ -86,6 +87,9 @@ class World:
             *parts, self.give, first=first, watch_s=latencies.watch_s, view_set=self._view_set
         )
         self._slow_work = SlowWork(*parts, self.network, self.give, latencies)
+
+    def _new_machine(self, name: str) -> Machine:
+        return Machine(name)
 
     def note(self, text: str) -> None:
         if self.trace is not None:
@@ -100,7 +104,6 @@ class World:
     def start(self, machine: Machine) -> None:
         if machine.member is not None:
             return
-        machine.app = LogApplication(machine.disk)
         machine.member = self._make_member(
             machine.me,
             RING,
@@ -110,16 +113,21 @@ class World:
             budgets=self.scenario.budgets,
         )
         machine.tick_at = None
+        self._open(machine, machine.member)
         self.note(f"{machine.me} starts with {len(machine.disk.log)} ops")
         self.network.started(machine.name)
         self.registry.started(machine)
         self.give(machine.name, MembershipWanted(True))
 
+    def _open(self, machine: Machine, member: RingMember) -> None:
+        """Begins the memory of this life."""
+        machine.app = LogApplication(machine.disk)
+
     def crash(self, machine: Machine, down_s: float) -> None:
         if machine.member is None:
             return
         self.note(f"{machine.me} crashes")
-        unsynced = len(machine.app.log) - len(machine.disk.log)
+        unsynced = machine.app.unsynced
         machine.app.crash(self.rng.randint(0, unsynced) if unsynced > 0 else 0)
         machine.member = None
         machine.disk.incarnation += 1
@@ -170,6 +178,10 @@ class World:
         if limit is not None:
             self.crash(machine, machine.down_s)
             return
+        self.arm(machine, member)
+
+    def arm(self, machine: Machine, member: RingMember) -> None:
+        """Has the member's next tick come in time."""
         deadline = member.next_deadline()
         if deadline is not None and deadline != machine.tick_at:
             machine.tick_at = deadline
@@ -179,6 +191,12 @@ class World:
         if machine.member is member and machine.tick_at == deadline:
             machine.tick_at = None
             self.give(machine.name, Tick())
+
+    def accept_loss(self, machine: Machine) -> None:
+        """An operator wants the ring begun again from this machine's log."""
+        end = machine.disk.end()
+        decision = LossAccepted(end.epoch, end.number, end.number, "operator", 0)
+        self.give(machine.name, decision)
 
     # --- effects ---
 
@@ -194,13 +212,11 @@ class World:
             case Watermarks():
                 self.oracle.confirmed(machine, effect)
             case RoleChanged(role, view):
-                self.coverage.role_changed(machine.me, role)
                 if view.own_loss is not None and role is Role.MASTER:
                     machine.app.begin_with_own_log()
-                if role is Role.MASTER:
-                    self.oracle.became_master(machine, view)
                 elif role is Role.OUTSIDE:
                     machine.app.abandon_catch_up()
+                self.role_changed(machine, role, view)
             case StartCatchUp(number):
                 self.oracle.catch_up_started(machine)
                 self._slow_work.catch_up(machine, number)
@@ -212,6 +228,11 @@ class World:
                 self.losses_ended.append(outcome)
             case ContactChanged() | PromotionEnded() | RingDeleted():
                 pass
+
+    def role_changed(self, machine: Machine, role: Role, view: View) -> None:
+        self.coverage.role_changed(machine.me, role)
+        if role is Role.MASTER:
+            self.oracle.became_master(machine, view)
 
     def _view_set(self, before: View, view: View) -> None:
         self.oracle.view_set(before, view)

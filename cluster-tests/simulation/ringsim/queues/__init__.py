@@ -1,0 +1,1 @@
+"""Whole queues in simulated rings: the shipped replicas, with producers and consumers."""

@@ -1,0 +1,150 @@
+"""What is safe in a queue, by the ops that have been confirmed; and what clients may be told of it.
+
+Each rule is checked at the moment when a master tells a client something, so that no second fault
+has to come for a mistake to be seen. What clients see in the end is judged by
+`history.checker`, as it is of real clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from history import records as history
+from history.checker import Rule, check
+
+from ringmq_base.ranges import Range, RangeSet
+from ringmq_node.queue.ops import Forget, Publish, Remove
+from ringmq_node.queue.run import Run
+from ringsim.queues.payloads import op_of
+from ringsim.simulator.application import BrokenInvariantError, LogEntry
+from ringsim.simulator.oracle import Oracle
+
+QUEUE = "q"
+
+
+class Judge:
+    """Of one run."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+        oracle.on_confirmed = self._op_confirmed
+        self.records: list[history.Record] = []
+        # Of confirmed ops: positions published and removed, and each producer's last sequence.
+        self._published = RangeSet()
+        self._removed = RangeSet()
+        self._sequences: dict[bytes, int] = {}
+        self.forgotten: set[bytes] = set()
+        # What consumers that had it have acked.
+        self.acked = RangeSet()
+
+    def _op_confirmed(self, entry: LogEntry) -> None:
+        match op_of(entry[1]):
+            case Publish() as op:
+                self._published.add(op.first_position, op.last_position)
+                last = max(self._sequences.get(op.producer_id, 0), op.last_sequence)
+                self._sequences[op.producer_id] = last
+            case Remove(ranges):
+                self._removed.update(ranges)
+            case Forget(producer_ids):
+                self.forgotten.update(producer_ids)
+            case _:
+                pass
+
+    def sequence_of(self, tag: str) -> int:
+        """The last sequence of this producer that was confirmed, whether or not it is forgotten."""
+        return self._sequences.get(tag.encode(), 0)
+
+    def _require(self, holds: bool, message: str) -> None:
+        # What was confirmed before a loss, which an operator may have accepted, is safe no more.
+        if not holds and not self._oracle.lost:
+            raise BrokenInvariantError(message)
+
+    # --- what a master tells ---
+
+    def last_sequence_told(self, producer_id: bytes, last: int) -> None:
+        """G4: what a producer is told, no other master knows otherwise."""
+        safe = self._sequences.get(producer_id, 0)
+        self._require(last <= safe, f"{producer_id!r} is told {last}, safe is {safe}")
+
+    def sequences_confirmed(self, producer_id: bytes, sequences: Sequence[Range]) -> None:
+        safe = self._sequences.get(producer_id, 0)
+        for first, last in sequences:
+            self._require(
+                last <= safe, f"{producer_id!r} {first}..{last} confirmed, safe is {safe}"
+            )
+
+    def delivered(self, runs: Sequence[Run], consumer: str, stream: int, now: float) -> None:
+        """G1: no consumer has what a failover could take back.
+
+        Noted here, and not when it has come to the consumer: that may be long after another one has
+        acked the same message.
+        """
+        seen = [
+            history.Run(position, *message_of(bytes(body)), 1, run.redelivered)
+            for run in runs
+            for position, body in enumerate(run.block.bodies(), run.first_position)
+        ]
+        self.records.append(history.Deliver(now, QUEUE, consumer, stream, tuple(seen)))
+        for run in runs:
+            is_safe = self._published.contains_all(*run.positions)
+            self._require(is_safe, f"{run.positions} delivered before they are confirmed")
+
+    def settled(self, positions: Sequence[Range], consumer: str, now: float) -> None:
+        """G2: an ack that is reported as safe is."""
+        self.records.append(history.Ack(now, QUEUE, consumer, tuple(positions)))
+        for part in positions:
+            is_safe = self._removed.contains_all(*part)
+            self._require(is_safe, f"the acks of {part} reported before they are safe")
+
+    # --- the end ---
+
+    def finish(self, log: Sequence[LogEntry], *, drained: bool, now: float) -> None:
+        """Judges the history, and the ops that are left as the queue's."""
+        if self._oracle.lost:
+            return
+        _check_sequences(log)
+        taken = self._removed.without(self.acked)
+        if taken:
+            raise BrokenInvariantError(f"nobody has acked {taken}, and they are removed")
+        if drained:
+            self.records.append(history.Drained(now, QUEUE))
+        violations = [
+            each for each in check(self.records).violations if each.rule not in self._excused()
+        ]
+        if violations:
+            raise BrokenInvariantError("; ".join(map(str, violations)))
+
+    def _excused(self) -> tuple[Rule, ...]:
+        """A producer that the queue has forgotten may begin anew with its first message. Whether it
+        has been forgotten before that is what `_check_sequences` looks at."""
+        return (Rule.DUPLICATED, Rule.REORDERED) if self.forgotten else ()
+
+
+def body_of(tag: str, number: int) -> bytes:
+    return b"%s:%d" % (tag.encode(), number)
+
+
+def message_of(body: bytes) -> tuple[str, int]:
+    tag, _, number = body.decode().partition(":")
+    return tag, int(number)
+
+
+def _check_sequences(log: Sequence[LogEntry]) -> None:
+    """G4: the message with number n of a producer has sequence n + 1, and is enqueued once."""
+    last: dict[bytes, int] = {}
+    for _, payload in log:
+        op = op_of(payload)
+        if isinstance(op, Forget):
+            for producer_id in op.producer_ids:
+                last.pop(producer_id, None)
+        elif isinstance(op, Publish) and op.producer_id:
+            before = last.get(op.producer_id, 0)
+            if op.first_sequence != before + 1:
+                raise BrokenInvariantError(
+                    f"{op.producer_id!r}: {op.first_sequence} after {before}"
+                )
+            last[op.producer_id] = op.last_sequence
+            for sequence, body in enumerate(op.block.bodies(), op.first_sequence):
+                tag, number = message_of(body)
+                if (tag.encode(), number + 1) != (op.producer_id, sequence):
+                    raise BrokenInvariantError(f"{body!r} has sequence {sequence}")
