@@ -53,11 +53,14 @@ def test_what_changes_between_two_sets(
     middle = 5000
     one = RangeSet([*ends, *((first + middle, last + middle) for first, last in some)])
     other = RangeSet([*ends, *((first + middle, last + middle) for first, last in others)])
-    changed = one.changed_to(other)
-    changed.check()
-    assert changed == other.changed_to(one)
-    numbers = [{n for a, b in ranges for n in range(a, b + 1)} for ranges in (one, other, changed)]
-    assert numbers[0] ^ numbers[1] == numbers[2]
+    gone, come = one.changes_to(other)
+    gone.check()
+    come.check()
+    assert (come, gone) == other.changes_to(one)
+    first, second, less, more = (
+        {n for a, b in ranges for n in range(a, b + 1)} for ranges in (one, other, gone, come)
+    )
+    assert (less, more) == (first - second, second - first)
 
 
 @given(st.lists(pairs, max_size=20), st.lists(pairs, max_size=20), st.integers(0, 20))

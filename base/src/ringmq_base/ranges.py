@@ -323,19 +323,22 @@ class RangeSet:
             rest._extend(self, at, self.last)
         return rest
 
-    def changed_to(self, other: RangeSet) -> RangeSet:
-        """The numbers that are in exactly one of the two sets.
+    def changes_to(self, other: RangeSet) -> tuple[RangeSet, RangeSet]:
+        """The numbers that only this set has, and those that only the other one has.
 
         What they have in common at both ends costs 20 ns for each range; in the middle, some 150 ns
         for each range of both, and 2 us for each one that only one of them has.
         """
         low, high = self._alike_at_ends(other)
-        mine = {*zip(*self._slices(low, self.range_count - high), strict=True)}
-        theirs = {*zip(*other._slices(low, other.range_count - high), strict=True)}
-        only_mine, only_theirs = sorted(mine - theirs), sorted(theirs - mine)
-        changed = RangeSet(only_mine).without(only_theirs)
-        changed.update(RangeSet(only_theirs).without(only_mine).ranges())
-        return changed
+        # No tuple of each range: thousands of them would have the garbage collector look around.
+        mine = dict(zip(*self._slices(low, self.range_count - high), strict=True))
+        theirs = dict(zip(*other._slices(low, other.range_count - high), strict=True))
+        only_mine = [(first, last) for first, last in mine.items() if theirs.get(first) != last]
+        only_theirs = [(first, last) for first, last in theirs.items() if mine.get(first) != last]
+        return (
+            RangeSet(only_mine).without(only_theirs),
+            RangeSet(only_theirs).without(only_mine),
+        )
 
     def _slices(self, start: int, stop: int) -> tuple[list[int], list[int]]:
         return self._firsts[start:stop], self._lasts[start:stop]

@@ -347,7 +347,7 @@ class Node:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.config.drain_s):
                     await self._hand_over()
-        self.hosting.close_all(Reason.DRAINING)
+        await self.hosting.close_in_pieces(Reason.DRAINING)
         await self._server.stop(grace_s=1.0)
         await self.supervisor.stop()
         await self.channels.close()

@@ -261,8 +261,40 @@ def test_ops_before_and_after_the_state_are_applied_once(tmp_path: Path) -> None
     scenario(tmp_path, play)
 
 
+def test_the_state_of_a_queue_without_an_op_is_known(tmp_path: Path) -> None:
+    async def play(source: Source, joiner: Joiner) -> None:
+        joiner.join()
+        source.publish_many(3)
+        joiner.deliver()
+        # Applied at once: they are the first ops.
+        assert joiner.queue.state.last_number == 1
+        await joiner.run()
+        source.publish_many(1)
+        joiner.deliver()
+        await joiner.store.sync()
+        joiner.check_same()
+        assert source.states_given == 0
+
+    scenario(tmp_path, play)
+
+
+def test_a_log_that_has_ops_which_the_ring_has_not_is_no_unused_queue(tmp_path: Path) -> None:
+    async def play(source: Source, joiner: Joiner) -> None:
+        joiner.queue.begin_epoch(1)
+        alone = Publish(0, Block.of([b"alone"]))
+        joiner.queue.append(1, alone, ops.encode(alone))
+        joiner.join()
+        await joiner.run()
+        joiner.check_same()
+        assert source.states_given == 1
+
+    scenario(tmp_path, play)
+
+
 def test_empty_queue_is_caught_up_at_once(tmp_path: Path) -> None:
     async def play(source: Source, joiner: Joiner) -> None:
+        source.publish_many(1)
+        source.remove((0, 0))
         joiner.join()
         await joiner.run()
         joiner.check_same()

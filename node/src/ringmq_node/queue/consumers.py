@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.run import Messages, Run
@@ -116,19 +117,17 @@ class Subscriptions:
         unless it has all of them, each once."""
         # All is looked at before anything is changed: half of a refused ack must not count.
         subscription = self._by_id.get(consumer)
-        seen = RangeSet()
-        several = len(ranges) > 1
-        for first, last in ranges:
-            if (
-                subscription is None
-                or not subscription.outstanding.contains_all(first, last)
-                or (several and seen.intersection(first, last))
-            ):
-                raise NotOutstandingError(first, last)
-            if several:
-                seen.add(first, last)
         if subscription is None:
+            if ranges:
+                raise NotOutstandingError(*ranges[0])
             return
+        contains_all = subscription.outstanding.contains_all
+        for first, last in ranges:
+            if not contains_all(first, last):
+                raise NotOutstandingError(first, last)
+        for before, behind in pairwise(sorted(ranges)):
+            if behind[0] <= before[1]:
+                raise NotOutstandingError(*behind)
         # Of a body that went missing a moment ago this counts nothing, though it was counted when
         # it was delivered: `recount` is about to come and put that right.
         size = sum(self._messages.bytes_in(first, last) for first, last in ranges)

@@ -291,6 +291,14 @@ class Hosting:
         for replica in self.replicas.values():
             replica.close(reason)
 
+    async def close_in_pieces(self, reason: Reason) -> None:
+        """`close_all` of a node that stops in good order: others still hear its heartbeats."""
+        self._closed = True
+        pieces = Pieces()
+        for replica in [*self.replicas.values()]:
+            replica.close(reason)
+            await pieces.step()
+
     def durable(self, queue: QueueStore) -> None:
         """The store has more of this queue on disk."""
         replica = self.replicas.get(queue.queue)

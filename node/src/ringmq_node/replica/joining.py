@@ -94,7 +94,9 @@ class Joining:
         # Whether it is this queue's turn to fetch the state.
         self._has_begun = False
         self._arrived = asyncio.Event()
-        self._installed = False
+        # Before its first op a queue has the same state everywhere. Of ten thousand queues many
+        # are unused, and a call for each would keep those waiting that are used.
+        self._installed = number == store.state.last_number == 0 and not store.damaged
         # Not set while ops that waited are applied.
         self._all_applied = asyncio.Event()
         self._all_applied.set()
@@ -143,6 +145,8 @@ class Joining:
         the other synchronised members. A body that all of them lack stays missing: a replica
         without it is as good as they are.
         """
+        if self._installed:
+            self._syncing.state_installed()
         while not self.cancelled:
             try:
                 if not self._installed:

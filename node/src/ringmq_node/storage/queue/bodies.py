@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
@@ -228,47 +229,51 @@ class Bodies:
             # counts then hold under the new state, too.
             if not same or delta.last >= keep_below or self.missing.intersection(*part):
                 self.unfold(delta)
-        changed = self.live.changed_to(live)
-        end = max(self.next_position, state.next_position)
-        if keep_below < end:
+        gone, come = self.live.changes_to(live)
+        changed = gone.copy()
+        changed.update(come.ranges())
+        if keep_below < (end := max(self.next_position, state.next_position)):
             # Positions from there on were given out by a master whose ops did not survive. In the
             # new state they are other messages.
             changed.add(keep_below, end - 1)
+            come.add(keep_below, end - 1)
         old, self.live = self.live, live
         self.next_position = state.next_position
         # Positions may mean other messages from here on.
         self.next_fetch = 0
         touched = self._touched(changed, transient)
         for entry in touched:
+            first, last = entry.first, entry.last
             is_whole = entry.live == entry.count
             self.live_bytes -= entry.body_bytes if is_whole else entry.living(old)[1]
             self.index.take_out(entry)
             self._reinstall(entry, keep_below, transient)
+            if not entry.live and live.intersection(first, last):
+                come.add(first, last)
         self.index.sweep()
-        self._find_missing(changed, touched)
+        self._find_missing(gone, come, touched)
         self.account()
 
     def _touched(self, changed: RangeSet, transient: RangeSet) -> list[IndexEntry]:
         """The entries of which `install` has to judge anew; all others stay as they are. Most do,
         as a rule, and there may be a hundred thousand of them."""
-        if changed.range_count > len(self.index) // 2:
-            return [*self.index]
-        overlapping = self.index.overlapping
-        touched = {entry: None for span in changed for entry in overlapping(*span)}
+        touched = dict.fromkeys(self.index.touched_by(changed))
         if transient is not self.live:
             touched.update((entry, None) for entry in self.index if entry.transient)
-        return sorted(touched, key=lambda entry: entry.first)
+        return sorted(touched, key=attrgetter("first"))
 
-    def _find_missing(self, changed: RangeSet, touched: list[IndexEntry]) -> None:
-        """Which live positions have no body, of those that have changed and those of `touched`."""
-        scope = changed.copy()
-        scope.update([(entry.first, entry.last) for entry in touched])
-        live = RangeSet([part for span in scope for part in self.live.intersection(*span)])
-        covered = [(entry.first, entry.last) for entry in touched if entry.live]
-        covered += [(delta.first, delta.last) for delta in self.index.deltas.values()]
-        covered.sort()
-        self.missing = self.missing.without(scope)
-        self.missing.update(live.without(covered).ranges())
+    def _find_missing(self, gone: RangeSet, come: RangeSet, touched: list[IndexEntry]) -> None:
+        """Which live positions have no body. Those of `gone` aren't live any more; those of `come`
+        may have lost their bodies, if they are live, or never have had any."""
+        if self.missing:
+            self.missing = self.missing.without(gone)
+        live = RangeSet([part for span in come for part in self.live.intersection(*span)])
+        if live:
+            covered = [(entry.first, entry.last) for entry in touched if entry.live]
+            covered += [(delta.first, delta.last) for delta in self.index.deltas.values()]
+            covered.sort()
+            self.missing = self.missing.without(come)
+            self.missing.update(live.without(covered).ranges())
 
     def _reinstall(self, entry: IndexEntry, keep_below: int, transient: RangeSet) -> None:
         entry.live = size = 0

@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.format import checkpoint
 from ringmq_node.storage.format.checkpoint import Checkpoint
@@ -46,6 +47,11 @@ from ringmq_node.storage.format.records import (
 )
 from ringmq_node.storage.queue import elision
 from ringmq_node.storage.queue.entries import QueueFile
+
+# Nobody changes it.
+NO_OPS = ReplicatedState()
+# Of a file that nothing is framed for.
+NO_MARKER = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +82,9 @@ class JournalWriter:
         self.entries = 0
         # The offset behind the state, with which the current journal begins.
         self.start_bytes = 0
+        # The number of a journal that begins with the state of a queue without an op, and isn't
+        # framed before its first record: most queues that are declared have to wait for that.
+        self._unframed: int | None = None
         self.file = self._begin(start, seals)
 
     @property
@@ -90,6 +99,8 @@ class JournalWriter:
         self, kind: RecordKind, payload: bytes, *, flags: int, number: int, epoch: int
     ) -> int:
         """Frames a record; returns the offset where it will be."""
+        if self._unframed is not None:
+            self._frame_first()
         file = self.file
         offset = file.end
         if not self._written:
@@ -127,6 +138,8 @@ class JournalWriter:
 
     def rotate(self, start: Checkpoint) -> QueueFile:
         """Seals the journal and begins the next; returns the sealed one."""
+        if self._unframed is not None:
+            self._frame_first()
         sealed = self.file
         if self._written and not self._pieces:
             # No record waits for it. An empty piece has it synced all the same, before the rename.
@@ -144,15 +157,30 @@ class JournalWriter:
         file = QueueFile(
             self._path,
             start.generation,
-            new_marker(),
+            NO_MARKER,
             end=FILE_HEADER.size,
             synced=0,
             oldest_generation=start.generation,
         )
         self.file = file
         self.start_bytes = file.end
-        if not self._written:
-            return file
+        if seals is None and start == Checkpoint(start.generation, NO_OPS):
+            self._unframed = start.generation
+        elif self._written:
+            self._frame(start, seals)
+        return file
+
+    def _frame_first(self) -> None:
+        """The journal of a queue without an op, which is about to get one."""
+        generation, self._unframed = self._unframed, None
+        assert generation is not None
+        # The state itself may have the op already.
+        if self._written:
+            self._frame(Checkpoint(generation, NO_OPS), None)
+
+    def _frame(self, start: Checkpoint, seals: QueueFile | None) -> None:
+        file = self.file
+        file.marker = new_marker()
         owner = owner_of(self._path.parent)
         head = [file_header(JOURNAL, file.marker, file.number, owner)]
         self._pieces.append(Piece(file, 0, head, seals))
@@ -166,7 +194,6 @@ class JournalWriter:
                 epoch=start.state.epoch,
             )
         self.start_bytes = file.end
-        return file
 
 
 def write_pieces(disk: Disk, directory: Path, pieces: list[Piece]) -> None:
