@@ -31,6 +31,9 @@ IDLE_S = 20.0
 DISK_WAS_LOST = "that one was lost or replaced"
 # Queues whose declares are measured together.
 PART = 1000
+# Each has `BODY_BYTES`, and they are published as one batch.
+MESSAGES_MAX = 10_000
+BODY_BYTES = 100
 # No queue may be without a master, or a mirror not synchronised, for longer than this.
 PHASE_S_MAX = 600.0
 # The pause between two looks is as long as the look has taken, within these bounds: to list ten
@@ -44,6 +47,7 @@ class ScaleResult:
     """Of one cluster; memory and CPU are of all nodes together."""
 
     queues: int
+    messages_in_each: int
     declared_at_once: int
     declare_rate_per_s: float
     # Of each `PART` queues, one after the other: it must not grow.
@@ -63,11 +67,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench scale", description=__doc__)
     parser.add_argument("--queues", type=int, default=2000, help="default: %(default)s")
     parser.add_argument("--at-once", type=int, default=64, help="declares under way (default: 64)")
+    parser.add_argument(
+        "--messages", type=int, default=0, help="in each queue when a node dies (default: 0)"
+    )
     parser.add_argument("--registry", default="", help="an etcd; default: a SQLite file")
     parser.add_argument("--json", action="store_true", help="the result on stdout, no table")
     parsed = parser.parse_args(arguments)
     if parsed.queues < 1 or parsed.at_once < 1:
         parser.error("--queues and --at-once are 1 or more")
+    if not 0 <= parsed.messages <= MESSAGES_MAX:
+        parser.error(f"--messages is from 0 to {MESSAGES_MAX}")
     return parsed
 
 
@@ -77,7 +86,7 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
         # Free ports: the user's own cluster may have the usual ones.
         cluster = LocalCluster.create(directory, nodes=NODES, base_port=0, registry=parsed.registry)
         try:
-            result = asyncio.run(_measured(cluster, parsed.queues, parsed.at_once, progress))
+            result = asyncio.run(_measured(cluster, parsed, progress))
         finally:
             cluster.stop()
         logs = sorted((directory / "logs").glob("*.log"))
@@ -91,8 +100,9 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
 
 
 async def _measured(
-    cluster: LocalCluster, queues: int, at_once: int, progress: Console
+    cluster: LocalCluster, parsed: argparse.Namespace, progress: Console
 ) -> ScaleResult:
+    queues, at_once = parsed.queues, parsed.at_once
     pids = [cluster.start(each.node).pid for each in cluster.nodes]
     await cluster.wait_ready()
     before = procs.tree_use(pids)
@@ -103,6 +113,8 @@ async def _measured(
         after = procs.tree_use(pids)
         await asyncio.sleep(IDLE_S)
         idle_cpu_s = procs.tree_use(pids).cpu_s - after.cpu_s
+        if parsed.messages:
+            await _publish(client, queues, at_once, parsed.messages)
     victim, *others = cluster.nodes
     async with ringmq.connect([each.address for each in others], deadline_s=60.0) as client:
         cluster.kill(victim.node)
@@ -122,6 +134,7 @@ async def _measured(
         empty_rejoin_s = time.perf_counter() - began
     return ScaleResult(
         queues=queues,
+        messages_in_each=parsed.messages,
         declared_at_once=at_once,
         declare_rate_per_s=queues / declared_s,
         declare_cpu_ms_per_queue=parts,
@@ -157,6 +170,19 @@ async def _declare(client: ringmq.Client, queues: Sequence[int], at_once: int) -
     async def some() -> None:
         for number in numbers:
             await client.declare_queue(f"scale{number:06d}")
+
+    await asyncio.gather(*(some() for _ in range(at_once)))
+
+
+async def _publish(client: ringmq.Client, queues: int, at_once: int, messages: int) -> None:
+    """To each queue: one that was never used costs its node less when it comes back."""
+    numbers = iter(range(queues))
+    bodies = [b"x" * BODY_BYTES] * messages
+
+    async def some() -> None:
+        for number in numbers:
+            async with client.publisher(f"scale{number:06d}") as publisher:
+                await publisher.publish_batch(bodies)
 
     await asyncio.gather(*(some() for _ in range(at_once)))
 
