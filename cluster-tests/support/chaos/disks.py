@@ -15,6 +15,7 @@ import os
 import random
 import re
 import subprocess
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -35,7 +36,10 @@ class Disks:
         self._folder = folder
         self._nodes = tuple(nodes)
         self._mounted: list[Path] = []
-        self._frozen: dict[str, int] = {}
+        # The open directory of a frozen disk, and how many faults keep it frozen.
+        self._frozen: dict[str, tuple[int, int]] = {}
+        # They are threads.
+        self._lock = threading.Lock()
         self.can_freeze = True
 
     def __enter__(self) -> Disks:
@@ -57,7 +61,8 @@ class Disks:
 
     def close(self) -> None:
         for node in list(self._frozen):
-            self.thaw(node)
+            while node in self._frozen:
+                self.thaw(node)
         for place in self._mounted:
             subprocess.run(["umount", "-l", str(place)], check=True, timeout=30)
         self._mounted.clear()
@@ -75,21 +80,31 @@ class Disks:
     # --- faults ---
 
     def freeze(self, node: str) -> None:
-        """Blocks until all that was written is on the disk; then nobody can write to it."""
-        file = os.open(self._place(node), os.O_RDONLY)
-        try:
-            fcntl.ioctl(file, FIFREEZE, 0)
-        except BaseException:
-            os.close(file)
-            raise
-        self._frozen[node] = file
+        """Blocks until all that was written is on the disk; then nobody can write to it, until it
+        was thawed as often."""
+        with self._lock:
+            if node in self._frozen:
+                file, count = self._frozen[node]
+                self._frozen[node] = file, count + 1
+                return
+            file = os.open(self._place(node), os.O_RDONLY)
+            try:
+                fcntl.ioctl(file, FIFREEZE, 0)
+            except BaseException:
+                os.close(file)
+                raise
+            self._frozen[node] = file, 1
 
     def thaw(self, node: str) -> None:
-        file = self._frozen.pop(node)
-        try:
-            fcntl.ioctl(file, FITHAW, 0)
-        finally:
-            os.close(file)
+        with self._lock:
+            file, count = self._frozen.pop(node)
+            if count > 1:
+                self._frozen[node] = file, count - 1
+                return
+            try:
+                fcntl.ioctl(file, FITHAW, 0)
+            finally:
+                os.close(file)
 
     def fill(self, node: str) -> None:
         """From now on there is no room, also not for root. Most of it is only allocated: to write

@@ -108,6 +108,9 @@ class Hands:
         # not having joined.
         self._down: Counter[str] = Counter([spare])
         self._cuts: Counter[Way] = Counter()
+        # How many faults keep a process from opening anything, and what it may open otherwise.
+        self._without_descriptors: Counter[int] = Counter()
+        self._limits: dict[int, tuple[int, int]] = {}
         self._network_lock = asyncio.Lock()
         self._supervisor: asyncio.Task[None] | None = None
         # Whether bodies may be damaged that nobody has read yet.
@@ -306,12 +309,16 @@ class Hands:
         if not self._cluster.is_running(node):
             return
         pid = self._cluster.pid(node)
-        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        if not self._without_descriptors[pid]:
+            self._limits[pid] = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        self._without_descriptors[pid] += 1
         # What is open stays open.
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, before[1]))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, self._limits[pid][1]))
         await asyncio.sleep(for_s)
-        if self._cluster.is_running(node) and self._cluster.pid(node) == pid:
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        self._without_descriptors[pid] -= 1
+        lives = self._cluster.is_running(node) and self._cluster.pid(node) == pid
+        if lives and not self._without_descriptors[pid]:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, self._limits[pid])
 
     async def _slow_down(self, node: str, delay_s: float, for_s: float) -> None:
         """In a thread that thaws the disk whatever becomes of this task: nobody can end a process
