@@ -112,6 +112,8 @@ class Listing:
         reasons = "; ".join(dict.fromkeys(reason for reason in known if reason))
         is_down = info.condition is QueueCondition.DOWN
         condition = QueueCondition.QUARANTINED if is_down and reasons else info.condition
+        if (reasons, condition) == (info.quarantine, info.condition):
+            return info
         return replace(info, quarantine=reasons, condition=condition)
 
     async def with_progress(self, info: QueueInfo) -> QueueInfo:

@@ -25,9 +25,9 @@ from typing import Any
 # The generation of a collection that looks at all objects but frozen ones.
 OLDEST = 2
 # New objects between two collections of the youngest generation; such collections between two of
-# the middle one; and those between two of the oldest. So a collection has some 60 000 objects more
-# than the one before at most, which take about 20 ms.
-THRESHOLDS = (5_000, 2, 3)
+# the middle one; and those between two of the oldest. So a collection has some 36 000 objects more
+# than the one before at most, which take about 10 ms; and a freeze looks at 12 000 at most.
+THRESHOLDS = (3_000, 2, 3)
 # After a collection that has taken so much CPU time, the objects that are left are frozen.
 LONG_S = 0.015
 # Queues that are opened between two freezes.
