@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from faults.vocabulary import Crash, Fault, TakesNothing
+from faults.vocabulary import Crash, Fault, SlowDisk, TakesNothing
 from ringsim.simulator.course import Course
 from ringsim.simulator.runs import run_scenario
 from ringsim.simulator.scenarios import Latencies, Publish, Scenario
@@ -60,3 +60,16 @@ def test_the_ring_goes_on_without_it(faults: tuple[Fault, ...], first_count: int
             course.run_until(world.clock.now + PAUSE_S_MAX)
             assert world.oracle.confirmed_last > before, world.clock.now
         assert run_scenario(played, seed) is None
+
+
+@pytest.mark.parametrize("disk_s", [0.0, 0.03, 0.1])
+def test_a_stream_that_never_pauses_keeps_no_joiner_out(disk_s: float) -> None:
+    """Its disk was always behind what the others had received: counted by chance, or not at all."""
+    publishes = tuple(Publish(0.3 + 0.003 * at, 1, False) for at in range(900))
+    faults = (Crash(0.5, "c", 0.3), SlowDisk(0.1, "c", disk_s, 9.0))
+    for seed in DELAYS:
+        world = World(Scenario(("a", "b", "c"), 3, 2, publishes, faults), random.Random(seed))
+        course = Course(world)
+        course.begin()
+        course.run_until(2.8)
+        assert [member_id.node for member_id in world.registry.view.synced][2:] == ["c"]

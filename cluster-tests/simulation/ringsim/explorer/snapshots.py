@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from ringmq_gm.core.cache import OpCache
 from ringmq_gm.core.changes import ViewChanger
+from ringmq_gm.core.courting import Courting
 from ringmq_gm.core.handover import Handover
 from ringmq_gm.core.held_ops import HeldOps
 from ringmq_gm.core.hold_off import HoldOff
@@ -33,6 +34,7 @@ T = TypeVar("T")
 # frozen things.
 MUTABLE = (
     RingMember,
+    Courting,
     DiskWatch,
     EarlyHello,
     ViewChanger,

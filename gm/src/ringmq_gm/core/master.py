@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 
 from ringmq_gm.core.cache import Budgets, CachedOp
 from ringmq_gm.core.contact import has_contact
+from ringmq_gm.core.courting import Courting
 from ringmq_gm.core.events import (
     ContactChanged,
     Effect,
@@ -49,6 +50,7 @@ class Master(InView):
         "_budgets",
         "_timing",
         "contact_due",
+        "courting",
         "disks",
         "entered_at",
         "handover",
@@ -78,6 +80,7 @@ class Master(InView):
         self.has_contact = True
         self.contact_due: float | None = None
         self.disks = DiskWatch()
+        self.courting = Courting()
         # When to say `stable` and `safe` if no op goes out until then; None if they have been said.
         self.stable_due: float | None = None
         # The hand-over under way; None if there is none.
@@ -136,6 +139,8 @@ class Master(InView):
                 self.others = marks
         elif sender in self.joiner_ids and len(marks) == 1:
             self.joiners[sender] = marks[0]
+            first = next(self.complete_joiners(), None)
+            self.courting.look(first, self._needed(), self._timing, now)
         else:
             return []
         return self.advance(unresolved, now)
@@ -179,6 +184,10 @@ class Master(InView):
         counted = self._counted(unresolved)
         if counted is None or not self.view.has_quorum:
             return []
+        courted = self.courting.courted
+        if courted is not None:
+            mark = self.joiners[courted]
+            counted.append(Mark(mark.persisted, mark.persisted, mark.complete))
         ops = self.ops
         # A joiner that begins to count may be behind: watermarks never fall.
         received = max(min([mark.received for mark in counted]), ops.confirmed[0])
@@ -236,11 +245,14 @@ class Master(InView):
         by this master, and by the one before it (see `entered_at`)."""
         if not self.joiners:
             return None  # Looked for at every step: the common case is a ring without joiners.
-        needed = max(*self.ops.confirmed, self.entered_at)
+        needed = self._needed()
         for joiner, mark in self.complete_joiners():
             if mark.persisted >= needed:
                 return joiner
         return None
+
+    def _needed(self) -> int:
+        return max(*self.ops.confirmed, self.entered_at)
 
     def complete_joiners(self) -> Iterator[tuple[MemberId, Mark]]:
         """In the order of the ring: a joiner that is counted pushes those before it out."""
@@ -336,13 +348,13 @@ class Master(InView):
 
     def next_deadline(self) -> float | None:
         stable, disks = self.stable_due, self.disks.due
-        if self.handover is None and self.contact_due is None:
+        if self.handover is None and self.contact_due is None and self.courting.due is None:
             # Asked after every step: the common case first.
             if stable is None or disks is None:
                 return disks if stable is None else stable
             return min(stable, disks)
         handover = None if self.handover is None else self.handover.deadline
-        dues = (stable, disks, self.contact_due, handover)
+        dues = (stable, disks, self.contact_due, self.courting.due, handover)
         return min((due for due in dues if due is not None), default=None)
 
     def tick(self, unresolved: Sequence[View], now: float) -> list[Effect]:
@@ -352,6 +364,8 @@ class Master(InView):
             effects += self.pass_on()
         if self.disks.due is not None and now >= self.disks.due:
             self._look_at_disks(now)
+        if self.courting.tick(self._timing, now):
+            effects += self.confirm(unresolved)
         if self.handover is not None and now >= self.handover.deadline:
             if self.may_be_turned(unresolved):
                 # The registry has been asked and may yet do it: see `handover`.

@@ -32,6 +32,9 @@ class Timing:
     # out if enough others have. As long as the ring time-out: a disk may be silent for as long as a
     # process.
     disk_stall_s: float = 2.0
+    # A joiner whose disk is behind by no more than this is courted: for twice as long at most, ops
+    # wait for it that come without a pause (`courting`).
+    court_s: float = 0.25
     # A mirror that nobody has greeted in a new view tells its upstream neighbour the view after
     # this: that one may be cut from the registry.
     tell_s: float = 0.1
