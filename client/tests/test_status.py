@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
-from grpc.aio import AioRpcError, Metadata
 
 import ringmq
 from ringmq import errors
 from ringmq.calls import status
+from ringmq.calls.retrying import NotConnectedError, is_refused
 from ringmq.v1 import common_pb2 as common
+from ringmq_wire import Code, RpcError, RpcStatus
 
 
-def failure(code: grpc.StatusCode, details: bytes | None = None) -> AioRpcError:
-    trailing = Metadata() if details is None else Metadata((status.DETAILS_KEY, details))
-    return AioRpcError(code, Metadata(), trailing, details="it says")
+def failure(code: Code, details: bytes | None = None) -> RpcError:
+    return RpcError(RpcStatus(code, "it says", details or b""))
 
 
 def test_every_reason_is_in_the_table() -> None:
@@ -52,7 +51,7 @@ def test_details_win_over_the_code() -> None:
     hint.retry_delay.FromMilliseconds(1500)
     for detail in (info, hint):
         rich.details.add().Pack(detail)
-    error = status.from_call(failure(grpc.StatusCode.UNKNOWN, rich.SerializeToString()), "a:1")
+    error = status.from_call(failure(Code.UNKNOWN, rich.SerializeToString()), "a:1")
     assert isinstance(error, ringmq.MessageTooLargeError)
     assert (error.limit_bytes, error.size_bytes, error.retry_after_s) == (10, 11, 1.5)
     assert isinstance(error.copy(), ringmq.MessageTooLargeError)
@@ -62,15 +61,13 @@ def test_details_win_over_the_code() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (grpc.StatusCode.UNAVAILABLE, ringmq.UnavailableError),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, ringmq.TimedOutError),
-        (grpc.StatusCode.UNIMPLEMENTED, ringmq.NotRingMQError),
-        (grpc.StatusCode.UNKNOWN, ringmq.ProtocolError),
+        (Code.UNAVAILABLE, ringmq.UnavailableError),
+        (Code.DEADLINE_EXCEEDED, ringmq.TimedOutError),
+        (Code.UNIMPLEMENTED, ringmq.NotRingMQError),
+        (Code.UNKNOWN, ringmq.ProtocolError),
     ],
 )
-def test_without_details_the_code_has_to_do(
-    code: grpc.StatusCode, kind: type[ringmq.RingMQError]
-) -> None:
+def test_without_details_the_code_has_to_do(code: Code, kind: type[ringmq.RingMQError]) -> None:
     for details in (None, b"\xff garbage"):
         error = status.from_call(failure(code, details), "a:1")
         assert type(error) is kind
@@ -82,8 +79,14 @@ def test_a_reason_or_domain_that_is_new_to_us_falls_back_on_the_code() -> None:
     for reason, domain in (("BRAND_NEW", "ringmq"), ("NO_MASTER", "other")):
         rich = status_pb2.Status(code=14)
         rich.details.add().Pack(error_details_pb2.ErrorInfo(reason=reason, domain=domain))
-        error = status.from_call(
-            failure(grpc.StatusCode.UNAVAILABLE, rich.SerializeToString()), "a:1"
-        )
+        error = status.from_call(failure(Code.UNAVAILABLE, rich.SerializeToString()), "a:1")
         assert type(error) is ringmq.UnavailableError
         assert error.reason == ("BRAND_NEW" if domain == "ringmq" else "")
+
+
+def test_a_call_that_surely_was_not_seen_may_be_made_again() -> None:
+    for code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED):
+        error = status.from_call(RpcError(RpcStatus(code, "away", unprocessed=True)), "a:1")
+        assert type(error) is NotConnectedError
+        assert is_refused(error)
+    assert not is_refused(status.from_call(failure(Code.UNAVAILABLE), "a:1"))

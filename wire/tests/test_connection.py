@@ -423,6 +423,20 @@ def test_keepalive_asks_only_while_calls_are_open_and_ends_without_an_answer() -
     assert pair.client.ended().status.code is Code.UNAVAILABLE
 
 
+def test_keepalive_without_calls_ends_a_connection_that_is_cut() -> None:
+    options = WireOptions(keepalive_s=5, keepalive_timeout_s=1, keepalive_without_calls=True)
+    pair = pair_ready(client=options)
+    pair.client.tick(5.0)
+    pair.server.now = pair.client.now
+    pair.pump()
+    pair.client.tick(6.5)
+    assert not pair.client.core.closed
+    pair.client.tick(10.0)
+    pair.client.output()
+    pair.client.tick(11.1)
+    assert pair.client.core.closed
+
+
 def test_an_idle_connection_is_closed_and_a_busy_one_not() -> None:
     pair = pair_ready(server=WireOptions(idle_timeout_s=30))
     stream = pair.client.open()

@@ -14,6 +14,7 @@ from wireserver import HOST, ROUTES, connected, serving
 from ringmq_wire import (
     CallClosedError,
     CallHandler,
+    CallStream,
     Code,
     RpcError,
     RpcStatus,
@@ -354,5 +355,61 @@ def test_a_peer_that_does_not_read_holds_up_no_close(side: str) -> None:
             await server.stop(0)
         assert loop.time() - began < 2.0
         peer.close()
+
+    run(scenario())
+
+
+def test_a_stream_that_is_cancelled_here_keeps_nobody_waiting() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            stream = await channel.stream("/test.Wire/Wait")
+            reading = asyncio.create_task(stream.read())
+            await asyncio.sleep(0)
+            stream.cancel()
+            with pytest.raises(RpcError, match="CANCELLED"):
+                await reading
+            with pytest.raises(RpcError, match="CANCELLED"):
+                await stream.write(b"x")
+
+    run(scenario())
+
+
+def test_a_turn_that_is_given_up_goes_to_the_next() -> None:
+    """At the peer's limit of streams: the first that waits is cancelled as its turn comes."""
+
+    waiting: list[asyncio.Task[CallStream]] = []
+
+    class Cancelling(CallHandler):
+        def ended(self, status: RpcStatus) -> None:
+            # In the turn in which it is promised the connection.
+            asyncio.get_running_loop().call_soon(waiting[0].cancel)
+
+    async def scenario() -> None:
+        async with connected(WireOptions(streams_max=1)) as (_, channel):
+            held = await channel.open("/test.Wire/EchoStream", Cancelling())
+            for _ in range(2):
+                opening = channel.stream("/test.Wire/EchoStream")
+                waiting.append(asyncio.create_task(opening))
+            await asyncio.sleep(0)
+            held.half_close()
+            async with asyncio.timeout(5):
+                stream = await waiting[1]
+                await stream.write(b"x")
+                assert await stream.read() == b"x"
+            assert waiting[0].cancelled()
+
+    run(scenario())
+
+
+def test_a_call_that_found_no_connection_was_surely_not_processed() -> None:
+    async def scenario() -> None:
+        with socket.create_server((HOST, 0)) as silent:
+            address = f"{HOST}:{silent.getsockname()[1]}"
+            channel = WireChannel(address)
+            with pytest.raises(RpcError) as caught:
+                await channel.unary("/test.Wire/Echo", b"", timeout_s=0.05)
+            assert caught.value.status.code is Code.DEADLINE_EXCEEDED
+            assert caught.value.status.unprocessed
+            await channel.close()
 
     run(scenario())

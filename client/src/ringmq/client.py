@@ -6,9 +6,8 @@
             await publisher.publish(b"hello")
 
 Every call has a deadline (`deadline_s`, by default that of `connect`) and is made again at
-another node, with jittered backoff, as long as that is safe and there is time. gRPC wants one
-event loop per process: use one client on it, or several, but not on several loops (`ringmq.sync`
-has a loop of its own).
+another node, with jittered backoff, as long as that is safe and there is time. A client belongs to
+the event loop on which it was connected (`ringmq.sync` has a loop of its own).
 """
 
 from __future__ import annotations
@@ -256,9 +255,6 @@ class Client:
         )
 
         async def attempt(node: NodeChannel, timeout_s: float) -> Batch:
-            if remove:
-                # A failure to connect comes before the question, so another node may be asked.
-                await self._nodes.ready(node, timeout_s)
             answer = await node.broker.GetMessages(request, timeout=timeout_s)
             return Batch.from_wire(answer.deliveries)
 

@@ -35,6 +35,11 @@ class connect:
                 f"a deadline of {deadline_s:g} s has passed at once: give more than 0",
                 metadata={"field": "deadline_s"},
             )
+        if not 1 <= receive_bytes_max < 2**31:
+            raise BadRequestError(
+                f"receive_bytes_max is {receive_bytes_max}: give 1 to 2147483647",
+                metadata={"field": "receive_bytes_max"},
+            )
         self._seeds = parse_seeds(seeds)
         self._deadline_s = deadline_s
         self._receive_bytes_max = receive_bytes_max

@@ -8,8 +8,7 @@
                 consumer.ack(batch)
 
 The same names, arguments, results and errors as in `ringmq.client`; each call waits. All clients
-of a process share one event loop in one daemon thread, because gRPC wants one loop per process;
-so don't use this beside an asyncio client in the same process. The loop is of the kind that the
+of a process share one event loop in one daemon thread. The loop is of the kind that the
 program's event loop policy makes: asyncio's own, or uvloop's where uvloop is installed as policy.
 """
 

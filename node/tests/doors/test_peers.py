@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-import grpc
 import pytest
 from loops import run
 from node.tests.broker.test_deleting import with_node
@@ -20,8 +19,8 @@ from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode
 from ringmq_node.node import Node
 from ringmq_node.replica.mastership import Mastership
+from ringmq_wire import Code, RpcError, RpcStatus
 
-NOTHING = grpc.aio.Metadata()
 ANYTIME = {"deadline_s": 5.0}
 
 
@@ -31,15 +30,9 @@ class Cut:
     def __init__(self) -> None:
         self.calls = 0
 
-    def get_state(self, try_to_connect: bool) -> grpc.ChannelConnectivity:
-        return grpc.ChannelConnectivity.READY
-
-    def unary_unary(self, method: str) -> Any:
-        return self._call
-
-    async def _call(self, data: bytes, **_: Any) -> bytes:
+    async def unary(self, path: str, request: bytes, **_: Any) -> bytes:
         self.calls += 1
-        raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, NOTHING, NOTHING, "socket closed")
+        raise RpcError(RpcStatus(Code.UNAVAILABLE, "socket closed"))
 
 
 async def reason_of(work: Awaitable[object]) -> Reason:

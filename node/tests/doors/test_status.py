@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
@@ -11,7 +10,6 @@ from ringmq.v1 import common_pb2 as common
 from ringmq_node.doors.grpc.status import (
     CODES,
     DOMAIN,
-    STATUS_DETAILS_KEY,
     from_call,
     reason_to_wire,
     status_details,
@@ -19,22 +17,20 @@ from ringmq_node.doors.grpc.status import (
 from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire
 from ringmq_node.model.reasons import RETRY_AFTER_MS, BrokerError, Reason
 from ringmq_node.model.records import QueueMode
+from ringmq_wire import Code, RpcError, RpcStatus
 
-NOTHING = grpc.aio.Metadata()
 
-
-def failed_call(error: BrokerError) -> grpc.aio.AioRpcError:
+def failed_call(error: BrokerError) -> RpcError:
     """The call that a node has refused with `error`."""
-    trailing = grpc.aio.Metadata((STATUS_DETAILS_KEY, status_details(error)))
-    return grpc.aio.AioRpcError(CODES[error.reason], NOTHING, trailing, error.message)
+    return RpcError(RpcStatus(CODES[error.reason], error.message, status_details(error)))
 
 
 @pytest.mark.parametrize("reason", Reason, ids=lambda reason: reason.name)
 def test_every_reason_has_a_status_and_travels_whole(reason: Reason) -> None:
     error = BrokerError(reason, "what happened", queue="q", size_bytes=5)
-    assert CODES[reason] not in (grpc.StatusCode.OK, grpc.StatusCode.UNKNOWN)
+    assert CODES[reason] not in (Code.OK, Code.UNKNOWN)
     status = status_pb2.Status.FromString(status_details(error))
-    assert (status.code, status.message) == (CODES[reason].value[0], "what happened")
+    assert (status.code, status.message) == (CODES[reason], "what happened")
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
     assert f"REASON_{info.reason}" == common.Reason.Name(reason_to_wire(reason))
@@ -66,18 +62,20 @@ def test_a_refusal_of_another_node_is_passed_on_as_it_was(reason: Reason, repeat
 @pytest.mark.parametrize(
     ("code", "repeatable", "reason"),
     [
-        (grpc.StatusCode.UNAVAILABLE, True, Reason.NO_MASTER),
-        (grpc.StatusCode.UNAVAILABLE, False, Reason.OUTCOME_UNKNOWN),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, True, Reason.TIMEOUT),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, False, Reason.TIMEOUT),
-        (grpc.StatusCode.UNIMPLEMENTED, True, Reason.INTERNAL),
+        (Code.UNAVAILABLE, True, Reason.NO_MASTER),
+        (Code.UNAVAILABLE, False, Reason.OUTCOME_UNKNOWN),
+        (Code.DEADLINE_EXCEEDED, True, Reason.TIMEOUT),
+        (Code.DEADLINE_EXCEEDED, False, Reason.TIMEOUT),
+        (Code.UNIMPLEMENTED, True, Reason.INTERNAL),
     ],
 )
-def test_a_call_that_failed_on_its_way(
-    code: grpc.StatusCode, repeatable: bool, reason: Reason
-) -> None:
-    error = grpc.aio.AioRpcError(code, NOTHING, NOTHING, "socket closed")
-    assert from_call(error, repeatable=repeatable).reason is reason
+def test_a_call_that_failed_on_its_way(code: Code, repeatable: bool, reason: Reason) -> None:
+    for details in (b"", b"\xff garbage"):
+        error = RpcError(RpcStatus(code, "socket closed", details))
+        assert from_call(error, repeatable=repeatable).reason is reason
+    # Not if it surely wasn't seen.
+    unseen = RpcError(RpcStatus(code, "no connection", unprocessed=True))
+    assert from_call(unseen, repeatable=repeatable).reason is Reason.NO_MASTER
 
 
 def test_a_client_that_may_try_again_is_told_when() -> None:

@@ -85,7 +85,8 @@ class WireChannel:
                     connection = await self._connection(wait_for_ready)
             except TimeoutError as error:
                 text = f"no connection to {self.address} in time: {self._failure}".rstrip(": ")
-                raise RpcError(RpcStatus(Code.DEADLINE_EXCEEDED, text)) from error
+                status = RpcStatus(Code.DEADLINE_EXCEEDED, text, unprocessed=True)
+                raise RpcError(status) from error
         return connection.open(
             path,
             self._authority,
@@ -165,7 +166,12 @@ class WireChannel:
         self._connect()
         while True:
             self._serve_waiting()
-            connection = await mine
+            try:
+                connection = await mine
+            except asyncio.CancelledError:
+                # Somebody else may have what was promised here.
+                self._serve_waiting()
+                raise
             if connection.can_open:
                 return connection
             # It was lost, or filled, between the promise and this turn: to the front again.

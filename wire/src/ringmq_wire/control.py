@@ -91,7 +91,8 @@ class ControlFrames:
                 assert options.keepalive_s is not None
                 self._clocks.start(Timeout.KEEPALIVE, now + options.keepalive_s)
                 # Without calls nobody waits for the peer, and stock servers count such PINGs.
-                if self.calls.streams and not self._clocks.runs(Timeout.PING):
+                wanted = self.calls.streams or options.keepalive_without_calls
+                if wanted and not self._clocks.runs(Timeout.PING):
                     self._outflow.control(frames.frame(PING, 0, 0, _KEEPALIVE))
                     self._clocks.start(Timeout.PING, now + options.keepalive_timeout_s)
             case Timeout.PING:

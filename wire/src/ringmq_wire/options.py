@@ -48,6 +48,7 @@ class WireOptions:
     # connections that send PINGs more often than each 5 minutes.
     keepalive_s: float | None = None
     keepalive_timeout_s: float = 10.0
+    keepalive_without_calls: bool = False
     # A connection without calls is closed after this time. None: never.
     idle_timeout_s: float | None = None
     # From the first GOAWAY of a shutdown to the second one, if the peer answers no PING.

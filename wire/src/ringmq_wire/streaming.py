@@ -73,8 +73,10 @@ class CallStream(CallHandler):
         self.call.half_close()
 
     def cancel(self) -> None:
-        """Ends the call at once."""
+        """Ends the call at once; who reads or writes now gets CANCELLED."""
         self.call.cancel()
+        if self.status is None:
+            CallStream.ended(self, RpcStatus(Code.CANCELLED, "this side has cancelled the call"))
 
     async def _wait_messages(self) -> bool:
         while not self._messages:

@@ -13,17 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
-import grpc.aio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
 from ringmq.calls.node_channel import NodeChannel
-from ringmq.calls.retrying import (
-    SUCCESSOR_S,
-    NotConnectedError,
-    is_nodes_own,
-    is_retryable,
-    retry_wait_s,
-)
+from ringmq.calls.retrying import SUCCESSOR_S, is_nodes_own, is_retryable, retry_wait_s
 from ringmq.calls.status import from_call
 from ringmq.errors import (
     BadRequestError,
@@ -32,6 +25,7 @@ from ringmq.errors import (
     TimedOutError,
     UnavailableError,
 )
+from ringmq_wire import RpcError
 
 R = TypeVar("R")
 
@@ -39,8 +33,6 @@ R = TypeVar("R")
 ATTEMPT_S = 5.0
 #: Another attempt isn't begun with less time left, nor in the last quarter of a shorter deadline.
 ATTEMPT_S_MIN = 0.2
-#: Of one connection to one node.
-CONNECT_S = 2.0
 #: More nodes than any cluster has: bounds the addresses that are remembered of nodes that moved.
 ADDRESSES_MAX = 64
 
@@ -165,15 +157,12 @@ class KnownNodes:
                     raise TimedOutError(f"no answer within the deadline; last asked: {address}")
                 try:
                     answer = await attempt(self.channel(address), timeout_s)
-                except grpc.aio.AioRpcError as failure:
+                except RpcError as failure:
                     error = from_call(failure, address)
                     if not may_repeat(error):
                         raise error from failure
                     self._failed(address)
                     raise trouble.add(error) from failure
-                except NotConnectedError as error:
-                    self._failed(address)
-                    raise trouble.add(error) from None
                 self._answered(address)
                 return answer
         raise AssertionError("tenacity reraises")
@@ -186,24 +175,16 @@ class KnownNodes:
         async def ask(address: str) -> list[R]:
             try:
                 return [await attempt(self.channel(address), timeout_s)]
-            except grpc.aio.AioRpcError:
+            except RpcError:
                 return []  # Away, or it knows none: another node may.
 
         answers = await asyncio.gather(*map(ask, self._order))
         return [answer for each in answers for answer in each]
 
-    async def ready(self, node: NodeChannel, timeout_s: float) -> None:
-        """Returns when there is a connection to `node`; a failure here means nothing was asked."""
-        try:
-            async with asyncio.timeout(min(timeout_s, CONNECT_S)):
-                await node.channel.channel_ready()
-        except TimeoutError:
-            raise NotConnectedError(f"{node.address}: no connection") from None
-
     async def close(self) -> None:
         channels, self._channels = self._channels, {}
         for node in channels.values():
-            await node.channel.close()
+            await node.close()
 
     def _answered(self, address: str) -> None:
         self._order.remove(address)

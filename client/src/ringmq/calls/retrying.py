@@ -21,7 +21,7 @@ RETRY_MAX_S = 0.5
 
 
 class NotConnectedError(UnavailableError):
-    """No connection came about, so nothing was asked. To callers it is an `UnavailableError`."""
+    """The node has surely not seen the call. To callers it is an `UnavailableError`."""
 
 
 def is_retryable(error: BaseException) -> bool:

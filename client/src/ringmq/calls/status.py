@@ -1,6 +1,6 @@
 """From failures of gRPC and reasons on the wire to the exceptions of `ringmq.errors`.
 
-A failed call of a node carries `google.rpc.Status` in its trailing metadata, with an `ErrorInfo`
+A failed call of a node carries `google.rpc.Status` in its details, with an `ErrorInfo`
 (domain "ringmq", reason = a name of `Reason`) and perhaps a `RetryInfo`. `BY_REASON` is the one
 table for these. A failure without details comes from gRPC itself, or from a server that is not a
 node: `BY_CODE`.
@@ -8,16 +8,15 @@ node: `BY_CODE`.
 
 from __future__ import annotations
 
-import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
-from grpc.aio import AioRpcError
 
 from ringmq import errors
+from ringmq.calls.retrying import NotConnectedError
 from ringmq.v1 import common_pb2 as common
+from ringmq_wire import Code, RpcError
 
 DOMAIN = "ringmq"
-DETAILS_KEY = "grpc-status-details-bin"
 REASON_PREFIX = "REASON_"
 
 BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
@@ -57,17 +56,17 @@ BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
     common.REASON_INTERNAL: errors.ProtocolError,
 }
 
-BY_CODE: dict[grpc.StatusCode, type[errors.RingMQError]] = {
-    grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
-    grpc.StatusCode.DEADLINE_EXCEEDED: errors.TimedOutError,
-    grpc.StatusCode.CANCELLED: errors.OutcomeUnknownError,
-    grpc.StatusCode.ABORTED: errors.OutcomeUnknownError,
-    grpc.StatusCode.UNIMPLEMENTED: errors.NotRingMQError,
-    grpc.StatusCode.UNAUTHENTICATED: errors.AccessDeniedError,
-    grpc.StatusCode.PERMISSION_DENIED: errors.AccessDeniedError,
-    grpc.StatusCode.INVALID_ARGUMENT: errors.BadRequestError,
-    grpc.StatusCode.OUT_OF_RANGE: errors.BadRequestError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: errors.LimitExceededError,
+BY_CODE: dict[Code, type[errors.RingMQError]] = {
+    Code.UNAVAILABLE: errors.UnavailableError,
+    Code.DEADLINE_EXCEEDED: errors.TimedOutError,
+    Code.CANCELLED: errors.OutcomeUnknownError,
+    Code.ABORTED: errors.OutcomeUnknownError,
+    Code.UNIMPLEMENTED: errors.NotRingMQError,
+    Code.UNAUTHENTICATED: errors.AccessDeniedError,
+    Code.PERMISSION_DENIED: errors.AccessDeniedError,
+    Code.INVALID_ARGUMENT: errors.BadRequestError,
+    Code.OUT_OF_RANGE: errors.BadRequestError,
+    Code.RESOURCE_EXHAUSTED: errors.LimitExceededError,
 }
 
 
@@ -87,22 +86,18 @@ def from_reason(
     return kind(message or name, reason=name, retry_after_s=retry_after_s)
 
 
-def _details(call_error: AioRpcError) -> status_pb2.Status | None:
-    for key, value in call_error.trailing_metadata() or ():
-        if key == DETAILS_KEY:
-            try:
-                return status_pb2.Status.FromString(
-                    value if isinstance(value, bytes) else value.encode()
-                )
-            except DecodeError:
-                # Some other server's bytes under the same key: the status code has to do.
-                return None
-    return None
+def _details(data: bytes) -> status_pb2.Status | None:
+    try:
+        return status_pb2.Status.FromString(data) if data else None
+    except DecodeError:
+        # Some other server's bytes under the same key: the status code has to do.
+        return None
 
 
-def from_call(call_error: AioRpcError, peer: str) -> errors.RingMQError:
+def from_call(failure: RpcError, peer: str) -> errors.RingMQError:
     """The exception for a failed call to `peer`."""
-    status = _details(call_error)
+    ended = failure.status
+    status = _details(ended.details)
     info = error_details_pb2.ErrorInfo()
     retry_after_s = 0.0
     for detail in status.details if status is not None else ():
@@ -112,8 +107,8 @@ def from_call(call_error: AioRpcError, peer: str) -> errors.RingMQError:
             hint = error_details_pb2.RetryInfo()
             detail.Unpack(hint)
             retry_after_s = hint.retry_delay.seconds + hint.retry_delay.nanos / 1e9
-    message = call_error.details() or ""
-    kind = BY_CODE.get(call_error.code(), errors.ProtocolError)
+    message = ended.message
+    kind = BY_CODE.get(ended.code, errors.ProtocolError)
     if info.domain == DOMAIN and info.reason:
         name = REASON_PREFIX + info.reason
         if name in common.Reason.keys():  # noqa: SIM118 - not a dict
@@ -124,9 +119,11 @@ def from_call(call_error: AioRpcError, peer: str) -> errors.RingMQError:
             metadata=dict(info.metadata),
             retry_after_s=retry_after_s,
         )
-    if kind is errors.TimedOutError:
+    if ended.unprocessed:
+        kind = NotConnectedError
+    elif kind is errors.TimedOutError:
         message = "no answer in time; the call may have been carried out, or still be"
     return kind(
-        f"{peer}: {call_error.code().name}: {message}",
-        metadata={"peer": peer, "code": call_error.code().name},
+        f"{peer}: {ended.code.name}: {message}",
+        metadata={"peer": peer, "code": ended.code.name},
     )

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import grpc.aio
-
-from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
 from ringmq.consuming.reception import Reception
@@ -21,6 +18,9 @@ from ringmq_base.ranges import Range
 
 class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
     """`on_refusal` is called when no node will have the stream."""
+
+    path = "/ringmq.v1.Broker/Consume"
+    response = broker.ConsumeResponse
 
     def __init__(
         self,
@@ -37,11 +37,6 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         self._lifetime = lifetime
         self._on_refusal = on_refusal
         self._cancel_sent = False
-
-    def start_call(
-        self, node: NodeChannel
-    ) -> grpc.aio.StreamStreamCall[broker.ConsumeRequest, broker.ConsumeResponse]:
-        return node.broker.Consume()
 
     def open_request(self) -> broker.ConsumeRequest:
         return broker.ConsumeRequest(open=self._opening)

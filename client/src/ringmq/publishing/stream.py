@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import Callable
 from itertools import chain
 
-import grpc.aio
-
-from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
 from ringmq.errors import ProtocolError, RingMQError
@@ -32,6 +29,9 @@ REFUSALS: dict[common.Reason.ValueType, PublishRefusal] = {
 class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
     """`on_answer` is called after each answer, `on_refusal` when no node will have the stream."""
 
+    path = "/ringmq.v1.Broker/Publish"
+    response = broker.PublishResponse
+
     def __init__(
         self,
         core: Core,
@@ -48,11 +48,6 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         self._on_refusal = on_refusal
         # The longest pause that the present stream's refusals have asked for.
         self._pause_s = 0.0
-
-    def start_call(
-        self, node: NodeChannel
-    ) -> grpc.aio.StreamStreamCall[broker.PublishRequest, broker.PublishResponse]:
-        return node.broker.Publish()
 
     def open_request(self) -> broker.PublishRequest:
         opening = request_of(

@@ -1,10 +1,8 @@
 """One stream, from its Open to its end.
 
-Three facts of grpc.aio shape it. It allows one write at a time per call, so one writer task
-writes everything that has gathered. Cancelling a `read` or a `write` cancels the whole call, so
-neither has a time-out of its own: one timer watches the silence and cancels the call. And
-cancelled streams leak in grpc (grpc#43360), so a stream is ended by `done_writing` and read to
-its end, and cancelled only when that takes too long.
+One writer task writes everything that has gathered, and waits while the connection is full. One
+timer watches the silence and cancels the call. A stream is ended by a half-close and read to its
+end, and cancelled only when that takes too long: the node's last answers may be confirms.
 """
 
 from __future__ import annotations
@@ -13,15 +11,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from enum import Enum, auto
-from typing import Generic, cast
+from typing import Generic
 
-import grpc.aio
+from google.protobuf.message import DecodeError
 
 from ringmq.calls.status import from_call
-from ringmq.errors import RingMQError, UnavailableError
+from ringmq.errors import ProtocolError, RingMQError, UnavailableError
 from ringmq.streams.speaker import Request, Response, Speaker
 from ringmq_base.limits import HEARTBEATS_MISSED_MAX
 from ringmq_base.timer import Timer
+from ringmq_wire import CallClosedError, CallStream, RpcError
 
 #: A node that takes longer to answer an Open is passed over for the moment.
 OPEN_S = 5.0
@@ -61,7 +60,7 @@ class Conversation(Generic[Request, Response]):
     def __init__(
         self,
         speaker: Speaker[Request, Response],
-        call: grpc.aio.StreamStreamCall[Request, Response],
+        call: CallStream,
         work: asyncio.Event,
         *,
         peer: str,
@@ -69,7 +68,7 @@ class Conversation(Generic[Request, Response]):
         newer_master: Callable[[str, int], Awaitable[str]],
     ) -> None:
         self._speaker: Speaker[Request, Response] = speaker
-        self._call: grpc.aio.StreamStreamCall[Request, Response] = call
+        self._call = call
         self._work = work
         self._peer = peer
         self._name = name
@@ -100,14 +99,14 @@ class Conversation(Generic[Request, Response]):
     async def run(self) -> None:
         """Raises a `RingMQError` if the stream doesn't come to a good end."""
         try:
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            with contextlib.suppress(RpcError, CallClosedError):
                 # If the write fails, the read below has the reason.
-                await self._call.write(self._speaker.open_request())
+                await self._call.write(self._speaker.open_request().SerializeToString())
             first = await self._read()
             if first is None:
                 raise UnavailableError(f"{self._peer}: ended the stream before it was open")
             if first.WhichOneof("response") == "moved":
-                await self._call.done_writing()
+                self._call.half_close()
                 await self._hear_out(first)
                 return
             self._heartbeat_s = self._speaker.opened(first) / 1000
@@ -153,18 +152,18 @@ class Conversation(Generic[Request, Response]):
     async def _read(self) -> Response | None:
         """The next response, None at a good end."""
         try:
-            response = await self._call.read()
-        except grpc.aio.AioRpcError as failure:
+            data = await self._call.read()
+        except RpcError as failure:
+            if self._phase is ConversationPhase.GIVEN_UP:
+                raise UnavailableError(f"{self._peer}: {self._why_given_up}") from None
             raise from_call(failure, self._peer) from failure
-        except asyncio.CancelledError:
-            # grpc.aio raises this for a cancelled call too, not only for a cancelled task.
-            task = asyncio.current_task()
-            if self._phase is not ConversationPhase.GIVEN_UP or (
-                task is not None and task.cancelling()
-            ):
-                raise
-            raise UnavailableError(f"{self._peer}: {self._why_given_up}") from None
-        return None if response is grpc.aio.EOF else cast("Response", response)
+        return None if data is None else self._response(data)
+
+    def _response(self, data: bytes) -> Response:
+        try:
+            return self._speaker.response.FromString(data)
+        except DecodeError as error:
+            raise ProtocolError(f"{self._peer}: these bytes are no response: {error}") from error
 
     # --- writing ---
 
@@ -184,7 +183,7 @@ class Conversation(Generic[Request, Response]):
         """Writes the speaker's requests, as long as the stream takes them."""
         speaker = self._speaker
         # If the call is over, the reader gets the reason.
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        with contextlib.suppress(RpcError, CallClosedError):
             while True:
                 request = speaker.next_request()
                 if request is None:
@@ -198,9 +197,9 @@ class Conversation(Generic[Request, Response]):
                     await self._work.wait()
                     continue
                 self._heartbeat_due = False
-                await self._call.write(request)
+                await self._call.write(request.SerializeToString())
                 self._wrote_at = self._loop.time()
-            await self._call.done_writing()
+            self._call.half_close()
             self._become(ConversationPhase.HALF_CLOSED)
 
     def _writer_done(self, task: asyncio.Task[None]) -> None:

@@ -16,11 +16,14 @@ from typing import Generic
 
 from tenacity import AsyncRetrying, retry_if_exception
 
+from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.retrying import SUCCESSOR_S, is_nodes_own, is_retryable, retry_wait_s
 from ringmq.calls.route import Route
+from ringmq.calls.status import from_call
 from ringmq.errors import ProtocolError, RetryableError, RingMQError
 from ringmq.streams.conversation import Conversation
 from ringmq.streams.speaker import Request, Response, Speaker
+from ringmq_wire import CallStream, RpcError
 
 LOCATE_S = 5.0
 #: After this many redirects in a row without progress there is a pause between them.
@@ -30,9 +33,8 @@ REDIRECTS_MAX = 3
 def may_reopen(error: BaseException) -> bool:
     """Whether the stream may be opened again after `error`.
 
-    More than `is_retryable`: grpc.aio turns the status of a call into a bare INTERNAL when a
-    write is the first to notice the break. If the node refused, it will refuse the next Open too,
-    and that answer has the reason.
+    More than `is_retryable`: a connection that breaks may end a stream with a bare INTERNAL. If
+    the node refused, it will refuse the next Open too, and that answer has the reason.
     """
     return is_retryable(error) or (isinstance(error, ProtocolError) and not error.reason)
 
@@ -146,7 +148,7 @@ class Keeper(Generic[Request, Response]):
             self._peer = node.address
             conversation = Conversation(
                 self._speaker,
-                self._speaker.start_call(node),
+                await self._start_call(node),
                 self._work,
                 peer=node.address,
                 name=self._name,
@@ -163,6 +165,12 @@ class Keeper(Generic[Request, Response]):
         except RingMQError as error:
             trouble = error
         return Ending(trouble, progress, moved, out_of_touch)
+
+    async def _start_call(self, node: NodeChannel) -> CallStream:
+        try:
+            return await node.wire.stream(self._speaker.path)
+        except RpcError as failure:
+            raise from_call(failure, node.address) from failure
 
     def _judge(self, ending: Ending) -> None:
         """Returns after progress or a redirect; raises why there was none, or a refusal."""

@@ -10,9 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, TypeVar
 
-import grpc.aio
-
-from ringmq.calls.node_channel import NodeChannel
 from ringmq.errors import RingMQError
 from ringmq.v1.broker_pb2 import ConsumeRequest, ConsumeResponse, PublishRequest, PublishResponse
 
@@ -23,8 +20,9 @@ Response = TypeVar("Response", PublishResponse, ConsumeResponse)
 class Speaker(ABC, Generic[Request, Response]):
     """All of it is called on the loop, none of it blocks."""
 
-    @abstractmethod
-    def start_call(self, node: NodeChannel) -> grpc.aio.StreamStreamCall[Request, Response]: ...
+    #: The method's path, and the class of its responses.
+    path: str
+    response: type[Response]
 
     @abstractmethod
     def open_request(self) -> Request:

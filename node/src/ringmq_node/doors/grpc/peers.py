@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import grpc
 from google.protobuf.message import Message
 
 from ringmq.v1 import admin_pb2 as admin
@@ -17,7 +16,7 @@ from ringmq_gm import MemberId
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.peers import Acceptance, DeleteConditions, Got, Promoted, QueuesAt
 from ringmq_node.doors.grpc import wire
-from ringmq_node.doors.grpc.channels import PeerChannels, wait_connected
+from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.service import RELAYED_METADATA, parse
 from ringmq_node.doors.grpc.status import from_call
 from ringmq_node.model.info import NodeResources, QueueInfo, ReplicaInfo
@@ -28,6 +27,7 @@ from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.catchup import FETCH_BYTES_MAX
 from ringmq_node.replica.comparing import Digests
 from ringmq_node.replica.fetching import Fetched, Lacking, SourceError
+from ringmq_wire import RpcError, WireChannel
 
 BROKER = "ringmq.v1.Broker"
 ADMIN = "ringmq.v1.Admin"
@@ -57,17 +57,14 @@ class GrpcPeers:
         repeatable: bool,
     ) -> Response:
         """`repeatable`: the call does no harm if it is carried out twice."""
-        channel = self._channels.to(address)
-        call: Any = channel.unary_unary(f"/{method}")
-        if not repeatable:
-            await wait_connected(channel)
         try:
-            data: bytes = await call(
+            data = await self._channels.to(address).unary(
+                f"/{method}",
                 request.SerializeToString(),
-                timeout=min(deadline_s, TIMEOUT_S_MAX),
+                timeout_s=min(deadline_s, TIMEOUT_S_MAX),
                 metadata=RELAYED_METADATA,
             )
-        except grpc.aio.AioRpcError as error:
+        except RpcError as error:
             raise from_call(error, repeatable=repeatable) from error
         return parse(kind, data)
 
@@ -245,10 +242,12 @@ class GrpcDigests:
         request = ring.DigestMessagesRequest(
             queue=queue_id, number_min=number_min, first_position=first, last_position=last
         )
-        call: Any = self._channels.to(address).unary_unary(f"/{RING}/DigestMessages")
+        channel = self._channels.to(address)
         try:
-            data = await call(request.SerializeToString(), timeout=STATE_DEADLINE_S)
-        except grpc.aio.AioRpcError as error:
+            data = await channel.unary(
+                f"/{RING}/DigestMessages", request.SerializeToString(), timeout_s=STATE_DEADLINE_S
+            )
+        except RpcError as error:
             raise from_call(error, repeatable=True) from error
         return wire.digests_from_wire(node, first, parse(ring.DigestMessagesResponse, data))
 
@@ -260,7 +259,7 @@ class GrpcSources:
         self._channels = channels
         self._cluster = cluster
 
-    def _channel(self, source: MemberId) -> grpc.aio.Channel:
+    def _channel(self, source: MemberId) -> WireChannel:
         if source == self._cluster.me:
             raise SourceError("this is the node itself")
         try:
@@ -272,11 +271,13 @@ class GrpcSources:
         self, queue_id: str, source: MemberId, number_min: int
     ) -> ReplicatedState:
         request = ring.FetchStateRequest(queue=queue_id, number_min=number_min)
-        call: Any = self._channel(source).unary_unary(f"/{RING}/FetchState")
+        channel = self._channel(source)
         try:
-            data = await call(request.SerializeToString(), timeout=STATE_DEADLINE_S)
-        except grpc.aio.AioRpcError as error:
-            raise SourceError(f"no state from {source}: {error.details()}") from error
+            data = await channel.unary(
+                f"/{RING}/FetchState", request.SerializeToString(), timeout_s=STATE_DEADLINE_S
+            )
+        except RpcError as error:
+            raise SourceError(f"no state from {source}: {error.status.message}") from error
         try:
             return await wire.state_from_wire(parse(ring.FetchStateResponse, data))
         except ValueError as error:
@@ -293,16 +294,24 @@ class GrpcSources:
         request = ring.FetchMessagesRequest(
             queue=queue_id, positions=wire.ranges_to_wire(ranges), bytes_max=bytes_max
         )
-        method: Any = self._channel(source).unary_stream(f"/{RING}/FetchMessages")
-        call = method(request.SerializeToString(), timeout=MESSAGES_DEADLINE_S)
+        channel = self._channel(source)
         try:
-            async for data in call:
+            call = await channel.stream(f"/{RING}/FetchMessages", timeout_s=MESSAGES_DEADLINE_S)
+        except RpcError as error:
+            raise SourceError(f"no messages from {source}: {error.status.message}") from error
+        try:
+            await call.write(request.SerializeToString())
+            call.half_close()
+            while (data := await call.read()) is not None:
                 response = parse(ring.FetchMessagesResponse, data)
                 if response.missing:
                     yield Lacking(tuple(wire.ranges_from_wire(response.missing)))
                 for run in response.runs:
                     yield run.first_position, Block(run.block), run.transient
-        except grpc.aio.AioRpcError as error:
-            raise SourceError(f"no messages from {source}: {error.details()}") from error
+        except RpcError as error:
+            raise SourceError(f"no messages from {source}: {error.status.message}") from error
         except BlockError as error:
             raise SourceError(f"no good messages from {source}: {error}") from error
+        finally:
+            # Does nothing to a call that has ended.
+            call.cancel()

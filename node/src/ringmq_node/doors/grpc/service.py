@@ -40,8 +40,7 @@ def parse(kind: type[M], data: bytes) -> M:
 
 def failure(error: BrokerError) -> RpcError:
     """The end of a call: the error's status and details."""
-    code = Code(CODES[error.reason].value[0])
-    return RpcError(RpcStatus(code, error.message, status_details(error)))
+    return RpcError(RpcStatus(CODES[error.reason], error.message, status_details(error)))
 
 
 def caller_of(context: Context) -> Caller:

@@ -6,24 +6,18 @@ keeps them complete.
 
 from __future__ import annotations
 
-import grpc
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
-from google.rpc import (  # type: ignore[import-untyped]
-    code_pb2,
-    error_details_pb2,
-    status_pb2,
-)
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_wire import Code, RpcError
 
 DOMAIN = "ringmq"
-STATUS_DETAILS_KEY = "grpc-status-details-bin"
 
-Code = grpc.StatusCode
-
-CODES: dict[Reason, grpc.StatusCode] = {
+CODES: dict[Reason, Code] = {
     Reason.QUEUE_NOT_FOUND: Code.NOT_FOUND,
     Reason.QUEUE_EXISTS: Code.FAILED_PRECONDITION,
     Reason.BAD_REQUEST: Code.INVALID_ARGUMENT,
@@ -79,8 +73,7 @@ def status_details(error: BrokerError) -> bytes:
         delay = Duration()
         delay.FromMilliseconds(error.retry_after_ms)
         details.append(_pack(error_details_pb2.RetryInfo(retry_delay=delay)))
-    number = code_pb2.Code.Value(CODES[error.reason].name)
-    status = status_pb2.Status(code=number, message=error.message, details=details)
+    status = status_pb2.Status(code=CODES[error.reason], message=error.message, details=details)
     data: bytes = status.SerializeToString()
     return data
 
@@ -91,15 +84,18 @@ def _pack(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) ->
     return packed
 
 
-def from_call(error: grpc.aio.AioRpcError, *, repeatable: bool) -> BrokerError:
+def from_call(error: RpcError, *, repeatable: bool) -> BrokerError:
     """The peer's `BrokerError`; or, if the call failed on its way, one that says its outcome.
 
     `repeatable`: the call does no harm if it is carried out twice.
     """
-    told = _told(error)
+    ended = error.status
+    told = _told(ended.details)
     if told is not None:
         return told
-    match error.code():
+    if ended.unprocessed:
+        return no_answer()
+    match ended.code:
         case Code.UNAVAILABLE if repeatable:
             return no_answer()
         case Code.UNAVAILABLE:
@@ -111,7 +107,7 @@ def from_call(error: grpc.aio.AioRpcError, *, repeatable: bool) -> BrokerError:
             return BrokerError(Reason.TIMEOUT, "no answer in time; it may have been done")
         case code:
             return BrokerError(
-                Reason.INTERNAL, f"the node of the master answered {code.name}: {error.details()}"
+                Reason.INTERNAL, f"the node of the master answered {code.name}: {ended.message}"
             )
 
 
@@ -120,14 +116,14 @@ def no_answer() -> BrokerError:
     return BrokerError(Reason.NO_MASTER, "the node of the master does not answer")
 
 
-def _told(error: grpc.aio.AioRpcError) -> BrokerError | None:
-    """The error that the peer's `status_details` describe; None if the status has none."""
-    for key, value in error.trailing_metadata() or ():
-        if key != STATUS_DETAILS_KEY:
-            continue
-        status = status_pb2.Status.FromString(value)
-        for detail in status.details:
-            info = error_details_pb2.ErrorInfo()
-            if detail.Unpack(info) and info.domain == DOMAIN and info.reason in Reason.__members__:
-                return BrokerError(Reason[info.reason], status.message, **info.metadata)
+def _told(details: bytes) -> BrokerError | None:
+    """The error that the peer's `status_details` describe; None if these aren't such."""
+    try:
+        status = status_pb2.Status.FromString(details)
+    except DecodeError:
+        return None
+    for detail in status.details:
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.domain == DOMAIN and info.reason in Reason.__members__:
+            return BrokerError(Reason[info.reason], status.message, **info.metadata)
     return None
