@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -20,6 +21,7 @@ from ringmq_gm.registry.base import (
     Put,
     Registry,
     RegistryUnavailableError,
+    RegistryWentBackError,
     Reset,
     Snapshot,
 )
@@ -328,6 +330,39 @@ def test_another_cluster_behind_the_address_is_refused(tmp_path: Path) -> None:
             await asyncio.to_thread(one.kill)
             with pytest.raises(RegistryUnavailableError, match="another cluster"):
                 await registry.get("k")
+            await registry.close()
+
+    run(scenario())
+
+
+@pytest.mark.logs("the registry went back")
+def test_an_etcd_that_was_put_back_is_refused_for_good(tmp_path: Path) -> None:
+    """With views that are older than those in use it would let a second ring begin."""
+    data, copy = tmp_path / "etcd" / "m0", tmp_path / "copy"
+
+    async def scenario() -> None:
+        with EtcdCluster(tmp_path / "etcd") as etcd:
+            registry = EtcdRegistry(etcd.endpoints, prefix="test/", deadline_s=2 * DEADLINE_S)
+            await registry.commit([], [Put("k", b"1")])
+            await asyncio.to_thread(etcd.kill)
+            shutil.copytree(data, copy)
+            await asyncio.to_thread(etcd.start)
+            await _commit_sometime(registry, "k", b"2")
+            await asyncio.to_thread(etcd.kill)
+            shutil.rmtree(data)
+            copy.rename(data)
+            await asyncio.to_thread(etcd.start)
+            with pytest.raises(RegistryWentBackError, match="went back"):
+                await registry.get("k")
+            # Others may write to it, until its revision is as high as before.
+            other = EtcdRegistry(etcd.endpoints, prefix="test/", deadline_s=2 * DEADLINE_S)
+            for _ in range(5):
+                await other.commit([], [Put("k", b"3")])
+            await other.close()
+            with pytest.raises(RegistryWentBackError):
+                await registry.list("")
+            with pytest.raises(RegistryWentBackError):
+                await registry.commit([], [Put("k", b"4")])
             await registry.close()
 
     run(scenario())

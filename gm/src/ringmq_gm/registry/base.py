@@ -53,6 +53,11 @@ class RegistryUnavailableError(RegistryError):
     """The registry does not answer. Nothing was changed; try again later."""
 
 
+class RegistryWentBackError(RegistryUnavailableError):
+    """The registry has shown an older state than before: it was put back to a backup. This process
+    takes nothing of it any more, as if it were away."""
+
+
 class CommitUnknownError(RegistryError):
     """A commit was sent and its answer lost: read before doing anything else."""
 

@@ -10,6 +10,7 @@ reads, watches in order of revisions, leases. This module adds:
   is one way to repair.
 * A response that etcd sends in fragments is put together again: the changes of one commit stay
   together.
+* An etcd that was put back to an earlier state is refused for good (decision 0051).
 * A session counts from before its renewal was sent, and by a clock that may run
   slower than etcd's by `CLOCK_DRIFT_MAX`.
 """
@@ -29,12 +30,14 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponen
 from ringmq_gm.registry.base import (
     Change,
     Changed,
+    CommitUnknownError,
     Guard,
     KeyValue,
     LimitError,
     Operation,
     Put,
     RegistryUnavailableError,
+    RegistryWentBackError,
     Removed,
     Reset,
     Session,
@@ -100,8 +103,9 @@ class EtcdRegistry:
         )
 
         async def call(endpoint: Endpoint, timeout_s: float) -> rpc_pb2.TxnResponse:
+            asked_at = self._client.revision
             response = await endpoint.kv.Txn(request, timeout=timeout_s, metadata=METADATA)
-            self._client.check(response.header)
+            self._client.check_revision(response.header, asked_at)
             return response
 
         response = await self._client.ask(call)
@@ -136,13 +140,19 @@ class EtcdRegistry:
         async def call(endpoint: Endpoint, timeout_s: float) -> rpc_pb2.TxnResponse:
             return await endpoint.kv.Txn(request, timeout=timeout_s, metadata=METADATA)
 
+        self._client.check_usable()
+        asked_at = self._client.revision
         try:
             response = await self._client.send_once(call)
         except SessionLostError:
             if isinstance(session, LeasedSession):
                 session.renounce()
             raise
-        self._client.check(response.header)
+        try:
+            self._client.check_revision(response.header, asked_at)
+        except RegistryWentBackError as error:
+            # Its guards may have held in the earlier state, too.
+            raise CommitUnknownError(str(error)) from error
         return response.header.revision if response.succeeded else None
 
     async def watch(self, prefix: str) -> AsyncIterator[Sequence[Change]]:
@@ -241,8 +251,9 @@ class EtcdRegistry:
 
     async def _range(self, request: rpc_pb2.RangeRequest) -> rpc_pb2.RangeResponse:
         async def call(endpoint: Endpoint, timeout_s: float) -> rpc_pb2.RangeResponse:
+            asked_at = self._client.revision
             response = await endpoint.kv.Range(request, timeout=timeout_s, metadata=METADATA)
-            self._client.check(response.header)
+            self._client.check_revision(response.header, asked_at)
             return response
 
         return await self._client.ask(call)

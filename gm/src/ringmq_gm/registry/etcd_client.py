@@ -15,6 +15,7 @@ from the others says so at once, instead of letting the caller wait.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -28,12 +29,14 @@ from ringmq_gm.registry.base import (
     LimitError,
     RegistryError,
     RegistryUnavailableError,
+    RegistryWentBackError,
     SessionLostError,
 )
 from ringmq_gm.registry.etcdpb import rpc_pb2, rpc_pb2_grpc
 from ringmq_gm.registry.sessions import clock
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 METADATA = (("hasleader", "true"),)
 # How many entries one answer may bring; a list is read in pages of this many.
@@ -87,6 +90,10 @@ class EtcdClient:
         self._endpoints: list[Endpoint] = []
         self._current = 0
         self._cluster_id = 0
+        # The highest revision that a linearizable answer has shown.
+        self.revision = 0
+        # Set when an answer has shown a lower one; for good, as its revisions rise again.
+        self._went_back: str | None = None
 
     def __str__(self) -> str:
         return f"etcd {','.join(self._targets)}"
@@ -175,6 +182,32 @@ class EtcdClient:
                 f" (id {header.cluster_id:x}, expected {self._cluster_id:x})"
             )
 
+    def check_usable(self) -> None:
+        """Raises `RegistryWentBackError` if that has been seen: nothing is to be sent any more."""
+        if self._went_back is not None:
+            raise RegistryWentBackError(self._went_back)
+
+    def check_revision(self, header: rpc_pb2.ResponseHeader, asked_at: int) -> None:
+        """`check`, of a linearizable answer; `asked_at` is what `revision` was when it was asked.
+
+        Raises `RegistryWentBackError` if etcd was put back to an earlier state.
+        """
+        self.check(header)
+        # Answers overtake each other, so one may be older than the newest: but not older than what
+        # had been answered before it was asked for.
+        if self._went_back is None and header.revision < asked_at:
+            self._went_back = (
+                f"{self}: the registry went back from revision {asked_at} to {header.revision}: it "
+                "was restored from a backup. This process takes nothing of it any more"
+            )
+            log.error(
+                "%s: queues go on where they are, and no failover or change of a queue is possible."
+                " See 'The registry was restored' in the operations manual",
+                self._went_back,
+            )
+        self.check_usable()
+        self.revision = max(self.revision, header.revision)
+
     def fault(self, error: grpc.aio.AioRpcError) -> RegistryError:
         """The fault of a call that changed nothing, as an error of the registry."""
         details = error.details() or ""
@@ -223,7 +256,8 @@ def _was_refused(error: grpc.aio.AioRpcError) -> bool:
 
 
 def _is_repeatable(error: BaseException) -> bool:
-    return isinstance(error, RegistryUnavailableError) and not isinstance(error, CompactedError)
+    for_good = (CompactedError, RegistryWentBackError)
+    return isinstance(error, RegistryUnavailableError) and not isinstance(error, for_good)
 
 
 def _text(error: grpc.aio.AioRpcError) -> str:
