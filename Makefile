@@ -43,6 +43,7 @@ evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them:
 	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) cluster-tests/simulation/test_explorer.py \
 		node/tests/resources/test_memory.py $(ARGS)
 	@$(BIN)/python cluster-tests/simulation/run.py --seeds 0:1000000
+	@$(BIN)/python cluster-tests/simulation/run.py --planted
 	@$(BIN)/python -m node.tests.storage.engine.fuzz_engine --seconds $$(($(MINUTES) * 60))
 	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
 

@@ -2,6 +2,7 @@
 
 python cluster-tests/simulation/run.py --seeds 0:10000
 python cluster-tests/simulation/run.py --replay 4711
+python cluster-tests/simulation/run.py --planted [BUG ...]
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 # The faults are shared with the tests of real clusters; pytest has this folder on its path.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 
+from ringsim.planted import try_all
 from ringsim.simulator.runs import replay, run_many
 from ringsim.simulator.story import shortened
 
@@ -26,7 +28,16 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:1000", help="first:end, default %(default)s")
     parser.add_argument("--processes", type=int, help="default: one for each processor")
     parser.add_argument("--replay", type=int, metavar="SEED", help="this one, with all its events")
+    parser.add_argument(
+        "--planted", nargs="*", metavar="BUG", help="how surely seeds find planted bugs"
+    )
     arguments = parser.parse_args()
+    if arguments.planted is not None:
+        missed = 0
+        for finding in try_all(arguments.planted, processes=arguments.processes):
+            print(finding, flush=True)
+            missed += not finding.is_enough
+        return 1 if missed else 0
     if arguments.replay is not None:
         world, error = replay(arguments.replay)
         assert world.trace is not None

@@ -7,7 +7,7 @@ phases. A mistake in the rules of views is made by a member that changes the `Vi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ringmq_gm.core.cache import CachedOp
@@ -171,6 +171,19 @@ class CountsAJoinerTooSoon(_OtherPhases):
             return next((joiner for joiner, _ in self.complete_joiners()), None)
 
 
+class ForgetsTheMasterBefore(_OtherPhases):
+    """Proposes a joiner that has all that this master has confirmed. The one before it may have
+    confirmed more."""
+
+    class MasterPhase(Master):
+        __slots__ = ()
+
+        def joiner_to_count(self) -> MemberId | None:
+            needed = max(self.ops.confirmed)
+            found = (j for j, mark in self.complete_joiners() if mark.persisted >= needed)
+            return next(found, None)
+
+
 class GoesOnBehindAGap(_OtherPhases):
     """A joiner that was left behind takes the next op that comes, and fetches none before it."""
 
@@ -237,6 +250,29 @@ class BeginsFromADamagedLog(RingMember):
 
     def __init__(self, *arguments: Any, log_is_whole: bool = True, **options: Any) -> None:
         super().__init__(*arguments, **options)
+
+
+class _ClosesAnyView(View):
+    """May be proposed whoever was reached."""
+
+    def may_follow(self, current: View, **_: object) -> bool:
+        return True
+
+
+class _ProposesUnseen(ViewChanger):
+    def _changed(self, purpose: Purpose, view: View, reached: set[MemberId]) -> View | None:
+        members = {field.name: getattr(view, field.name) for field in fields(View) if field.init}
+        found = super()._changed(purpose, _ClosesAnyView(**members), reached)
+        if found is None:
+            return None
+        return View(**{name: getattr(found, name) for name in members})
+
+
+class ProposesUnseen(_OtherChanger):
+    """Proposes a view though it can't close it: it hasn't reached the members, or leaves out too
+    many that may live."""
+
+    changer_class = _ProposesUnseen
 
 
 class _DeafToTheEligible(ViewChanger):

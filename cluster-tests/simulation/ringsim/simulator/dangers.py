@@ -15,6 +15,8 @@ from faults.vocabulary import (
     RegistryCut,
     RegistryFlaky,
     RegistryOutage,
+    SlowDisk,
+    SlowNetwork,
     TakesNothing,
 )
 
@@ -85,6 +87,23 @@ def _joiner_is_next(rng: random.Random, nodes: Nodes) -> list[Fault]:
     return [*others, Crash(at, joiner, down_s), Crash(dies_at, nodes[0], 6.0)]
 
 
+def _joiner_lags_and_master_dies(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """A joiner that is complete writes late; the master dies, and the next one has not yet heard
+    what the one before it has confirmed."""
+    joiner = nodes[-1]
+    at = rng.uniform(0.3, 0.6)
+    dies_at = at + rng.uniform(0.7, 2.5)
+    faults: list[Fault] = [
+        Crash(at, joiner, 0.1),
+        SlowDisk(at, joiner, rng.uniform(0.1, 0.4), 4.0),
+        Crash(dies_at, nodes[0], 3.0),
+    ]
+    if len(nodes) > 3:
+        # The marks of all mirrors come to the next master later than the joiner's.
+        faults.append(SlowNetwork(dies_at, nodes[1], nodes[-2], rng.uniform(0.05, 0.2), 2.0))
+    return faults
+
+
 _SHAPES: tuple[Callable[[random.Random, Nodes], list[Fault]], ...] = (
     _epoch_unheard_of,
     _late_handover,
@@ -94,6 +113,8 @@ _SHAPES: tuple[Callable[[random.Random, Nodes], list[Fault]], ...] = (
     _counted_unheard,
     _held_up_and_master_dies,
     _joiner_is_next,
+    _joiner_lags_and_master_dies,
+    _joiner_lags_and_master_dies,
 )
 
 
