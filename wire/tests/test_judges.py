@@ -1,0 +1,132 @@
+"""Other people's HTTP/2 against our server: curl, and nghttp2's nghttp and h2load.
+
+The tools come with Debian's packages curl and nghttp2-client; without its tool a test is skipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import shutil
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from loops import run
+from wireserver import HOST, serving
+
+from ringmq_wire import WireOptions
+
+GRPC = ("-H", "content-type: application/grpc", "-H", "te: trailers")
+DEADLINE_S = 60
+
+
+def wanted(tool: str) -> None:
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} isn't installed")
+
+
+def message(content: bytes) -> bytes:
+    return struct.pack(">BL", 0, len(content)) + content
+
+
+async def said(*command: str, exit_codes: Sequence[int] = (0,)) -> str:
+    """What the tool prints; it must end well."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(DEADLINE_S):
+        output, _ = await process.communicate()
+    text = output.decode(errors="replace")
+    assert process.returncode in exit_codes, text
+    return text
+
+
+@pytest.mark.parametrize("size", [0, 100, 65_536, 3_000_000])
+def test_curl_gets_its_message_back_and_the_trailers(tmp_path: Path, size: int) -> None:
+    wanted("curl")
+    request, answer = tmp_path / "request", tmp_path / "answer"
+    request.write_bytes(message(random.Random(size).randbytes(size)))
+
+    async def scenario() -> None:
+        async with serving() as (_, port):
+            headers = await said(
+                *("curl", "--http2-prior-knowledge", "--silent", "--show-error", *GRPC),
+                *("--dump-header", "-", "--output", str(answer)),
+                *("--data-binary", f"@{request}", f"http://{HOST}:{port}/test.Wire/Echo"),
+            )
+        assert headers.startswith("HTTP/2 200")
+        assert "grpc-status: 0" in headers
+        assert answer.read_bytes() == request.read_bytes()
+
+    run(scenario())
+
+
+def test_curl_is_told_what_is_no_grpc() -> None:
+    wanted("curl")
+
+    async def scenario() -> None:
+        async with serving() as (_, port):
+            for words, http_status, status in (
+                (("--get",), "405", "12"),
+                (("--data", "x", "-H", "content-type: text/plain"), "415", "2"),
+                (("--data", "x", *GRPC), "200", "13"),
+            ):
+                headers = await said(
+                    *("curl", "--http2-prior-knowledge", "--silent", "--show-error", *words),
+                    *("--dump-header", "-", f"http://{HOST}:{port}/test.Wire/Echo"),
+                    # An answer that comes before the request is whole ends its stream with a reset
+                    # (RFC 9113, section 8.1), which curl calls a stream error.
+                    exit_codes=(0, 92),
+                )
+                assert headers.startswith(f"HTTP/2 {http_status}"), headers
+                assert f"grpc-status: {status}" in headers, headers
+
+    run(scenario())
+
+
+def test_nghttp_sees_frames_in_order(tmp_path: Path) -> None:
+    """With padding, a tiny window, and CONTINUATION frames of its own making."""
+    wanted("nghttp")
+    request = tmp_path / "request"
+    request.write_bytes(message(bytes(300_000)))
+
+    async def scenario() -> None:
+        # Its own continuation frames are full of headers.
+        wide = WireOptions(header_list_bytes_max=128 * 1024, header_block_bytes_max=128 * 1024)
+        async with serving(wide) as (_, port):
+            output = await said(
+                *("nghttp", "--verbose", "--null-out", f"--data={request}"),
+                *("--padding=100", "--window-bits=10", "--continuation", "--no-dep"),
+                *(*GRPC, f"http://{HOST}:{port}/test.Wire/Echo"),
+            )
+        assert "grpc-status: 0" in output, output[-2000:]
+        assert (
+            re.search(r"recv GOAWAY|RST_STREAM frame.*\n.*error_code=(?!NO_ERROR)", output) is None
+        )
+        received = re.findall(r"recv DATA frame <length=(\d+)", output)
+        assert sum(map(int, received)) == 300_005
+        assert max(map(int, received)) <= 16_384
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("calls", "size"), [(4_000, 100), (200, 100_000)])
+def test_h2load_has_every_call_answered(tmp_path: Path, calls: int, size: int) -> None:
+    """Four connections with fifty calls each, all the time."""
+    wanted("h2load")
+    request = tmp_path / "request"
+    request.write_bytes(message(bytes(size)))
+
+    async def scenario() -> None:
+        async with serving() as (_, port):
+            output = await said(
+                *("h2load", f"--requests={calls}", "--clients=4", "--max-concurrent-streams=50"),
+                *(f"--data={request}", *GRPC, f"http://{HOST}:{port}/test.Wire/Echo"),
+            )
+        assert f"{calls} succeeded, 0 failed, 0 errored, 0 timeout" in output, output
+        assert f"status codes: {calls} 2xx" in output, output
+
+    run(scenario())
