@@ -17,6 +17,7 @@ from node.tests.storage.workload import QUEUE, open_store
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.consumers import NotOutstandingError, Subscriptions
 from ringmq_node.queue.ops import Publish, Remove
 from ringmq_node.storage import QueueStore, Store, StoreLimits
 
@@ -43,6 +44,36 @@ def cpu_s(work: Callable[[], object]) -> float:
     began = time.thread_time()
     work()
     return time.thread_time() - began
+
+
+@pytest.mark.slow
+def test_an_ack_of_very_many_ranges() -> None:
+    """A consumer acks every other message. Each range was compared with those before it, and its
+    entry looked for: 60 ms and more."""
+
+    async def main() -> None:
+        store = open_store(SimulatedDisk(), LIMITS)
+        queue = store.open_queue(QUEUE)
+        for first in range(0, 20_000, BATCH):
+            op = Publish(first, Block.of([b"%d" % at for at in range(first, first + BATCH)]))
+            queue.append(queue.state.last_number + 1, op, ops.encode(op))
+        consumers = Subscriptions(queue)
+        consumers.open(1, 20_000, 0)
+        consumers.deliver(
+            next(iter(consumers)), queue.read(0, 19_999, bytes_max=1 << 30, messages_max=20_000)
+        )
+        ranges = [(at, at) for at in range(1, 20_000, 2)]
+        bytes_before = consumers.unacknowledged_bytes
+        took = cpu_s(lambda: consumers.settle(1, ranges))
+        assert took < 0.05
+        acked_bytes = sum(len(b"%d" % at) for at, _ in ranges)
+        assert consumers.unacknowledged_bytes == bytes_before - acked_bytes
+        with pytest.raises(NotOutstandingError):
+            consumers.settle(1, [(2, 4)])
+        with pytest.raises(NotOutstandingError):
+            consumers.settle(1, [(2, 2), (0, 0), (2, 2)])
+
+    run(main())
 
 
 @pytest.mark.slow

@@ -22,6 +22,8 @@ from ringmq_node.storage.queue.parts import SharedParts
 # takes about 10 ms of the event loop.
 _REDUCE_STEP = 20_000
 _REDUCE_ENTRY = 10
+# For queues that have nothing to page: an empty deque has 760 bytes. Nothing is put into this one.
+_NONE: deque[IndexEntry] = deque(maxlen=0)
 
 
 class PagerHost(SharedParts, Protocol):
@@ -51,9 +53,9 @@ class Pager:
         # Transient entries: on their way into the transient store; in it, and waiting for the flush
         # to give them a record in a segment.
         self._leaving: list[IndexEntry] = []
-        self.awaiting_segment: deque[IndexEntry] = deque()
+        self.awaiting_segment: deque[IndexEntry] = _NONE
         # Entries to let go of. Some may have died or left memory since they were chosen.
-        self._excess: deque[IndexEntry] = deque()
+        self._excess: deque[IndexEntry] = _NONE
         # Whether the host's looks at moving queues come here.
         self._moves = False
         # Whether messages were requeued since the last `reduce`.
@@ -80,13 +82,13 @@ class Pager:
 
     def forget(self) -> None:
         """Another state was installed: the entries to let go of may be gone."""
-        self._excess.clear()
+        self._excess = _NONE
 
     def clear(self) -> None:
         """The queue is deleted."""
-        self.awaiting_segment.clear()
+        self.awaiting_segment = _NONE
         self._leaving.clear()
-        self._excess.clear()
+        self._excess = _NONE
 
     def added(self, entry: IndexEntry) -> None:
         """The queue has a new entry, with its block."""
@@ -196,7 +198,7 @@ class Pager:
         self._returned = False
         excess = self._excess_messages()
         if excess > 0 and not self._excess:
-            self._excess.extend(self._to_release(excess))
+            self._excess = deque(self._to_release(excess))
         if self.reduce_some():
             self._host.mark_reducing(self)
 
@@ -220,7 +222,7 @@ class Pager:
                 self.let_go(entry)
         if self._excess and self._excess_messages() <= 0:
             # There is room again, or the queue isn't lazy any more.
-            self._excess.clear()
+            self._excess = _NONE
         more = bool(self._excess) or self._fold_one()
         self._bodies.account()
         return more
@@ -271,6 +273,8 @@ class Pager:
                 waiting.append(entry)
                 continue
             entry.durable = True
+            if self.awaiting_segment is _NONE:
+                self.awaiting_segment = deque()
             self.awaiting_segment.append(entry)
             if entry.block is not None:
                 self._bodies.index.detach(entry)
