@@ -1,6 +1,8 @@
-"""Other people's HTTP/2 against our server: curl, and nghttp2's nghttp and h2load.
+"""Other people's HTTP/2 against our server: curl, nghttp2's nghttp and h2load, and h2spec.
 
-The tools come with Debian's packages curl and nghttp2-client; without its tool a test is skipped.
+The first come with Debian's packages curl and nghttp2-client. h2spec is built of its sources, with
+GO111MODULE=off, and Debian's golang-go, golang-golang-x-net-dev, golang-github-fatih-color-dev and
+golang-github-spf13-cobra-dev. A test without its tool is skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import pytest
 from loops import run
 from wireserver import HOST, serving
 
-from ringmq_wire import WireOptions
+from ringmq_wire import OK, CallHandler, WireCall, WireOptions, calls, heads
+from ringmq_wire.compression import Headers
+from ringmq_wire.heads import RequestHead
 
 GRPC = ("-H", "content-type: application/grpc", "-H", "te: trailers")
 DEADLINE_S = 60
@@ -128,5 +132,44 @@ def test_h2load_has_every_call_answered(tmp_path: Path, calls: int, size: int) -
             )
         assert f"{calls} succeeded, 0 failed, 0 errored, 0 timeout" in output, output
         assert f"status codes: {calls} 2xx" in output, output
+
+    run(scenario())
+
+
+class Answering(CallHandler):
+    """Answers at once, and ends a little later: so many calls are open at a time."""
+
+    def __init__(self, call: WireCall) -> None:
+        self._call = call
+        # Opened and ended in one input, perhaps.
+        if not call.has_ended:
+            call.send([b"answer"])
+
+    def half_closed(self) -> None:
+        asyncio.get_running_loop().call_later(0.05, self._call.finish, OK)
+
+
+def test_h2spec_finds_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its requests are plain HTTP, and would be refused before their faults are looked for. So they
+    are read as if they were gRPC's."""
+    wanted("h2spec")
+    strict = heads.read_request
+
+    def read_as_grpc(headers: Headers) -> RequestHead:
+        said = tuple(
+            (name, b"POST" if name == b":method" and value in (b"GET", b"HEAD") else value)
+            for name, value in headers
+        )
+        return strict((*said, (b"content-type", b"application/grpc")))
+
+    monkeypatch.setattr(calls, "read_request", read_as_grpc)
+
+    async def scenario() -> None:
+        async with serving(WireOptions(streams_max=100), {"/": Answering}) as (_, port):
+            command = ("h2spec", "--host", HOST, "--port", str(port), "--timeout", "5")
+            output = await said(*command, exit_codes=(0, 1))
+        assert re.search(r"14\d tests, 1[34]\d passed, \d skipped, 0 failed", output), output[
+            -3000:
+        ]
 
     run(scenario())
