@@ -42,6 +42,13 @@ class Peer:
             await asyncio.sleep(0)
         return broker.PublishRequest(batch=batch).SerializeToString()
 
+    @property
+    def is_writable(self) -> bool:
+        return self.reading.is_set()
+
+    def write_now(self, data: bytes) -> None:
+        self.got.append(broker.PublishResponse.FromString(data))
+
     async def write(self, data: bytes) -> None:
         await self.reading.wait()
         self.got.append(broker.PublishResponse.FromString(data))

@@ -17,6 +17,8 @@ from ringmq_node.doors.grpc.streams import PublishStream
 class StuckContext:
     """The client has said its last word and reads nothing. The call ends with an error."""
 
+    is_writable = False
+
     def __init__(self) -> None:
         self.is_over = asyncio.Event()
         self.writing = asyncio.Event()

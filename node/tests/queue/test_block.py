@@ -37,6 +37,15 @@ def test_any_slice_has_the_bodies_and_properties_that_were_put_in(
     assert block.body_bytes(start, stop) == part.body_bytes() == sum(map(len, bodies[start:stop]))
 
 
+@given(contents())
+def test_a_block_that_was_put_together_is_as_it_would_be_read(
+    content: tuple[list[bytes], list[bytes]],
+) -> None:
+    block = Block.of(*content)
+    read = Block(block.data)
+    assert all(getattr(block, name) == getattr(read, name) for name in Block.__slots__)
+
+
 @given(BODIES, st.data())
 def test_fit_takes_as_many_as_fit_and_at_least_one(
     bodies: list[bytes], data: st.DataObject

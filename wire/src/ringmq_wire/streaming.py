@@ -59,6 +59,15 @@ class CallStream(CallHandler):
     async def write(self, message: bytes) -> None:
         await self.write_batch((message,))
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether `write_now` may be called."""
+        return not self._paused and self.status is None
+
+    def write_now(self, message: bytes) -> None:
+        """As `write`, of a stream that `is_writable`."""
+        self.call.send((message,))
+
     async def write_batch(self, messages: Sequence[bytes]) -> None:
         """Returns once the next one may be written. Raises `RpcError` if the call has ended."""
         if self.status is not None:

@@ -88,17 +88,20 @@ class Block:
             kind = PROPERTIES_EACH
         else:
             raise BlockError(f"{len(properties)} properties for {count} bodies")
+        if not 1 <= count <= COUNT_MAX:
+            raise BlockError(f"block with {count} messages (1 to {COUNT_MAX})")
         sizes = [*map(len, bodies), *map(len, properties)]
-        return cls(
-            b"".join(
-                (
-                    HEADER.pack(MAGIC, VERSION, kind, count),
-                    struct.pack(f"<{len(sizes)}I", *sizes),
-                    *bodies,
-                    *properties,
-                )
-            )
-        )
+        tables = struct.pack(f"<{len(sizes)}I", *sizes)
+        head = HEADER.pack(MAGIC, VERSION, kind, count)
+        # Not by the constructor, which would read back the tables that were just written.
+        block = cls.__new__(cls)
+        block.data = b"".join((head, tables, *bodies, *properties))
+        block.count = count
+        block._properties_kind = kind
+        offsets = list(accumulate(sizes, initial=len(head) + len(tables)))
+        block._offsets = offsets[: count + 1]
+        block._properties_offsets = offsets[count:]
+        return block
 
     @classmethod
     def join(cls, blocks: Sequence[Block]) -> Block:

@@ -33,15 +33,15 @@ Invariants (`check`):
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from itertools import pairwise
 
 from ringmq_base.ranges import Range
+from ringmq_base.values import value
 from ringmq_node.queue.effects import ConfirmSequences
 from ringmq_node.queue.inheritance import Inheritance
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PendingConfirm:
     """`publisher` waits until the op `number` is safe."""
 
@@ -51,7 +51,7 @@ class PendingConfirm:
     last_sequence: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HiddenPublish:
     """Positions below `next_position` become visible when the op `number` is safe."""
 

@@ -9,21 +9,20 @@ ring takes it: no op may overtake another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ringmq_base.ranges import Range
+from ringmq_base.values import value
 from ringmq_node.queue.ops import AskedOp
 from ringmq_node.queue.run import Run
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MulticastOp:
     """Send `op` around the ring."""
 
     op: AskedOp
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeliverRuns:
     """Give these messages to `consumer`. They are outstanding until it settles them."""
 
@@ -31,12 +30,12 @@ class DeliverRuns:
     runs: tuple[Run, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeliverMore:
     """Call `deliver_more` in another turn: there is more to deliver than one piece of work."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ConfirmSequences:
     """Tell `publisher` that the messages of these sequences are safe."""
 
@@ -44,7 +43,7 @@ class ConfirmSequences:
     sequences: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReportSettled:
     """Tell `owner` that its removal of these positions is safe: no master will deliver them.
 
@@ -56,7 +55,7 @@ class ReportSettled:
     positions: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReportBarrier:
     """Tell `waiter` that an op which was sent after it began to wait is safe."""
 

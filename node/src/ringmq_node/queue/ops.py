@@ -24,10 +24,10 @@ bodies are in the message store, or in memory only, a journal keeps no more than
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.ranges import Range
+from ringmq_base.values import value
 from ringmq_node.queue.block import Block, BlockError
 
 PUBLISH = 1
@@ -60,7 +60,7 @@ class OpError(ValueError):
     """These bytes are not an op."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Outline:
     """`count` messages at `first_position` and after. The producer's sequences run along."""
 
@@ -82,7 +82,7 @@ class Outline:
         return self.first_sequence + self.count - 1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Publish:
     """The messages of `block`, at `first_position` and after. The other fields as in `Outline`."""
 
@@ -106,7 +106,7 @@ class Publish:
         return self.first_sequence + self.block.count - 1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Remove:
     """These messages leave the queue: acknowledged, discarded, purged or dropped.
 
@@ -116,20 +116,20 @@ class Remove:
     ranges: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Requeue:
     """These messages, if live, may have been delivered: their next delivery says `redelivered`."""
 
     ranges: tuple[Range, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Barrier:
     """Changes nothing. Its confirm shows that its master was the master when it was sent, and
     that every op before it is safe (`queue.barriers`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Forget:
     """The queue no longer remembers the last sequences of these producers; any that it doesn't
     remember are passed over."""
@@ -137,7 +137,7 @@ class Forget:
     producer_ids: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NoteTime:
     """It is this time, in milliseconds since 1970, by the master's clock. Producers that publish
     from here on count as seen at this time."""
@@ -180,6 +180,21 @@ def encode_outline(op: Publish | Outline) -> bytes:
 
 def decode_outline(payload: bytes) -> tuple[Outline, int]:
     """The outline that `payload` begins with, and its size. Raises `OpError`."""
+    flags, id_at, end, count, position, sequence = _publish_fields(payload)
+    outline = Outline(
+        first_position=position,
+        count=count,
+        transient=bool(flags & FLAG_TRANSIENT),
+        producer_id=payload[PUBLISH_HEADER.size : id_at],
+        first_sequence=sequence,
+        message_id=payload[id_at:end],
+    )
+    return outline, end
+
+
+def _publish_fields(payload: bytes) -> tuple[int, int, int, int, int, int]:
+    """The flags, where the message id begins, where the outline ends, the count, the position and
+    the sequence."""
     if len(payload) < PUBLISH_HEADER.size:
         raise OpError(f"publish of {len(payload)} bytes is shorter than its header")
     kind, flags, producer_size, count, position, sequence = PUBLISH_HEADER.unpack_from(payload)
@@ -195,15 +210,7 @@ def decode_outline(payload: bytes) -> tuple[Outline, int]:
         raise OpError(f"publish of {len(payload)} bytes, whose header says at least {end}")
     if not count:
         raise OpError("publish of no messages")
-    outline = Outline(
-        first_position=position,
-        count=count,
-        transient=bool(flags & FLAG_TRANSIENT),
-        producer_id=payload[PUBLISH_HEADER.size : id_at],
-        first_sequence=sequence,
-        message_id=payload[id_at:end],
-    )
-    return outline, end
+    return flags, id_at, end, count, position, sequence
 
 
 def decode(payload: bytes) -> Op:
@@ -230,20 +237,20 @@ def decode(payload: bytes) -> Op:
 
 
 def _decode_publish(payload: bytes) -> Publish:
-    outline, block_at = decode_outline(payload)
+    flags, id_at, end, count, position, sequence = _publish_fields(payload)
     try:
-        block = Block(payload[block_at:])
+        block = Block(payload[end:])
     except BlockError as error:
         raise OpError(str(error)) from error
-    if block.count != outline.count:
-        raise OpError(f"publish says {outline.count} messages, its block has {block.count}")
+    if block.count != count:
+        raise OpError(f"publish says {count} messages, its block has {block.count}")
     return Publish(
-        first_position=outline.first_position,
+        first_position=position,
         block=block,
-        transient=outline.transient,
-        producer_id=outline.producer_id,
-        first_sequence=outline.first_sequence,
-        message_id=outline.message_id,
+        transient=bool(flags & FLAG_TRANSIENT),
+        producer_id=payload[PUBLISH_HEADER.size : id_at],
+        first_sequence=sequence,
+        message_id=payload[id_at:end],
     )
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from ringmq_base.ranges import Range, RangeSet
+from ringmq_base.values import value
 from ringmq_node.queue.block import Block
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Run:
     """The messages of `block`, from `first_position` on. They differ in their bodies and
     properties only: all of them are transient or none, redelivered or none."""

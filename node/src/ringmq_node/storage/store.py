@@ -45,6 +45,7 @@ from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
 from ringmq_node.storage.queue.read_ahead import ReadAhead
 from ringmq_node.storage.queue.recovery import Recovered, recover
+from ringmq_node.storage.reports import DurableReports
 from ringmq_node.storage.rounds import GroupCommit
 from ringmq_node.storage.statistics import StoreStatistics, collect
 
@@ -111,8 +112,8 @@ class Store:
         self._marks = PartialMarks(disk, fail=self.fail, done=self.threads_done)
         self._memory = QueueMemory(self)
         self._idle = IdleQueues(ticks_max=limits.idle_ticks_max)
-        # Transient queues with appends that `on_durable` was not told of yet.
-        self._transient_appended: dict[QueueStore, None] = {}
+        # Of durable queues in a round that has ended, and of transient ones with an append.
+        self._reports = DurableReports(self._report)
         # A round under way must not release their bodies: nothing may be written that says so.
         self._abandoned: set[QueueStore] = set()
         self._closed = False
@@ -276,14 +277,13 @@ class Store:
             return
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
-        if self._transient_appended:
-            self._loop.call_soon(self._report_transient)
         timer = self._loop.call_later(TICK_S, self._tick)
         try:
             self._memory.start(self._loop)
             self._commit.start(self._loop)
             self._background.start(self._loop)
             self._marks.start(self._loop)
+            self._reports.start(self._loop)
             await self._stopped
         finally:
             timer.cancel()
@@ -292,6 +292,7 @@ class Store:
             self._commit.stop()
             self._background.stop()
             self._marks.stop()
+            self._reports.stop()
 
     async def sync(self) -> None:
         """Waits until everything appended so far is durable. Needs `run` to be running.
@@ -312,7 +313,7 @@ class Store:
         if self._closed:
             return
         self._closed = True
-        self._transient_appended.clear()
+        self._reports.clear()
         try:
             if not self._hangs:
                 self._drain()
@@ -401,10 +402,7 @@ class Store:
 
     def mark_dirty(self, queue: QueueStore) -> None:
         if not queue.durable:
-            # One report for all appends of this turn of the loop.
-            if not self._transient_appended and self._loop is not None:
-                self._loop.call_soon(self._report_transient)
-            self._transient_appended[queue] = None
+            self._reports.add(queue)
             return
         self._idle.appended(queue)
         self._commit.mark_dirty(queue)
@@ -450,14 +448,12 @@ class Store:
                 # not the bodies that it had given to this round to release.
                 job.queue.bodies.releases.release(job.releases)
             elif job.queue.committed(job) and self._loop is not None:
-                self._loop.call_soon(self._report_durable, job.queue)
+                self._reports.add(job.queue)
         self._memory.round_ended()
 
-    def _report_transient(self) -> None:
-        queues, self._transient_appended = self._transient_appended, {}
-        for queue in queues:
-            if self.has(queue):
-                self.on_durable(queue)
+    def _report(self, queue: QueueStore) -> None:
+        if self.has(queue):
+            self.on_durable(queue)
 
     def threads_done(self) -> None:
         if self.failure is not None:
@@ -477,10 +473,6 @@ class Store:
 
     def crowded(self, on: bool) -> None:
         self.on_crowded(on)
-
-    def _report_durable(self, queue: QueueStore) -> None:
-        # `on_durable` may have been set, or changed, since the call was scheduled.
-        self.on_durable(queue)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

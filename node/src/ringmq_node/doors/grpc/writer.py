@@ -22,6 +22,9 @@ class StreamWriter:
     stream awaits before it takes the next request: a peer that sends and never reads isn't read
     either. Ranges (confirms, settlements) that wait are merged into one message, unless another
     message was put between them: the order is kept. `of_ranges` makes that message.
+
+    While the stream takes what is written, no task is woken for it: a call of the loop writes all
+    that has gathered in a turn. `run` goes on where the stream has to be waited for.
     """
 
     def __init__(self, context: Context, of_ranges: Callable[[Sequence[Range]], Message]) -> None:
@@ -31,7 +34,9 @@ class StreamWriter:
         # which count one each: a list while nothing was merged into it (nearly always), else a set.
         self._messages: deque[tuple[bytes, int] | list[Range] | RangeSet] = deque()
         self._answers = 0
+        # What `run` waits for, when it does.
         self._wake: asyncio.Future[None] | None = None
+        self._is_due = False
         self._room: asyncio.Future[None] | None = None
         self._closed = False
         self.written = 0
@@ -47,7 +52,7 @@ class StreamWriter:
     def put(self, message: Message, *, answer: bool = True) -> None:
         self._messages.append((message.SerializeToString(), int(answer)))
         self._answers += answer
-        _set(self._wake)
+        self._write_soon()
 
     def put_ranges(self, ranges: Sequence[Range]) -> None:
         waiting = self._messages[-1] if self._messages else None
@@ -62,7 +67,7 @@ class StreamWriter:
                 self._answers -= waiting.range_count
             waiting.update(ranges)
             self._answers += waiting.range_count
-        _set(self._wake)
+        self._write_soon()
 
     async def wait_room(self) -> None:
         """Returns when another answer may be put."""
@@ -89,6 +94,24 @@ class StreamWriter:
         ranges = message if isinstance(message, list) else message.ranges()
         self._answers -= len(ranges)
         return self._of_ranges(ranges).SerializeToString()
+
+    def _write_soon(self) -> None:
+        # A task that is awake comes to it by itself.
+        if not self._is_due and self._wake is not None:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._write_now)
+
+    def _write_now(self) -> None:
+        self._is_due = False
+        if self._wake is None or self._wake.done():
+            return
+        while self._messages and self._context.is_writable:
+            self._context.write_now(self._take())
+            self.written += 1
+        if not self.full:
+            _set(self._room)
+        if self._messages:
+            _set(self._wake)
 
     async def run(self) -> None:
         """Writes until closed and empty."""

@@ -31,9 +31,8 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ringmq_base.ranges import RangeSet
+from ringmq_base.values import value
 from ringmq_node.storage.format.journal_records import ELIDED
 from ringmq_node.storage.format.records import (
     RECORD_HEADER_BYTES,
@@ -44,7 +43,7 @@ from ringmq_node.storage.format.records import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Gathered:
     """A persistent publish that waits for its round: its record's offset, its positions `first` to
     `last`, and its outline.

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ringmq_base.ranges import RangeSet
-from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish
 from ringmq_node.storage.format import references
@@ -147,7 +146,8 @@ class QueueLog:
         self, number: int, epoch: int, op: Publish, payload: bytes
     ) -> list[IndexEntry]:
         """A publish, whose encoded form `payload` is. Returns the entries of its bodies."""
-        outline = ops.encode_outline(op)
+        # As `ops.encode_outline` makes it: the payload up to the block.
+        outline = payload[: len(payload) - len(op.block.data)]
         return self._append_bodies(
             _OP,
             number,
