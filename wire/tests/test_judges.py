@@ -69,21 +69,20 @@ def test_curl_gets_its_message_back_and_the_trailers(tmp_path: Path, size: int) 
 
 
 def test_curl_is_told_what_is_no_grpc() -> None:
+    """Only by requests that are whole: this curl forgets an answer that comes before, as its stream
+    is reset then with NO_ERROR (RFC 9113, section 8.1)."""
     wanted("curl")
 
     async def scenario() -> None:
         async with serving() as (_, port):
             for words, http_status, status in (
                 (("--get",), "405", "12"),
-                (("--data", "x", "-H", "content-type: text/plain"), "415", "2"),
+                (("--request", "POST", "-H", "content-type: text/plain"), "415", "2"),
                 (("--data", "x", *GRPC), "200", "13"),
             ):
                 headers = await said(
                     *("curl", "--http2-prior-knowledge", "--silent", "--show-error", *words),
                     *("--dump-header", "-", f"http://{HOST}:{port}/test.Wire/Echo"),
-                    # An answer that comes before the request is whole ends its stream with a reset
-                    # (RFC 9113, section 8.1), which curl calls a stream error.
-                    exit_codes=(0, 92),
                 )
                 assert headers.startswith(f"HTTP/2 {http_status}"), headers
                 assert f"grpc-status: {status}" in headers, headers
