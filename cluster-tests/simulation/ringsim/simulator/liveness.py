@@ -53,9 +53,10 @@ class Liveness:
         world, now = self._world, self._world.clock.now
         faults = self._faults_now()
         confirms = world.oracle.confirms
-        if faults != self._faults or confirms != self._confirms or not self._can_confirm():
+        can_confirm = self._can_confirm()
+        if faults != self._faults or confirms != self._confirms or not can_confirm:
             self._since, self._faults, self._confirms = None, faults, confirms
-        if not self._can_confirm():
+        if not can_confirm:
             return
         if self._since is None:
             self._since = now
