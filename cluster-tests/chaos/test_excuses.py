@@ -10,6 +10,7 @@ from chaos.figures import by_kind, judged_s, look_at, too_long
 from chaos.report import Outcome
 from chaos.run import Options, judge
 from faults.rounds import TWO_DISKS
+from faults.vocabulary import Block
 from history.records import Confirm, Deliver, Drained, History, Nemesis, Publish, Record, Run, Whole
 
 
@@ -86,12 +87,17 @@ def test_of_a_storm_the_time_counts_in_which_one_node_is_harmed() -> None:
     # b is back 2 s after its fault.
     faults += suffered(12.0, 13.0, "storm", "Pause(b)", "b")
     assert judged(faults, 18.0) == 3.0
-    # The same node twice, clients and promotions are no second harm.
+    # The same node twice and promotions are no second harm.
     faults[2:] = suffered(12.0, 13.0, "storm", "Pause(a)", "a")
-    faults += suffered(12.0, 16.0, "storm", "Block(('clients',), ('b',))", "clients")
     faults += suffered(12.0, 16.0, "storm", "Promote(b)", "b")
     assert judged(faults, 18.0) == 8.0
+    # A node that no client reaches is one: it may be the master.
+    cuts = (Block(0, ("clients",), ("b",), True, 1.0), Block(0, ("b",), ("clients",), False, 1.0))
+    for cut in cuts:
+        faults[6:] = suffered(10.0, 15.0, "storm", str(cut), cut.sources[0])
+        assert judged(faults, 18.0) == 1.0
     # The registry is one.
+    faults[6:] = []
     faults += suffered(10.0, 15.0, "storm", "RegistryOutage(5.0)")
     assert judged(faults, 18.0) == 1.0
 

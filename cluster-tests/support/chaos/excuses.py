@@ -9,6 +9,7 @@ Pure. A ring has three replicas here, and `min_insync` 2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -35,6 +36,12 @@ ONE_BY_ONE = "one by one, the last disk lost"
 LAST_ONE = "the last one cut off"
 REGISTRY_AND_KILL = "registry away and a kill"
 OVERLAPPING = ("storm", "two at once")
+
+# As the fault is written, in either direction.
+NODE_CUT_FROM_CLIENTS = re.compile(
+    rf"sources=\('{CLIENTS}',\), targets=\('(\w+)',\)"
+    rf"|sources=\('(\w+)',\), targets=\('{CLIENTS}',\)"
+)
 
 # By kind: of which time nobody can be served in, and why. Of all other kinds there is none.
 REASONS: Mapping[str, str] = {
@@ -121,7 +128,11 @@ def _overlapping(spans: Iterable[Span]) -> Iterator[tuple[float, float]]:
 
 
 def _harmed(span: Span) -> frozenset[str]:
-    """The nodes, or the registry; nobody by a promotion, or if only clients are cut off."""
-    if span.kind == "Promote" or f"'{CLIENTS}'" in span.fault:
+    """The nodes, or the registry; nobody by a promotion. A node that no client reaches may be
+    master all the same, if another one is harmed."""
+    if span.kind == "Promote":
         return frozenset()
+    cut_off = NODE_CUT_FROM_CLIENTS.search(span.fault)
+    if cut_off is not None:
+        return frozenset(filter(None, cut_off.groups()))
     return frozenset(span.nodes or ("registry",))
