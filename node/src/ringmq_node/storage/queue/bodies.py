@@ -231,9 +231,17 @@ class Bodies:
             # counts then hold under the new state, too.
             if not same or delta.last >= keep_below or self.missing.intersection(*part):
                 self.unfold(delta)
+        if not len(self.index) and not self.index.deltas:
+            # A replica without messages, which may get a state of very many ranges.
+            self.live, self.next_position, self.next_fetch = live, state.next_position, 0
+            self.missing = live.part(live.first, live.last) if live else RangeSet()
+            self.index.sweep()
+            self.account()
+            return
         gone, come = self.live.changes_to(live)
         changed = gone.copy()
-        changed.update(come.ranges())
+        if come:
+            changed.update(come.ranges())
         if keep_below < (end := max(self.next_position, state.next_position)):
             # Positions from there on were given out by a master whose ops did not survive. In the
             # new state they are other messages.
