@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ringsim.simulator.runs import replay
+from ringsim.simulator.runs import play, world_of
 
 from ringmq_gm.core.changes import ViewChanger
 from ringmq_gm.core.events import Role
@@ -67,9 +67,11 @@ LONG_WAYS: dict[str, tuple[type, str, Callable[..., Any]]] = {
 
 
 def traces() -> list[str]:
-    worlds = [replay(seed) for seed in SEEDS]
-    assert [error for _, error in worlds if error] == []
-    return [world.trace_hash() for world, _ in worlds]
+    # Plain rings: the questions are the core's, and a queue would be so much more to simulate.
+    worlds = [world_of(seed, is_queue=False, tracing=True) for seed in SEEDS]
+    for world in worlds:
+        play(world)
+    return [world.trace_hash() for world in worlds]
 
 
 @pytest.fixture(scope="module")
