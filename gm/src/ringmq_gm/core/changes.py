@@ -108,6 +108,8 @@ class ViewChanger:
         self._patience_s = timing.probe_s
         # An operator's decision that has not been answered.
         self._accepted: LossAccepted | None = None
+        # The members whose disks seemed to hang when the last probe for that began.
+        self._stalled: frozenset[MemberId] = frozenset()
         # The view that was asked about last, and this member's neighbours in it.
         self._neighbours: tuple[View, tuple[MemberId, ...]] | None = None
 
@@ -153,8 +155,7 @@ class ViewChanger:
     def situation_changed(self) -> None:
         """A link or a lease is not as it was: there is no reason to go on waiting."""
         stage = self._stage
-        is_long = isinstance(stage, Probing) and stage.is_patient
-        if isinstance(stage, Waiting) or is_long:
+        if isinstance(stage, Waiting) or (isinstance(stage, Probing) and stage.may_wait):
             self._stage = IDLE
         self._patience_s = self._timing.probe_s
 
@@ -184,6 +185,14 @@ class ViewChanger:
         dead = self._dead_of(view)
         left = tuple(m.node for m in view.ids if m not in dead and m != self._me)
         return self._probe(Purpose.DROP, left, view, log, now)
+
+    def seek_stalled(
+        self, stalled: frozenset[MemberId], view: View, log: Log, now: float
+    ) -> list[Effect]:
+        """The master finds that these disks hang: drops their members if all others answer."""
+        left = tuple(m.node for m in view.synced if m not in stalled and m != self._me)
+        self._stalled = stalled
+        return self._probe(Purpose.STALLED, left, view, log, now)
 
     def seek_entry(self, view: View, log: Log, now: float) -> list[Effect]:
         """Outside the ring, and wanted in it: joins it, or begins it again."""
@@ -223,10 +232,11 @@ class ViewChanger:
         self._accepted = None
         return [LossEnded(outcome)]
 
-    def propose_unprobed(self, view: View) -> list[Effect]:
-        """For a change that needs no probe: it drops nobody, or a member that is merely slow."""
+    def propose_unprobed(self, view: View | None) -> list[Effect]:
+        """For a change that needs no probe: it drops nobody, or a member that is merely slow. None:
+        no change is wanted."""
         assert self._stage is IDLE
-        return self._propose(view)
+        return [] if view is None else self._propose(view)
 
     def has_dead_neighbour(self, view: View) -> bool:
         """Whether a neighbour of this member is dead; it is in `view`."""
@@ -391,13 +401,17 @@ class ViewChanger:
         else:
             proposal = self._changed(probe.purpose, view, reached)
         if proposal is None:
-            self._wait(now, None if probe.asks_all or probe.is_answered else probe)
+            is_open = probe.purpose in (Purpose.DROP, Purpose.JOIN) and not probe.is_answered
+            self._wait(now, probe if is_open else None)
             return []
         return self._propose(proposal)
 
     def _changed(self, purpose: Purpose, view: View, reached: set[MemberId]) -> View | None:
         """The view after a death or a joining; None if this member can't close it."""
         lapsed = self.lives.lapsed_of(view)
+        if purpose is Purpose.STALLED:
+            left = view.without(self._stalled)
+            return left if left is not None and reached.issuperset(left.synced) else None
         if purpose is Purpose.DROP:
             # As it is now, not as it was when the probe began: a link may be up again.
             proposal = view.without(self._dead_of(view))

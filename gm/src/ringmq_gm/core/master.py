@@ -234,11 +234,18 @@ class Master(InView):
             return None
         if self.left_behind:
             return self.view.without(self.left_behind)
-        if self.disks.stalled:
-            proposal = self.view.without(self.disks.stalled)
-            return proposal if proposal is not None and proposal.has_quorum else None
+        if self.stalled_to_drop():
+            return None
         caught_up = self.joiner_to_count()
         return self.view.with_synced(caught_up) if caught_up is not None else None
+
+    def stalled_to_drop(self) -> frozenset[MemberId]:
+        """The members whose disks hang, if the ring can go on without them. That needs a probe."""
+        stalled = self.disks.stalled
+        if not stalled or self.handover is not None or self.left_behind:
+            return frozenset()
+        left = self.view.without(stalled)
+        return stalled if left is not None and left.has_quorum else frozenset()
 
     def joiner_to_count(self) -> MemberId | None:
         """A joiner that lacks nothing, and has on disk every op that may have been confirmed:

@@ -264,10 +264,9 @@ class RingMember:
 
     def _view_asked(self, asked: RemovalAsked | MinInsyncAsked) -> list[Effect]:
         phase = self._phase
-        proposal = phase.view_asked(asked) if isinstance(phase, Master) else None
-        if proposal is None or not self._changer.is_idle:
+        if not isinstance(phase, Master) or not self._changer.is_idle:
             return []
-        return self._changer.propose_unprobed(proposal)
+        return self._changer.propose_unprobed(phase.view_asked(asked))
 
     # --- frames ---
 
@@ -458,8 +457,7 @@ class RingMember:
         phase = self._phase
         if isinstance(phase, Outside) or not self._changer.is_idle:
             return []
-        proposal = phase.view_without_slow(node)
-        return [] if proposal is None else self._changer.propose_unprobed(proposal)
+        return self._changer.propose_unprobed(phase.view_without_slow(node))
 
     # --- changes that this member brings about ---
 
@@ -484,8 +482,9 @@ class RingMember:
                 return effects
         if not isinstance(phase, Master):
             return []
-        wanted = phase.next_view()
-        return [] if wanted is None else changer.propose_unprobed(wanted)
+        if stalled := phase.stalled_to_drop():
+            return changer.seek_stalled(stalled, view, self._log(), now)
+        return changer.propose_unprobed(phase.next_view())
 
     # --- time ---
 

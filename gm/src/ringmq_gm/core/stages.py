@@ -13,6 +13,7 @@ class Purpose(Enum):
     """Why the view should change."""
 
     DROP = "drop"
+    STALLED = "drop members whose disks hang"
     JOIN = "join"
     RESTART = "restart"
     LOSS = "begin with a loss"
@@ -46,6 +47,11 @@ class Probing:
     def asks_all(self) -> bool:
         """Whether it asks all candidates for their logs."""
         return self.purpose in (Purpose.RESTART, Purpose.LOSS)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether another change, for a member that turns out to be dead, comes first."""
+        return self.is_patient or self.purpose is Purpose.STALLED
 
     @property
     def is_answered(self) -> bool:

@@ -10,6 +10,13 @@ It is put out only if `min_insync` members have ops on their disks that the stal
 all disks are slow alike (they may be one) nobody is any better, and nobody is put out. A member
 that receives nothing is no case for this: `PeerStalled` has another measure for it.
 
+The master hears of most disks through other members, so it probes those that would stay before it
+proposes their view (`ViewChanger.seek_stalled`). Without that:
+
+1. the ring is b, c, a, and b hears of c's disk through a, 2. a is cut off, and the last mark of c
+that came through lacks an op, 3. that mark is old before the ring time-out has shown that a is
+gone, 4. b puts c out, and keeps a. Its view can confirm nothing until a is given up as well.
+
 The master itself may be the one that is stalled. Then it proposes the view without itself: for the
 others that is as if it had died.
 
