@@ -488,10 +488,14 @@ def test_joiner_catches_up_beside_the_ring_and_says_so(
 
 def test_joiner_that_is_put_out_says_nothing(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
-        scene.host.source = ReplicatedState()
+        state = ReplicatedState()
+        state.begin_epoch(1)
+        state.apply(1, Publish(0, Block.of([b"1"]), False, b"p", 1))
+        scene.host.source = state
+        scene.host.source_bodies = {0: b"1"}
         scene.host.source_waits.clear()
         scene.ring.enter(Role.JOINER, 2)
-        scene.replica.start_catch_up(0, NEXT)
+        scene.replica.start_catch_up(1, NEXT)
         await scene.quiet()
         scene.ring.enter(Role.OUTSIDE, 3)
         scene.host.source_waits.set()
@@ -499,9 +503,9 @@ def test_joiner_that_is_put_out_says_nothing(tmp_path: Path) -> None:
         assert scene.ring.caught_up_at is None
         # And a second time, for good.
         scene.ring.enter(Role.JOINER, 4)
-        scene.replica.start_catch_up(0, NEXT)
+        scene.replica.start_catch_up(1, NEXT)
         await asyncio.gather(*scene.host.tasks)
-        assert scene.ring.caught_up_at == 0
+        assert scene.ring.caught_up_at == 1
 
     scenario(tmp_path, play)
 
