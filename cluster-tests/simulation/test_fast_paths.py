@@ -79,6 +79,7 @@ def quick() -> list[str]:
     return traces()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", LONG_WAYS)
 def test_a_shortcut_has_the_outcome_of_the_long_way(
     question: str, quick: list[str], monkeypatch: pytest.MonkeyPatch

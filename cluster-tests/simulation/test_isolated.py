@@ -51,6 +51,7 @@ def test_it_refuses_while_the_others_go_on(faults: tuple[Fault, ...]) -> None:
         assert run_scenario(scenario(faults), seed) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", ["a", "b", "c", "ab", "bc", "ac"])
 @pytest.mark.parametrize("period_s", [0.3, 0.6, 1.5])
 def test_a_cut_that_flaps_costs_a_few_time_outs(pair: str, period_s: float) -> None:

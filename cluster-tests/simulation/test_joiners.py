@@ -62,6 +62,7 @@ def test_the_ring_goes_on_without_it(faults: tuple[Fault, ...], first_count: int
         assert run_scenario(played, seed) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disk_s", [0.0, 0.03, 0.1])
 def test_a_stream_that_never_pauses_keeps_no_joiner_out(disk_s: float) -> None:
     """Its disk was always behind what the others had received: counted by chance, or not at all."""

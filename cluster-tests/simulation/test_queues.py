@@ -15,6 +15,7 @@ QUICK = range(30)
 SEEDS = range(1000, 1400)
 
 
+@pytest.mark.slow
 def test_producers_and_consumers_of_thirty_queues_see_no_mistake() -> None:
     """What is confirmed is delivered, once and in order; acks that are safe stay so; a producer is
     told no sequence that may be lost; and in the end all replicas are equal."""

@@ -44,9 +44,11 @@ settings.load_profile("busy machine")
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    # The tests of `make quick` seldom wait: there a worker more only collects them once more.
-    each = 1 if config.option.numprocesses == "logical" else WORKERS_PER_PROCESSOR
-    return each * (os.cpu_count() or 1)
+    processors = os.cpu_count() or 1
+    if config.option.numprocesses == "logical":
+        # `make quick`: its tests seldom wait, and each worker collects them once more.
+        return processors + 1
+    return WORKERS_PER_PROCESSOR * processors
 
 
 def pytest_configure(config: pytest.Config) -> None:

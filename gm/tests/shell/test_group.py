@@ -219,6 +219,7 @@ def test_a_slow_receiver_holds_the_master_back_and_is_then_put_out(tmp_path: Pat
     run(main())
 
 
+@pytest.mark.slow
 def test_a_node_that_holds_its_credit_back_gets_a_window_and_the_rest_later(tmp_path: Path) -> None:
     """It lives meanwhile; held for too long, it is put out."""
 
