@@ -1,14 +1,14 @@
 """One end of a connection of HTTP/2 that carries calls of gRPC, as a state machine without I/O.
 
 The shell gives bytes to `receive` and the loop's clock to `tick`, carries out the events that they
-return, and writes what `take` has. `now` is any clock that rises, in seconds. Calls are opened, fed
-and ended through `calls`.
+return, and writes the bytes that `take` returns. `now` is any clock that rises, in seconds. Calls
+are opened, fed and ended through `calls`.
 
 Why not a library: h2 and its like make an object for each frame, and leave windows, messages and
 turns to their user; an echo costs ten times the processor time. Here an open stream runs through
 `_data` and `Reassembly.feed` only, and all messages of one input are one event.
 
-Invariants (`check`): the held bytes are the sum over the streams; no window is above what was
+Invariants (`check`): the held bytes are the sum over the streams; no window is above the one
 announced; no stream that has ended on both sides is kept. Whatever the peer sends, `receive` raises
 nothing: a fault ends a call, a stream, or the connection with a GOAWAY of the right code.
 
@@ -60,7 +60,7 @@ class Connection:
         now: float,
         unfinished: UnfinishedBytes | None = None,
     ) -> None:
-        """`unfinished` is what all connections of a server keep together."""
+        """`unfinished` counts the unfinished messages of all connections of a server together."""
         self._client = client
         self._options = options
         self._outflow = Outflow(options.send_bytes_high // 2)
@@ -112,7 +112,7 @@ class Connection:
     # --- bytes and time in, events out ---
 
     def receive(self, data: bytes, now: float) -> list[WireEvent]:
-        """Takes what the transport has read."""
+        """Takes the bytes that the transport has read."""
         calls = self.calls
         calls.now = now
         events = calls.events = []
@@ -143,7 +143,7 @@ class Connection:
     def _after_input(self) -> None:
         for stream in self._batched:
             stream.batch = None
-            # What the application has got is settled when it is consumed.
+            # Messages that the application has got are settled when it consumes them.
             if stream.reassembly.lacking_bytes:
                 self._inflow.settle_stream(stream)
         self._batched.clear()
@@ -371,7 +371,7 @@ class Connection:
         self._budgets.empty.give_back(1)
         self._budgets.control.give_back(1)
         if stream.ended:
-            # The application has finished the answer: what the peer still sends is dropped.
+            # The application has finished the answer: messages that still come are dropped.
             return
         batch = stream.batch
         if batch is None:

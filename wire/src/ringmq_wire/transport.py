@@ -1,6 +1,6 @@
 """One connection on asyncio: bytes in, callbacks; calls, and one write for each turn of the loop.
 
-What is sent during a turn goes out together: at the end of `data_received` if input caused it,
+All messages of a turn go out together: at the end of `data_received` if input caused it,
 otherwise in the loop's next turn. Output is cut into frames only as far as the socket takes it
 (`UNSENT_BYTES_MAX`), so that a small message waits behind about one frame, not behind all bodies.
 
@@ -55,7 +55,7 @@ TCP_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 class CallHandler:
-    """What an application does about one call. Here: nothing."""
+    """The application's side of one call. The methods here do nothing."""
 
     def began(self, metadata: Metadata) -> None:
         """The answer has begun (client)."""
@@ -89,7 +89,7 @@ class WireCall:
         self._link = link
         self.stream = stream
         self.handler = handler
-        # Server: what the client has asked for.
+        # Server: the request that has opened the call.
         self.head = head
         # Messages aren't consumed when `received` returns, but as `consumed` says.
         self.credit_by_hand = False
@@ -102,7 +102,7 @@ class WireCall:
 
     @property
     def metadata(self) -> Metadata:
-        """Server: what the client sent with its call."""
+        """Server: the metadata that the client sent with its call."""
         return self.head.metadata if self.head is not None else ()
 
     @property
@@ -139,7 +139,7 @@ class WireCall:
         return going_on
 
     def send_now(self, messages: Sequence[bytes]) -> bool:
-        """As `send`, but what waits goes out in this turn: for who has gathered it himself."""
+        """As `send`, but the message goes out in this turn: for a caller that gathers by itself."""
         link = self._link
         going_on = link.core.calls.send(self.stream, messages)
         link.flush()
@@ -159,12 +159,12 @@ class WireCall:
         self._link.flush_soon()
 
     def finish(self, status: RpcStatus) -> None:
-        """Ends the answer behind what waits (server)."""
+        """Ends the answer behind the messages that wait (server)."""
         self._link.core.calls.finish(self.stream, status)
         self._link.flush_soon()
 
     def cancel(self) -> None:
-        """Ends the call at once; what waits isn't sent."""
+        """Ends the call at once; messages that wait aren't sent."""
         self._link.core.calls.cancel(self.stream, self._link.now())
         self._link.flush_soon()
 
@@ -201,7 +201,7 @@ class WireProtocol(asyncio.Protocol):
         self._made = made
         # Told when the connection gets ready, drains, closes, or has room for another call.
         self._changed = changed
-        # What all connections of a server keep of unfinished messages, and who ends some of them.
+        # The unfinished messages of all connections of a server; and a way to end some.
         self._unfinished = unfinished
         self._shed = shed
         self.core = Connection(
@@ -220,7 +220,7 @@ class WireProtocol(asyncio.Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """The network doesn't take what is written."""
+        """The network doesn't take our bytes any more."""
         return self._paused
 
     @property
@@ -283,7 +283,7 @@ class WireProtocol(asyncio.Protocol):
         return sock if is_tcp else None
 
     def abandon(self) -> None:
-        """Gives up what the peer hasn't read."""
+        """Gives up the bytes that the peer hasn't read."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -306,7 +306,7 @@ class WireProtocol(asyncio.Protocol):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
-            # RFC 9113, section 3.2: over TLS, HTTP/2 is what ALPN has chosen.
+            # RFC 9113, section 3.2: over TLS, ALPN must have chosen HTTP/2.
             self.abort("the peer doesn't speak HTTP/2: ALPN hasn't chosen h2")
             return
         self._set_timer()
@@ -343,13 +343,13 @@ class WireProtocol(asyncio.Protocol):
     # --- out ---
 
     def flush_soon(self) -> None:
-        """What was sent in this turn goes out in the next one, or with input that comes first."""
+        """Messages of this turn go out in the next one, or with input that comes first."""
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Writes what waits, as far as the socket takes it."""
+        """Writes the frames that wait, as far as the socket takes them."""
         self._flush_is_due = False
         transport, core = self._transport, self.core
         if transport is None:

@@ -1,8 +1,8 @@
-"""What is safe in a queue, by the ops that have been confirmed; and what clients may be told of it.
+"""The messages that are safe in a queue, by its confirmed ops; and the words of masters about them.
 
 Each rule is checked at the moment when a master tells a client something, so that no second fault
-has to come for a mistake to be seen. What clients see in the end is judged by
-`history.checker`, as it is of real clusters.
+has to come for a mistake to be seen. The histories of clients are judged by `history.checker` in
+the end, as those of real clusters are.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Judge:
         self._removed = RangeSet()
         self._sequences: dict[bytes, int] = {}
         self.forgotten: set[bytes] = set()
-        # What consumers that had it have acked.
+        # Messages that a consumer had and has acked.
         self.acked = RangeSet()
 
     def _op_confirmed(self, entry: LogEntry) -> None:
@@ -55,11 +55,11 @@ class Judge:
         return self._sequences.get(tag.encode(), 0)
 
     def _require(self, holds: bool, message: str) -> None:
-        # What was confirmed before a loss, which an operator may have accepted, is safe no more.
+        # Ops confirmed before a loss, which an operator may have accepted, are safe no more.
         if not holds and not self._oracle.lost:
             raise BrokenInvariantError(message)
 
-    # --- what a master tells ---
+    # --- the words of a master ---
 
     def last_sequence_told(self, producer_id: bytes, last: int) -> None:
         """G4: what a producer is told, no other master knows otherwise."""
@@ -74,7 +74,7 @@ class Judge:
             )
 
     def delivered(self, runs: Sequence[Run], consumer: str, stream: int, now: float) -> None:
-        """G1: no consumer has what a failover could take back.
+        """G1: no consumer has a message that a failover could take back.
 
         Noted here, and not when it has come to the consumer: that may be long after another one has
         acked the same message.
@@ -115,8 +115,8 @@ class Judge:
             raise BrokenInvariantError("; ".join(map(str, violations)))
 
     def _excused(self) -> tuple[Rule, ...]:
-        """A producer that the queue has forgotten may begin anew with its first message. Whether it
-        has been forgotten before that is what `_check_sequences` looks at."""
+        """A producer that the queue has forgotten may begin anew with its first message.
+        `_check_sequences` looks whether it has been forgotten before that."""
         return (Rule.DUPLICATED, Rule.REORDERED) if self.forgotten else ()
 
 

@@ -1,4 +1,4 @@
-"""A queue's store in memory, over a disk that keeps a prefix of what was written.
+"""A queue's store in memory, over a disk that keeps a prefix of the records written.
 
 It has the methods of `QueueStore` that a replica uses. Beside the state it keeps the ops that have
 made it (`log`), which no replica needs: the oracle compares logs, and knows by them what each
@@ -71,7 +71,7 @@ Record = OpRecord | InstallRecord | FillRecord
 
 
 class QueueDisk(VirtualDisk):
-    """Outlives a crash. `log` are the ops of `records`, and `bodies` what they hold of bodies."""
+    """Outlives a crash. `log` are the ops of `records`, and `bodies` the bodies in them."""
 
     def __init__(self, incarnation: int) -> None:
         super().__init__(incarnation=incarnation)
@@ -90,7 +90,7 @@ class QueueDisk(VirtualDisk):
                 case InstallRecord(_, log, keep_below):
                     self.log = list(log)
                     self.bodies = {p: b for p, b in self.bodies.items() if p < keep_below}
-                    # What was missing unnoticed has come with the state, or is fetched.
+                    # Bodies that were missing unnoticed have come with the state, or are fetched.
                     self.is_cut_unseen = False
                 case FillRecord(bodies):
                     self.bodies.update(bodies)
@@ -170,7 +170,7 @@ class VirtualStore:
         self._find_missing()
         self.durable_number = self.state.last_number
         self.on_lost: Callable[[], None] = lambda: None
-        # What isn't on disk yet.
+        # Records that aren't on disk yet.
         self.pending: list[Record] = []
         # Whether the state that a joiner fetches is still to come: the log is of before it.
         self.catching_up = False
@@ -189,7 +189,7 @@ class VirtualStore:
         self.disk.write(self.pending[:kept_count])
 
     def written(self, count: int, installs: int) -> None:
-        """The first `count` of what is pending are on disk."""
+        """The first `count` of the pending records are on disk."""
         self.disk.write(self.pending[:count])
         del self.pending[:count]
         if installs == self._installs:

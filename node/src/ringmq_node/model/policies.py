@@ -1,15 +1,15 @@
-"""Policies: what operators want of the queues whose names match a pattern. Pure.
+"""Policies: the wishes of operators for the queues whose names match a pattern. Pure.
 
 Of the policies whose pattern matches a queue's name, the one with the highest priority applies,
 the first by name among equals. Policies are never added to each other. An *operator policy* is
-matched by itself, in the same way, and bounds what the other one may ask for.
+matched by itself, in the same way, and bounds the wishes of the other one.
 
-`wanted_of` merges the declaration's arguments, the policy and the operator policy into what the
-queue should have, key by key:
+`wanted_of` merges the declaration's arguments, the policy and the operator policy into the
+queue's wanted settings, key by key:
 
 * `mirrors` and `min_insync`: the policy's; the argument counts where the policy says nothing. An
   operator policy allows no more mirrors than its own, on nodes that it names. Its `min_insync` is
-  a floor, as it is there so that nobody weakens what is promised of these queues.
+  a floor, as it is there so that nobody weakens the promise that these queues give.
 * `master_locator`: the argument's, else the policy's, else the operator policy's.
 * `sync_mode`: the operator policy's, else the policy's. `sync_rate_bytes_max`: the lower one.
 * `forced_promotion`: refused if either of them refuses it.
@@ -65,7 +65,7 @@ class Mirrors:
         return [node for node in known if self.nodes is None or node in self.nodes]
 
     def bounded_by(self, other: Mirrors) -> Mirrors:
-        """What an operator policy's `other` leaves of these."""
+        """Those of these that an operator policy's `other` allows."""
         counts = [count for count in (self.count, other.count) if count is not None]
         nodes = self.nodes
         if other.nodes is not None:
@@ -83,7 +83,7 @@ class Mirrors:
 
 @dataclass(frozen=True, slots=True)
 class PolicyDefinition:
-    """What a policy decides; None leaves a key to others."""
+    """The keys of one policy; None leaves a key to others."""
 
     mirrors: Mirrors | None = None
     min_insync: int | None = None
@@ -131,7 +131,7 @@ def _message(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`is_operator`: it bounds what policies without that mark ask for."""
+    """`is_operator`: it bounds the wishes of policies without that mark."""
 
     name: str
     pattern: str
@@ -255,7 +255,7 @@ def matching(policies: Iterable[Policy], queue: str) -> Policy | None:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a queue should have, by its declaration and the policies that apply to it now."""
+    """The settings of a queue, by its declaration and the policies that apply to it now."""
 
     mirrors: Mirrors
     # How many of the cluster's nodes that is, those that are down included.
@@ -269,7 +269,7 @@ class Wanted:
     operator_policy: str = ""
 
     def facts(self) -> dict[str, str]:
-        """What is in force, as texts for people."""
+        """The settings in force, as texts for people."""
         rate = self.sync.rate_bytes_max
         return PolicyDefinition(
             self.mirrors,

@@ -7,13 +7,13 @@ number of queues has been opened are frozen (`gc.freeze`): no collection looks a
 The same when a number of rings has got new views, which are some 60 objects each: when a node had
 died and come back in ten thousand rings, one collection held the loop for 0.4 s of CPU time, which
 was 3 s on a loaded machine, and the links of healthy nodes broke. And the same whenever a
-collection of all objects that aren't frozen takes long, whatever they are: there may be more of
+collection of all objects that aren't frozen takes long: there may be more of
 them next time, and it would look at these again.
 
-What that costs: an object that is frozen and later becomes part of a cycle that nobody refers to
+The price: an object that is frozen and later becomes part of a cycle that nobody refers to
 stays in memory. To thaw and collect everything would be one piece of work, a second long. So a
 queue that is closed leaves no cycle behind: its objects go when the last reference to them does
-(`node/tests/broker/test_closed_queues.py`). What is in a cycle and goes is what lives shortly.
+(`node/tests/broker/test_closed_queues.py`). Only objects that live shortly are in cycles.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Garbage:
             self._freeze()
 
     def view_entered(self) -> None:
-        """A ring has a new view. What belonged to the one before is in no cycle, and goes."""
+        """A ring has a new view. The objects of the one before are in no cycle, and go."""
         self._views += 1
         if self._views >= self._views_max:
             self._views = 0
