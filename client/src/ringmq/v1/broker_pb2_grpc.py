@@ -133,7 +133,8 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Publish(self, request_iterator, context):
-        """One queue, one producer. First request: Open. Then batches.
+        """One queue, one producer. First request: Open. Then batches. A client that ends its side still
+        gets every answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

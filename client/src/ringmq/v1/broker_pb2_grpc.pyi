@@ -278,7 +278,9 @@ class BrokerStub(typing.Generic[_BrokerDeclareQueueType, _BrokerDeleteQueueType,
     """Returns a few messages without a subscription."""
 
     Publish: _BrokerPublishType
-    """One queue, one producer. First request: Open. Then batches."""
+    """One queue, one producer. First request: Open. Then batches. A client that ends its side still
+    gets every answer.
+    """
 
     Consume: _BrokerConsumeType
     """One queue, one consumer. First request: Open. Then acks and nacks."""
@@ -385,7 +387,9 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[ringmq.v1.broker_pb2.PublishRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[ringmq.v1.broker_pb2.PublishResponse], collections.abc.AsyncIterator[ringmq.v1.broker_pb2.PublishResponse]]:
-        """One queue, one producer. First request: Open. Then batches."""
+        """One queue, one producer. First request: Open. Then batches. A client that ends its side still
+        gets every answer.
+        """
 
     @abc.abstractmethod
     def Consume(

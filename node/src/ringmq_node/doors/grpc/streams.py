@@ -54,7 +54,10 @@ class Stream:
                 with suppress(RingClosedError):  # the client has been told by then
                     task.result()
             if reader in done:
-                # The client will send no more; the answers to its requests still go out.
+                # The client will send no more; the answers to its requests still go out. They may
+                # take time, as an answer says that a disk has it. (`_keep_alive` bounds that.)
+                tasks.append(asyncio.create_task(self.wait_answered(), name="stream answers"))
+                await asyncio.wait(tasks[1:], return_when=asyncio.FIRST_COMPLETED)
                 self.writer.close()
                 await asyncio.wait([writer], timeout=self._heartbeat_s)
         finally:
@@ -124,6 +127,9 @@ class Stream:
     def received(self, data: bytes) -> None:
         """Takes one request."""
 
+    async def wait_answered(self) -> None:
+        """Returns when each request has its answer."""
+
     @abstractmethod
     def successor(self) -> tuple[str, str]:
         """Node and address of the new master."""
@@ -150,6 +156,9 @@ class PublishStream(Stream):
     """Batches in, confirms out. Made by `open`."""
 
     publishing: Publishing
+    # Messages that are neither confirmed nor rejected; and the end of waiting for them.
+    _unanswered = 0
+    _answered: asyncio.Future[None] | None = None
 
     @classmethod
     async def open(
@@ -193,7 +202,14 @@ class PublishStream(Stream):
             case _:
                 raise bad_request("after Open come batches", field="request")
 
+    async def wait_answered(self) -> None:
+        if self._unanswered > 0:
+            self._answered = asyncio.get_running_loop().create_future()
+            await self._answered
+
     def _batch(self, batch: broker.PublishBatch) -> None:
+        count = len(batch.bodies)
+        self._unanswered += count
         try:
             self.publishing.publish(
                 batch.first_sequence,
@@ -202,6 +218,7 @@ class PublishStream(Stream):
                 transient=batch.transient,
             )
         except BrokerError as error:
+            self._unanswered -= count
             self._reject(batch, error)
 
     def _reject(self, batch: broker.PublishBatch, error: BrokerError) -> None:
@@ -217,6 +234,10 @@ class PublishStream(Stream):
 
     def confirmed(self, sequences: Sequence[Range]) -> None:
         self.writer.put_ranges(sequences)
+        for first, last in sequences:
+            self._unanswered -= last - first + 1
+        if self._unanswered <= 0 and self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
 
     def ranges_response(self, ranges: Sequence[Range]) -> broker.PublishResponse:
         return broker.PublishResponse(confirmed=broker.Confirmed(sequences=ranges_to_wire(ranges)))
