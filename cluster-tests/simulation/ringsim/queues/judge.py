@@ -36,6 +36,8 @@ class Judge:
         self.forgotten: set[bytes] = set()
         # Messages that a consumer had and has acked.
         self.acked = RangeSet()
+        # By consumer, the last of its streams that something was delivered to.
+        self._newest_stream: dict[str, int] = {}
 
     def _op_confirmed(self, entry: LogEntry) -> None:
         match op_of(entry[1]):
@@ -84,7 +86,10 @@ class Judge:
             for run in runs
             for position, body in enumerate(run.block.bodies(), run.first_position)
         ]
-        self.records.append(history.Deliver(now, QUEUE, consumer, stream, tuple(seen)))
+        # A master that was paused goes on with a stream that its consumer has left: nobody sees it.
+        newest = self._newest_stream[consumer] = max(self._newest_stream.get(consumer, 0), stream)
+        if stream == newest:
+            self.records.append(history.Deliver(now, QUEUE, consumer, stream, tuple(seen)))
         for run in runs:
             is_safe = self._published.contains_all(*run.positions)
             self._require(is_safe, f"{run.positions} delivered before they are confirmed")
