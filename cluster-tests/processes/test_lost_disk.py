@@ -68,6 +68,7 @@ async def test_a_lost_disk_is_trusted_again_once_it_is_synchronised(cluster: Clu
     await asyncio.sleep(ALONE_S)
     await cluster.start(*mirrors)
     await cluster.wait_synchronised("q", within_s=40)
+    await cluster.wait_trusted(master)
     # Now it is the only one that has them, and begins the ring once it has heard that.
     cluster.kill(*cluster.nodes)
     for mirror in mirrors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ from loops import run
 from node.tests.nodes import lone_node
 
 from ringmq_gm.nodes import NODES, NodeRecord
-from ringmq_gm.registry.base import Delete, Put, Registry
+from ringmq_gm.registry.base import (
+    Delete,
+    Put,
+    Registry,
+    RegistryError,
+    RegistryUnavailableError,
+    RegistryWentBackError,
+)
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.config import NodeConfig
 from ringmq_node.identity import (
@@ -20,6 +28,7 @@ from ringmq_node.identity import (
     StartError,
     check_own_name,
     judge_disk,
+    patiently,
     registered_store,
 )
 from ringmq_node.storage import Store, StoreLife
@@ -82,6 +91,32 @@ def holding(
             await registry.close()
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"), [(RegistryUnavailableError, 3), (RegistryWentBackError, 1)]
+)
+def test_a_registry_that_does_not_answer_is_asked_again(
+    error: type[RegistryError], asked: int
+) -> None:
+    """But not one that went back to an older state: it stays so."""
+    answers: list[RegistryError | str] = [error("away"), error("away"), "there"]
+    count = len(answers)
+
+    async def ask() -> str:
+        match answers.pop(0):
+            case str(answer):
+                return answer
+            case failed:
+                raise failed
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            with suppress(RegistryWentBackError):
+                assert await patiently(ask) == "there"
+
+    run(main())
+    assert count - len(answers) == asked
 
 
 def test_a_name_that_is_in_use_is_refused(tmp_path: Path) -> None:

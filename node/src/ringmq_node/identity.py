@@ -18,10 +18,19 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from functools import partial
+from typing import Self, TypeVar
+
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    stop_after_delay,
+    wait_random_exponential,
+)
 
 from ringmq_gm.nodes import NODES, NodeRecord, NodeRecordError
 from ringmq_gm.registry.base import (
@@ -33,6 +42,8 @@ from ringmq_gm.registry.base import (
     Put,
     Registry,
     RegistryError,
+    RegistryUnavailableError,
+    RegistryWentBackError,
     Removed,
     Reset,
 )
@@ -45,11 +56,35 @@ CLUSTER_KEY = "cluster"
 LEASES_WAITED = 1.5
 # A commit whose answer is lost, or that another process has overtaken, is tried again so often.
 RECORD_TRIES = 5
+# For so long a registry that doesn't answer is asked again: etcd may be starting beside this node,
+# and a SQLite file be locked by the start of other nodes.
+REGISTRY_WAIT_S = 30.0
 STORES = "stores/"
+
+T = TypeVar("T")
 
 
 class StartError(Exception):
     """A node can't start; the message says why, in one line."""
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """`ask` until the registry answers, for `REGISTRY_WAIT_S`; then its last error is raised.
+
+    A call that is under way is not cut off: the registry bounds its own calls.
+    """
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(RegistryUnavailableError)
+        & retry_if_not_exception_type(RegistryWentBackError),
+        stop=stop_after_delay(REGISTRY_WAIT_S),
+        wait=wait_random_exponential(multiplier=0.1, max=1.0),
+        reraise=True,
+    )
+
+    async def asked() -> T:
+        return await ask()
+
+    return await retrying(asked)
 
 
 class DiskStanding(Enum):
@@ -129,8 +164,12 @@ class DiskIdentity:
         before = self._before
         for _ in range(RECORD_TRIES):
             try:
-                revision = await self._registry.commit(
-                    [Guard(self._key, before.revision)], [Put(self._key, value)]
+                revision = await patiently(
+                    partial(
+                        self._registry.commit,
+                        [Guard(self._key, before.revision)],
+                        [Put(self._key, value)],
+                    )
                 )
             except CommitUnknownError:
                 revision = None
@@ -152,7 +191,7 @@ class DiskIdentity:
 async def registered_store(registry: Registry, node: str) -> RegisteredStore:
     """The registry's record of the node's disk. Raises `StartError`."""
     try:
-        return RegisteredStore.of(await registry.get(STORES + node))
+        return RegisteredStore.of(await patiently(lambda: registry.get(STORES + node)))
     except RegistryError as error:
         raise StartError(f"registry: {error}") from error
 

@@ -63,6 +63,7 @@ from ringmq_node.identity import (
     check_own_name,
     cluster_id_of,
     disk_identity,
+    patiently,
 )
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
@@ -420,17 +421,16 @@ async def make_node(config: NodeConfig) -> Node:
     """A node that has its place in the cluster, not started yet. Raises `StartError`."""
     try:
         registry = open_registry(config.registry)
-        async with asyncio.timeout(START_DEADLINE_S):
-            cluster_id = await cluster_id_of(registry, config.cluster)
-            incarnation = await next_incarnation(registry, config.node)
+        cluster_id = await patiently(lambda: cluster_id_of(registry, config.cluster))
+        incarnation = await patiently(lambda: next_incarnation(registry, config.node))
     except AddressError as error:
         raise ConfigError(f"registry: {error}") from error
     except NodeRecordError as error:
         raise StartError(
             f"{error}. Put back a number that is no lower than the node's last incarnation"
         ) from error
-    except (RegistryError, TimeoutError) as error:
-        raise StartError(f"registry {config.registry}: {error or 'no answer'}") from error
+    except RegistryError as error:
+        raise StartError(f"registry {config.registry}: {error}") from error
     store = _open_store(config, cluster_id)
     try:
         # Before the disk is judged: the node that has this name now may be on the right one.
@@ -459,10 +459,9 @@ async def make_node(config: NodeConfig) -> Node:
 
 async def _enrol(registry: Registry, config: NodeConfig) -> None:
     try:
-        async with asyncio.timeout(START_DEADLINE_S):
-            await enrol(registry, config.node)
-    except (RegistryError, TimeoutError) as error:
-        raise StartError(f"registry {config.registry}: {error or 'no answer'}") from error
+        await patiently(lambda: enrol(registry, config.node))
+    except RegistryError as error:
+        raise StartError(f"registry {config.registry}: {error}") from error
 
 
 def _open_store(config: NodeConfig, cluster_id: str) -> Store:

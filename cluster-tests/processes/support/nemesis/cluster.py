@@ -34,6 +34,7 @@ from nemesis.oracle import Delivered
 from nemesis.workload import Consuming, Publishing
 from ringmq.v1 import admin_pb2 as admin
 from ringmq_base.limits import GIB
+from ringmq_node.storage.disk.data_directory import PARTIAL_NAME
 
 NODES = ("a", "b", "c")
 # In a namespace of its own, where every port is free.
@@ -236,6 +237,17 @@ class Cluster:
         assert not self.is_running(name)
         # A node that was never up has none.
         shutil.rmtree(self.data(name), ignore_errors=not self.data(name).exists())
+
+    async def wait_trusted(self, name: str, *, within_s: float = 20.0) -> None:
+        """Until no replica on the node's disk is marked as partial any more.
+
+        The mark goes a moment after the ring has counted the replica as synchronised. A node that
+        dies in that moment has everything, and is taken for partial in its next life.
+        """
+        deadline = time.monotonic() + within_s
+        while marks := [*self.data(name).rglob(PARTIAL_NAME)]:
+            assert time.monotonic() < deadline, marks
+            await asyncio.sleep(0.02)
 
     def copy_disk(self, name: str) -> Path:
         """A copy of a data directory, as it is at this moment."""
