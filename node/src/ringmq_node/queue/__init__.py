@@ -9,17 +9,18 @@ mastership:
     master        QueueMaster: joins the parts below; the replica talks to it alone
     confirms      which publishes are safe: their confirms, and which messages are visible
     ready         the messages that nobody has; damaged ones put aside
+    priorities    which messages have one, and the line in which ready ones are given out
     consumers     outstanding messages, prefetch, turns
     removals      messages that are being removed, and when that is safe
     effects, run  the commands of the core to its caller, and the bodies that it reads
 
 Imports point from `master` to the parts, and from all of them to `effects`, `run`, `ops` and
-`block`. No part imports another: `master` passes the facts on.
+`block`. No part imports another, but for `ready`, which keeps its messages in a line of
+`priorities`: `master` passes the facts on.
 
 Where later features go:
 
-* *Priority queues*: inside `ready`, which then keeps one set of positions per priority and
-  gives out the highest first. Priorities of consumers: the turn in `consumers`.
+* *Priorities of consumers*: the turn in `consumers`.
 * *Expiry*: a part of its own, `expiry`, with the deadlines of ready messages. Time comes in
   as an argument (`expired(now)`), and its next deadline goes out. It runs on the master only:
   an expired message leaves `ready` and goes through `removals`, as `purge` does.

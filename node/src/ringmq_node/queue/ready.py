@@ -1,7 +1,8 @@
 """Messages that no consumer has: ready to be delivered, or put aside as damaged.
 
-`Ready` gives out messages from the front, in order of positions. Which of them are visible is
-for `confirms` to say: `visible_below` comes in with each call.
+`Ready` gives out messages from the front: in order of positions, those of a higher priority first
+(`priorities`). Which of them are visible is for `confirms` to say: `visible_below` comes in with
+each call.
 
 A body may be found damaged at any time; then its position is *missing* while the caller
 fetches the body from another replica. Until that has ended, the messages before it are
@@ -21,14 +22,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ringmq_base.ranges import Range, RangeSet
+from ringmq_node.queue.priorities import Line, Priorities
 from ringmq_node.queue.run import Messages, Run
 
 
 class Ready:
-    """Begins with every message in `live`: a new master knows of no consumer."""
+    """Begins with every message in `live`: a new master knows of no consumer. `priorities` are
+    those of the state, and change with it."""
 
-    def __init__(self, live: RangeSet, messages: Messages) -> None:
-        self.positions = live.copy()
+    def __init__(
+        self, live: RangeSet, messages: Messages, priorities: Priorities | None = None
+    ) -> None:
+        self.line = Line(live, Priorities() if priorities is None else priorities)
         self.damaged = RangeSet()
         self.body_bytes = messages.bytes_in(live.first, live.last) if live else 0
         # Damaged messages, and messages with a consumer whose bodies were given up meanwhile:
@@ -37,17 +42,22 @@ class Ready:
         self._given_up = RangeSet()
         self._messages = messages
 
+    @property
+    def positions(self) -> RangeSet:
+        """The ready messages. Not to be changed."""
+        return self.line.positions
+
     # --- in and out ---
 
     def add(self, first: int, last: int, body_bytes: int) -> None:
         """Messages that have just been enqueued; their bodies are here."""
-        self.positions.add(first, last)
+        self.line.add(first, last)
         self.body_bytes += body_bytes
 
     def put_back(self, ranges: Iterable[Range]) -> None:
         """Messages that a consumer had are back in their places."""
         ranges = [*ranges]
-        self.positions.update(ranges)
+        self.line.update(ranges)
         for first, last in ranges:
             # Not the size at delivery: since then, bodies may have gone missing or come back.
             self.body_bytes += self._messages.bytes_in(first, last)
@@ -57,7 +67,7 @@ class Ready:
     def take_all(self) -> list[Range]:
         """Takes every ready message, visible or not, held or not."""
         taken = self.positions.ranges()
-        self.positions.clear()
+        self.line.clear()
         self.body_bytes = 0
         return taken
 
@@ -79,7 +89,8 @@ class Ready:
 
     def is_held(self, visible_below: int) -> bool:
         """Whether the next message is missing, so that nothing can be delivered."""
-        return self.has_visible(visible_below) and self.positions.first in self._messages.missing
+        part = self.line.next_part(visible_below)
+        return part is not None and part[0] in self._messages.missing
 
     def take(
         self,
@@ -98,21 +109,18 @@ class Ready:
         """
         taken: list[Run] = []
         next_bytes_max = first_bytes_max
-        positions = self.positions
-        while (
-            messages_max > 0
-            and (runs_max is None or len(taken) < runs_max)
-            and positions
-            and positions.first < visible_below
-        ):
-            first = positions.first
+        line = self.line
+        while messages_max > 0 and (runs_max is None or len(taken) < runs_max):
+            # Up to the next gap only: behind it are messages that consumers have, or of another
+            # priority, and those are live, so the reader would give them too.
+            part = line.next_part(visible_below)
+            if part is None:
+                break
+            first, last = part
             if next_bytes_max is not None and (
                 self._messages.bytes_in(first, first) > next_bytes_max
             ):
                 break
-            # Up to the next gap only: behind it are messages that consumers have, and those
-            # are live, so the reader would give them too.
-            last = min(next(iter(positions))[1], visible_below - 1)
             runs = self._messages.fetch(
                 first, last, bytes_max=max(bytes_max, 0), messages_max=messages_max
             )
@@ -120,7 +128,7 @@ class Ready:
                 self._assert_missing(first)
                 break
             for run in runs:
-                positions.remove(*run.positions)
+                line.remove(*run.positions)
                 self.body_bytes -= run.block.body_bytes()
                 bytes_max -= run.block.sent_bytes()
                 messages_max -= run.block.count
@@ -131,8 +139,7 @@ class Ready:
     def peek(self, visible_below: int, *, messages_max: int, bytes_max: int) -> list[Run]:
         """The runs that `take` would give for a first message of any size; they stay ready."""
         runs: list[Run] = []
-        visible = self.positions.intersection(0, visible_below - 1) if visible_below else []
-        for first, last in visible:
+        for first, last in self.line.parts(visible_below):
             while first <= last:
                 too_large = runs and self._messages.bytes_in(first, first) > bytes_max
                 if messages_max <= 0 or too_large:
@@ -168,7 +175,7 @@ class Ready:
         parts = self.damaged.intersection(first, last)
         self.damaged.remove(first, last)
         # Behind them, messages may have been delivered meanwhile. Giving up accepted that.
-        self.positions.update(parts)
+        self.line.update(parts)
         for part in self.positions.intersection(first, last):
             self.body_bytes += self._messages.bytes_in(*part)
 
@@ -180,12 +187,13 @@ class Ready:
 
     def _put_aside(self, parts: list[Range]) -> None:
         # Their bodies are missing: they are not in `body_bytes`.
-        self.positions.subtract(parts)
+        self.line.subtract(parts)
         self.damaged.update(parts)
 
     def check(self) -> None:
         """Costs a look at every message."""
-        for positions in (self.positions, self.damaged, self._given_up):
+        self.line.check()
+        for positions in (self.damaged, self._given_up):
             positions.check()
         for first, last in self.damaged:
             assert self._given_up.contains_all(first, last)
