@@ -75,6 +75,8 @@ class Group:
         # `Ring.cached_bytes` of all rings; and called whenever that has become less.
         self.cached_bytes = 0
         self.on_freed: Callable[[], None] = lambda: None
+        # Called when `notices` may have changed, or a node's record.
+        self.on_notices: Callable[[], None] = lambda: None
         self._seed = random.randrange(2**64) if seed is None else seed
         # Of all rings: a state of its own would take each of them 2.5 KB, and 50 us to begin.
         self._chance = random.Random(self._seed)
@@ -93,6 +95,7 @@ class Group:
             random.Random(self._seed),
             tell=self._broadcasts.add,
             received=self._received,
+            notices_changed=lambda: self.on_notices(),
         )
         # As `Shell` has them. Several times for each op: not through a method of this class.
         self.now = self._links.now
@@ -203,6 +206,20 @@ class Group:
         window of each comes, then the frames wait there. A node that is waited for longer than
         the `slow_timeout_s` of its upstream neighbour is put out of the rings."""
         self._links.hold_credit(held)
+
+    def set_notice(self, notice: int) -> None:
+        """One byte that the nodes linked with this one are told, at once and with each heartbeat.
+        It needs no registry, and ends with the link."""
+        self._links.set_notice(notice)
+
+    def notices(self) -> Mapping[str, int]:
+        """The notices of linked nodes that aren't 0."""
+        return self._links.notices
+
+    def describe(self, **facts: Any) -> None:
+        """Changes `extra` in this node's record; the others read it there once the registry has
+        it."""
+        self._live_nodes.describe(facts)
 
     def rings(self) -> dict[str, Ring]:
         """The rings that are open here, by name."""
@@ -369,6 +386,7 @@ class Group:
             self._leased = leased
             self._broadcasts.add(LeasesLearned(leased))
             self.nodes_changed.notify()
+        self.on_notices()
 
 
 def _only(group: BaseExceptionGroup[BaseException]) -> BaseException:

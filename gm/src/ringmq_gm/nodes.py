@@ -17,7 +17,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponential
@@ -129,6 +129,15 @@ class LiveNodes:
         self._changed = changed
         # Set when this node's own record has to be written again.
         self._damaged = asyncio.Event()
+        # Set when the registry has an older description of this node.
+        self._outdated = asyncio.Event()
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Changes these values of `extra` in this node's record."""
+        extra = {**self._me.extra, **facts}
+        if extra != self._me.extra:
+            self._me = replace(self._me, extra=extra)
+            self._outdated.set()
 
     async def run(self) -> None:
         """Until cancelled. Raises `SupersededError` if a later life of this node is there."""
@@ -155,18 +164,32 @@ class LiveNodes:
         while not session.lost:
             self._damaged.clear()
             waits = [
-                asyncio.ensure_future(wait) for wait in (session.wait_lost(), self._damaged.wait())
+                asyncio.ensure_future(wait)
+                for wait in (session.wait_lost(), self._damaged.wait(), self._outdated.wait())
             ]
             try:
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for wait in waits:
                     wait.cancel()
+            if self._outdated.is_set() and not session.lost:
+                await self._update(session)
             # The watch is late: it may show the end of the session before this one.
             if self._damaged.is_set() and not await self._is_recorded():
                 log.warning("%s: its record is damaged or gone; writing it again", self._me.node)
                 return
         log.warning("%s: the registry session was lost; registering again", self._me.node)
+
+    async def _update(self, session: Session) -> None:
+        """Writes the record again under the lease that it has, which must not lapse for this."""
+        self._outdated.clear()
+        try:
+            if await self._write(session):
+                return
+        except _TRANSIENT:
+            pass
+        self._outdated.set()
+        await asyncio.sleep(_PAUSE_S_MAX)
 
     async def _is_recorded(self) -> bool:
         """Whether the registry has this life's record. False as well if it doesn't answer."""
@@ -184,6 +207,7 @@ class LiveNodes:
         """Opens a session and writes the record; one that fails leaves no session behind."""
         session = await self._registry.session(self._lease_ttl_s)
         try:
+            self._outdated.clear()
             while not await self._write(session):
                 continue
         except BaseException:

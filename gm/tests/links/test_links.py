@@ -132,14 +132,14 @@ def test_credit_comes_for_taken_frames_and_with_each_heartbeat(tmp_path: Path) -
         call = await caller.open(1)
         first = await call.read()
         assert isinstance(first, bytes)
-        assert wire.read_credit(first) == 0
+        assert wire.read_credit(first) == (0, 0)
         message = frames_message(Hello("no such ring " + "x" * 300, 1, 0, 0, 0, 0))
         await call.write(message)
         credited = 0
         while credited < len(message):
             data = await call.read()
             assert isinstance(data, bytes)
-            credited = wire.read_credit(data)
+            credited, _ = wire.read_credit(data)
         assert credited == len(message)
 
     run(tmp_path, story)

@@ -54,6 +54,9 @@ class Nobody:
     def heard(self, node: str) -> None:
         pass
 
+    def noticed(self, node: str, notice: int) -> None:
+        pass
+
 
 @pytest.mark.parametrize(("windows_per_timeout", "slow"), [(0.0, True), (0.4, True), (2.0, False)])
 def test_a_node_that_takes_less_than_a_window_in_the_time_is_slow(

@@ -38,7 +38,8 @@ def test_an_opening_is_read_as_it_was_written(opening: Opening) -> None:
 
 def test_an_answer_and_credit_are_read_as_they_were_written() -> None:
     assert wire.read_answer(wire.answer_message(MemberId("ä", 7))) == MemberId("ä", 7)
-    assert wire.read_credit(wire.credit_message(2**40)) == 2**40
+    assert wire.read_credit(wire.credit_message(2**40)) == (2**40, 0)
+    assert wire.read_credit(wire.credit_message(7, 0xFF)) == (7, 0xFF)
     assert wire.read_frames(wire.frames_message(wire.PART, [b"ab", b"c"])) == (wire.PART, b"abc")
     assert wire.read_frames(wire.HEARTBEAT) == (wire.WHOLE, b"")
 
@@ -46,7 +47,7 @@ def test_an_answer_and_credit_are_read_as_they_were_written() -> None:
 def test_another_version_is_refused_with_both_numbers() -> None:
     message = bytearray(wire.answer_message(MemberId("a", 1)))
     message[2] = 9
-    with pytest.raises(WireError, match="version 9, expected 1"):
+    with pytest.raises(WireError, match="version 9, expected 2"):
         wire.read_answer(bytes(message))
 
 

@@ -35,6 +35,8 @@ class IncomingLinks:
         self._newest: dict[str, tuple[int, int]] = {}
         self._sessions: dict[str, _IncomingSession] = {}
         self.credit_held = False
+        # What the application here tells its neighbours.
+        self.notice = 0
 
     def routes(self) -> Mapping[str, Accept]:
         return {METHOD: lambda call: _IncomingSession(self, call, self._owner, self._options)}
@@ -49,6 +51,11 @@ class IncomingLinks:
         self.credit_held = held
         if not held:
             self.beat()
+
+    def set_notice(self, notice: int) -> None:
+        """Told at once, and with each heartbeat."""
+        self.notice = notice
+        self.beat()
 
     def close(self) -> None:
         """Ends all streams."""
@@ -295,4 +302,4 @@ class _IncomingSession(CallHandler):
         self._credit_is_due = False
         if not self._links.credit_held:
             self._credited_bytes = self._taken_bytes
-        self._call.send((wire.credit_message(self._credited_bytes),))
+        self._call.send((wire.credit_message(self._credited_bytes, self._links.notice),))

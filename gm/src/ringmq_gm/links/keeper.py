@@ -38,10 +38,14 @@ class LinkKeeper:
         *,
         tell: Callable[[Event], None],
         received: Callable[[MemberId, Iterable[Frame]], None],
+        notices_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.me = me
         self.received = received
         self._tell = tell
+        # The notices of other nodes that aren't 0; see `noticed`.
+        self.notices: dict[str, int] = {}
+        self._notices_changed = notices_changed
         self._options = options
         self._incoming = IncomingLinks(self, options)
         self._detector = Detector(
@@ -81,6 +85,8 @@ class LinkKeeper:
         self._detector_timer.cancel()
         self._incoming.close()
         self._links.clear()
+        for node in list(self.notices):
+            self.noticed(node, 0)
 
     def now(self) -> float:
         if self._clock is None:
@@ -114,6 +120,9 @@ class LinkKeeper:
 
     def hold_credit(self, held: bool) -> None:
         self._incoming.hold_credit(held)
+
+    def set_notice(self, notice: int) -> None:
+        self._incoming.set_notice(notice)
 
     def set_peers(self, ring: str, nodes: frozenset[str]) -> None:
         """The ring's view is shared with these nodes from now on."""
@@ -163,6 +172,15 @@ class LinkKeeper:
     def heard(self, node: str) -> None:
         self._detector.heard(node, self.now())
 
+    def noticed(self, node: str, notice: int) -> None:
+        """Kept through a quick redial: the node that is down, or not linked any more, has none."""
+        if notice != self.notices.get(node, 0):
+            if notice:
+                self.notices[node] = notice
+            else:
+                del self.notices[node]
+            self._notices_changed()
+
     def link_opened(self, node: str) -> None:
         self._found(self._detector.opened(node, self.now()))
 
@@ -195,6 +213,7 @@ class LinkKeeper:
             if idle and not self._shared[node]:
                 del self._links[node]
                 self._detector.unwanted(node)
+                self.noticed(node, 0)
                 task.cancel()
 
     # --- watching ---
@@ -224,6 +243,7 @@ class LinkKeeper:
                 case Up(node):
                     self._tell(LinkUp(node))
                 case Down(node):
+                    self.noticed(node, 0)
                     self._tell(LinkDown(node))
                 case Silent(node):
                     self._links[node][0].break_off()

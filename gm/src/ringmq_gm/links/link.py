@@ -14,8 +14,9 @@ twice.
 Bounds. Bodies are sent while less than `window_bytes` are not yet credited; control and
 heartbeats always go (only the newest of each kind and ring waits). The receiver gives credit once
 its cores have taken the frames, a quarter of a window at a time, and with each heartbeat; none
-while its application asks so (`Group.hold_credit`). A receiver holds one message, or one frame
-that comes in parts, of at most `frame_bytes_max`.
+while its application asks so (`Group.hold_credit`). With credit and heartbeats comes the
+application's notice to its neighbours, one byte (`Group.set_notice`). A receiver holds one message,
+or one frame that comes in parts, of at most `frame_bytes_max`.
 
 A stream is a connection of its own, and either may come to a standstill alone:
 
@@ -66,6 +67,10 @@ class LinkOwner(Protocol):
     def saw(self, member_id: MemberId) -> None: ...
 
     def heard(self, node: str) -> None: ...
+
+    def noticed(self, node: str, notice: int) -> None:
+        """The node's application tells its neighbours this."""
+        ...
 
     def link_opened(self, node: str) -> None: ...
 

@@ -311,10 +311,11 @@ class _OutgoingSession(CallHandler):
             return
         self._owner.heard(self._node)
         try:
-            credited = wire.read_credit(messages[-1])
+            credited, notice = wire.read_credit(messages[-1])
         except wire.WireError as error:
             self.break_off(repr(error))
             return
+        self._owner.noticed(self._node, notice)
         if credited > self._credited_bytes:
             self._credited_bytes = credited
             if credited - self._progress_bytes >= self._options.window_bytes:

@@ -9,7 +9,8 @@ the stream; all numbers are little endian.
     the first response   answer: version u8, incarnation u64, node (UTF-8)
     other requests       kind u8: 0 frames, whole, perhaps none (then it is a heartbeat)
                                   1 a part of one large frame | 2 its last part
-    other responses      credit: u64, the bytes of requests taken so far, in this stream
+    other responses      credit: u64, the bytes of requests taken so far, in this stream;
+                         notice u8: what the application there wants its neighbours to know
 
 Bytes are counted as whole messages, tag and size included, from the second request on. Written
 by hand, so that the frames of a message are copied once and never parsed by protobuf.
@@ -22,14 +23,14 @@ from dataclasses import dataclass
 
 from ringmq_gm.core.views import MemberId
 
-VERSION = 1
+VERSION = 2
 
 WHOLE, PART, LAST_PART = range(3)
 
 TAG = b"\x0a"
 OPENING = struct.Struct("<BQQQHH")
 ANSWER = struct.Struct("<BQ")
-CREDIT = struct.Struct("<Q")
+CREDIT = struct.Struct("<QB")
 
 
 class WireError(ValueError):
@@ -115,17 +116,19 @@ def read_answer(data: bytes) -> MemberId:
     return MemberId(_text(data[start + ANSWER.size : end]), incarnation)
 
 
-def credit_message(taken_bytes: int) -> bytes:
-    return message([CREDIT.pack(taken_bytes)])
+def credit_message(taken_bytes: int, notice: int = 0) -> bytes:
+    return message([CREDIT.pack(taken_bytes, notice)])
 
 
-def read_credit(data: bytes) -> int:
+def read_credit(data: bytes) -> tuple[int, int]:
+    """The bytes taken, and the notice."""
     start, end = content(data)
     if end - start != CREDIT.size:
         raise WireError(f"credit of {end - start} bytes, expected {CREDIT.size}")
-    (taken_bytes,) = CREDIT.unpack_from(data, start)
+    taken_bytes, notice = CREDIT.unpack_from(data, start)
     assert isinstance(taken_bytes, int)
-    return taken_bytes
+    assert isinstance(notice, int)
+    return taken_bytes, notice
 
 
 _KINDS = (bytes([WHOLE]), bytes([PART]), bytes([LAST_PART]))
