@@ -101,7 +101,7 @@ def test_a_message_is_published_confirmed_delivered_and_settled(tmp_path: Path) 
         assert session.bodies == []
         consuming.begin()
         await session.until(lambda: session.bodies == [b"one", b"two"])
-        consuming.settle(removed=[(0, 0)], requeued=[(1, 1)])
+        consuming.settle(acked=[(0, 0)], requeued=[(1, 1)])
         await session.until(lambda: session.safe == [(0, 0)] and len(session.bodies) == 3)
         assert session.bodies[2] == b"two"
         consuming.close()
@@ -137,10 +137,10 @@ def test_limits_hold_without_a_door(tmp_path: Path) -> None:
             broker.open_consumer("q", session, prefetch_messages=PREFETCH_MESSAGES_MAX + 1)
         ) is (Reason.LIMIT_EXCEEDED)
         consuming = await broker.open_consumer("q", session)
-        assert refusal(lambda: consuming.settle(removed=[(5, 4)], requeued=[])).reason is (
+        assert refusal(lambda: consuming.settle(acked=[(5, 4)], requeued=[])).reason is (
             Reason.BAD_REQUEST
         )
-        assert refusal(lambda: consuming.settle(removed=[(0, 0)], requeued=[])).reason is (
+        assert refusal(lambda: consuming.settle(acked=[(0, 0)], requeued=[])).reason is (
             Reason.UNKNOWN_DELIVERY
         )
         assert (await broker.queue_info("q", CALLER)).next_position == 0

@@ -45,7 +45,8 @@ class MemoryQueue:
             bytes_max -= len(body)
             transient = position in self.state.transient
             redelivered = position in self.state.redelivered
-            runs.append(Run(position, Block.of([body]), transient, redelivered))
+            count = self.state.counts.count_of(position)
+            runs.append(Run(position, Block.of([body]), transient, redelivered, count))
         return runs
 
     def bytes_in(self, first: int, last: int) -> int:

@@ -97,10 +97,10 @@ class Scene:
         self.do(self.master.consumer_opened(consumer, messages, size))
 
     def ack(self, consumer: int, *ranges: Range) -> None:
-        self.do(self.master.settle(consumer, removed=ranges, requeued=()))
+        self.do(self.master.settle(consumer, acked=ranges, requeued=()))
 
     def requeue(self, consumer: int, *ranges: Range) -> None:
-        self.do(self.master.settle(consumer, removed=(), requeued=ranges))
+        self.do(self.master.settle(consumer, acked=(), requeued=ranges))
 
     def positions(self, consumer: int) -> list[int]:
         return [position for position, _ in self.got.get(consumer, [])]
@@ -225,7 +225,7 @@ def test_large_message_in_another_range_waits_too() -> None:
     scene.publish(1, size=500)
     scene.all_safe()
     scene.consume(8, messages=3)
-    scene.do(scene.master.settle(8, removed=((2, 2),), requeued=((0, 1),)))
+    scene.do(scene.master.settle(8, acked=((2, 2),), requeued=((0, 1),)))
     scene.master.consumer_cancelled(8)
     scene.do(scene.master.consumer_closed(8))
     # Ready are 0 and 1, and, behind a gap, the large one.
@@ -313,7 +313,7 @@ def test_ack_of_unknown_position_is_refused_as_a_whole() -> None:
         ([(0, 1)], [(9, 9)]),
     ):
         with pytest.raises(NotOutstandingError) as caught:
-            scene.master.settle(7, removed=removed, requeued=requeued)
+            scene.master.settle(7, acked=removed, requeued=requeued)
         assert (caught.value.first, caught.value.last) == [*removed, *requeued][-1]
     assert scene.master.unacknowledged == 4
     assert scene.removes() == []

@@ -9,7 +9,7 @@ once, and only when it is safe.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +17,7 @@ from typing import Protocol
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from node.tests.queue.memory import MemoryQueue
 from node.tests.storage.simulated_disk import SimulatedDisk
 
@@ -35,6 +35,7 @@ from ringmq_node.queue.effects import (
     ReportBarrier,
     ReportSettled,
 )
+from ringmq_node.queue.leaving import NOBODY
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import AskedOp, Barrier, Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Messages, Run
@@ -131,6 +132,8 @@ class MasterMachine(RuleBasedStateMachine):
         self.ids = 0
         self.bodies: dict[int, bytes] = {}
         self.redelivered: set[int] = set()
+        self.counts: Counter[int] = Counter()
+        self.limit: int | None = None
         # See `test_master_damage`.
         self.missing: set[int] = set()
         self.out_of_order: set[int] = set()
@@ -143,6 +146,7 @@ class MasterMachine(RuleBasedStateMachine):
 
     def begin_mastership(self) -> None:
         self.master = QueueMaster(self.queue.state, self.queue)
+        self.master.delivery_limit = self.limit
         self.received = self.persisted = 0
         self.ring_open = True
         self.held: list[AskedOp] = []
@@ -198,6 +202,8 @@ class MasterMachine(RuleBasedStateMachine):
             else:
                 assert 0 < len(op.ranges) <= RANGES_SENT_MAX
                 back = set(positions_of(op.ranges))
+                assert op.counted
+                self.counts.update(back)
                 self.redelivered |= back
                 self.ready |= back - self.given_up
                 self.damaged |= back & self.given_up
@@ -218,6 +224,7 @@ class MasterMachine(RuleBasedStateMachine):
                 del self.gathered[owner]
             for position in part:
                 del self.bodies[position]
+                del self.counts[position]
             self.missing -= part
             self.given_up -= part
         assert not positions, "removed, and nobody asked for it"
@@ -226,9 +233,9 @@ class MasterMachine(RuleBasedStateMachine):
         client = self.clients[consumer]
         assert runs
         assert not client.cancelled
-        for position, body, redelivered in spread(runs):
+        for position, body, redelivered, count in spread(runs):
             assert client.takes(body), (client, position)
-            self.look(position, body, redelivered)
+            self.look(position, body, redelivered, count)
             self.ready.remove(position)
             client.has[position] = body
             if not self.given[position] and position not in self.out_of_order:
@@ -237,12 +244,13 @@ class MasterMachine(RuleBasedStateMachine):
             assert redelivered or not self.given[position]
             self.given[position] += 1
 
-    def look(self, position: int, body: bytes, redelivered: bool) -> None:
+    def look(self, position: int, body: bytes, redelivered: bool, count: int) -> None:
         assert position in self.ready
         assert position not in self.missing
         assert position < self.visible_below
         assert body == self.bodies[position]
         assert redelivered == (position in self.redelivered)
+        assert count == self.counts[position]
 
     def confirmed(self, publisher: int, sequences: list[int]) -> None:
         for sequence in sequences:
@@ -268,6 +276,12 @@ class MasterMachine(RuleBasedStateMachine):
                 self.removing.remove(entry)
         assert not positions, "settled twice, or never removed"
 
+    def want_back(self, positions: Iterable[int]) -> None:
+        """A consumer has let go of these; those that have come back too often leave."""
+        if self.limit is not None:
+            over = [position for position in positions if self.counts[position] >= self.limit]
+            self.want_removed(NOBODY, over)
+
     def want_removed(self, owner: int, positions: Sequence[int]) -> None:
         if positions:
             self.gathered.setdefault(owner, set()).update(positions)
@@ -275,6 +289,10 @@ class MasterMachine(RuleBasedStateMachine):
     def next_id(self) -> int:
         self.ids += 1
         return self.ids
+
+    @initialize(limit=st.sampled_from([None, None, 0, 1, 3]))
+    def choose_limit(self, limit: int | None) -> None:
+        self.limit = self.master.delivery_limit = limit
 
     # --- publishers ---
 
@@ -333,7 +351,7 @@ class MasterMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 3))
     def close_consumer(self, which: int) -> None:
         number = self.pick(which)
-        del self.clients[number]
+        self.want_back(self.clients.pop(number).has)
         self.do(self.master.consumer_closed(number))
 
     @precondition(lambda self: self.clients)
@@ -354,7 +372,11 @@ class MasterMachine(RuleBasedStateMachine):
         for position in (*removed, *back):
             del client.has[position]
         self.want_removed(number, removed)
-        self.do(self.master.settle(number, removed=ranges_of(removed), requeued=ranges_of(back)))
+        self.want_back(back)
+        half = len(removed) // 2
+        acks, rejects = ranges_of(removed[:half]), ranges_of(removed[half:])
+        back_ranges = ranges_of(back)
+        self.do(self.master.settle(number, acked=acks, rejected=rejects, requeued=back_ranges))
 
     @precondition(lambda self: any(client.has for client in self.clients.values()))
     @rule(which=st.integers(0, 3))
@@ -363,7 +385,7 @@ class MasterMachine(RuleBasedStateMachine):
         removed = sorted(self.clients[number].has)
         self.clients[number].has.clear()
         self.want_removed(number, removed)
-        self.do(self.master.settle(number, removed=ranges_of(removed), requeued=()))
+        self.do(self.master.settle(number, acked=ranges_of(removed), requeued=()))
 
     @rule(which=st.integers(0, 3), position=st.integers(0, 60), twice=st.booleans())
     def settle_others_messages(self, which: int, position: int, twice: bool) -> None:
@@ -379,9 +401,9 @@ class MasterMachine(RuleBasedStateMachine):
             return
         before = self.picture()
         with pytest.raises(NotOutstandingError):
-            self.master.settle(number, removed=[*mine, wrong], requeued=())
+            self.master.settle(number, acked=[*mine, wrong], requeued=())
         with pytest.raises(NotOutstandingError):
-            self.master.settle(number, removed=mine, requeued=[wrong])
+            self.master.settle(number, acked=mine, requeued=[wrong])
         assert self.picture() == before
 
     def picture(self) -> object:
@@ -426,9 +448,9 @@ class MasterMachine(RuleBasedStateMachine):
         taker = self.next_id()
         expected = self.prefix(messages_max, bytes_max)
         runs, effects = self.master.take(taker, messages_max, bytes_max)
-        for position, body, redelivered in spread(runs):
-            self.look(position, body, redelivered)
-        assert [position for position, _, _ in spread(runs)] == expected
+        for message in spread(runs):
+            self.look(*message)
+        assert [position for position, *_ in spread(runs)] == expected
         self.ready -= set(expected)
         self.want_removed(taker, expected)
         if expected:
@@ -438,9 +460,9 @@ class MasterMachine(RuleBasedStateMachine):
     @rule(messages_max=LIMIT_MESSAGES, bytes_max=LIMIT_BYTES)
     def peek(self, messages_max: int, bytes_max: int) -> None:
         seen = spread(self.master.peek(messages_max, bytes_max))
-        for position, body, redelivered in seen:
-            self.look(position, body, redelivered)
-        assert [position for position, _, _ in seen] == self.prefix(messages_max, bytes_max)
+        for message in seen:
+            self.look(*message)
+        assert [position for position, *_ in seen] == self.prefix(messages_max, bytes_max)
 
     @rule()
     def purge(self) -> None:
@@ -533,11 +555,10 @@ class MasterMachine(RuleBasedStateMachine):
 
     def drain(self) -> None:
         """Nothing is lost: each live message can be consumed, in order, and is gone then."""
-        alive = set(self.bodies) - {p for wanted in self.gathered.values() for p in wanted}
         self.ring_opens_or_refuses(True)
-        for number in [*self.clients]:
-            del self.clients[number]
-            self.do(self.master.consumer_closed(number))
+        while self.clients:
+            self.close_consumer(0)
+        alive = set(self.bodies) - {p for wanted in self.gathered.values() for p in wanted}
         self.open_consumer(7, 10_000)
         number = max(self.clients)
         got: list[int] = []
@@ -555,9 +576,9 @@ class MasterMachine(RuleBasedStateMachine):
         assert not any(self.pending.values())
 
 
-def spread(runs: Sequence[Run]) -> list[tuple[int, bytes, bool]]:
+def spread(runs: Sequence[Run]) -> list[tuple[int, bytes, bool, int]]:
     return [
-        (position, body, run.redelivered)
+        (position, body, run.redelivered, run.delivery_count)
         for run in runs
         for position, body in enumerate(run.block.bodies(), run.first_position)
     ]

@@ -258,7 +258,7 @@ class Scene:
         return number
 
     def ack(self, number: int, *ranges: Range) -> None:
-        self.replica.serving().settle(number, removed=ranges, requeued=())
+        self.replica.serving().settle(number, acked=ranges)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         await until(condition, within_s=5, poll_s=0.001)

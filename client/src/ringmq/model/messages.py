@@ -59,17 +59,20 @@ class Message:
     redelivered: bool
     properties: Properties
     generation: int
+    #: How often it has come back: requeued, or left behind by a consumer. 0 at its first delivery.
+    delivery_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Messages at consecutive positions, all redelivered or none."""
+    """Messages at consecutive positions, all redelivered or none, with the same count."""
 
     first: int
     bodies: list[bytes]
     #: None, one for all, or one for each body.
     properties: Sequence[common.Properties]
     redelivered: bool
+    delivery_count: int = 0
 
     def slice(self, start: int, stop: int) -> Part:
         """The messages `start..stop - 1`, counted within this part."""
@@ -79,6 +82,7 @@ class Part:
             self.bodies[start:stop],
             self.properties[start:stop] if one_each else self.properties,
             self.redelivered,
+            self.delivery_count,
         )
 
     def message(self, index: int, generation: int) -> Message:
@@ -87,7 +91,12 @@ class Part:
             wire = self.properties[index if len(self.properties) > 1 else 0]
             properties = Properties.from_wire(wire)
         return Message(
-            self.first + index, self.bodies[index], self.redelivered, properties, generation
+            self.first + index,
+            self.bodies[index],
+            self.redelivered,
+            properties,
+            generation,
+            self.delivery_count,
         )
 
 
@@ -109,7 +118,9 @@ class Batch(Sequence[Message]):
     def from_wire(cls, deliveries: Sequence[broker.Delivery], generation: int = 0) -> Batch:
         return cls(
             [
-                Part(d.first_position, list(d.bodies), d.properties, d.redelivered)
+                Part(
+                    d.first_position, list(d.bodies), d.properties, d.redelivered, d.delivery_count
+                )
                 for d in deliveries
             ],
             generation,

@@ -1130,9 +1130,14 @@ class Delivery(google.protobuf.message.Message):
     BODIES_FIELD_NUMBER: builtins.int
     PROPERTIES_FIELD_NUMBER: builtins.int
     REDELIVERED_FIELD_NUMBER: builtins.int
+    DELIVERY_COUNT_FIELD_NUMBER: builtins.int
     first_position: builtins.int
     redelivered: builtins.bool
     """These messages may have been delivered before."""
+    delivery_count: builtins.int
+    """How often they have come back: a consumer requeued them, or went without settling them. A
+    take-over counts nothing, as a new master doesn't know who had what. Stays at 65535.
+    """
     @property
     def bodies(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
     @property
@@ -1146,8 +1151,9 @@ class Delivery(google.protobuf.message.Message):
         bodies: collections.abc.Iterable[builtins.bytes] | None = ...,
         properties: collections.abc.Iterable[ringmq.v1.common_pb2.Properties] | None = ...,
         redelivered: builtins.bool = ...,
+        delivery_count: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bodies", b"bodies", "first_position", b"first_position", "properties", b"properties", "redelivered", b"redelivered"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bodies", b"bodies", "delivery_count", b"delivery_count", "first_position", b"first_position", "properties", b"properties", "redelivered", b"redelivered"]) -> None: ...
 
 Global___Delivery: typing_extensions.TypeAlias = Delivery
 

@@ -112,6 +112,7 @@ class FetchStateResponse(google.protobuf.message.Message):
     EPOCHS_FIELD_NUMBER: builtins.int
     TRANSIENT_FIELD_NUMBER: builtins.int
     TIME_MS_FIELD_NUMBER: builtins.int
+    COUNTS_FIELD_NUMBER: builtins.int
     number: builtins.int
     next_position: builtins.int
     live: builtins.bytes
@@ -123,6 +124,12 @@ class FetchStateResponse(google.protobuf.message.Message):
     def producers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProducerState]: ...
     @property
     def epochs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___EpochStart]: ...
+    @property
+    def counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """How often messages have come back, as bits: the positions whose count has bit 0 set, then bit 1,
+        and so on; at most 16. Those that never have are in none.
+        """
+
     def __init__(
         self,
         *,
@@ -134,8 +141,9 @@ class FetchStateResponse(google.protobuf.message.Message):
         epochs: collections.abc.Iterable[Global___EpochStart] | None = ...,
         transient: builtins.bytes = ...,
         time_ms: builtins.int = ...,
+        counts: collections.abc.Iterable[builtins.bytes] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epochs", b"epochs", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "redelivered", b"redelivered", "time_ms", b"time_ms", "transient", b"transient"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["counts", b"counts", "epochs", b"epochs", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "redelivered", b"redelivered", "time_ms", b"time_ms", "transient", b"transient"]) -> None: ...
 
 Global___FetchStateResponse: typing_extensions.TypeAlias = FetchStateResponse
 

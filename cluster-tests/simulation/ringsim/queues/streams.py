@@ -157,7 +157,7 @@ class ConsumerDoor:
             while True:
                 removed, requeued = await self.settlements.get()
                 try:
-                    mastership.settle(number, removed=removed, requeued=requeued)
+                    mastership.settle(number, acked=removed, requeued=requeued)
                 except BrokerError:
                     stream.reply(lambda: self._consumer.moved(stream))
                     return

@@ -61,15 +61,21 @@ class Consuming:
         """
         return self._mastership.wait_room()
 
-    def settle(self, *, removed: Sequence[Range], requeued: Sequence[Range]) -> None:
-        """Acknowledges (or discards) and requeues delivered positions, all of them or none.
+    def settle(
+        self,
+        *,
+        acked: Sequence[Range] = (),
+        rejected: Sequence[Range] = (),
+        requeued: Sequence[Range] = (),
+    ) -> None:
+        """Acknowledges, rejects and requeues delivered positions, all of them or none.
 
         Raises `BrokerError` if the consumer doesn't hold one of them.
         """
-        for first, last in (*removed, *requeued):
+        for first, last in (*acked, *rejected, *requeued):
             if last < first:
                 raise bad_request(f"a range from {first} to {last}", field="settle")
-        self._mastership.settle(self.number, removed=removed, requeued=requeued)
+        self._mastership.settle(self.number, acked=acked, rejected=rejected, requeued=requeued)
 
     def cancel(self) -> None:
         """Ends the deliveries; unsettled messages stay the consumer's."""

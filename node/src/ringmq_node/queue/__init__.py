@@ -5,12 +5,14 @@ mastership:
 
     block, ops    messages and ops in their encoded form
     state         ReplicatedState: the sum of the ops, the same on every replica
+    counts        its part that says how often messages have come back
 
     master        QueueMaster: joins the parts below; the replica talks to it alone
     confirms      which publishes are safe: their confirms, and which messages are visible
     ready         the messages that nobody has; damaged ones put aside
     priorities    which messages have one, and the line in which ready ones are given out
     consumers     outstanding messages, prefetch, turns
+    leaving       why messages leave the queue: the place where dead letters hook in
     removals      messages that are being removed, and when that is safe
     effects, run  the commands of the core to its caller, and the bodies that it reads
 
@@ -29,5 +31,5 @@ Where later features go:
 * *Dead letters*: `deadletters`, between the parts that let go of a message (a reject in
   `consumers`, expiry, limits) and `removals`: it holds the message until its target queue
   has confirmed it. It must be a place of its own in `QueueMaster.check`.
-* A fact that replicas have to agree on, such as a delivery count, is an op and in `state`.
+* A fact that replicas have to agree on, as the delivery counts, is an op and in `state`.
 """

@@ -33,6 +33,7 @@ from ringmq_node.queue.confirms import Confirms
 from ringmq_node.queue.consumers import Subscriptions
 from ringmq_node.queue.effects import DeliverMore, DeliverRuns, Effect, MulticastOp
 from ringmq_node.queue.inheritance import Inheritance
+from ringmq_node.queue.leaving import LeaveReason, Leaving
 from ringmq_node.queue.ops import AskedOp, Barrier, Publish, Remove, Requeue
 from ringmq_node.queue.ready import Ready
 from ringmq_node.queue.removals import Removals
@@ -58,6 +59,8 @@ class QueueMaster:
         inheritance: Inheritance | None = None,
     ) -> None:
         self.state = state
+        # How often a message may come back; beyond that it leaves. None: for ever.
+        self.delivery_limit: int | None = None
         self.consumers = Subscriptions(messages)
         self.published_total = 0
         self._confirms = Confirms(
@@ -126,15 +129,22 @@ class QueueMaster:
         return self._requeue(self.consumers.close(consumer))
 
     def settle(
-        self, consumer: int, *, removed: Sequence[Range], requeued: Sequence[Range]
+        self,
+        consumer: int,
+        *,
+        acked: Sequence[Range] = (),
+        rejected: Sequence[Range] = (),
+        requeued: Sequence[Range] = (),
     ) -> list[Effect]:
-        """Removes (acknowledged, or discarded) and requeues: all of it, or nothing and
+        """Removes what is acked or rejected, and requeues: all of it, or nothing and
         `NotOutstandingError`."""
-        if not removed and not requeued:
+        if not acked and not rejected and not requeued:
             return []
-        self.consumers.settle(consumer, (*removed, *requeued))
-        if removed:
-            self._removals.gather(consumer, removed)
+        self.consumers.settle(consumer, (*acked, *rejected, *requeued))
+        if acked:
+            self.leave(Leaving(LeaveReason.ACKNOWLEDGED, tuple(acked), consumer))
+        if rejected:
+            self.leave(Leaving(LeaveReason.REJECTED, tuple(rejected), consumer))
         effects = [*self._requeue(requeued), *self._removals.next_op(self._confirms.received)]
         # A requeued message is in front of any that could be delivered now. `applied`
         # dispatches when it is back in its place.
@@ -156,10 +166,33 @@ class QueueMaster:
         # would take the caller's loop for half a second.
         if self._requeue_in_hand or not self._to_requeue:
             return []
-        self._requeue_in_hand = True
         ranges = self._to_requeue.take_first(ops.REQUEUED_RANGES_MAX)
+        left: list[Effect] = []
+        if self.delivery_limit is not None:
+            ranges = self._drop_exhausted(ranges, self.delivery_limit)
+            left += self._removals.next_op(self._confirms.received)
+        if not ranges:
+            return left + self._next_requeue()
+        self._requeue_in_hand = True
         self._requeues_are_many |= bool(self._to_requeue)
-        return [MulticastOp(Requeue(tuple(ranges)))]
+        return [*left, MulticastOp(Requeue(tuple(ranges), counted=True))]
+
+    def _drop_exhausted(self, ranges: list[Range], limit: int) -> list[Range]:
+        """Those of `ranges`, on their way back, that have not come back `limit` times before."""
+        over = self.state.counts.at_least(limit, ranges)
+        if not over:
+            return ranges
+        self._requeuing.subtract(over)
+        self._requeues_are_many &= bool(self._requeuing)
+        self.leave(Leaving(LeaveReason.DELIVERY_LIMIT, tuple(over)))
+        return RangeSet(ranges).without(over).ranges()
+
+    # --- messages that leave ---
+
+    def leave(self, leaving: Leaving) -> None:
+        """These messages, which nobody has any more, leave the queue: see `leaving`. The caller
+        asks for the next `Remove` then."""
+        self._removals.gather(leaving.owner, leaving.ranges)
 
     # --- without a subscription ---
 
@@ -213,7 +246,7 @@ class QueueMaster:
                 self._removals.sent(number)
                 self._ready.removed(ranges)
                 return []
-            case Requeue(ranges):
+            case Requeue(ranges, _):
                 self._requeue_in_hand = False
                 self._requeuing.subtract(ranges)
                 self._requeues_are_many &= bool(self._requeuing)

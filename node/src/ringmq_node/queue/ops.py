@@ -5,7 +5,7 @@ of its journal record, byte for byte.
 
     kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier | 5 forget |
                    6 time
-    flags    u8    publish: bit 0 transient, bit 1 has a message id
+    flags    u8    publish: bit 0 transient, bit 1 has a message id; requeue: bit 0 counted
     ...
 
     publish  producer size u16, count u32, first position u64, first sequence u64,
@@ -39,6 +39,7 @@ TIME = 6
 
 FLAG_TRANSIENT = 1
 FLAG_MESSAGE_ID = 2
+FLAG_COUNTED = 1
 MESSAGE_ID_BYTES = 16
 # Ranges in an op that is decoded, and in one that a master sends. Applying one takes some 10 us for
 # each range, in one piece on every replica's loop.
@@ -118,9 +119,13 @@ class Remove:
 
 @value
 class Requeue:
-    """These messages, if live, may have been delivered: their next delivery says `redelivered`."""
+    """These messages, if live, may have been delivered: their next delivery says `redelivered`.
+
+    With `counted` a consumer had them, and they have come back: one more for their counts. A new
+    master doesn't know which messages were with consumers, so its take-over counts nothing."""
 
     ranges: tuple[Range, ...]
+    counted: bool = False
 
 
 @value
@@ -156,8 +161,8 @@ def encode(op: Op) -> bytes:
             return encode_outline(op) + op.block.data
         case Remove(ranges):
             return _encode_ranges(REMOVE, ranges)
-        case Requeue(ranges):
-            return _encode_ranges(REQUEUE, ranges)
+        case Requeue(ranges, counted):
+            return _encode_ranges(REQUEUE, ranges, FLAG_COUNTED if counted else 0)
         case Barrier():
             return _encode_ranges(BARRIER, ())
         case Forget(producer_ids):
@@ -233,7 +238,9 @@ def decode(payload: bytes) -> Op:
         if ranges:
             raise OpError(f"barrier with {len(ranges)} ranges, it has none")
         return Barrier()
-    return Remove(ranges) if kind == REMOVE else Requeue(ranges)
+    if kind == REMOVE:
+        return Remove(ranges)
+    return Requeue(ranges, counted=bool(payload[1] & FLAG_COUNTED))
 
 
 def _decode_publish(payload: bytes) -> Publish:
@@ -281,10 +288,12 @@ def _decode_forget(payload: bytes) -> Forget:
     return Forget(tuple(found))
 
 
-def _encode_ranges(kind: int, ranges: tuple[Range, ...]) -> bytes:
+def _encode_ranges(kind: int, ranges: tuple[Range, ...], flags: int = 0) -> bytes:
     assert len(ranges) <= RANGES_MAX
     numbers = [number for pair in ranges for number in pair]
-    return RANGES_HEADER.pack(kind, 0, 0, len(ranges)) + struct.pack(f"<{len(numbers)}Q", *numbers)
+    return RANGES_HEADER.pack(kind, flags, 0, len(ranges)) + struct.pack(
+        f"<{len(numbers)}Q", *numbers
+    )
 
 
 def _decode_ranges(payload: bytes) -> tuple[Range, ...]:

@@ -13,12 +13,15 @@ from ringmq_node.queue.block import Block
 @value
 class Run:
     """The messages of `block`, from `first_position` on. They differ in their bodies and
-    properties only: all of them are transient or none, redelivered or none."""
+    properties only: all of them are transient or none, redelivered or none, and have come back
+    equally often."""
 
     first_position: int
     block: Block
     transient: bool
     redelivered: bool
+    # How often they have come back: see `counts`.
+    delivery_count: int = 0
 
     @property
     def last_position(self) -> int:

@@ -8,7 +8,7 @@ node, nothing that only the master knows (such as the messages outstanding with 
 Invariants (`check`):
 * `last_number` rises by one with each op; epochs and their starts rise;
 * every live, redelivered or transient position is below `next_position`;
-* `redelivered` and `transient` hold only live positions;
+* `redelivered` and `transient` hold only live positions, and `counts` only redelivered ones;
 * `producer_times` has the producers of `producers` in the same order, its times rise, and none is
   later than `time_ms`.
 """
@@ -21,6 +21,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
+from ringmq_node.queue.counts import DeliveryCounts
 from ringmq_node.queue.ops import (
     Barrier,
     Forget,
@@ -67,6 +68,8 @@ class ReplicatedState:
     producer_times: dict[bytes, int] = field(default_factory=dict)
     # Milliseconds since 1970, as a master has said it last (`NoteTime`); 0: none has.
     time_ms: int = 0
+    # How often messages have come back; those that never have are not in it.
+    counts: DeliveryCounts = field(default_factory=DeliveryCounts)
 
     def __post_init__(self) -> None:
         self.live = _summed(self.live)
@@ -85,6 +88,7 @@ class ReplicatedState:
             self.producers.copy(),
             self.producer_times.copy(),
             self.time_ms,
+            self.counts.copy(),
         )
 
     @property
@@ -109,13 +113,8 @@ class ReplicatedState:
                 self._publish(op)
             case Remove(ranges):
                 gone = self._remove(ranges)
-            case Requeue(ranges):
-                # That of a take-over is one range from the first live position to the last.
-                if len(ranges) == 1:
-                    self._requeue(*ranges[0])
-                else:
-                    parts = [part for each in ranges for part in self.live.intersection(*each)]
-                    self.redelivered.update(parts)
+            case Requeue(ranges, counted):
+                self._requeue(ranges, counted=counted)
             case Barrier():
                 pass
             case Forget(producer_ids):
@@ -164,16 +163,24 @@ class ReplicatedState:
         for positions in (self.live, self.redelivered, self.transient):
             if positions:
                 positions.subtract(gone)
+        self.counts.forget(gone)
         return gone
 
-    def _requeue(self, first: int, last: int) -> None:
+    def _requeue(self, ranges: tuple[Range, ...], *, counted: bool) -> None:
         live = self.live
-        if live and first <= live.first and last >= live.last:
-            # Only live positions are redelivered, so these are all of them. Range by range, the
-            # take-over of a queue with a hole at every other position would hold the loop.
-            self.redelivered.assign(live)
-        else:
-            self.redelivered.update(live.intersection(first, last))
+        if len(ranges) == 1 and not counted:
+            # That of a take-over is one range from the first live position to the last.
+            first, last = ranges[0]
+            if live and first <= live.first and last >= live.last:
+                # Only live positions are redelivered, so these are all of them. Range by range, the
+                # take-over of a queue with a hole at every other position would hold the loop.
+                self.redelivered.assign(live)
+                return
+        parts = [part for each in ranges for part in live.intersection(*each)]
+        self.redelivered.update(parts)
+        if counted:
+            # A position that an op names twice has come back once.
+            self.counts.came_back(RangeSet(parts).ranges() if len(ranges) > 1 else parts)
 
     def is_same(self, other: ReplicatedState) -> bool:
         """Whether they are equal in all that ops can tell apart; epochs too, unlike `digest`."""
@@ -190,6 +197,8 @@ class ReplicatedState:
         hasher.update(struct.pack("<QQ", self.last_number, self.next_position))
         for ranges in (self.live, self.redelivered, self.transient):
             hasher.update(repr(_summed(ranges).sums).encode())
+        for plane in self.counts.planes:
+            hasher.update(repr(plane.sums).encode())
         producers = self.producers
         hasher.update(array("H", map(len, producers)).tobytes())
         hasher.update(array("Q", producers.values()).tobytes())
@@ -207,6 +216,9 @@ class ReplicatedState:
             assert part == self.live or all(
                 self.live.contains_all(first, last) for first, last in part
             )
+        self.counts.check()
+        for plane in self.counts.planes:
+            assert all(self.redelivered.contains_all(first, last) for first, last in plane)
         starts = [(start.epoch, start.first_number) for start in self.epochs]
         assert starts == sorted(starts)
         assert len(self.producers) <= PRODUCERS_MAX

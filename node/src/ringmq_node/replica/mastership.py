@@ -318,10 +318,19 @@ class Mastership:
 
         return number, begin
 
-    def settle(self, consumer: int, *, removed: Sequence[Range], requeued: Sequence[Range]) -> None:
+    def settle(
+        self,
+        consumer: int,
+        *,
+        acked: Sequence[Range] = (),
+        rejected: Sequence[Range] = (),
+        requeued: Sequence[Range] = (),
+    ) -> None:
         self.check_serving()
         try:
-            self._carry_out(self.queue.settle(consumer, removed=removed, requeued=requeued))
+            self._carry_out(
+                self.queue.settle(consumer, acked=acked, rejected=rejected, requeued=requeued)
+            )
         except NotOutstandingError as error:
             raise BrokerError(
                 Reason.UNKNOWN_DELIVERY,

@@ -247,7 +247,7 @@ class Engine:
         removed, requeued = sorted(removed), sorted(requeued)
         queue.clients[consumer] -= {*removed, *requeued}
         queue.do(
-            queue.master.settle(consumer, removed=ranges_of(removed), requeued=ranges_of(requeued))
+            queue.master.settle(consumer, acked=ranges_of(removed), requeued=ranges_of(requeued))
         )
 
     def settle_some(self, name: str, which: int, order: str, requeue: bool) -> None:

@@ -50,7 +50,7 @@ MAGICS = {
     SET_ASIDE: b"RINGMQ-A",
 }
 # All others have version 1.
-VERSIONS = {JOURNAL: 2}
+VERSIONS = {JOURNAL: 3}
 MARKER = 0x01020304
 
 
@@ -127,7 +127,7 @@ def test_a_file_begins_with_its_magic_and_version(format: Format) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
-@pytest.mark.parametrize("version", [0, 3, 0xFFFF])
+@pytest.mark.parametrize("version", [0, 99, 0xFFFF])
 def test_an_unknown_version_is_refused_by_name(format: Format, version: int) -> None:
     with pytest.raises(UnsupportedFormatError) as refused:
         read(format, "/data/a file", of_version(format, version))

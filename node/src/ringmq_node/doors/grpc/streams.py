@@ -294,7 +294,8 @@ class ConsumeStream(Stream):
             case "settle":
                 settle = request.settle
                 self.consuming.settle(
-                    removed=ranges_from_wire([*settle.ack, *settle.discard]),
+                    acked=ranges_from_wire(settle.ack),
+                    rejected=ranges_from_wire(settle.discard),
                     requeued=ranges_from_wire(settle.requeue),
                 )
             case "cancel":

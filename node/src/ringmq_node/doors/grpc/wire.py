@@ -36,6 +36,7 @@ from ringmq_node.model.info import (
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.counts import DeliveryCounts
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 from ringmq_node.replica.comparing import Digests
@@ -103,6 +104,7 @@ def run_to_wire(run: Run) -> broker.Delivery:
         bodies=run.block.bodies(),
         properties=[common.Properties.FromString(data) for data in run.block.properties()],
         redelivered=run.redelivered,
+        delivery_count=run.delivery_count,
     )
 
 
@@ -114,6 +116,7 @@ def run_from_wire(delivery: broker.Delivery) -> Run:
         Block.of(delivery.bodies, properties),
         transient=False,
         redelivered=delivery.redelivered,
+        delivery_count=delivery.delivery_count,
     )
 
 
@@ -333,6 +336,7 @@ async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
         redelivered=await _packed(state.redelivered),
         transient=await _packed(state.transient),
         time_ms=state.time_ms,
+        counts=[await _packed(plane) for plane in state.counts.planes],
         epochs=[
             ring.EpochStart(
                 epoch=start.epoch,
@@ -377,6 +381,7 @@ async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
         producers={entry.producer_id: entry.last_sequence for entry in response.producers},
         producer_times={entry.producer_id: entry.used_ms for entry in response.producers},
         time_ms=response.time_ms,
+        counts=DeliveryCounts([await _unpacked(plane) for plane in response.counts]),
     )
 
 

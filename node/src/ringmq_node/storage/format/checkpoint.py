@@ -1,7 +1,7 @@
 """A queue's state as the first record of a journal.
 
     generation      u64   of the journal
-    flags           u32   bit 0 damaged: ops were lost, the state is a guess
+    flags           u32   bit 0 damaged: ops were lost, the state is a guess; bit 1 has counts
     epochs          u32   this and the next five are counts of the items below
     live            u32   ranges
     redelivered     u32   ranges
@@ -17,6 +17,8 @@
     producers       (last sequence u64, time of the last publish u64, size of the id u16) each, by
                     their last publish
     producer ids    back to back
+    counts          with flag bit 1: planes u32 (1 to 16), ranges u32 of each plane, then their
+                    ranges (`ringmq_node.queue.counts`)
 
 Little endian. A journal begins with two equal copies, so that damage to one of them loses nothing.
 Bodies are not in a checkpoint: they stay in the records that have them, in older journals and in
@@ -30,6 +32,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ringmq_base.ranges import SummedRangeSet
+from ringmq_node.queue.counts import DeliveryCounts
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 
 _HEAD = struct.Struct("<QIIIIIIIQQQ")
@@ -37,7 +40,10 @@ _EPOCH = struct.Struct("<QQQ")
 _PAIR = struct.Struct("<QQ")
 _PRODUCER = struct.Struct("<QQH")
 
+_COUNT = struct.Struct("<I")
+
 _DAMAGED = 1
+_HAS_COUNTS = 2
 
 
 class CheckpointError(ValueError):
@@ -79,7 +85,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     sets = (state.live, state.redelivered, state.transient)
     head = _HEAD.pack(
         checkpoint.generation,
-        _DAMAGED if checkpoint.damaged else 0,
+        (_DAMAGED if checkpoint.damaged else 0) | (_HAS_COUNTS if state.counts else 0),
         len(state.epochs),
         *(ranges.range_count for ranges in sets),
         len(checkpoint.cuts),
@@ -103,6 +109,10 @@ def encode(checkpoint: Checkpoint) -> bytes:
         )
     ]
     pieces += state.producers
+    if state.counts:
+        planes = state.counts.planes
+        pieces += map(_COUNT.pack, (len(planes), *(plane.range_count for plane in planes)))
+        pieces += [plane.pack() for plane in planes]
     return b"".join(pieces)
 
 
@@ -128,6 +138,10 @@ def _decode(payload: bytes) -> Checkpoint:
         producers[producer_id] = sequence
         producer_times[producer_id] = used_ms
         reader.offset += size
+    planes: list[SummedRangeSet] = []
+    if flags & _HAS_COUNTS:
+        [(size,)] = reader.take(_COUNT, 1)
+        planes += [reader.ranges(count) for (count,) in [*reader.take(_COUNT, size)]]
     if reader.offset != len(payload):
         raise CheckpointError(f"checkpoint has {len(payload)} bytes, by its counts {reader.offset}")
     state = ReplicatedState(
@@ -140,6 +154,7 @@ def _decode(payload: bytes) -> Checkpoint:
         producers=producers,
         producer_times=producer_times,
         time_ms=time_ms,
+        counts=DeliveryCounts(planes),
     )
     state.check()
     return Checkpoint(generation, state, cuts, bool(flags & _DAMAGED))

@@ -45,9 +45,11 @@ def of_journal(file: RecordFile, header: Header) -> tuple[list[BodyRange], Detai
             }
             if said.counts_with:
                 details["counts_with"] = said.counts_with
-        case Remove(ranges) | Requeue(ranges):
-            name = "remove" if isinstance(said.op, Remove) else "requeue"
-            details = {"op": name, **_ranges("ranges", ranges, len(ranges))}
+        case Remove(ranges):
+            details = {"op": "remove", **_ranges("ranges", ranges, len(ranges))}
+        case Requeue(ranges, counted):
+            found = _ranges("ranges", ranges, len(ranges))
+            details = {"op": "requeue", "counted": counted, **found}
         case Barrier():
             details = {"op": "barrier"}
         case NoteTime(time_ms):

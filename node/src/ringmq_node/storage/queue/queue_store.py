@@ -223,8 +223,7 @@ class QueueStore:
     def _read(
         self, first: int, last: int, bytes_max: int, messages_max: int, *, keep: bool
     ) -> list[Run]:
-        redelivered = self.state.redelivered
-        return read_runs(self.bodies, redelivered, first, last, bytes_max, messages_max, keep=keep)
+        return read_runs(self.bodies, self.state, first, last, bytes_max, messages_max, keep=keep)
 
     def bytes_in(self, first: int, last: int) -> int:
         """Body bytes of the live messages of `first..last` that are not missing."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.run import Run
+from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage.queue.bodies import Bodies
 from ringmq_node.storage.queue.entries import IndexEntry
 
 
 def read_runs(
     bodies: Bodies,
-    redelivered: RangeSet,
+    state: ReplicatedState,
     first: int,
     last: int,
     bytes_max: int,
@@ -26,7 +26,7 @@ def read_runs(
     """
     runs: list[Run] = []
     enough = bytes_max // 2
-    for entry, low, high, is_redelivered in _parts(bodies, redelivered, first, last):
+    for entry, low, high, is_redelivered, count in _parts(bodies, state, first, last):
         if runs and entry.bytes_of(low, low) > bytes_max:
             break
         if runs and bytes_max <= enough and entry.bytes_of(low, high) > bytes_max:
@@ -36,7 +36,7 @@ def read_runs(
         start = low - entry.first + entry.start
         stop = min(start + high - low + 1, start + messages_max, block.fit(start, bytes_max))
         part = block.slice(start, stop)
-        runs.append(Run(low, part, entry.transient, is_redelivered))
+        runs.append(Run(low, part, entry.transient, is_redelivered, count))
         bytes_max -= part.body_bytes()
         messages_max -= part.count
         if low + part.count <= high or messages_max <= 0:
@@ -45,14 +45,17 @@ def read_runs(
 
 
 def _parts(
-    bodies: Bodies, redelivered: RangeSet, first: int, last: int
-) -> Iterator[tuple[IndexEntry, int, int, bool]]:
-    """Live positions of `first..last`, cut where the entry changes or redelivered ones begin."""
+    bodies: Bodies, state: ReplicatedState, first: int, last: int
+) -> Iterator[tuple[IndexEntry, int, int, bool, int]]:
+    """Live positions of `first..last`, cut where the entry or the count changes, or redelivered
+    ones begin."""
+    counts = state.counts
     for entry, low, high in bodies.parts(first, last):
-        for a, b in redelivered.intersection(low, high):
+        for a, b in state.redelivered.intersection(low, high):
             if low < a:
-                yield entry, low, a - 1, False
-            yield entry, a, b, True
+                yield entry, low, a - 1, False, 0
+            for start, stop, count in counts.parts(a, b):
+                yield entry, start, stop, True, count
             low = b + 1
         if low <= high:
-            yield entry, low, high, False
+            yield entry, low, high, False, 0

@@ -332,4 +332,5 @@ def _drop_transient(state: ReplicatedState) -> None:
     for first, last in state.transient:
         state.live.remove(first, last)
         state.redelivered.remove(first, last)
+    state.counts.forget(state.transient)
     state.transient.clear()
