@@ -49,6 +49,7 @@ from ringmq.errors import (
     TooFewSynchronisedError,
     UnavailableError,
     UnknownDeliveryError,
+    UnroutableError,
     WindowFullError,
 )
 from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
@@ -138,6 +139,7 @@ __all__ = [
     "TooFewSynchronisedError",
     "UnavailableError",
     "UnknownDeliveryError",
+    "UnroutableError",
     "WindowFullError",
     "connect",
     "connect_sync",

@@ -21,6 +21,7 @@
     │   ├── ForbiddenByPolicyError   a policy of the queue refuses it
     │   ├── NodeNotFoundError        (LookupError)
     │   ├── NodeIsUpError            a node that is up can't be forgotten
+    │   ├── UnroutableError          a mandatory message that no queue is bound for
     │   ├── AccessDeniedError        this client may not do that
     │   └── ClosedError              this client, publisher or consumer is closed
     ├── OperatorError                an operator has to act at the nodes
@@ -191,6 +192,10 @@ class NodeNotFoundError(RequestError, LookupError):
 
 class NodeIsUpError(RequestError):
     """The node is up, and can't be forgotten."""
+
+
+class UnroutableError(RequestError):
+    """A mandatory message was routed to no queue, or only to queues that are deleted by now."""
 
 
 class AccessDeniedError(RequestError):

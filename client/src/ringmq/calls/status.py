@@ -40,6 +40,7 @@ BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
     common.REASON_FORBIDDEN_BY_POLICY: errors.ForbiddenByPolicyError,
     common.REASON_NODE_NOT_FOUND: errors.NodeNotFoundError,
     common.REASON_NODE_IS_UP: errors.NodeIsUpError,
+    common.REASON_UNROUTABLE: errors.UnroutableError,
     common.REASON_BUSY: errors.UnavailableError,
     common.REASON_NO_MASTER: errors.UnavailableError,
     common.REASON_QUARANTINED: errors.UnavailableError,

@@ -105,6 +105,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """no node of this name belongs to the cluster"""
     REASON_NODE_IS_UP: _Reason.ValueType  # 17
     """a node that is up can't be forgotten"""
+    REASON_UNROUTABLE: _Reason.ValueType  # 60
+    """no queue is bound for a mandatory message"""
     REASON_NO_MASTER: _Reason.ValueType  # 20
     """The cluster's state is in the way for now: try again after the time in RetryInfo.
     between two masters, or no synchronised replica is up
@@ -172,6 +174,8 @@ REASON_NODE_NOT_FOUND: Reason.ValueType  # 16
 """no node of this name belongs to the cluster"""
 REASON_NODE_IS_UP: Reason.ValueType  # 17
 """a node that is up can't be forgotten"""
+REASON_UNROUTABLE: Reason.ValueType  # 60
+"""no queue is bound for a mandatory message"""
 REASON_NO_MASTER: Reason.ValueType  # 20
 """The cluster's state is in the way for now: try again after the time in RetryInfo.
 between two masters, or no synchronised replica is up

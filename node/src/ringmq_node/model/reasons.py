@@ -32,6 +32,7 @@ class Reason(Enum):
     FORBIDDEN_BY_POLICY = auto()
     NODE_NOT_FOUND = auto()
     NODE_IS_UP = auto()
+    UNROUTABLE = auto()
     # The cluster's state: the same call may succeed later.
     NO_MASTER = auto()
     NOT_MASTER = auto()
