@@ -22,6 +22,11 @@
     │   ├── NodeNotFoundError        (LookupError)
     │   ├── NodeIsUpError            a node that is up can't be forgotten
     │   ├── UnroutableError          a mandatory message that no queue is bound for
+    │   ├── ExchangeNotFoundError    (LookupError)
+    │   ├── ExchangeExistsError      declared again otherwise: `metadata` says what differs
+    │   ├── ExchangeInUseError       delete with if_unused
+    │   ├── VhostNotFoundError       (LookupError)
+    │   ├── VhostInUseError          a vhost with queues is deleted by force only
     │   ├── AccessDeniedError        this client may not do that
     │   └── ClosedError              this client, publisher or consumer is closed
     ├── OperatorError                an operator has to act at the nodes
@@ -198,8 +203,30 @@ class UnroutableError(RequestError):
     """A mandatory message was routed to no queue, or only to queues that are deleted by now."""
 
 
+class ExchangeNotFoundError(RequestError, LookupError):
+    """There is no exchange of this name in the vhost."""
+
+
+class ExchangeExistsError(RequestError):
+    """The exchange exists and was declared otherwise: `metadata` has `field`, `existing` and
+    `asked`."""
+
+
+class ExchangeInUseError(RequestError):
+    """The exchange has bindings, and was to be deleted only without any."""
+
+
+class VhostNotFoundError(RequestError, LookupError):
+    """There is no vhost of this name."""
+
+
+class VhostInUseError(RequestError):
+    """The vhost has queues. `force` deletes them with it."""
+
+
 class AccessDeniedError(RequestError):
-    """The node does not allow this client to make the call."""
+    """The node does not allow this client to make the call; or nobody may, as what is predeclared
+    can't be changed."""
 
 
 class ClosedError(RequestError):

@@ -107,6 +107,20 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """a node that is up can't be forgotten"""
     REASON_UNROUTABLE: _Reason.ValueType  # 60
     """no queue is bound for a mandatory message"""
+    REASON_EXCHANGE_NOT_FOUND: _Reason.ValueType  # 50
+    """metadata "exchange", "vhost" """
+    REASON_EXCHANGE_EXISTS: _Reason.ValueType  # 51
+    """Declared otherwise. Metadata "field", "existing" and "asked" say what differs."""
+    REASON_EXCHANGE_IN_USE: _Reason.ValueType  # 52
+    """it has bindings"""
+    REASON_VHOST_NOT_FOUND: _Reason.ValueType  # 53
+    """metadata "vhost" """
+    REASON_VHOST_IN_USE: _Reason.ValueType  # 54
+    """it has queues"""
+    REASON_ACCESS_REFUSED: _Reason.ValueType  # 55
+    """Nobody may do this: change what is predeclared, publish to an internal exchange.
+    metadata "field" names what it is about
+    """
     REASON_NO_MASTER: _Reason.ValueType  # 20
     """The cluster's state is in the way for now: try again after the time in RetryInfo.
     between two masters, or no synchronised replica is up
@@ -176,6 +190,20 @@ REASON_NODE_IS_UP: Reason.ValueType  # 17
 """a node that is up can't be forgotten"""
 REASON_UNROUTABLE: Reason.ValueType  # 60
 """no queue is bound for a mandatory message"""
+REASON_EXCHANGE_NOT_FOUND: Reason.ValueType  # 50
+"""metadata "exchange", "vhost" """
+REASON_EXCHANGE_EXISTS: Reason.ValueType  # 51
+"""Declared otherwise. Metadata "field", "existing" and "asked" say what differs."""
+REASON_EXCHANGE_IN_USE: Reason.ValueType  # 52
+"""it has bindings"""
+REASON_VHOST_NOT_FOUND: Reason.ValueType  # 53
+"""metadata "vhost" """
+REASON_VHOST_IN_USE: Reason.ValueType  # 54
+"""it has queues"""
+REASON_ACCESS_REFUSED: Reason.ValueType  # 55
+"""Nobody may do this: change what is predeclared, publish to an internal exchange.
+metadata "field" names what it is about
+"""
 REASON_NO_MASTER: Reason.ValueType  # 20
 """The cluster's state is in the way for now: try again after the time in RetryInfo.
 between two masters, or no synchronised replica is up

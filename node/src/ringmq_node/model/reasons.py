@@ -33,6 +33,12 @@ class Reason(Enum):
     NODE_NOT_FOUND = auto()
     NODE_IS_UP = auto()
     UNROUTABLE = auto()
+    EXCHANGE_NOT_FOUND = auto()
+    EXCHANGE_EXISTS = auto()
+    EXCHANGE_IN_USE = auto()
+    VHOST_NOT_FOUND = auto()
+    VHOST_IN_USE = auto()
+    ACCESS_REFUSED = auto()
     # The cluster's state: the same call may succeed later.
     NO_MASTER = auto()
     NOT_MASTER = auto()

@@ -1,0 +1,1 @@
+"""Exchanges, bindings and vhosts: their records, mirrored here and compiled for routing."""

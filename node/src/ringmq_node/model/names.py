@@ -1,0 +1,75 @@
+"""The names of queues and exchanges inside a node: the vhost and the name, in one string. Pure.
+
+    in vhost "/"         orders
+    in any other vhost   shop\\x1forders
+
+So whatever held names before there were vhosts holds them still, and a queue of "/" costs nothing
+more. The separator is a control character, which neither vhosts nor names may have: no name
+reaches into another vhost, as long as each name that comes from outside is checked (`check_name`,
+`check_vhost`) before it is joined.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
+from ringmq_node.model.reasons import bad_request
+
+DEFAULT_VHOST = "/"
+SEPARATOR = "\x1f"
+# A key of the registry has both, percent-encoded, in 1,024 bytes: three times (80 + 1 + 255), and
+# a prefix.
+VHOST_NAME_BYTES_MAX = 80
+
+
+def join_name(vhost: str, name: str) -> str:
+    """The internal name. `vhost` "" is "/", as in requests."""
+    if vhost in ("", DEFAULT_VHOST):
+        return name
+    return f"{vhost}{SEPARATOR}{name}"
+
+
+def split_name(internal: str) -> tuple[str, str]:
+    """The vhost and the name."""
+    vhost, separator, name = internal.partition(SEPARATOR)
+    return (vhost, name) if separator else (DEFAULT_VHOST, internal)
+
+
+def vhost_of(internal: str) -> str:
+    return split_name(internal)[0]
+
+
+def shown(internal: str) -> str:
+    """For logs and errors: the name itself, with its vhost if that isn't "/"."""
+    vhost, name = split_name(internal)
+    return name if vhost == DEFAULT_VHOST else f"{name} (vhost {vhost})"
+
+
+def in_vhost(internal: str, vhost: str) -> bool:
+    """`vhost` "" is "/", as in requests."""
+    return vhost_of(internal) == (vhost or DEFAULT_VHOST)
+
+
+def check_vhost(vhost: str, *, field: str = "vhost") -> None:
+    """Raises `BrokerError` unless `vhost` can be the name of a vhost."""
+    _check(vhost, "a vhost's name", VHOST_NAME_BYTES_MAX, field)
+
+
+def check_name(name: str, what: str, *, field: str) -> None:
+    """Raises `BrokerError` unless `name`, without a vhost, can be a name; `what` says of what."""
+    _check(name, f"the name of {what}", QUEUE_NAME_BYTES_MAX, field)
+
+
+def has_control(text: str) -> bool:
+    return any(unicodedata.category(letter) == "Cc" for letter in text)
+
+
+def _check(name: str, what: str, bytes_max: int, field: str) -> None:
+    size = len(name.encode())
+    if not 1 <= size <= bytes_max or has_control(name):
+        raise bad_request(
+            f"{what} has 1 to {bytes_max} bytes and no control characters; "
+            f"this one has {size} bytes",
+            field=field,
+        )
