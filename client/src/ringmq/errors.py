@@ -27,6 +27,13 @@
     │   ├── ExchangeInUseError       delete with if_unused
     │   ├── VhostNotFoundError       (LookupError)
     │   ├── VhostInUseError          a vhost with queues is deleted by force only
+    │   ├── PositionsError           of readers by position: `first`, `last`
+    │   │   ├── PositionsMovedError  declared anew, or a loss was accepted: they mean others now
+    │   │   ├── PositionsGoneError   acknowledged, purged, or never there
+    │   │   └── PositionsHeldError   consumers have some of them
+    │   ├── LeaseHeldError           another one has it: `holder`
+    │   ├── LeaseLostError           another one has got it since: `holder`
+    │   ├── NotSupportedError        the node lacks an optional part
     │   ├── AccessDeniedError        this client may not do that
     │   └── ClosedError              this client, publisher or consumer is closed
     ├── OperatorError                an operator has to act at the nodes
@@ -222,6 +229,56 @@ class VhostNotFoundError(RequestError, LookupError):
 
 class VhostInUseError(RequestError):
     """The vhost has queues. `force` deletes them with it."""
+
+
+class PositionsError(RequestError):
+    """A reader by position asked for what it can't have."""
+
+    @property
+    def first(self) -> int:
+        return self.number("first")
+
+    @property
+    def last(self) -> int:
+        return self.number("last")
+
+
+class PositionsMovedError(PositionsError):
+    """The queue was deleted and declared anew, or an operator has accepted that its end is lost:
+    the positions that the reader has noted belong to other messages now."""
+
+
+class PositionsGoneError(PositionsError):
+    """Some of these positions have been acknowledged by a reader, or purged; or the queue never
+    had them."""
+
+
+class PositionsHeldError(PositionsError):
+    """Consumers have some of these messages, or are giving them back."""
+
+
+class LeaseHeldError(RequestError):
+    """Somebody else has the lease."""
+
+    @property
+    def holder(self) -> str:
+        return self.metadata.get("holder", "")
+
+    @property
+    def expires_in_s(self) -> float:
+        return self.number("expires_in_ms") / 1000
+
+
+class LeaseLostError(RequestError):
+    """The lease isn't this holder's any more. `holder`: whose it is; empty: nobody's."""
+
+    @property
+    def holder(self) -> str:
+        return self.metadata.get("holder", "")
+
+
+class NotSupportedError(RequestError):
+    """The node was installed without an optional part that the call needs."""
 
 
 class AccessDeniedError(RequestError):

@@ -35,9 +35,10 @@ from ringmq_node.queue.effects import (
     ReportBarrier,
     ReportSettled,
 )
+from ringmq_node.queue.leases import ChangeLease
 from ringmq_node.queue.leaving import NOBODY
 from ringmq_node.queue.master import QueueMaster
-from ringmq_node.queue.ops import AskedOp, Barrier, Op, Publish, Remove, Requeue
+from ringmq_node.queue.ops import AskedOp, Barrier, NoteGone, Op, Publish, Remove, Requeue
 from ringmq_node.queue.run import Messages, Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.storage import Store
@@ -152,6 +153,8 @@ class MasterMachine(RuleBasedStateMachine):
         self.held: list[AskedOp] = []
         # Waiters for a barrier, and the first number whose safety will do.
         self.waiters: dict[int, int] = {}
+        # The ends of acknowledgements by position and of purges that are to be noted.
+        self.gone_wanted: list[int] = []
         self.barriers_sent: list[int] = []
         # Of this master alone: it delivers again the messages of its predecessor.
         self.first_given_max = -1
@@ -196,6 +199,10 @@ class MasterMachine(RuleBasedStateMachine):
             number = self.queue.append(op)
             if isinstance(op, Barrier):
                 self.barrier_applied(number)
+            elif isinstance(op, NoteGone):
+                assert max(op.acked_end, op.purged_end) == self.gone_wanted.pop(0)
+            elif isinstance(op, ChangeLease):
+                raise AssertionError("nobody asked for a lease")
             elif isinstance(op, Remove):
                 assert 0 < len(op.ranges) <= RANGES_SENT_MAX
                 self.removal_applied(number, set(positions_of(op.ranges)))
@@ -472,8 +479,34 @@ class MasterMachine(RuleBasedStateMachine):
         self.want_removed(taker, sorted(self.ready))
         if self.ready:
             self.takers[taker] = set(self.ready)
+            self.gone_wanted.append(max(self.ready) + 1)
         self.ready.clear()
         self.do(effects)
+
+    @rule(end=st.integers(0, 60))
+    def acknowledge_below(self, end: int) -> None:
+        """As its caller does it: not above what is visible, nor where a consumer has messages."""
+        held = {at for client in self.clients.values() for at in client.has if at < end}
+        found = set(positions_of(self.master.held_below(end)))
+        requeuing = found - held
+        assert held <= found
+        assert not requeuing & self.ready
+        assert requeuing <= set(self.bodies)
+        if found or end > self.visible_below:
+            return
+        taker = self.next_id()
+        gone = {at for at in self.ready if at < end}
+        if end > self.queue.state.acked_end:
+            self.gone_wanted.append(end)
+        count, effects = self.master.acknowledge_below(taker, end)
+        assert count == len(gone)
+        self.want_removed(taker, sorted(gone))
+        if gone:
+            self.takers[taker] = gone
+        self.ready -= gone
+        self.do(effects)
+        if not self.held:
+            assert self.queue.state.acked_end >= end
 
     # --- the ring ---
 

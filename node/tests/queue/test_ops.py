@@ -8,9 +8,16 @@ from hypothesis import strategies as st
 
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.leases import (
+    INSTANCE_BYTES_MAX,
+    LEASE_TEXT_BYTES_MAX,
+    ChangeLease,
+    LeaseAction,
+)
 from ringmq_node.queue.ops import (
     Barrier,
     Forget,
+    NoteGone,
     NoteTime,
     Op,
     OpError,
@@ -25,11 +32,23 @@ NUMBERS = st.integers(0, 2**64 - 1)
 RANGES = st.lists(
     st.tuples(NUMBERS, NUMBERS).map(lambda pair: (min(pair), max(pair))), max_size=8
 ).map(tuple)
+TEXTS = st.text(max_size=LEASE_TEXT_BYTES_MAX // 4)
 OPS: st.SearchStrategy[Op] = st.one_of(
     st.builds(Remove, RANGES),
     st.builds(Requeue, RANGES),
     st.just(Barrier()),
     st.builds(NoteTime, NUMBERS),
+    st.builds(NoteGone, NUMBERS, NUMBERS),
+    st.builds(
+        ChangeLease,
+        st.sampled_from(LeaseAction),
+        TEXTS,
+        NUMBERS,
+        TEXTS,
+        st.binary(max_size=INSTANCE_BYTES_MAX),
+        NUMBERS,
+        NUMBERS,
+    ),
     st.builds(Forget, st.lists(st.binary(min_size=1, max_size=PRODUCER_ID_BYTES_MAX)).map(tuple)),
     st.builds(
         Publish,

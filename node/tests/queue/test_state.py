@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ringmq_base.ranges import Range
 from ringmq_node.queue import state as state_module
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ops import NoteTime, Op, Publish, Remove, Requeue, decode, encode
+from ringmq_node.queue.leases import ChangeLease, LeaseAction
+from ringmq_node.queue.ops import NoteGone, NoteTime, Op, Publish, Remove, Requeue, decode, encode
 from ringmq_node.queue.state import EPOCHS_MAX, ReplicatedState
 
 POSITIONS = st.integers(0, 80)
@@ -129,6 +130,10 @@ def test_digest_sees_every_part_of_the_state() -> None:
         state(Publish(0, block), NoteTime(7)),
         state(Publish(0, block, False, b"p"), NoteTime(7)),
         state(NoteTime(7), Publish(0, block, False, b"p")),
+        state(Publish(0, block), NoteGone(acked_end=2)),
+        state(Publish(0, block), NoteGone(purged_end=2)),
+        state(Publish(0, block), ChangeLease(LeaseAction.ACQUIRE, "l", 1, "a", b"i", 0, 9)),
+        state(Publish(0, block), ChangeLease(LeaseAction.ACQUIRE, "l", 1, "b", b"i", 0, 9)),
     ]
     assert len({made.digest() for made in states}) == len(states)
 

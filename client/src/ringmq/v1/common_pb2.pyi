@@ -121,10 +121,26 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """Nobody may do this: change what is predeclared, publish to an internal exchange.
     metadata "field" names what it is about
     """
-    REASON_NO_MASTER: _Reason.ValueType  # 20
-    """The cluster's state is in the way for now: try again after the time in RetryInfo.
-    between two masters, or no synchronised replica is up
+    REASON_POSITIONS_MOVED: _Reason.ValueType  # 80
+    """Of calls by positions (`Reader`). Metadata "first" and "last" name the positions, both included.
+    the queue was declared anew, or lost its end: they mean others now
     """
+    REASON_POSITIONS_GONE: _Reason.ValueType  # 81
+    """acknowledged, purged, or never there"""
+    REASON_POSITIONS_HELD: _Reason.ValueType  # 82
+    """consumers have some of them"""
+    REASON_LEASE_HELD: _Reason.ValueType  # 83
+    """metadata "lease", "holder", "expires_in_ms" """
+    REASON_LEASE_LOST: _Reason.ValueType  # 84
+    """the token is not that of the lease any more; metadata as above"""
+    REASON_NOT_SUPPORTED: _Reason.ValueType  # 85
+    """this node lacks an optional part; metadata "missing" """
+    REASON_POSITIONS_UNSAFE: _Reason.ValueType  # 86
+    """The cluster's state is in the way for now: try again after the time in RetryInfo.
+    not confirmed yet, as far as the node that was asked knows
+    """
+    REASON_NO_MASTER: _Reason.ValueType  # 20
+    """between two masters, or no synchronised replica is up"""
     REASON_NOT_MASTER: _Reason.ValueType  # 21
     """metadata "master" has its address"""
     REASON_TOO_FEW_SYNCHRONISED: _Reason.ValueType  # 22
@@ -204,10 +220,26 @@ REASON_ACCESS_REFUSED: Reason.ValueType  # 55
 """Nobody may do this: change what is predeclared, publish to an internal exchange.
 metadata "field" names what it is about
 """
-REASON_NO_MASTER: Reason.ValueType  # 20
-"""The cluster's state is in the way for now: try again after the time in RetryInfo.
-between two masters, or no synchronised replica is up
+REASON_POSITIONS_MOVED: Reason.ValueType  # 80
+"""Of calls by positions (`Reader`). Metadata "first" and "last" name the positions, both included.
+the queue was declared anew, or lost its end: they mean others now
 """
+REASON_POSITIONS_GONE: Reason.ValueType  # 81
+"""acknowledged, purged, or never there"""
+REASON_POSITIONS_HELD: Reason.ValueType  # 82
+"""consumers have some of them"""
+REASON_LEASE_HELD: Reason.ValueType  # 83
+"""metadata "lease", "holder", "expires_in_ms" """
+REASON_LEASE_LOST: Reason.ValueType  # 84
+"""the token is not that of the lease any more; metadata as above"""
+REASON_NOT_SUPPORTED: Reason.ValueType  # 85
+"""this node lacks an optional part; metadata "missing" """
+REASON_POSITIONS_UNSAFE: Reason.ValueType  # 86
+"""The cluster's state is in the way for now: try again after the time in RetryInfo.
+not confirmed yet, as far as the node that was asked knows
+"""
+REASON_NO_MASTER: Reason.ValueType  # 20
+"""between two masters, or no synchronised replica is up"""
 REASON_NOT_MASTER: Reason.ValueType  # 21
 """metadata "master" has its address"""
 REASON_TOO_FEW_SYNCHRONISED: Reason.ValueType  # 22
@@ -303,3 +335,38 @@ class Properties(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["content_type", b"content_type", "correlation_id", b"correlation_id", "headers", b"headers", "message_id", b"message_id", "reply_to", b"reply_to", "timestamp_ms", b"timestamp_ms"]) -> None: ...
 
 Global___Properties: typing_extensions.TypeAlias = Properties
+
+@typing.final
+class Lease(google.protobuf.message.Message):
+    """Who may read and acknowledge a queue by positions, until when. Times in milliseconds."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    HOLDER_FIELD_NUMBER: builtins.int
+    INSTANCE_FIELD_NUMBER: builtins.int
+    TOKEN_FIELD_NUMBER: builtins.int
+    TTL_MS_FIELD_NUMBER: builtins.int
+    UNTIL_MS_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    holder: builtins.str
+    """For people, and the random bytes that tell two of the same name apart."""
+    instance: builtins.bytes
+    token: builtins.int
+    """Each later grant has a higher one."""
+    ttl_ms: builtins.int
+    until_ms: builtins.int
+    """Since 1970, by the clock of the master that granted or renewed it."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        holder: builtins.str = ...,
+        instance: builtins.bytes = ...,
+        token: builtins.int = ...,
+        ttl_ms: builtins.int = ...,
+        until_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["holder", b"holder", "instance", b"instance", "name", b"name", "token", b"token", "ttl_ms", b"ttl_ms", "until_ms", b"until_ms"]) -> None: ...
+
+Global___Lease: typing_extensions.TypeAlias = Lease

@@ -113,6 +113,9 @@ class FetchStateResponse(google.protobuf.message.Message):
     TRANSIENT_FIELD_NUMBER: builtins.int
     TIME_MS_FIELD_NUMBER: builtins.int
     COUNTS_FIELD_NUMBER: builtins.int
+    ACKED_END_FIELD_NUMBER: builtins.int
+    PURGED_END_FIELD_NUMBER: builtins.int
+    LEASES_FIELD_NUMBER: builtins.int
     number: builtins.int
     next_position: builtins.int
     live: builtins.bytes
@@ -120,6 +123,11 @@ class FetchStateResponse(google.protobuf.message.Message):
     transient: builtins.bytes
     time_ms: builtins.int
     """Milliseconds since 1970, as a master has said it last in an op."""
+    acked_end: builtins.int
+    """Readers by position have acknowledged all below the one, a purge has removed messages below
+    the other.
+    """
+    purged_end: builtins.int
     @property
     def producers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProducerState]: ...
     @property
@@ -130,6 +138,8 @@ class FetchStateResponse(google.protobuf.message.Message):
         and so on; at most 16. Those that never have are in none.
         """
 
+    @property
+    def leases(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Lease]: ...
     def __init__(
         self,
         *,
@@ -142,8 +152,11 @@ class FetchStateResponse(google.protobuf.message.Message):
         transient: builtins.bytes = ...,
         time_ms: builtins.int = ...,
         counts: collections.abc.Iterable[builtins.bytes] | None = ...,
+        acked_end: builtins.int = ...,
+        purged_end: builtins.int = ...,
+        leases: collections.abc.Iterable[ringmq.v1.common_pb2.Lease] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["counts", b"counts", "epochs", b"epochs", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "redelivered", b"redelivered", "time_ms", b"time_ms", "transient", b"transient"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acked_end", b"acked_end", "counts", b"counts", "epochs", b"epochs", "leases", b"leases", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "purged_end", b"purged_end", "redelivered", b"redelivered", "time_ms", b"time_ms", "transient", b"transient"]) -> None: ...
 
 Global___FetchStateResponse: typing_extensions.TypeAlias = FetchStateResponse
 

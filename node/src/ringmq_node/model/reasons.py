@@ -39,6 +39,13 @@ class Reason(Enum):
     VHOST_NOT_FOUND = auto()
     VHOST_IN_USE = auto()
     ACCESS_REFUSED = auto()
+    # Of calls by positions; metadata "first" and "last" name these.
+    POSITIONS_MOVED = auto()
+    POSITIONS_GONE = auto()
+    POSITIONS_HELD = auto()
+    LEASE_HELD = auto()
+    LEASE_LOST = auto()
+    NOT_SUPPORTED = auto()
     # The cluster's state: the same call may succeed later.
     NO_MASTER = auto()
     NOT_MASTER = auto()
@@ -50,6 +57,7 @@ class Reason(Enum):
     REPAIRING = auto()
     BUSY = auto()
     QUARANTINED = auto()
+    POSITIONS_UNSAFE = auto()
     # The node's limits: an operator has to act.
     DISK_FULL = auto()
     STORE_FAILED = auto()
@@ -69,6 +77,7 @@ RETRY_AFTER_MS: dict[Reason, int] = {
     Reason.SEQUENCE_GAP: 0,
     Reason.REPAIRING: 500,
     Reason.BUSY: 1000,
+    Reason.POSITIONS_UNSAFE: 50,
     # Another replica may take over, or an operator put the record right.
     Reason.QUARANTINED: 500,
 }

@@ -33,8 +33,9 @@ from ringmq_node.queue.confirms import Confirms
 from ringmq_node.queue.consumers import Subscriptions
 from ringmq_node.queue.effects import DeliverMore, DeliverRuns, Effect, MulticastOp
 from ringmq_node.queue.inheritance import Inheritance
+from ringmq_node.queue.leases import ChangeLease
 from ringmq_node.queue.leaving import LeaveReason, Leaving
-from ringmq_node.queue.ops import AskedOp, Barrier, Publish, Remove, Requeue
+from ringmq_node.queue.ops import AskedOp, Barrier, NoteGone, Publish, Remove, Requeue
 from ringmq_node.queue.ready import Ready
 from ringmq_node.queue.removals import Removals
 from ringmq_node.queue.run import Messages, Run
@@ -225,7 +226,30 @@ class QueueMaster:
     def purge(self, taker: int) -> tuple[int, list[Effect]]:
         """Removes every ready message, visible or not: how many. `ReportSettled` for `taker`
         says when that is safe."""
-        return self._remove_whole(taker, self._ready.take_all())
+        taken = self._ready.take_all()
+        note: list[Effect] = []
+        if taken:
+            # First: a reader by position is told of the purge, and not of an empty range.
+            note.append(MulticastOp(NoteGone(purged_end=taken[-1][1] + 1)))
+        count, effects = self._remove_whole(taker, taken)
+        return count, note + effects
+
+    def held_below(self, end: int) -> list[Range]:
+        """The messages below `end` that consumers have, or that are on their way back."""
+        held = RangeSet(self._requeuing.intersection(0, end - 1))
+        for consumer in self.consumers:
+            held.update(consumer.outstanding.intersection(0, end - 1))
+        return held.ranges()
+
+    def acknowledge_below(self, taker: int, end: int) -> tuple[int, list[Effect]]:
+        """Removes every ready message below `end`, which are all visible: how many. If there are
+        any, `ReportSettled` for `taker` says when that is safe."""
+        assert end <= self.visible_below, (end, self.visible_below)
+        note: list[Effect] = []
+        if end > self.state.acked_end:
+            note.append(MulticastOp(NoteGone(acked_end=end)))
+        count, effects = self._remove_whole(taker, self._ready.take_below(end))
+        return count, note + effects
 
     def discard_damaged(self, taker: int) -> tuple[int, list[Effect]]:
         """Removes every damaged message: how many. `ReportSettled` for `taker` says when that
@@ -257,6 +281,13 @@ class QueueMaster:
                 self._barriers.sent(number)
                 # In a ring of one the watermark has come before this call, and no other follows.
                 return [*self._barriers.reached(self._confirms.persisted)]
+            case NoteGone() | ChangeLease():
+                # Their waiters wait for a barrier.
+                return []
+
+    def change_lease(self, waiter: int, op: ChangeLease) -> list[Effect]:
+        """`ReportBarrier` tells `waiter` when the change is safe; the state says its outcome."""
+        return [MulticastOp(op), *self.wait_barrier(waiter)]
 
     def watermarks(self, received: int, persisted: int) -> list[Effect]:
         """Every synchronised member has received, and persisted, the ops up to these."""

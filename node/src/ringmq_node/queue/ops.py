@@ -4,7 +4,7 @@ An op's encoded form is the payload that goes around the ring, and the payload
 of its journal record, byte for byte.
 
     kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier | 5 forget |
-                   6 time
+                   6 time | 20 gone | 21 lease
     flags    u8    publish: bit 0 transient, bit 1 has a message id; requeue: bit 0 counted
     ...
 
@@ -15,6 +15,8 @@ of its journal record, byte for byte.
     barrier  nothing; as a remove of no ranges
     forget   producers u32 in `count`; (size u16, id) each
     time     0 in `count`; milliseconds since 1970 u64
+    gone     0 in `count`; acknowledged below u64, purged below u64
+    lease    see `leases`
 
 Little endian. The replica that applies an op decodes it; the ring never looks inside.
 A publish without its block is its *outline*: all that `ReplicatedState` needs of it. Where the
@@ -28,7 +30,9 @@ import struct
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.ranges import Range
 from ringmq_base.values import value
+from ringmq_node.queue import leases
 from ringmq_node.queue.block import Block, BlockError
+from ringmq_node.queue.leases import ChangeLease, LeaseError
 
 PUBLISH = 1
 REMOVE = 2
@@ -36,6 +40,8 @@ REQUEUE = 3
 BARRIER = 4
 FORGET = 5
 TIME = 6
+GONE = 20
+LEASE = 21
 
 FLAG_TRANSIENT = 1
 FLAG_MESSAGE_ID = 2
@@ -55,6 +61,7 @@ PUBLISH_HEADER = struct.Struct("<BBHIQQ")
 RANGES_HEADER = struct.Struct("<BBHI")
 ID_SIZE = struct.Struct("<H")
 TIME_OP = struct.Struct("<BBHIQ")
+GONE_OP = struct.Struct("<BBHIQQ")
 
 
 class OpError(ValueError):
@@ -150,8 +157,18 @@ class NoteTime:
     time_ms: int
 
 
+@value
+class NoteGone:
+    """Readers by position have acknowledged all below `acked_end`, and a purge has removed
+    messages below `purged_end`. Sent ahead of the removals, so that no reader finds a gap that
+    nothing explains."""
+
+    acked_end: int = 0
+    purged_end: int = 0
+
+
 # The ops that a master's core asks for. A publish comes from its client.
-AskedOp = Barrier | Remove | Requeue
+AskedOp = Barrier | Remove | Requeue | NoteGone | ChangeLease
 Op = Publish | AskedOp | Forget | NoteTime
 
 
@@ -169,6 +186,10 @@ def encode(op: Op) -> bytes:
             return _encode_forget(producer_ids)
         case NoteTime(time_ms):
             return TIME_OP.pack(TIME, 0, 0, 0, time_ms)
+        case NoteGone(acked_end, purged_end):
+            return GONE_OP.pack(GONE, 0, 0, 0, acked_end, purged_end)
+        case ChangeLease():
+            return leases.encode_change(LEASE, op)
 
 
 def encode_outline(op: Publish | Outline) -> bytes:
@@ -231,6 +252,8 @@ def decode(payload: bytes) -> Op:
         if len(payload) != TIME_OP.size or payload[4:8] != bytes(4):
             raise OpError(f"op of {len(payload)} bytes where a time (kind {TIME}) should be")
         return NoteTime(TIME_OP.unpack(payload)[4])
+    if kind in (GONE, LEASE):
+        return _decode_of_readers(payload)
     if kind not in (REMOVE, REQUEUE, BARRIER):
         raise OpError(f"op of unknown kind {kind}")
     ranges = _decode_ranges(payload)
@@ -241,6 +264,17 @@ def decode(payload: bytes) -> Op:
     if kind == REMOVE:
         return Remove(ranges)
     return Requeue(ranges, counted=bool(payload[1] & FLAG_COUNTED))
+
+
+def _decode_of_readers(payload: bytes) -> NoteGone | ChangeLease:
+    if payload[0] == LEASE:
+        try:
+            return leases.decode_change(payload)
+        except LeaseError as error:
+            raise OpError(str(error)) from error
+    if len(payload) != GONE_OP.size or payload[4:8] != bytes(4):
+        raise OpError(f"op of {len(payload)} bytes where positions (kind {GONE}) should be")
+    return NoteGone(*GONE_OP.unpack(payload)[4:])
 
 
 def _decode_publish(payload: bytes) -> Publish:

@@ -71,6 +71,16 @@ class Ready:
         self.body_bytes = 0
         return taken
 
+    def take_below(self, end: int) -> list[Range]:
+        """Takes every ready message below `end`, held or not."""
+        if not end or not self.positions:
+            return []
+        taken = self.positions.intersection(0, end - 1)
+        for first, last in taken:
+            self.body_bytes -= self._messages.bytes_in(first, last)
+        self.line.subtract(taken)
+        return taken
+
     def take_damaged(self) -> list[Range]:
         """Takes every damaged message. They stay given up until `removed`."""
         taken = self.damaged.ranges()

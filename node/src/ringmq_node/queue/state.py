@@ -10,7 +10,8 @@ Invariants (`check`):
 * every live, redelivered or transient position is below `next_position`;
 * `redelivered` and `transient` hold only live positions, and `counts` only redelivered ones;
 * `producer_times` has the producers of `producers` in the same order, its times rise, and none is
-  later than `time_ms`.
+  later than `time_ms`;
+* no position at or above `next_position` counts as acknowledged or purged; those of `leases`.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from array import array
 from dataclasses import dataclass, field
 
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
+from ringmq_node.queue import leases
 from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.leases import ChangeLease, QueueLease
 from ringmq_node.queue.ops import (
     Barrier,
     Forget,
+    NoteGone,
     NoteTime,
     Op,
     Outline,
@@ -70,6 +74,10 @@ class ReplicatedState:
     time_ms: int = 0
     # How often messages have come back; those that never have are not in it.
     counts: DeliveryCounts = field(default_factory=DeliveryCounts)
+    # Below these, readers have acknowledged, and a purge has removed messages (`NoteGone`).
+    acked_end: int = 0
+    purged_end: int = 0
+    leases: dict[str, QueueLease] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.live = _summed(self.live)
@@ -89,6 +97,9 @@ class ReplicatedState:
             self.producer_times.copy(),
             self.time_ms,
             self.counts.copy(),
+            self.acked_end,
+            self.purged_end,
+            self.leases.copy(),
         )
 
     @property
@@ -123,6 +134,12 @@ class ReplicatedState:
                     self.producer_times.pop(producer_id, None)
             case NoteTime(time_ms):
                 self._note_time(time_ms)
+            case NoteGone(acked_end, purged_end):
+                # Bounded: a replica that has lost a part of its log may have fewer positions.
+                self.acked_end = max(self.acked_end, min(acked_end, self.next_position))
+                self.purged_end = max(self.purged_end, min(purged_end, self.next_position))
+            case ChangeLease():
+                leases.change(self.leases, number, op)
         # Last: if an assertion above stops this op, its number isn't used up.
         self.last_number = number
         return gone
@@ -204,7 +221,8 @@ class ReplicatedState:
         hasher.update(array("Q", producers.values()).tobytes())
         hasher.update(b"".join(producers))
         hasher.update(array("Q", self.producer_times.values()).tobytes())
-        hasher.update(struct.pack("<Q", self.time_ms))
+        hasher.update(struct.pack("<QQQ", self.time_ms, self.acked_end, self.purged_end))
+        hasher.update(leases.encode_leases(self.leases[name] for name in sorted(self.leases)))
         return hasher.hexdigest()
 
     def check(self) -> None:
@@ -225,6 +243,8 @@ class ReplicatedState:
         assert [*self.producers] == [*self.producer_times]
         times = [*self.producer_times.values(), self.time_ms]
         assert times == sorted(times)
+        assert max(self.acked_end, self.purged_end) <= self.next_position
+        leases.check(self.leases)
 
 
 def _summed(ranges: RangeSet) -> SummedRangeSet:

@@ -37,6 +37,7 @@ from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.leases import QueueLease
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 from ringmq_node.replica.comparing import Digests
@@ -337,6 +338,9 @@ async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
         transient=await _packed(state.transient),
         time_ms=state.time_ms,
         counts=[await _packed(plane) for plane in state.counts.planes],
+        acked_end=state.acked_end,
+        purged_end=state.purged_end,
+        leases=[lease_to_wire(lease) for lease in state.leases.values()],
         epochs=[
             ring.EpochStart(
                 epoch=start.epoch,
@@ -355,6 +359,14 @@ async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
         )
         await pieces.step()
     return response
+
+
+def lease_to_wire(lease: QueueLease) -> common.Lease:
+    return common.Lease(**_values(lease, QueueLease))
+
+
+def lease_from_wire(lease: common.Lease) -> QueueLease:
+    return QueueLease(**_values(lease, QueueLease))
 
 
 async def _packed(ranges: RangeSet) -> bytes:
@@ -382,6 +394,9 @@ async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
         producer_times={entry.producer_id: entry.used_ms for entry in response.producers},
         time_ms=response.time_ms,
         counts=DeliveryCounts([await _unpacked(plane) for plane in response.counts]),
+        acked_end=response.acked_end,
+        purged_end=response.purged_end,
+        leases={each.name: lease_from_wire(each) for each in response.leases},
     )
 
 

@@ -2,15 +2,18 @@
 
     generation      u64   of the journal
     flags           u32   bit 0 damaged: ops were lost, the state is a guess; bit 1 has counts
-    epochs          u32   this and the next five are counts of the items below
+    epochs          u32   this and the next six are counts of the items below
     live            u32   ranges
     redelivered     u32   ranges
     transient       u32   ranges
     cuts            u32
     producers       u32
+    leases          u32
     last number     u64
     next position   u64
     time            u64   milliseconds since 1970, as a master has said it last
+    acked end       u64   readers by position have acknowledged all below
+    purged end      u64   a purge has removed messages below
     epochs          (epoch u64, first number u64, first position u64) each
     ranges          (first u64, last u64) each; live, redelivered, transient
     cuts            (generation u64, keep below u64) each
@@ -19,6 +22,8 @@
     producer ids    back to back
     counts          with flag bit 1: planes u32 (1 to 16), ranges u32 of each plane, then their
                     ranges (`ringmq_node.queue.counts`)
+    leases          (token u64, time to live u64, until u64, sizes of the texts u16 u16 u16, name,
+                    holder, instance) each; times in milliseconds
 
 Little endian. A journal begins with two equal copies, so that damage to one of them loses nothing.
 Bodies are not in a checkpoint: they stay in the records that have them, in older journals and in
@@ -32,10 +37,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ringmq_base.ranges import SummedRangeSet
+from ringmq_node.queue import leases
 from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.leases import LeaseError
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 
-_HEAD = struct.Struct("<QIIIIIIIQQQ")
+_HEAD = struct.Struct("<QIIIIIIIIQQQQQ")
 _EPOCH = struct.Struct("<QQQ")
 _PAIR = struct.Struct("<QQ")
 _PRODUCER = struct.Struct("<QQH")
@@ -90,9 +97,12 @@ def encode(checkpoint: Checkpoint) -> bytes:
         *(ranges.range_count for ranges in sets),
         len(checkpoint.cuts),
         len(state.producers),
+        len(state.leases),
         state.last_number,
         state.next_position,
         state.time_ms,
+        state.acked_end,
+        state.purged_end,
     )
     pieces = [head]
     pieces += [_EPOCH.pack(e.epoch, e.first_number, e.first_position) for e in state.epochs]
@@ -113,6 +123,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
         planes = state.counts.planes
         pieces += map(_COUNT.pack, (len(planes), *(plane.range_count for plane in planes)))
         pieces += [plane.pack() for plane in planes]
+    pieces.append(leases.encode_leases(state.leases.values()))
     return b"".join(pieces)
 
 
@@ -120,12 +131,13 @@ def decode(payload: bytes) -> Checkpoint:
     """The checkpoint in a payload. Raises `CheckpointError` if it is none."""
     try:
         return _decode(payload)
-    except (struct.error, AssertionError) as error:
+    except (struct.error, AssertionError, LeaseError) as error:
         raise CheckpointError(f"checkpoint of {len(payload)} bytes: {error}") from error
 
 
 def _decode(payload: bytes) -> Checkpoint:
-    generation, flags, *counts, last_number, next_position, time_ms = _HEAD.unpack_from(payload)
+    generation, flags, *numbers = _HEAD.unpack_from(payload)
+    counts, (last_number, next_position, time_ms, acked_end, purged_end) = numbers[:7], numbers[7:]
     reader = _Reader(payload, _HEAD.size)
     epochs = [EpochStart(*fields) for fields in reader.take(_EPOCH, counts[0])]
     live, redelivered, transient = (reader.ranges(count) for count in counts[1:4])
@@ -142,8 +154,9 @@ def _decode(payload: bytes) -> Checkpoint:
     if flags & _HAS_COUNTS:
         [(size,)] = reader.take(_COUNT, 1)
         planes += [reader.ranges(count) for (count,) in [*reader.take(_COUNT, size)]]
-    if reader.offset != len(payload):
-        raise CheckpointError(f"checkpoint has {len(payload)} bytes, by its counts {reader.offset}")
+    held, end = leases.decode_leases(payload, reader.offset, counts[6])
+    if end != len(payload):
+        raise CheckpointError(f"checkpoint has {len(payload)} bytes, by its counts {end}")
     state = ReplicatedState(
         last_number=last_number,
         next_position=next_position,
@@ -155,6 +168,9 @@ def _decode(payload: bytes) -> Checkpoint:
         producer_times=producer_times,
         time_ms=time_ms,
         counts=DeliveryCounts(planes),
+        acked_end=acked_end,
+        purged_end=purged_end,
+        leases=held,
     )
     state.check()
     return Checkpoint(generation, state, cuts, bool(flags & _DAMAGED))

@@ -130,6 +130,8 @@ def _decode_op(header: Header, payload: bytes, generation: int) -> JournalRecord
             and max(last for _, last in op.ranges) >= NUMBER_MAX
         ):
             raise ValueError(f"op on a position of {NUMBER_MAX} or more")
+        if isinstance(op, ops.NoteGone) and max(op.acked_end, op.purged_end) >= NUMBER_MAX:
+            raise ValueError(f"op on a position of {NUMBER_MAX} or more")
         return JournalRecord(op=op)
     outline, at = _decode_outline(payload)
     length = header.length - at

@@ -10,7 +10,8 @@ from itertools import islice
 from typing import Final
 
 from ringmq_base.ranges import Range, RangeSet
-from ringmq_node.queue.ops import Barrier, Forget, NoteTime, Outline, Remove, Requeue
+from ringmq_node.queue.leases import ChangeLease
+from ringmq_node.queue.ops import Barrier, Forget, NoteGone, NoteTime, Outline, Remove, Requeue
 from ringmq_node.storage.format import journal_records, tables
 from ringmq_node.storage.format.checkpoint import Checkpoint
 from ringmq_node.storage.format.record_file import HEAD_BYTES_MAX, RecordFile
@@ -56,6 +57,16 @@ def of_journal(file: RecordFile, header: Header) -> tuple[list[BodyRange], Detai
             details = {"op": "time", "time_ms": time_ms}
         case Forget(producer_ids):
             details = {"op": "forget", "producers": len(producer_ids)}
+        case NoteGone(acked_end, purged_end):
+            details = {"op": "gone", "acked_end": acked_end, "purged_end": purged_end}
+        case ChangeLease() as change:
+            details = {
+                "op": "lease",
+                "action": change.action.name.lower(),
+                "lease": plain(change.name),
+                "holder": plain(change.holder),
+                "token": change.token,
+            }
     if said.next_position is not None:
         details["next_position"] = said.next_position
     return said.bodies, details | _places(said.bodies)
