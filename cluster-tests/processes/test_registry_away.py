@@ -48,7 +48,7 @@ def test_etcd_away_and_a_failover_meanwhile(tmp_path: Path) -> None:
                 await asyncio.sleep(AWAY_S)
                 await load.confirms(200)
                 await eager.gets(200)
-                assert load.longest_gap_s < PAUSE_S_MAX
+                load.pauses_less_than(PAUSE_S_MAX)
                 info = await cluster.info("q")
                 cluster.kill(info.master)
                 await load.falls_silent()
@@ -77,7 +77,7 @@ def test_etcd_stopped_and_resumed(tmp_path: Path) -> None:
                 load.watch_gaps()
                 await asyncio.sleep(5.0)
                 await load.confirms(200)
-                assert load.longest_gap_s < PAUSE_S_MAX
+                load.pauses_less_than(PAUSE_S_MAX)
                 etcd.resume()
                 async with cluster.client() as client:
                     await client.declare_queue("another")
@@ -106,7 +106,7 @@ def test_locked_sqlite_registry(tmp_path: Path) -> None:
                 load.watch_gaps()
                 await asyncio.sleep(5.0)
                 await load.confirms(200)
-                assert load.longest_gap_s < PAUSE_S_MAX
+                load.pauses_less_than(PAUSE_S_MAX)
                 lock.execute("ROLLBACK")
                 lock.close()
                 async with cluster.client() as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import datetime
 from itertools import count
 from types import TracebackType
 from typing import Self
@@ -75,6 +76,9 @@ class Publishing(_Beside):
         self.records: list[Record] = []
         # The longest time without a confirm while some were wanted, since `watch_gaps`.
         self.longest_gap_s = 0.0
+        # When it ended by the clock of the nodes' logs, and who confirmed before and then.
+        self._gap_ended = ""
+        self._node = ""
         self._seeds, self._queue = seeds, queue
         self._size_bytes, self._deadline_s = size_bytes, deadline_s
         self._batch, self._total, self._pause_s = batch_messages, total, pause_s
@@ -128,15 +132,24 @@ class Publishing(_Beside):
             self._room.release()
         got = set(range(first, first + wanted)) - failed
         if got:
-            now = asyncio.get_running_loop().time()
-            self.longest_gap_s = max(self.longest_gap_s, now - self._last_confirm)
-            self._last_confirm = now
+            self._note_confirm(asyncio.get_running_loop().time(), publisher.node_address)
             self.confirmed_at.append(time.monotonic())
             self.confirmed |= got
             self.records += [
                 Confirm(self.confirmed_at[-1], "", self.tag, low, high)
                 for low, high in RangeSet((number, number) for number in sorted(got))
             ]
+
+    def _note_confirm(self, now: float, node: str) -> None:
+        if now - self._last_confirm > self.longest_gap_s:
+            self.longest_gap_s = now - self._last_confirm
+            at = datetime.now().strftime("%H:%M:%S.%f")
+            self._gap_ended = f"it ended at {at}; by {self._node} before, by {node} then"
+        self._last_confirm, self._node = now, node
+
+    def pauses_less_than(self, seconds: float) -> None:
+        """Fails if there was such a time without a confirm since `watch_gaps`."""
+        assert self.longest_gap_s < seconds, f"{self.longest_gap_s:.2f} s: {self._gap_ended}"
 
     def watch_gaps(self) -> None:
         """From now on `longest_gap_s` counts."""
