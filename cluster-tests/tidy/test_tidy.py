@@ -86,6 +86,8 @@ SAME_NOTION = {
     "SyncMode",
     "MasterLocator",
     "ForcedPromotion",
+    "Overflow",
+    "QueueRules",
     "SyncPhase",
     "Difference",
     "DifferenceKind",

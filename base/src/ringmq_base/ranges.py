@@ -368,6 +368,11 @@ class RangeSet:
         self._lasts += lasts
         self._count += sum(lasts) - sum(firsts) + len(firsts)
 
+    def meets(self, first: int, last: int) -> bool:
+        """Whether any number of `first..last` is in."""
+        index = bisect_left(self._lasts, first)
+        return index < len(self._firsts) and self._firsts[index] <= last
+
     def contains_all(self, first: int, last: int) -> bool:
         """Whether every number of `first..last` is in."""
         index = bisect_right(self._firsts, first) - 1

@@ -87,6 +87,7 @@ from ringmq.model.queues import (
     SyncPhase,
     SyncProgress,
 )
+from ringmq.model.rules import Overflow, QueueRules
 from ringmq.publishing.publisher import Publisher
 from ringmq.sync import connect_sync
 
@@ -127,6 +128,7 @@ __all__ = [
     "NotSynchronisedError",
     "OperatorError",
     "OutcomeUnknownError",
+    "Overflow",
     "Policy",
     "PolicyNotFoundError",
     "PositionsError",
@@ -144,6 +146,7 @@ __all__ = [
     "QueueMode",
     "QueueNotEmptyError",
     "QueueNotFoundError",
+    "QueueRules",
     "QueueState",
     "QueueStorage",
     "ReplicaComparison",

@@ -30,6 +30,7 @@ from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch
 from ringmq.model.policies import MasterLocator
 from ringmq.model.queues import Location, Promotion, QueueInfo, QueueMode
+from ringmq.model.rules import NO_RULES, QueueRules
 from ringmq.operator import Operator
 from ringmq.publishing.epochs import SeenEpochs
 from ringmq.publishing.publisher import Publisher
@@ -86,6 +87,7 @@ class Client:
         mode: QueueMode | None = None,
         durable: bool | None = None,
         master_locator: MasterLocator | None = None,
+        rules: QueueRules = NO_RULES,
         deadline_s: float | None = None,
     ) -> QueueInfo:
         """Creates the queue, unless it exists with the same arguments; else `QueueExistsError`.
@@ -97,7 +99,8 @@ class Client:
         and which is gone once all nodes that hold it have been restarted; None: a new queue is
         durable, and an existing one may be either. `master_locator`: where the master of a new
         queue goes; None: as a policy says, else to the node with the fewest masters. A policy for
-        the queue's name counts over `replicas` and `min_insync`.
+        the queue's name counts over `replicas` and `min_insync`. `rules`: limits such as
+        `QueueRules(max_length=1000)`; of an existing queue, those that are None may be anything.
         """
         if replicas < 0 or min_insync < 0:
             raise BadRequestError(
@@ -111,6 +114,7 @@ class Client:
             mode=common.QUEUE_MODE_UNSPECIFIED if mode is None else _mode_to_wire(mode),
             durable=durable,
             master_locator=None if master_locator is None else master_locator.value,
+            rules=rules.to_wire(),
         )
 
         async def attempt(node: NodeChannel, timeout_s: float) -> QueueInfo:

@@ -28,6 +28,7 @@ from ringmq.consuming.consumer import Consumer
 from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch, Message, Properties
 from ringmq.model.queues import Location, Promotion, QueueInfo, QueueMode
+from ringmq.model.rules import NO_RULES, QueueRules
 from ringmq.publishing.publisher import Publisher
 
 R = TypeVar("R")
@@ -95,11 +96,18 @@ class SyncClient:
         *,
         mode: QueueMode | None = None,
         durable: bool | None = None,
+        rules: QueueRules = NO_RULES,
         deadline_s: float | None = None,
     ) -> QueueInfo:
         return _run(
             self._client.declare_queue(
-                name, replicas, min_insync, mode=mode, durable=durable, deadline_s=deadline_s
+                name,
+                replicas,
+                min_insync,
+                mode=mode,
+                durable=durable,
+                rules=rules,
+                deadline_s=deadline_s,
             )
         )
 

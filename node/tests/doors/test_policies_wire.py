@@ -11,6 +11,7 @@ from ringmq_node.doors.grpc.policies import locator_from_wire, policy_from_wire,
 from ringmq_node.model.policies import ForcedPromotion, Mirrors, Policy, PolicyDefinition
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import MasterLocator
+from ringmq_node.model.rules import Overflow, QueueRules
 from ringmq_node.model.settings import SyncMode
 
 WHOLE = PolicyDefinition(
@@ -20,6 +21,7 @@ WHOLE = PolicyDefinition(
     4096,
     MasterLocator.CLIENT_LOCAL,
     ForcedPromotion.REFUSED,
+    QueueRules(message_ttl_ms=0, max_length=7, overflow=Overflow.REJECT_PUBLISH),
 )
 
 
@@ -35,7 +37,8 @@ def test_a_policy_comes_back_as_it_went(definition: PolicyDefinition) -> None:
 
 def test_the_whole_one_has_every_key() -> None:
     assert all(getattr(WHOLE, field.name) is not None for field in fields(PolicyDefinition))
-    assert set(WHOLE.facts()) == {field.name for field in fields(PolicyDefinition)}
+    keys = {field.name for field in fields(PolicyDefinition)} - {"rules"}
+    assert set(WHOLE.facts()) == keys | {"message_ttl_ms", "max_length", "overflow"}
 
 
 @pytest.mark.parametrize("field", ["sync_mode", "master_locator", "forced_promotion"])

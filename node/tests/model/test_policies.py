@@ -18,11 +18,18 @@ from ringmq_node.model.policies import (
 )
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import MasterLocator, QueueRecord
+from ringmq_node.model.rules import Overflow, QueueRules
 from ringmq_node.model.settings import SyncMode
 
 RECORD = QueueRecord("orders.de", "id", ("a",), 0)
 FIVE = "abcde"
 ONE_KEY = PolicyDefinition(min_insync=1)
+
+
+TEXT = {
+    **{"name": "p", "pattern": "x", "priority": 0, "is_operator": False},
+    "definition": {"rules": {"max_length": "7"}},
+}
 
 
 def policy(name: str = "p", pattern: str = "^orders", priority: int = 0, **keys: Any) -> Policy:
@@ -152,10 +159,11 @@ def test_values_that_are_refused(field: str, values: dict[str, Any]) -> None:
 def test_a_policy_is_read_as_written_and_nothing_else_is() -> None:
     for whole in (
         policy(mirrors=Mirrors(2, ("a", "b")), sync_mode=SyncMode.MANUAL),
+        policy(rules=QueueRules(max_length=7, overflow=Overflow.REJECT_PUBLISH)),
         policy(mirrors=Mirrors(), master_locator=MasterLocator.RANDOM, min_insync=2),
         replace(policy(sync_rate_bytes_max=2048), is_operator=True),
     ):
         assert Policy.from_json(whole.to_json()) == whole
-    for value in (None, 1, {}, {**policy().to_json(), "definition": {"sync_mode": "often"}}):
+    for value in (None, 1, {}, {**policy().to_json(), "definition": {"sync_mode": "often"}}, TEXT):
         with pytest.raises(PolicyError):
             Policy.from_json(value)

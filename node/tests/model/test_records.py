@@ -14,6 +14,7 @@ from ringmq_node.model.records import (
     check_queue_name,
     queue_key,
 )
+from ringmq_node.model.rules import QueueRules
 
 
 @pytest.mark.parametrize("name", ["q", "ä" * 127, "a b/c:%?#", "x" * 255])
@@ -46,6 +47,9 @@ def test_queue_record_is_read_as_written(durable: bool) -> None:
         replicas=3,
         master_locator=MasterLocator.CLIENT_LOCAL,
         leaving=("n2",),
+        rules=QueueRules(message_ttl_ms=0, dead_letter_exchange=""),
+        auto_delete=True,
+        owner="n1.7",
     )
     assert QueueRecord.decode(record.encode()) == record
     assert QueueRecord.decode(QueueRecord("q", "1", ("n1",), 0).encode()).master_locator is None

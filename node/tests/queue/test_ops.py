@@ -57,6 +57,8 @@ OPS: st.SearchStrategy[Op] = st.one_of(
         transient=st.booleans(),
         producer_id=st.binary(max_size=PRODUCER_ID_BYTES_MAX),
         first_sequence=NUMBERS,
+        expires_at_ms=st.none() | st.integers(0, 2**62),
+        priority=st.integers(0, 255),
     ),
 )
 

@@ -36,6 +36,8 @@ class StateMachine(RuleBasedStateMachine):
         self.transient: set[int] = set()
         self.producers: dict[bytes, int] = {}
         self.next_position = 0
+        self.expiries: dict[int, int] = {}
+        self.priorities: dict[int, int] = {}
 
     def apply(self, op: Op) -> list[Range]:
         number = self.state.last_number + 1
@@ -48,10 +50,29 @@ class StateMachine(RuleBasedStateMachine):
         transient=st.booleans(),
         producer=st.sampled_from([b"", b"a", b"b"]),
         sequence=st.integers(0, 1000),
+        expires_at_ms=st.none() | st.integers(0, 2),
+        priority=st.integers(0, 2),
     )
-    def publish(self, count: int, transient: bool, producer: bytes, sequence: int) -> None:
+    def publish(
+        self,
+        count: int,
+        transient: bool,
+        producer: bytes,
+        sequence: int,
+        expires_at_ms: int | None,
+        priority: int,
+    ) -> None:
         first = self.next_position
-        gone = self.apply(Publish(first, Block.of([b"x"] * count), transient, producer, sequence))
+        op = Publish(
+            *(first, Block.of([b"x"] * count), transient, producer, sequence),
+            expires_at_ms=expires_at_ms,
+            priority=priority,
+        )
+        gone = self.apply(op)
+        if expires_at_ms is not None:
+            self.expiries |= dict.fromkeys(range(first, first + count), expires_at_ms)
+        if priority:
+            self.priorities |= dict.fromkeys(range(first, first + count), priority)
         assert gone == []
         added = set(range(first, first + count))
         self.live |= added
@@ -89,6 +110,12 @@ class StateMachine(RuleBasedStateMachine):
         assert numbers(self.state.live) == self.live
         assert numbers(self.state.redelivered) == self.redelivered
         assert numbers(self.state.transient) == self.transient
+        for position in self.live:
+            marks = self.state.expiries.parts(position, position)
+            assert [value for _, _, value in marks] == [
+                self.expiries[at] for at in (position,) if at in self.expiries
+            ]
+            assert self.state.priorities.at(position) == self.priorities.get(position, 0)
         assert [*self.state.producers.items()] == [*self.producers.items()]
         assert self.state.next_position == self.next_position
         assert self.state.digest() == self.replica.digest()
@@ -123,6 +150,10 @@ def test_digest_sees_every_part_of_the_state() -> None:
         state(Publish(0, block, True)),
         state(Publish(0, block, False, b"p")),
         state(Publish(0, block, False, b"p", 7)),
+        state(Publish(0, block, expires_at_ms=0)),
+        state(Publish(0, block, expires_at_ms=7)),
+        state(Publish(0, block, priority=7)),
+        state(Publish(0, block, priority=8)),
         state(Publish(0, block), Remove(((0, 0),))),
         state(Publish(0, block), Remove(((1, 1),))),
         state(Publish(0, block), Requeue(((0, 0),))),

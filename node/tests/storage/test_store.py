@@ -95,7 +95,7 @@ def test_damaged_meta_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"), [("store.meta", 1), ("queue.name", 1), ("journal.jif", 2)]
+    ("name", "known"), [("store.meta", 1), ("queue.name", 1), ("journal.jif", 3)]
 )
 def test_other_format_version_is_refused_with_both_versions(name: str, known: int) -> None:
     disk = SimulatedDisk()

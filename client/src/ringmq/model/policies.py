@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ringmq.errors import BadRequestError
+from ringmq.model.rules import NO_RULES, QueueRules
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import common_pb2 as common
 
@@ -66,6 +67,7 @@ class Policy:
     master_locator: MasterLocator | None = None
     forced_promotion: ForcedPromotion | None = None
     is_operator: bool = False
+    rules: QueueRules = NO_RULES
 
     def to_wire(self) -> admin.Policy:
         """Raises `BadRequestError` for a number out of its range, or text that isn't UTF-8."""
@@ -76,7 +78,9 @@ class Policy:
 
     def _to_wire(self) -> admin.Policy:
         keys = admin.PolicyDefinition(
-            min_insync=self.min_insync or 0, sync_rate_bytes_max=self.sync_rate_bytes_max or 0
+            min_insync=self.min_insync or 0,
+            sync_rate_bytes_max=self.sync_rate_bytes_max or 0,
+            rules=self.rules.to_wire(),
         )
         if self.mirrors is not None:
             count, nodes = self.mirrors.count or 0, self.mirrors.nodes or ()
@@ -114,6 +118,7 @@ class Policy:
             if keys.forced_promotion
             else None,
             is_operator=wire.is_operator,
+            rules=QueueRules.from_wire(keys.rules),
         )
 
 

@@ -935,6 +935,7 @@ class PolicyDefinition(google.protobuf.message.Message):
     SYNC_RATE_BYTES_MAX_FIELD_NUMBER: builtins.int
     MASTER_LOCATOR_FIELD_NUMBER: builtins.int
     FORCED_PROMOTION_FIELD_NUMBER: builtins.int
+    RULES_FIELD_NUMBER: builtins.int
     min_insync: builtins.int
     sync_mode: Global___SyncMode.ValueType
     sync_rate_bytes_max: builtins.int
@@ -943,6 +944,8 @@ class PolicyDefinition(google.protobuf.message.Message):
     forced_promotion: Global___ForcedPromotion.ValueType
     @property
     def mirrors(self) -> Global___Mirrors: ...
+    @property
+    def rules(self) -> ringmq.v1.common_pb2.QueueRules: ...
     def __init__(
         self,
         *,
@@ -952,9 +955,10 @@ class PolicyDefinition(google.protobuf.message.Message):
         sync_rate_bytes_max: builtins.int = ...,
         master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType = ...,
         forced_promotion: Global___ForcedPromotion.ValueType = ...,
+        rules: ringmq.v1.common_pb2.QueueRules | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["mirrors", b"mirrors"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["forced_promotion", b"forced_promotion", "master_locator", b"master_locator", "min_insync", b"min_insync", "mirrors", b"mirrors", "sync_mode", b"sync_mode", "sync_rate_bytes_max", b"sync_rate_bytes_max"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["mirrors", b"mirrors", "rules", b"rules"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["forced_promotion", b"forced_promotion", "master_locator", b"master_locator", "min_insync", b"min_insync", "mirrors", b"mirrors", "rules", b"rules", "sync_mode", b"sync_mode", "sync_rate_bytes_max", b"sync_rate_bytes_max"]) -> None: ...
 
 Global___PolicyDefinition: typing_extensions.TypeAlias = PolicyDefinition
 

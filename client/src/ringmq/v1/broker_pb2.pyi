@@ -124,6 +124,7 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     MODE_FIELD_NUMBER: builtins.int
     DURABLE_FIELD_NUMBER: builtins.int
     MASTER_LOCATOR_FIELD_NUMBER: builtins.int
+    RULES_FIELD_NUMBER: builtins.int
     queue: builtins.str
     """1 to 255 bytes of UTF-8, no control characters."""
     replicas: builtins.int
@@ -141,6 +142,10 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     """
     master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType
     """Where the master of a new queue goes. Unspecified: as a policy says, else min-masters."""
+    @property
+    def rules(self) -> ringmq.v1.common_pb2.QueueRules:
+        """A rule that is absent isn't set for a new queue, and may be anything for one that exists."""
+
     def __init__(
         self,
         *,
@@ -150,9 +155,10 @@ class DeclareQueueRequest(google.protobuf.message.Message):
         mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
         durable: builtins.bool | None = ...,
         master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType = ...,
+        rules: ringmq.v1.common_pb2.QueueRules | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "master_locator", b"master_locator", "min_insync", b"min_insync", "mode", b"mode", "queue", b"queue", "replicas", b"replicas"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "rules", b"rules"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "master_locator", b"master_locator", "min_insync", b"min_insync", "mode", b"mode", "queue", b"queue", "replicas", b"replicas", "rules", b"rules"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_durable", b"_durable"]) -> typing.Literal["durable"] | None: ...
 
 Global___DeclareQueueRequest: typing_extensions.TypeAlias = DeclareQueueRequest
@@ -764,10 +770,15 @@ class PublishBatch(google.protobuf.message.Message):
     BODIES_FIELD_NUMBER: builtins.int
     PROPERTIES_FIELD_NUMBER: builtins.int
     TRANSIENT_FIELD_NUMBER: builtins.int
+    TTL_MS_FIELD_NUMBER: builtins.int
     first_sequence: builtins.int
     transient: builtins.bool
     """Persistent messages are confirmed when they are on disk, transient ones
     when every replica has received them.
+    """
+    ttl_ms: builtins.int
+    """How long each of these messages may be ready, in milliseconds; the queue's own `message_ttl_ms`
+    counts if it is shorter. 0: a message goes unless a consumer takes it at once.
     """
     @property
     def bodies(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
@@ -782,8 +793,11 @@ class PublishBatch(google.protobuf.message.Message):
         bodies: collections.abc.Iterable[builtins.bytes] | None = ...,
         properties: collections.abc.Iterable[ringmq.v1.common_pb2.Properties] | None = ...,
         transient: builtins.bool = ...,
+        ttl_ms: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bodies", b"bodies", "first_sequence", b"first_sequence", "properties", b"properties", "transient", b"transient"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_ttl_ms", b"_ttl_ms", "ttl_ms", b"ttl_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_ttl_ms", b"_ttl_ms", "bodies", b"bodies", "first_sequence", b"first_sequence", "properties", b"properties", "transient", b"transient", "ttl_ms", b"ttl_ms"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_ttl_ms", b"_ttl_ms"]) -> typing.Literal["ttl_ms"] | None: ...
 
 Global___PublishBatch: typing_extensions.TypeAlias = PublishBatch
 

@@ -65,6 +65,32 @@ MASTER_LOCATOR_MIN_MASTERS: MasterLocator.ValueType  # 2
 MASTER_LOCATOR_RANDOM: MasterLocator.ValueType  # 3
 Global___MasterLocator: typing_extensions.TypeAlias = MasterLocator
 
+class _Overflow:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _OverflowEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Overflow.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    OVERFLOW_UNSPECIFIED: _Overflow.ValueType  # 0
+    OVERFLOW_DROP_HEAD: _Overflow.ValueType  # 1
+    """The oldest ready messages go."""
+    OVERFLOW_REJECT_PUBLISH: _Overflow.ValueType  # 2
+    """The new ones are refused."""
+    OVERFLOW_REJECT_PUBLISH_DLX: _Overflow.ValueType  # 3
+    """They are refused, and sent to the queue's dead-letter exchange."""
+
+class Overflow(_Overflow, metaclass=_OverflowEnumTypeWrapper):
+    """What becomes of messages beyond a queue's length."""
+
+OVERFLOW_UNSPECIFIED: Overflow.ValueType  # 0
+OVERFLOW_DROP_HEAD: Overflow.ValueType  # 1
+"""The oldest ready messages go."""
+OVERFLOW_REJECT_PUBLISH: Overflow.ValueType  # 2
+"""The new ones are refused."""
+OVERFLOW_REJECT_PUBLISH_DLX: Overflow.ValueType  # 3
+"""They are refused, and sent to the queue's dead-letter exchange."""
+Global___Overflow: typing_extensions.TypeAlias = Overflow
+
 class _Reason:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -370,3 +396,80 @@ class Lease(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["holder", b"holder", "instance", b"instance", "name", b"name", "token", b"token", "ttl_ms", b"ttl_ms", "until_ms", b"until_ms"]) -> None: ...
 
 Global___Lease: typing_extensions.TypeAlias = Lease
+
+@typing.final
+class QueueRules(google.protobuf.message.Message):
+    """The rules of a queue: arguments of its declaration, and keys of policies. A rule that is absent
+    is not set. Of a number that several set, the smallest one holds; of anything else the
+    declaration's, then the policy's. docs/operations.md explains each.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MESSAGE_TTL_MS_FIELD_NUMBER: builtins.int
+    EXPIRES_MS_FIELD_NUMBER: builtins.int
+    MAX_LENGTH_FIELD_NUMBER: builtins.int
+    MAX_LENGTH_BYTES_FIELD_NUMBER: builtins.int
+    OVERFLOW_FIELD_NUMBER: builtins.int
+    DEAD_LETTER_EXCHANGE_FIELD_NUMBER: builtins.int
+    DEAD_LETTER_ROUTING_KEY_FIELD_NUMBER: builtins.int
+    MAX_PRIORITY_FIELD_NUMBER: builtins.int
+    DELIVERY_LIMIT_FIELD_NUMBER: builtins.int
+    SINGLE_ACTIVE_CONSUMER_FIELD_NUMBER: builtins.int
+    CONSUMER_TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    message_ttl_ms: builtins.int
+    """How long a message may be ready. 0: it goes unless a consumer takes it at once."""
+    expires_ms: builtins.int
+    """How long the queue may be unused before it is deleted."""
+    max_length: builtins.int
+    """Ready messages, and bytes of their bodies."""
+    max_length_bytes: builtins.int
+    overflow: Global___Overflow.ValueType
+    """Unspecified: drop-head."""
+    dead_letter_exchange: builtins.str
+    dead_letter_routing_key: builtins.str
+    max_priority: builtins.int
+    """Only declarations: levels of priority, 1 to 255."""
+    delivery_limit: builtins.int
+    single_active_consumer: builtins.bool
+    """Only declarations."""
+    consumer_timeout_ms: builtins.int
+    def __init__(
+        self,
+        *,
+        message_ttl_ms: builtins.int | None = ...,
+        expires_ms: builtins.int | None = ...,
+        max_length: builtins.int | None = ...,
+        max_length_bytes: builtins.int | None = ...,
+        overflow: Global___Overflow.ValueType = ...,
+        dead_letter_exchange: builtins.str | None = ...,
+        dead_letter_routing_key: builtins.str | None = ...,
+        max_priority: builtins.int | None = ...,
+        delivery_limit: builtins.int | None = ...,
+        single_active_consumer: builtins.bool | None = ...,
+        consumer_timeout_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_consumer_timeout_ms", b"_consumer_timeout_ms", "_dead_letter_exchange", b"_dead_letter_exchange", "_dead_letter_routing_key", b"_dead_letter_routing_key", "_delivery_limit", b"_delivery_limit", "_expires_ms", b"_expires_ms", "_max_length", b"_max_length", "_max_length_bytes", b"_max_length_bytes", "_max_priority", b"_max_priority", "_message_ttl_ms", b"_message_ttl_ms", "_single_active_consumer", b"_single_active_consumer", "consumer_timeout_ms", b"consumer_timeout_ms", "dead_letter_exchange", b"dead_letter_exchange", "dead_letter_routing_key", b"dead_letter_routing_key", "delivery_limit", b"delivery_limit", "expires_ms", b"expires_ms", "max_length", b"max_length", "max_length_bytes", b"max_length_bytes", "max_priority", b"max_priority", "message_ttl_ms", b"message_ttl_ms", "single_active_consumer", b"single_active_consumer"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_consumer_timeout_ms", b"_consumer_timeout_ms", "_dead_letter_exchange", b"_dead_letter_exchange", "_dead_letter_routing_key", b"_dead_letter_routing_key", "_delivery_limit", b"_delivery_limit", "_expires_ms", b"_expires_ms", "_max_length", b"_max_length", "_max_length_bytes", b"_max_length_bytes", "_max_priority", b"_max_priority", "_message_ttl_ms", b"_message_ttl_ms", "_single_active_consumer", b"_single_active_consumer", "consumer_timeout_ms", b"consumer_timeout_ms", "dead_letter_exchange", b"dead_letter_exchange", "dead_letter_routing_key", b"dead_letter_routing_key", "delivery_limit", b"delivery_limit", "expires_ms", b"expires_ms", "max_length", b"max_length", "max_length_bytes", b"max_length_bytes", "max_priority", b"max_priority", "message_ttl_ms", b"message_ttl_ms", "overflow", b"overflow", "single_active_consumer", b"single_active_consumer"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_consumer_timeout_ms", b"_consumer_timeout_ms"]) -> typing.Literal["consumer_timeout_ms"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_dead_letter_exchange", b"_dead_letter_exchange"]) -> typing.Literal["dead_letter_exchange"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_dead_letter_routing_key", b"_dead_letter_routing_key"]) -> typing.Literal["dead_letter_routing_key"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_delivery_limit", b"_delivery_limit"]) -> typing.Literal["delivery_limit"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_expires_ms", b"_expires_ms"]) -> typing.Literal["expires_ms"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_length", b"_max_length"]) -> typing.Literal["max_length"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_length_bytes", b"_max_length_bytes"]) -> typing.Literal["max_length_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_max_priority", b"_max_priority"]) -> typing.Literal["max_priority"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_message_ttl_ms", b"_message_ttl_ms"]) -> typing.Literal["message_ttl_ms"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_single_active_consumer", b"_single_active_consumer"]) -> typing.Literal["single_active_consumer"] | None: ...
+
+Global___QueueRules: typing_extensions.TypeAlias = QueueRules

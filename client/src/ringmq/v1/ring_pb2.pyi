@@ -113,6 +113,8 @@ class FetchStateResponse(google.protobuf.message.Message):
     TRANSIENT_FIELD_NUMBER: builtins.int
     TIME_MS_FIELD_NUMBER: builtins.int
     COUNTS_FIELD_NUMBER: builtins.int
+    EXPIRIES_FIELD_NUMBER: builtins.int
+    PRIORITIES_FIELD_NUMBER: builtins.int
     ACKED_END_FIELD_NUMBER: builtins.int
     PURGED_END_FIELD_NUMBER: builtins.int
     LEASES_FIELD_NUMBER: builtins.int
@@ -123,6 +125,11 @@ class FetchStateResponse(google.protobuf.message.Message):
     transient: builtins.bytes
     time_ms: builtins.int
     """Milliseconds since 1970, as a master has said it last in an op."""
+    expiries: builtins.bytes
+    """When messages expire: for each range its first and its last position, and milliseconds since
+    1970, 64 bits each. And their priorities, as `Priorities.pack` has them.
+    """
+    priorities: builtins.bytes
     acked_end: builtins.int
     """Readers by position have acknowledged all below the one, a purge has removed messages below
     the other.
@@ -152,11 +159,13 @@ class FetchStateResponse(google.protobuf.message.Message):
         transient: builtins.bytes = ...,
         time_ms: builtins.int = ...,
         counts: collections.abc.Iterable[builtins.bytes] | None = ...,
+        expiries: builtins.bytes = ...,
+        priorities: builtins.bytes = ...,
         acked_end: builtins.int = ...,
         purged_end: builtins.int = ...,
         leases: collections.abc.Iterable[ringmq.v1.common_pb2.Lease] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["acked_end", b"acked_end", "counts", b"counts", "epochs", b"epochs", "leases", b"leases", "live", b"live", "next_position", b"next_position", "number", b"number", "producers", b"producers", "purged_end", b"purged_end", "redelivered", b"redelivered", "time_ms", b"time_ms", "transient", b"transient"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acked_end", b"acked_end", "counts", b"counts", "epochs", b"epochs", "expiries", b"expiries", "leases", b"leases", "live", b"live", "next_position", b"next_position", "number", b"number", "priorities", b"priorities", "producers", b"producers", "purged_end", b"purged_end", "redelivered", b"redelivered", "time_ms", b"time_ms", "transient", b"transient"]) -> None: ...
 
 Global___FetchStateResponse: typing_extensions.TypeAlias = FetchStateResponse
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import Enum
 
 from ringmq_node.model.policies import REPLICAS_DEFAULT, Wanted
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode, QueueRecord
+from ringmq_node.model.rules import NO_RULES, QueueRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class QueueArguments:
     mode: QueueMode | None = None
     durable: bool | None = None
     master_locator: MasterLocator | None = None
+    rules: QueueRules = NO_RULES
 
 
 def check_equivalent(record: QueueRecord, wanted: Wanted, arguments: QueueArguments) -> None:
@@ -42,6 +45,10 @@ def check_equivalent(record: QueueRecord, wanted: Wanted, arguments: QueueArgume
         ("mode", record.mode.value, arguments.mode and arguments.mode.value),
         ("durable", _yes_or_no(record.durable), _yes_or_no(arguments.durable)),
     ]
+    # Not what policies make of them: the program asks for what it has declared.
+    for each in fields(QueueRules):
+        declared = _shown(getattr(record.rules, each.name)) or "unset"
+        compared.append((each.name, declared, _shown(getattr(arguments.rules, each.name))))
     for field, existing, asked in compared:
         if asked is not None and asked != existing:
             raise BrokerError(
@@ -67,6 +74,14 @@ def check_possible(arguments: QueueArguments, nodes: Collection[str]) -> None:
             f"min_insync {arguments.min_insync} is above the {replicas} replicas",
             field="min_insync",
         )
+
+
+def _shown(value: object) -> str | None:
+    if value is None or isinstance(value, bool):
+        return _yes_or_no(value)
+    if isinstance(value, str):
+        return repr(value)
+    return str(value.value if isinstance(value, Enum) else value)
 
 
 def _yes_or_no(value: bool | None) -> str | None:

@@ -42,6 +42,7 @@ from ringmq_node.broker.verifying import Verifying
 from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo, VerifyInfo
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode, check_queue_name
+from ringmq_node.model.rules import check_offered
 from ringmq_node.model.settings import (
     CALL_DEADLINE_S,
     GET_BYTES_MAX,
@@ -165,6 +166,7 @@ class Broker:
     async def declare(self, queue: str, arguments: QueueArguments, caller: Caller) -> Declared:
         """Creates the queue, or finds that it exists with these arguments."""
         check_queue_name(queue)
+        check_offered(arguments.rules, declared=True)
         self._gate.check()
         while True:
             created = await _by_registry(self._declaring.declare(queue, arguments), caller)

@@ -243,6 +243,7 @@ class Declaring:
             durable=arguments.durable is not False,
             replicas=arguments.replicas,
             master_locator=arguments.master_locator,
+            rules=arguments.rules,
         )
         wanted = self._settings.wanted_among(record, fleet.nodes)
         members = place(wanted, fleet, local=self._cluster.me.node, choice=random.choice)

@@ -13,6 +13,7 @@ queue's wanted settings, key by key:
 * `master_locator`: the argument's, else the policy's, else the operator policy's.
 * `sync_mode`: the operator policy's, else the policy's. `sync_rate_bytes_max`: the lower one.
 * `forced_promotion`: refused if either of them refuses it.
+* the rules of messages, such as `max_length`: see `model.rules`.
 
 Mirroring is the policies' business, as in RabbitMQ: an operator knows the nodes, and can change a
 policy later, while a declaration is for good.
@@ -27,6 +28,7 @@ from typing import Any, Protocol
 
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueRecord
+from ringmq_node.model.rules import NO_RULES, QueueRules, check_offered, merged
 from ringmq_node.model.settings import SyncMode, SyncSettings
 
 # Replicas of a queue of which neither a declaration nor a policy says how many.
@@ -91,11 +93,14 @@ class PolicyDefinition:
     sync_rate_bytes_max: int | None = None
     master_locator: MasterLocator | None = None
     forced_promotion: ForcedPromotion | None = None
+    rules: QueueRules = NO_RULES
 
     def facts(self) -> dict[str, str]:
         """The keys that are set, as texts for people."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: _text(value) for name, value in values.items() if value is not None}
+        del values["rules"]
+        said = {name: _text(value) for name, value in values.items() if value is not None}
+        return said | self.rules.facts()
 
 
 def _text(value: object) -> str:
@@ -162,6 +167,7 @@ class Policy:
             "sync_rate_bytes_max": definition.sync_rate_bytes_max,
             "master_locator": definition.master_locator and definition.master_locator.value,
             "forced_promotion": definition.forced_promotion and definition.forced_promotion.value,
+            "rules": definition.rules.to_json() or None,
         }
         return {
             "name": self.name,
@@ -200,6 +206,7 @@ def _definition(value: dict[str, Any]) -> PolicyDefinition:
         value.get("sync_rate_bytes_max"),
         None if locator is None else MasterLocator(locator),
         None if forced is None else ForcedPromotion(forced),
+        QueueRules.from_json(value.get("rules", {})),
     )
 
 
@@ -232,6 +239,7 @@ def check_definition(definition: PolicyDefinition) -> None:
         )
     rate = definition.sync_rate_bytes_max
     _check_within("sync_rate_bytes_max", rate, RATE_BYTES_MIN, RATE_BYTES_MAX)
+    check_offered(definition.rules, declared=False)
     if definition == PolicyDefinition():
         raise bad_request("a policy sets one key or more", field="definition")
 
@@ -264,6 +272,7 @@ class Wanted:
     sync: SyncSettings = field(default_factory=SyncSettings)
     master_locator: MasterLocator = MasterLocator.MIN_MASTERS
     forced_promotion: ForcedPromotion = ForcedPromotion.ALLOWED
+    rules: QueueRules = NO_RULES
     # Names, empty if none applies.
     policy: str = ""
     operator_policy: str = ""
@@ -278,6 +287,7 @@ class Wanted:
             rate,
             self.master_locator,
             self.forced_promotion,
+            self.rules,
         ).facts()
 
 
@@ -315,6 +325,7 @@ def wanted_of(
         or bound.master_locator
         or MasterLocator.MIN_MASTERS,
         ForcedPromotion.REFUSED if refused else ForcedPromotion.ALLOWED,
+        merged(record.rules, asked.rules, bound.rules),
         "" if policy is None else policy.name,
         "" if operator is None else operator.name,
     )

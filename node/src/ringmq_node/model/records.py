@@ -23,7 +23,8 @@ from typing import Self, TypeVar
 from urllib.parse import quote, unquote
 
 from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
-from ringmq_node.model.reasons import bad_request
+from ringmq_node.model.reasons import BrokerError, bad_request
+from ringmq_node.model.rules import NO_RULES, QueueRules
 
 QUEUES = "queues/"
 REPLICAS_MAX = 7
@@ -59,7 +60,8 @@ class QueueRecord:
     them out, and `master_locator` is None then.
 
     A queue that isn't `durable` is transient for life: its messages end with the last process that
-    holds a synchronised replica (see `broker.transient`).
+    holds a synchronised replica (see `broker.transient`). `rules` are as declared; policies add
+    to them. An exclusive queue has an `owner`, the connection that declared it.
     """
 
     name: str
@@ -71,6 +73,9 @@ class QueueRecord:
     replicas: int = 0
     master_locator: MasterLocator | None = None
     leaving: tuple[str, ...] = ()
+    rules: QueueRules = NO_RULES
+    auto_delete: bool = False
+    owner: str = ""
 
     def with_replicas(self, nodes: tuple[str, ...], leaving: tuple[str, ...]) -> Self:
         return replace(self, nodes=nodes, leaving=leaving)
@@ -90,6 +95,9 @@ class QueueRecord:
             "replicas": self.replicas,
             "master_locator": self.master_locator and self.master_locator.value,
             "leaving": self.leaving,
+            "rules": self.rules.to_json(),
+            "auto_delete": self.auto_delete,
+            "owner": self.owner,
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -109,12 +117,18 @@ class QueueRecord:
                 _checked(value["replicas"], int),
                 None if locator is None else MasterLocator(locator),
                 tuple(_checked(node, str) for node in _checked(value["leaving"], list)),
+                QueueRules.from_json(_checked(value["rules"], dict)),
+                _checked(value["auto_delete"], bool),
+                _checked(value["owner"], str),
             )
             # As folder, frame and key: every node would stumble over it later.
             if not 1 <= len(record.id.encode()) <= QUEUE_NAME_BYTES_MAX:
                 raise RecordError(f"id {record.id!r}")
             return record
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (
+            *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
+            BrokerError,
+        ) as error:
             raise RecordError(f"not a queue's record: {error!r} in {data[:80]!r}") from error
 
 

@@ -67,7 +67,7 @@ class QueueMaster:
         self._confirms = Confirms(
             inheritance or Inheritance(state.last_number, state.next_position)
         )
-        self._ready = Ready(state.live, messages)
+        self._ready = Ready(state.live, messages, state.priorities)
         self._removals = Removals()
         self._barriers = Barriers()
         # On their way back in `Requeue` ops that have not been applied; and those of them that

@@ -5,11 +5,14 @@ of its journal record, byte for byte.
 
     kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier | 5 forget |
                    6 time | 20 gone | 21 lease
-    flags    u8    publish: bit 0 transient, bit 1 has a message id; requeue: bit 0 counted
+    flags    u8    publish: bit 0 transient, bit 1 has a message id, bit 2 expires,
+                   bit 3 has a priority; requeue: bit 0 counted
     ...
 
     publish  producer size u16, count u32, first position u64, first sequence u64,
-             producer id, message id (none or 16 bytes), block
+             producer id, message id (none or 16 bytes), when it expires (none or
+             milliseconds since 1970 u64; 0: unless it is delivered at once),
+             priority (none or u8), block
     remove   ranges u32 in `count`; (first u64, last u64) each
     requeue  as remove
     barrier  nothing; as a remove of no ranges
@@ -45,6 +48,8 @@ LEASE = 21
 
 FLAG_TRANSIENT = 1
 FLAG_MESSAGE_ID = 2
+FLAG_EXPIRES = 4
+FLAG_PRIORITY = 8
 FLAG_COUNTED = 1
 MESSAGE_ID_BYTES = 16
 # Ranges in an op that is decoded, and in one that a master sends. Applying one takes some 10 us for
@@ -62,6 +67,10 @@ RANGES_HEADER = struct.Struct("<BBHI")
 ID_SIZE = struct.Struct("<H")
 TIME_OP = struct.Struct("<BBHIQ")
 GONE_OP = struct.Struct("<BBHIQQ")
+EXPIRY = struct.Struct("<Q")
+# The deadline of a message that expires unless it is delivered as soon as it is visible.
+AT_ONCE = 0
+DEADLINE_MS_MAX = 1 << 62
 
 
 class OpError(ValueError):
@@ -80,6 +89,11 @@ class Outline:
     # Set (16 bytes) if the same block goes to several queues: the message store keeps its
     # bodies once for all of them.
     message_id: bytes = b""
+    # When these messages expire, by the master's clock: milliseconds since 1970, `AT_ONCE`, or None
+    # for never.
+    expires_at_ms: int | None = None
+    # 0 to 255; the highest goes first in a queue that has priorities.
+    priority: int = 0
 
     @property
     def last_position(self) -> int:
@@ -100,6 +114,8 @@ class Publish:
     producer_id: bytes = b""
     first_sequence: int = 0
     message_id: bytes = b""
+    expires_at_ms: int | None = None
+    priority: int = 0
 
     @property
     def count(self) -> int:
@@ -198,34 +214,66 @@ def encode_outline(op: Publish | Outline) -> bytes:
     if op.message_id:
         assert len(op.message_id) == MESSAGE_ID_BYTES
         flags |= FLAG_MESSAGE_ID
+    tail = op.message_id
+    if op.expires_at_ms is not None:
+        flags |= FLAG_EXPIRES
+        tail += EXPIRY.pack(op.expires_at_ms)
+    if op.priority:
+        flags |= FLAG_PRIORITY
+        tail += bytes((op.priority,))
     header = PUBLISH_HEADER.pack(
         PUBLISH, flags, len(op.producer_id), op.count, op.first_position, op.first_sequence
     )
-    return header + op.producer_id + op.message_id
+    return header + op.producer_id + tail
 
 
 def decode_outline(payload: bytes) -> tuple[Outline, int]:
     """The outline that `payload` begins with, and its size. Raises `OpError`."""
     flags, id_at, end, count, position, sequence = _publish_fields(payload)
+    message_id, expires_at_ms, priority = _attributes(payload, flags, id_at, end)
     outline = Outline(
         first_position=position,
         count=count,
         transient=bool(flags & FLAG_TRANSIENT),
         producer_id=payload[PUBLISH_HEADER.size : id_at],
         first_sequence=sequence,
-        message_id=payload[id_at:end],
+        message_id=message_id,
+        expires_at_ms=expires_at_ms,
+        priority=priority,
     )
     return outline, end
 
 
+def _attributes(payload: bytes, flags: int, at: int, end: int) -> tuple[bytes, int | None, int]:
+    """The message id, the deadline and the priority, which are `payload[at:end]`."""
+    if at == end:
+        return b"", None, 0
+    message_id, expires_at_ms, priority = b"", None, 0
+    if flags & FLAG_MESSAGE_ID:
+        message_id = payload[at : at + MESSAGE_ID_BYTES]
+        at += MESSAGE_ID_BYTES
+    if flags & FLAG_EXPIRES:
+        (expires_at_ms,) = EXPIRY.unpack_from(payload, at)
+        if expires_at_ms > DEADLINE_MS_MAX:
+            raise OpError(f"publish that expires at {expires_at_ms}, {DEADLINE_MS_MAX} is most")
+        at += EXPIRY.size
+    if flags & FLAG_PRIORITY:
+        priority = payload[at]
+        if not priority:
+            raise OpError("publish with a priority that says 0")
+    return message_id, expires_at_ms, priority
+
+
 def _publish_fields(payload: bytes) -> tuple[int, int, int, int, int, int]:
-    """The flags, where the message id begins, where the outline ends, the count, the position and
-    the sequence."""
+    """The flags, where the attributes (the message id and so on) begin, where the outline ends, the
+    count, the position and the sequence."""
     if len(payload) < PUBLISH_HEADER.size:
         raise OpError(f"publish of {len(payload)} bytes is shorter than its header")
     kind, flags, producer_size, count, position, sequence = PUBLISH_HEADER.unpack_from(payload)
     id_at = PUBLISH_HEADER.size + producer_size
-    end = id_at + (MESSAGE_ID_BYTES if flags & FLAG_MESSAGE_ID else 0)
+    end = id_at
+    if flags & ~FLAG_TRANSIENT:
+        end += _attributes_bytes(flags)
     if kind != PUBLISH:
         raise OpError(f"op of kind {kind} where a publish (kind {PUBLISH}) should be")
     if producer_size > PRODUCER_ID_BYTES_MAX:
@@ -237,6 +285,16 @@ def _publish_fields(payload: bytes) -> tuple[int, int, int, int, int, int]:
     if not count:
         raise OpError("publish of no messages")
     return flags, id_at, end, count, position, sequence
+
+
+def _attributes_bytes(flags: int) -> int:
+    if flags > FLAG_TRANSIENT + FLAG_MESSAGE_ID + FLAG_EXPIRES + FLAG_PRIORITY:
+        raise OpError(f"publish with unknown flags {flags:#x}")
+    return (
+        (MESSAGE_ID_BYTES if flags & FLAG_MESSAGE_ID else 0)
+        + (EXPIRY.size if flags & FLAG_EXPIRES else 0)
+        + (1 if flags & FLAG_PRIORITY else 0)
+    )
 
 
 def decode(payload: bytes) -> Op:
@@ -279,6 +337,7 @@ def _decode_of_readers(payload: bytes) -> NoteGone | ChangeLease:
 
 def _decode_publish(payload: bytes) -> Publish:
     flags, id_at, end, count, position, sequence = _publish_fields(payload)
+    message_id, expires_at_ms, priority = _attributes(payload, flags, id_at, end)
     try:
         block = Block(payload[end:])
     except BlockError as error:
@@ -291,7 +350,9 @@ def _decode_publish(payload: bytes) -> Publish:
         transient=bool(flags & FLAG_TRANSIENT),
         producer_id=payload[PUBLISH_HEADER.size : id_at],
         first_sequence=sequence,
-        message_id=payload[id_at:end],
+        message_id=message_id,
+        expires_at_ms=expires_at_ms,
+        priority=priority,
     )
 
 

@@ -28,6 +28,8 @@ from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
 
 # The highest priority that a queue may have; a message's is one byte.
 PRIORITY_MAX = 255
+_LEVEL = struct.Struct("<BI")
+_RANGE_BYTES = 16
 
 
 class Priorities:
@@ -66,6 +68,31 @@ class Priorities:
     def of(self, priority: int) -> SummedRangeSet:
         """The set of one priority, to be filled by the caller at once."""
         return self._sets.setdefault(priority, SummedRangeSet())
+
+    def pack(self) -> bytes:
+        """Of each priority, the highest first: itself (u8), how many ranges (u32), and these as
+        `RangeSet.pack` has them. Little endian."""
+        return b"".join(
+            _LEVEL.pack(priority, positions.range_count) + positions.pack()
+            for priority, positions in self.levels()
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes | memoryview) -> Priorities:
+        """Raises `ValueError` for other bytes than `pack` makes."""
+        found = cls()
+        at, before = 0, PRIORITY_MAX + 1
+        while at < len(data):
+            if at + _LEVEL.size > len(data):
+                raise ValueError(f"priorities of {len(data)} bytes end early")
+            priority, count = _LEVEL.unpack_from(data, at)
+            at += _LEVEL.size
+            end = at + _RANGE_BYTES * count
+            if not 0 < priority < before or not count or end > len(data):
+                raise ValueError(f"priority {priority} with {count} ranges behind {before}")
+            found.of(priority).extend_packed(data[at:end])
+            at, before = end, priority
+        return found
 
     def subtract(self, ranges: Sequence[Range]) -> None:
         """These messages are gone."""

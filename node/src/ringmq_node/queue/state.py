@@ -9,6 +9,7 @@ Invariants (`check`):
 * `last_number` rises by one with each op; epochs and their starts rise;
 * every live, redelivered or transient position is below `next_position`;
 * `redelivered` and `transient` hold only live positions, and `counts` only redelivered ones;
+* each mark of `expiries` has a live position, and `priorities` holds only live positions;
 * `producer_times` has the producers of `producers` in the same order, its times rise, and none is
   later than `time_ms`;
 * no position at or above `next_position` counts as acknowledged or purged; those of `leases`.
@@ -25,6 +26,7 @@ from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
 from ringmq_node.queue import leases
 from ringmq_node.queue.counts import DeliveryCounts
 from ringmq_node.queue.leases import ChangeLease, QueueLease
+from ringmq_node.queue.marks import Marks
 from ringmq_node.queue.ops import (
     Barrier,
     Forget,
@@ -36,6 +38,7 @@ from ringmq_node.queue.ops import (
     Remove,
     Requeue,
 )
+from ringmq_node.queue.priorities import Priorities
 
 # Producers whose last sequence is remembered. Past this number the queue forgets the one
 # whose last publish is the oldest: counted in ops, as replicas' clocks differ.
@@ -78,6 +81,9 @@ class ReplicatedState:
     acked_end: int = 0
     purged_end: int = 0
     leases: dict[str, QueueLease] = field(default_factory=dict)
+    # When messages expire, by their master's clock (`ops.Outline.expires_at_ms`).
+    expiries: Marks = field(default_factory=Marks)
+    priorities: Priorities = field(default_factory=Priorities)
 
     def __post_init__(self) -> None:
         self.live = _summed(self.live)
@@ -100,6 +106,8 @@ class ReplicatedState:
             self.acked_end,
             self.purged_end,
             self.leases.copy(),
+            self.expiries.copy(),
+            self.priorities.copy(),
         )
 
     @property
@@ -151,6 +159,10 @@ class ReplicatedState:
         self.live.add(op.first_position, op.last_position)
         if op.transient:
             self.transient.add(op.first_position, op.last_position)
+        if op.expires_at_ms is not None:
+            self.expiries.add(op.first_position, op.last_position, op.expires_at_ms)
+        if op.priority:
+            self.priorities.add(op.priority, op.first_position, op.last_position)
         if op.producer_id:
             # Removed and put back, so that the dict is in order of the last publishes and
             # its first entry is the one to forget.
@@ -180,8 +192,16 @@ class ReplicatedState:
         for positions in (self.live, self.redelivered, self.transient):
             if positions:
                 positions.subtract(gone)
-        self.counts.forget(gone)
+        self.drop_attributes(gone)
         return gone
+
+    def drop_attributes(self, gone: list[Range]) -> None:
+        """`gone` have just ceased to be live."""
+        self.counts.forget(gone)
+        if self.expiries:
+            self.expiries.prune(gone, self.live)
+        if self.priorities:
+            self.priorities.subtract(gone)
 
     def _requeue(self, ranges: tuple[Range, ...], *, counted: bool) -> None:
         live = self.live
@@ -216,6 +236,8 @@ class ReplicatedState:
             hasher.update(repr(_summed(ranges).sums).encode())
         for plane in self.counts.planes:
             hasher.update(repr(plane.sums).encode())
+        hasher.update(repr(self.expiries.sums).encode())
+        hasher.update(self.priorities.sums())
         producers = self.producers
         hasher.update(array("H", map(len, producers)).tobytes())
         hasher.update(array("Q", producers.values()).tobytes())
@@ -237,6 +259,8 @@ class ReplicatedState:
         self.counts.check()
         for plane in self.counts.planes:
             assert all(self.redelivered.contains_all(first, last) for first, last in plane)
+        self.expiries.check(self.live)
+        self.priorities.check(self.live)
         starts = [(start.epoch, start.first_number) for start in self.epochs]
         assert starts == sorted(starts)
         assert len(self.producers) <= PRODUCERS_MAX

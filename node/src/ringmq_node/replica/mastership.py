@@ -22,17 +22,16 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any, Protocol
 
 from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range
-from ringmq_gm import Refusal, Ring, Role, View
+from ringmq_gm import Refusal, Role
 from ringmq_node.model.info import QueueCondition
 from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.model.records import QueueRecord
+from ringmq_node.model.rules import QueueRules
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import NotOutstandingError
 from ringmq_node.queue.effects import (
@@ -46,9 +45,10 @@ from ringmq_node.queue.effects import (
 )
 from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.master import QueueMaster
-from ringmq_node.queue.ops import AskedOp, Op, Publish
+from ringmq_node.queue.ops import AskedOp, Publish
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.asked_ops import AskedOps
+from ringmq_node.replica.master_replica import MasterReplica
 from ringmq_node.replica.publishers import OpeningSession, Publishers, check_sequence
 from ringmq_node.replica.reading import MasterBodies
 from ringmq_node.replica.refusals import (
@@ -58,7 +58,6 @@ from ringmq_node.replica.refusals import (
     too_few_synchronised,
 )
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
-from ringmq_node.storage import QueueStore, StoreError
 
 # How long the opening of a publisher waits for a trip around the ring. A client gives the node up
 # after 5 s; it should hear the reason before that, also behind a take-over.
@@ -69,29 +68,6 @@ INHERITANCE_WAIT_S = 1.0
 REPAIR_WAIT_S = 5.0
 
 
-class MasterReplica(Protocol):
-    """The replica, as its mastership uses it."""
-
-    @property
-    def record(self) -> QueueRecord: ...
-    @property
-    def store(self) -> QueueStore: ...
-    @property
-    def ring(self) -> Ring: ...
-    @property
-    def view(self) -> View: ...
-    def multicast(self, op: Op) -> int:
-        """Sends the op around the ring, and applies it here; returns its number."""
-        ...
-
-    async def wait_taking(self) -> bool:
-        """Returns True when the ring takes ops; False if this replica isn't master any more."""
-        ...
-
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]: ...
-    def store_failed(self, error: StoreError) -> None: ...
-
-
 class Mastership:
     """See the module. Used on the event loop's thread."""
 
@@ -99,17 +75,20 @@ class Mastership:
         self,
         replica: MasterReplica,
         *,
+        rules: QueueRules,
         inheritance: Inheritance,
         given_up: Sequence[Range],
         received: int,
         persisted: int,
     ) -> None:
-        """`inheritance`: the messages that are here, as far as they are known to be safe.
-        `given_up`: positions whose bodies no member has. `received` and `persisted`: how far the
-        ring's watermarks are."""
+        """`rules`: those of this moment. `inheritance`: the messages that are here, as far as they
+        are known to be safe. `given_up`: positions whose bodies no member has. `received` and
+        `persisted`: how far the ring's watermarks are."""
         self._replica = replica
         self._store = replica.store
         self._ring = replica.ring
+        # What declaration and policies say of the queue's messages now.
+        self.rules = rules
         self.queue = QueueMaster(
             replica.store.state, MasterBodies(replica.store, replica.store_failed), inheritance
         )
@@ -158,6 +137,10 @@ class Mastership:
                     )
                 )
         self._changed.notify()
+
+    def configure(self, rules: QueueRules) -> None:
+        """Takes over the rules that hold from now on, changed or not."""
+        self.rules = rules
 
     @property
     def name(self) -> str:

@@ -136,6 +136,8 @@ class Replica:
         """Takes over what the queue should have now by its policies, changed or not."""
         self.wanted = wanted
         self.syncing.configure(wanted.sync)
+        if self.mastership is not None:
+            self.mastership.configure(wanted.rules)
 
     @property
     def log_is_whole(self) -> bool:
@@ -278,6 +280,7 @@ class Replica:
         self._inheritance.safe(self.ring.safe_number)
         self.mastership = Mastership(
             self,
+            rules=self.wanted.rules,
             inheritance=self._inheritance,
             given_up=self._repair.given_up.ranges(),
             received=received,

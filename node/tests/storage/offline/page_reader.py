@@ -107,7 +107,7 @@ def read_records(path: Path, magic: bytes, proven_by_map: bool = False) -> Recor
     if number(data, 24, 4) == crc32(data[:24], owner):
         assert data[:8] == magic
         assert owner in (0, folder_crc)
-        assert number(data, 8, 2) == (2 if magic == b"RINGMQ-J" else 1)
+        assert number(data, 8, 2) == (3 if magic == b"RINGMQ-J" else 1)
     else:
         marker, its_number = number(data, 32, 4), -1
         assert read_header(data, marker, 32) is not None
@@ -204,8 +204,9 @@ def read_outline(data: bytes) -> tuple[Publish, bytes]:
     flags, producer_size, count = data[1], number(data, 2, 2), number(data, 4, 4)
     first, sequence = numbers(data, 8, 2, 8)
     at = 24 + producer_size
-    end = at + (16 if flags & 2 else 0)
-    publish = Publish(first, count, bool(flags & 1), data[24:at], sequence, data[at:end])
+    id_end = at + (16 if flags & 2 else 0)
+    end = id_end + (8 if flags & 4 else 0) + (1 if flags & 8 else 0)
+    publish = Publish(first, count, bool(flags & 1), data[24:at], sequence, data[at:id_end])
     return publish, data[end:]
 
 
@@ -227,9 +228,9 @@ class State:
 
 def read_checkpoint(data: bytes) -> State:
     state = State(number(data, 0, 8), bool(number(data, 8, 4) & 1))
-    epochs, *ranges, cuts, producers = numbers(data, 12, 6, 4)
-    state.last_op, state.next_position, state.time = numbers(data, 36, 3, 8)
-    at = 60
+    epochs, *ranges, cuts, producers, leases = numbers(data, 12, 7, 4)
+    state.last_op, state.next_position, state.time = numbers(data, 40, 3, 8)
+    at = 80
     for _ in range(epochs):
         epoch, first_op, first_position = numbers(data, at, 3, 8)
         state.epochs.append((epoch, first_op, first_position))
@@ -254,6 +255,15 @@ def read_checkpoint(data: bytes) -> State:
         state.producers[data[at : at + size]] = sequence
         state.times[data[at : at + size]] = time
         at += size
+    flags = number(data, 8, 4)
+    if flags & 2:
+        planes = number(data, at, 4)
+        at += 4 + 4 * planes + 16 * sum(numbers(data, at + 4, planes, 4))
+    if flags & 4:
+        expiries, priorities = numbers(data, at, 2, 4)
+        at += 8 + 24 * expiries + priorities
+    for _ in range(leases):
+        at += 30 + sum(numbers(data, at + 24, 3, 2))
     assert at == len(data)
     return state
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, SyncMode
+from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, QueueRules, SyncMode
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_json, emit_table
+from ringmq_node.cli.rules import rule_options, rules_json, rules_text
 
 COLUMNS = (
     *("policy", "kind", "priority", "pattern", "mirrors", "min insync", "sync mode"),
-    *("sync rate", "locator", "forced promotion"),
+    *("sync rate", "locator", "forced promotion", "rules"),
 )
 
 
@@ -77,12 +78,13 @@ def policy_json(policy: Policy) -> dict[str, Any]:
         "sync_rate_bytes_max": policy.sync_rate_bytes_max,
         "master_locator": _name(policy.master_locator) or None,
         "forced_promotion": _name(policy.forced_promotion) or None,
+        **rules_json(policy.rules),
     }
 
 
 @click.group()
 def policy() -> None:
-    """Say where queues are mirrored, by patterns of their names."""
+    """Say where queues are mirrored, and their limits, by patterns of their names."""
 
 
 @policy.command("set")
@@ -112,6 +114,7 @@ def policy() -> None:
     type=_named(ForcedPromotion),
     help="Whether `promote --accept-loss` is taken.",
 )
+@rule_options(declared=False)
 @client_options
 def set_policy(
     name: str,
@@ -124,6 +127,7 @@ def set_policy(
     sync_rate_bytes_max: int | None,
     master_locator: str | None,
     forced_promotion: str | None,
+    rules: QueueRules,
     target: Target,
 ) -> None:
     """Add or replace the policy NAME for queues whose names match PATTERN.
@@ -143,6 +147,7 @@ def set_policy(
         if forced_promotion is None
         else ForcedPromotion[_member(forced_promotion)],
         is_operator=is_operator,
+        rules=rules,
     )
     queues = target.run(lambda client: client.operator.set_policy(wanted))
     if target.as_json:
@@ -173,6 +178,7 @@ def list_policies(target: Target) -> None:
                 each.sync_rate_bytes_max or "",
                 _name(each.master_locator),
                 _name(each.forced_promotion),
+                rules_text(each.rules),
             )
             for each in found
         ),

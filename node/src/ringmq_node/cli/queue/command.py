@@ -7,13 +7,14 @@ from dataclasses import asdict
 
 import click
 
-from ringmq import Client, QueueMode
+from ringmq import Client, QueueMode, QueueRules
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_json, emit_table
 from ringmq_node.cli.policy.command import locator_of, locator_type
 from ringmq_node.cli.queue.description import queue_json, ring_text
 from ringmq_node.cli.queue.show import list_queues, show
 from ringmq_node.cli.queue.verify import verify
+from ringmq_node.cli.rules import rule_options
 
 MODES = click.Choice(["default", "lazy"])
 
@@ -54,6 +55,7 @@ def queue() -> None:
     type=locator_type,
     help="Where the master goes.  [default: as a policy says, else min-masters]",
 )
+@rule_options(declared=True)
 @client_options
 def declare(
     name: str,
@@ -62,6 +64,7 @@ def declare(
     mode_name: str | None,
     durable: bool | None,
     master_locator: str | None,
+    rules: QueueRules,
     target: Target,
 ) -> None:
     """Create the queue NAME, unless it is there with the same arguments."""
@@ -74,6 +77,7 @@ def declare(
             mode=mode,
             durable=durable,
             master_locator=locator_of(master_locator),
+            rules=rules,
         )
     )
     if target.as_json:

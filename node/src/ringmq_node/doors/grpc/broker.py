@@ -17,6 +17,7 @@ from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.peers import BROKER
 from ringmq_node.doors.grpc.policies import locator_from_wire
 from ringmq_node.doors.grpc.relay import relay_stream
+from ringmq_node.doors.grpc.rules import rules_from_wire
 from ringmq_node.doors.grpc.service import Context, caller_of, parse, routes
 from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
 from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire, queue_to_wire, run_to_wire
@@ -93,6 +94,7 @@ class BrokerService:
             mode=mode_from_wire(request.mode),
             durable=request.durable if request.HasField("durable") else None,
             master_locator=locator_from_wire(request.master_locator),
+            rules=rules_from_wire(request.rules),
         )
         declared = await self._broker.declare(request.queue, arguments, caller_of(context))
         return broker.DeclareQueueResponse(

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import common_pb2 as common
+from ringmq_node.doors.grpc.rules import rules_from_wire, rules_to_wire
 from ringmq_node.model.policies import ForcedPromotion, Mirrors, Policy, PolicyDefinition
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import MasterLocator
@@ -51,6 +52,7 @@ def policy_from_wire(wire: admin.Policy) -> Policy:
         keys.sync_rate_bytes_max or None,
         locator_from_wire(keys.master_locator),
         _from_wire(keys.forced_promotion, dict(_FORCED), "forced_promotion"),
+        rules_from_wire(keys.rules),
     )
     return Policy(wire.name, wire.pattern, wire.priority, definition, wire.is_operator)
 
@@ -58,7 +60,9 @@ def policy_from_wire(wire: admin.Policy) -> Policy:
 def policy_to_wire(policy: Policy) -> admin.Policy:
     keys = policy.definition
     wire = admin.PolicyDefinition(
-        min_insync=keys.min_insync or 0, sync_rate_bytes_max=keys.sync_rate_bytes_max or 0
+        min_insync=keys.min_insync or 0,
+        sync_rate_bytes_max=keys.sync_rate_bytes_max or 0,
+        rules=rules_to_wire(keys.rules),
     )
     if keys.mirrors is not None:
         mirrors = admin.Mirrors(count=keys.mirrors.count or 0, nodes=keys.mirrors.nodes or ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
@@ -38,9 +38,15 @@ from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.counts import DeliveryCounts
 from ringmq_node.queue.leases import QueueLease
+from ringmq_node.queue.marks import MARK_BYTES, Marks
+from ringmq_node.queue.priorities import Priorities
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 from ringmq_node.replica.comparing import Digests
+
+# Positions, or values of positions.
+P = TypeVar("P", RangeSet, SummedRangeSet, Marks)
+RANGE_BYTES = 16
 
 _MODES = {
     QueueMode.DEFAULT: common.QUEUE_MODE_DEFAULT,
@@ -333,11 +339,13 @@ async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
     response = ring.FetchStateResponse(
         number=state.last_number,
         next_position=state.next_position,
-        live=await _packed(state.live),
-        redelivered=await _packed(state.redelivered),
-        transient=await _packed(state.transient),
+        live=await _packed(state.live, state.live.range_count),
+        redelivered=await _packed(state.redelivered, state.redelivered.range_count),
+        transient=await _packed(state.transient, state.transient.range_count),
         time_ms=state.time_ms,
-        counts=[await _packed(plane) for plane in state.counts.planes],
+        counts=[await _packed(plane, plane.range_count) for plane in state.counts.planes],
+        expiries=await _packed(state.expiries, len(state.expiries)),
+        priorities=state.priorities.pack(),
         acked_end=state.acked_end,
         purged_end=state.purged_end,
         leases=[lease_to_wire(lease) for lease in state.leases.values()],
@@ -369,10 +377,11 @@ def lease_from_wire(lease: common.Lease) -> QueueLease:
     return QueueLease(**_values(lease, QueueLease))
 
 
-async def _packed(ranges: RangeSet) -> bytes:
+async def _packed(ranges: RangeSet | Marks, count: int) -> bytes:
+    """All of them: `count` ranges, or marks."""
     packed: list[bytes] = []
     pieces = Pieces()
-    for start in range(0, ranges.range_count, STATE_PIECE):
+    for start in range(0, count, STATE_PIECE):
         packed.append(ranges.pack(start, start + STATE_PIECE))
         await pieces.step()
     return b"".join(packed)
@@ -387,24 +396,31 @@ async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
             EpochStart(start.epoch, start.first_number, start.first_position)
             for start in response.epochs
         ],
-        live=await _unpacked(response.live),
-        redelivered=await _unpacked(response.redelivered),
-        transient=await _unpacked(response.transient),
+        live=await _positions(response.live),
+        redelivered=await _positions(response.redelivered),
+        transient=await _positions(response.transient),
         producers={entry.producer_id: entry.last_sequence for entry in response.producers},
         producer_times={entry.producer_id: entry.used_ms for entry in response.producers},
         time_ms=response.time_ms,
-        counts=DeliveryCounts([await _unpacked(plane) for plane in response.counts]),
+        counts=DeliveryCounts(
+            [await _unpacked(plane, SummedRangeSet(), RANGE_BYTES) for plane in response.counts]
+        ),
+        expiries=await _unpacked(response.expiries, Marks(), MARK_BYTES),
+        priorities=Priorities.unpack(response.priorities),
         acked_end=response.acked_end,
         purged_end=response.purged_end,
         leases={each.name: lease_from_wire(each) for each in response.leases},
     )
 
 
-async def _unpacked(data: bytes) -> SummedRangeSet:
-    ranges = SummedRangeSet()
+async def _positions(data: bytes) -> SummedRangeSet:
+    return await _unpacked(data, SummedRangeSet(), RANGE_BYTES)
+
+
+async def _unpacked(data: bytes, into: P, each_bytes: int) -> P:
     whole = memoryview(data)
     pieces = Pieces()
-    for start in range(0, len(whole), STATE_PIECE * 16):
-        ranges.extend_packed(whole[start : start + STATE_PIECE * 16])
+    for start in range(0, len(whole), STATE_PIECE * each_bytes):
+        into.extend_packed(whole[start : start + STATE_PIECE * each_bytes])
         await pieces.step()
-    return ranges
+    return into

@@ -1,7 +1,8 @@
 """A queue's state as the first record of a journal.
 
     generation      u64   of the journal
-    flags           u32   bit 0 damaged: ops were lost, the state is a guess; bit 1 has counts
+    flags           u32   bit 0 damaged: ops were lost, the state is a guess; bit 1 has counts;
+                          bit 2 has expiries or priorities
     epochs          u32   this and the next six are counts of the items below
     live            u32   ranges
     redelivered     u32   ranges
@@ -22,6 +23,9 @@
     producer ids    back to back
     counts          with flag bit 1: planes u32 (1 to 16), ranges u32 of each plane, then their
                     ranges (`ringmq_node.queue.counts`)
+    with flag bit 2 count of expiries u32, bytes of the priorities u32, then
+    expiries        (first u64, last u64, milliseconds since 1970 u64) each
+    priorities      (priority u8, count of ranges u32, ranges as above) each, the highest first
     leases          (token u64, time to live u64, until u64, sizes of the texts u16 u16 u16, name,
                     holder, instance) each; times in milliseconds
 
@@ -40,6 +44,8 @@ from ringmq_base.ranges import SummedRangeSet
 from ringmq_node.queue import leases
 from ringmq_node.queue.counts import DeliveryCounts
 from ringmq_node.queue.leases import LeaseError
+from ringmq_node.queue.marks import MARK_BYTES, Marks
+from ringmq_node.queue.priorities import Priorities
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 
 _HEAD = struct.Struct("<QIIIIIIIIQQQQQ")
@@ -48,9 +54,11 @@ _PAIR = struct.Struct("<QQ")
 _PRODUCER = struct.Struct("<QQH")
 
 _COUNT = struct.Struct("<I")
+_ATTRIBUTES = struct.Struct("<II")
 
 _DAMAGED = 1
 _HAS_COUNTS = 2
+_HAS_ATTRIBUTES = 4
 
 
 class CheckpointError(ValueError):
@@ -92,7 +100,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
     sets = (state.live, state.redelivered, state.transient)
     head = _HEAD.pack(
         checkpoint.generation,
-        (_DAMAGED if checkpoint.damaged else 0) | (_HAS_COUNTS if state.counts else 0),
+        _flags(checkpoint),
         len(state.epochs),
         *(ranges.range_count for ranges in sets),
         len(checkpoint.cuts),
@@ -123,8 +131,21 @@ def encode(checkpoint: Checkpoint) -> bytes:
         planes = state.counts.planes
         pieces += map(_COUNT.pack, (len(planes), *(plane.range_count for plane in planes)))
         pieces += [plane.pack() for plane in planes]
+    if state.expiries or state.priorities:
+        priorities = state.priorities.pack()
+        pieces.append(_ATTRIBUTES.pack(len(state.expiries), len(priorities)))
+        pieces += [state.expiries.pack(), priorities]
     pieces.append(leases.encode_leases(state.leases.values()))
     return b"".join(pieces)
+
+
+def _flags(checkpoint: Checkpoint) -> int:
+    state = checkpoint.state
+    return (
+        (_DAMAGED if checkpoint.damaged else 0)
+        | (_HAS_COUNTS if state.counts else 0)
+        | (_HAS_ATTRIBUTES if state.expiries or state.priorities else 0)
+    )
 
 
 def decode(payload: bytes) -> Checkpoint:
@@ -154,6 +175,10 @@ def _decode(payload: bytes) -> Checkpoint:
     if flags & _HAS_COUNTS:
         [(size,)] = reader.take(_COUNT, 1)
         planes += [reader.ranges(count) for (count,) in [*reader.take(_COUNT, size)]]
+    expiries, priorities = Marks(), Priorities()
+    if flags & _HAS_ATTRIBUTES:
+        [(count, size)] = reader.take(_ATTRIBUTES, 1)
+        expiries, priorities = reader.marks(count), reader.priorities(size)
     held, end = leases.decode_leases(payload, reader.offset, counts[6])
     if end != len(payload):
         raise CheckpointError(f"checkpoint has {len(payload)} bytes, by its counts {end}")
@@ -171,6 +196,8 @@ def _decode(payload: bytes) -> Checkpoint:
         acked_end=acked_end,
         purged_end=purged_end,
         leases=held,
+        expiries=expiries,
+        priorities=priorities,
     )
     state.check()
     return Checkpoint(generation, state, cuts, bool(flags & _DAMAGED))
@@ -195,6 +222,22 @@ class _Reader:
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         return ranges
+
+    def marks(self, count: int) -> Marks:
+        """The next `count` marks. Raises `CheckpointError` if there are fewer, or no marks."""
+        marks = Marks()
+        try:
+            marks.extend_packed(self._next(MARK_BYTES * count))
+        except ValueError as error:
+            raise CheckpointError(str(error)) from error
+        return marks
+
+    def priorities(self, size: int) -> Priorities:
+        """Of the next `size` bytes. Raises `CheckpointError` if they are none."""
+        try:
+            return Priorities.unpack(self._next(size))
+        except ValueError as error:
+            raise CheckpointError(str(error)) from error
 
     def _next(self, size: int) -> memoryview:
         start, self.offset = self.offset, self.offset + size

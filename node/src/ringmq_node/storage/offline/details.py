@@ -44,6 +44,10 @@ def of_journal(file: RecordFile, header: Header) -> tuple[list[BodyRange], Detai
                 # Also of a hollow record, which has no bodies.
                 "published": op.count,
             }
+            if op.expires_at_ms is not None:
+                details["expires_at_ms"] = op.expires_at_ms
+            if op.priority:
+                details["priority"] = op.priority
             if said.counts_with:
                 details["counts_with"] = said.counts_with
         case Remove(ranges):
@@ -115,6 +119,8 @@ def _checkpoint(found: Checkpoint) -> Details:
         "cuts": len(found.cuts),
         "redelivered": len(state.redelivered),
         "transient": len(state.transient),
+        "expiries": len(state.expiries),
+        "priorities": {level: len(ranges) for level, ranges in state.priorities.levels()},
         "messages_live": len(state.live),
         **_ranges("live", state.live, state.live.range_count),
     }

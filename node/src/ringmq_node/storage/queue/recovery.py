@@ -251,6 +251,7 @@ class _Recovery:
         for first, last in replay.removed:
             state.live.remove(first, last)
             state.transient.remove(first, last)
+        state.drop_attributes(replay.removed.ranges())
         # An empty folder, or one that the creation of the queue has left half made, is no damage.
         found_any = bool(state.next_position or replay.corruptions)
         replay.damaged |= found_any or any(name.endswith(BAD_SUFFIX) for name in names)
@@ -332,5 +333,5 @@ def _drop_transient(state: ReplicatedState) -> None:
     for first, last in state.transient:
         state.live.remove(first, last)
         state.redelivered.remove(first, last)
-    state.counts.forget(state.transient)
+    state.drop_attributes(state.transient.ranges())
     state.transient.clear()

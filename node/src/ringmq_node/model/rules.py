@@ -1,0 +1,162 @@
+"""The rules of a queue: what a declaration, a policy or both say of its messages. Pure.
+
+One type for all of them, `QueueRules`: what was declared (`QueueRecord.rules`), what a policy sets
+(`PolicyDefinition.rules`), and what holds (`Wanted.rules`, the merge of these), which the queue's
+master follows. A rule that is None is not set: then it limits nothing.
+
+How two of them are merged (`merged`): of two numbers the smaller one holds, as each of them is a
+limit that somebody relies on. Of anything else the declaration's, else the policy's, else the
+operator policy's: the program that declares a queue knows what its messages mean.
+
+A rule is *offered* (`OFFERED`) once the part that follows it is built. A declaration or policy with
+another one is refused: it would be kept, and have no effect. Some rules are for declarations only
+(`DECLARED_ONLY`): a queue with messages can't become another kind of queue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from typing import Any, Final
+
+from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
+from ringmq_node.model.reasons import bad_request
+
+# Ten years, which is more than anybody waits; and no deadline in milliseconds overflows.
+MILLISECONDS_MAX: Final = 10 * 366 * 86_400_000
+COUNT_MAX: Final = 2**53
+KEY_BYTES_MAX: Final = 255
+PRIORITIES_MAX: Final = 255
+
+
+class Overflow(Enum):
+    """What becomes of messages beyond a queue's length. The values are stored in the registry."""
+
+    # The oldest ready messages go.
+    DROP_HEAD = "drop-head"
+    # The new ones are refused.
+    REJECT_PUBLISH = "reject-publish"
+    # They are refused, and sent to the queue's dead-letter exchange.
+    REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """See the module. The names are those of policy keys and arguments."""
+
+    # How long a message may be ready; 0: it goes unless a consumer takes it at once.
+    message_ttl_ms: int | None = None
+    # How long the queue may be unused before it is deleted.
+    expires_ms: int | None = None
+    # Ready messages, and bytes of their bodies.
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    # None: `DROP_HEAD`.
+    overflow: Overflow | None = None
+    # Names an exchange of the queue's vhost, "" the default one. None: messages are dropped.
+    dead_letter_exchange: str | None = None
+    # None: the key that the message had.
+    dead_letter_routing_key: str | None = None
+    # Levels of priority, from 0 to this one. None: all messages are equal.
+    max_priority: int | None = None
+    # Deliveries of a message before it leaves the queue.
+    delivery_limit: int | None = None
+    single_active_consumer: bool | None = None
+    # How long a consumer may have a message.
+    consumer_timeout_ms: int | None = None
+
+    def __bool__(self) -> bool:
+        """Whether any rule is set."""
+        return self != NO_RULES
+
+    def facts(self) -> dict[str, str]:
+        """The rules that are set, as texts for people."""
+        return {name: str(value) for name, value in self.to_json().items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """The rules that are set."""
+        return {
+            name: value.value if isinstance(value, Enum) else value
+            for name, value in asdict(self).items()
+            if value is not None
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> QueueRules:
+        """Raises `TypeError`, `ValueError` or `BrokerError` for what aren't rules."""
+        overflow = values.get("overflow")
+        rules = cls(**{**values, "overflow": None if overflow is None else Overflow(overflow)})
+        rules.check()
+        return rules
+
+    def check(self) -> None:
+        """Raises `BrokerError` for values that can't be."""
+        for name, (low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not (type(value) is int and low <= value <= high):
+                raise bad_request(f"{name} {value!r} is not within {low} to {high}", field=name)
+        for name, bytes_max in _TEXTS.items():
+            text = getattr(self, name)
+            if text is not None and not (
+                type(text) is str and len(text.encode()) <= bytes_max and text.isprintable()
+            ):
+                raise bad_request(
+                    f"{name} has at most {bytes_max} bytes and no control characters", field=name
+                )
+        if type(self.single_active_consumer) not in (bool, type(None)):
+            raise bad_request(
+                f"single_active_consumer is yes or no, not {self.single_active_consumer!r}",
+                field="single_active_consumer",
+            )
+
+
+_BOUNDS: Final = {
+    "message_ttl_ms": (0, MILLISECONDS_MAX),
+    "expires_ms": (1, MILLISECONDS_MAX),
+    "max_length": (0, COUNT_MAX),
+    "max_length_bytes": (0, COUNT_MAX),
+    "max_priority": (1, PRIORITIES_MAX),
+    "delivery_limit": (0, COUNT_MAX),
+    "consumer_timeout_ms": (1, MILLISECONDS_MAX),
+}
+_TEXTS: Final = {
+    "dead_letter_exchange": QUEUE_NAME_BYTES_MAX,
+    "dead_letter_routing_key": KEY_BYTES_MAX,
+}
+
+NO_RULES: Final = QueueRules()
+
+# Whoever builds the part that follows a rule adds its name here. The command line and the doors
+# then offer it too.
+OFFERED: Final = frozenset(
+    ("message_ttl_ms", "expires_ms", "max_length", "max_length_bytes", "overflow")
+)
+DECLARED_ONLY: Final = frozenset(("max_priority", "single_active_consumer"))
+
+
+def check_offered(rules: QueueRules, *, declared: bool) -> None:
+    """Raises `BrokerError` for values that can't be, and for rules that a declaration
+    (`declared`), or else a policy, can't set."""
+    rules.check()
+    for name in rules.to_json():
+        if name not in OFFERED:
+            raise bad_request(f"{name} is not offered by this version", field=name)
+        if name in DECLARED_ONLY and not declared:
+            raise bad_request(
+                f"{name} belongs to a queue's declaration, and is no key of policies", field=name
+            )
+    if rules.overflow is Overflow.REJECT_PUBLISH_DLX and "dead_letter_exchange" not in OFFERED:
+        raise bad_request("overflow reject-publish-dlx is not offered yet", field="overflow")
+
+
+def merged(*rules: QueueRules) -> QueueRules:
+    """The rules that hold; `rules` in the order of their weight, the declaration's first."""
+    given = [each for each in rules if each]
+    if len(given) <= 1:
+        return given[0] if given else NO_RULES
+    values: dict[str, Any] = {}
+    for field in fields(QueueRules):
+        said = [value for each in given if (value := getattr(each, field.name)) is not None]
+        if said:
+            values[field.name] = min(said) if field.name in _BOUNDS else said[0]
+    return QueueRules(**values)

@@ -1,0 +1,35 @@
+"""A replica, as its mastership uses it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from ringmq_gm import Ring, View
+from ringmq_node.model.records import QueueRecord
+from ringmq_node.queue.ops import Op
+from ringmq_node.storage import QueueStore, StoreError
+
+
+class MasterReplica(Protocol):
+    """See the module."""
+
+    @property
+    def record(self) -> QueueRecord: ...
+    @property
+    def store(self) -> QueueStore: ...
+    @property
+    def ring(self) -> Ring: ...
+    @property
+    def view(self) -> View: ...
+    def multicast(self, op: Op) -> int:
+        """Sends the op around the ring, and applies it here; returns its number."""
+        ...
+
+    async def wait_taking(self) -> bool:
+        """Returns True when the ring takes ops; False if this replica isn't master any more."""
+        ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]: ...
+    def store_failed(self, error: StoreError) -> None: ...

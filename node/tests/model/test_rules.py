@@ -1,0 +1,127 @@
+"""Rules of queues: how they are merged, and the values that are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ringmq_node.broker.arguments import QueueArguments, check_equivalent
+from ringmq_node.model.policies import Policy, PolicyDefinition, wanted_of
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.records import QueueRecord
+from ringmq_node.model.rules import (
+    DECLARED_ONLY,
+    NO_RULES,
+    OFFERED,
+    Overflow,
+    QueueRules,
+    check_offered,
+    merged,
+)
+
+HEAD, REJECT = Overflow.DROP_HEAD, Overflow.REJECT_PUBLISH
+
+
+def policy(rules: QueueRules) -> Policy:
+    return Policy("p", ".*", 0, PolicyDefinition(rules=rules))
+
+
+@pytest.mark.parametrize(
+    ("declared", "asked", "bound", "wanted"),
+    [
+        ({}, {}, {}, {}),
+        ({"max_length": 5}, {}, {}, {"max_length": 5}),
+        ({"max_length": 5}, {"max_length": 3}, {"max_length": 4}, {"max_length": 3}),
+        ({"message_ttl_ms": 0}, {"message_ttl_ms": 3}, {}, {"message_ttl_ms": 0}),
+        ({}, {"expires_ms": 9}, {"expires_ms": 8}, {"expires_ms": 8}),
+        ({"overflow": HEAD}, {"overflow": REJECT}, {"overflow": REJECT}, {"overflow": HEAD}),
+        ({}, {"overflow": REJECT}, {"overflow": HEAD}, {"overflow": REJECT}),
+        (
+            {"max_length": 5},
+            {"max_length_bytes": 9},
+            {"overflow": REJECT},
+            {"max_length": 5, "max_length_bytes": 9, "overflow": REJECT},
+        ),
+    ],
+)
+def test_the_smaller_number_and_else_the_declaration(
+    declared: dict[str, Any], asked: dict[str, Any], bound: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    record = QueueRecord("q", "id", ("a",), 0, rules=QueueRules(**declared))
+    rules = QueueRules(**wanted)
+    given = [QueueRules(**each) for each in (asked, bound)]
+    assert merged(record.rules, *given) == rules
+    first, second = (policy(each) if each else None for each in given)
+    found = wanted_of(record, first, second, "a")
+    assert found.rules == rules
+    assert found.rules.facts().items() <= found.facts().items()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"message_ttl_ms": -1},
+        {"message_ttl_ms": 2**60},
+        {"message_ttl_ms": True},
+        {"expires_ms": 0},
+        {"max_length": 1.5},
+        {"max_length_bytes": "7"},
+        {"max_priority": 0},
+        {"max_priority": 256},
+        {"dead_letter_exchange": "a\n"},
+        {"dead_letter_exchange": 7},
+        {"dead_letter_routing_key": "x" * 256},
+        {"single_active_consumer": 1},
+    ],
+)
+def test_values_that_are_refused_by_name(values: dict[str, Any]) -> None:
+    with pytest.raises(BrokerError) as caught:
+        QueueRules(**values).check()
+    assert caught.value.reason is Reason.BAD_REQUEST
+    assert caught.value.metadata == {"field": next(iter(values))}
+    with pytest.raises(BrokerError):
+        QueueRules.from_json(values)
+
+
+EXAMPLES: dict[str, Any] = {
+    **dict.fromkeys(("message_ttl_ms", "expires_ms", "max_length", "max_length_bytes"), 1),
+    **dict.fromkeys(("max_priority", "delivery_limit", "consumer_timeout_ms"), 1),
+    **dict.fromkeys(("dead_letter_exchange", "dead_letter_routing_key"), "x"),
+    "overflow": HEAD,
+    "single_active_consumer": True,
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_only_what_has_an_effect_is_offered(name: str) -> None:
+    rules = QueueRules(**{name: EXAMPLES[name]})
+    assert QueueRules.from_json(rules.to_json()) == rules
+    for declared in (True, False):
+        if name in OFFERED and (declared or name not in DECLARED_ONLY):
+            check_offered(rules, declared=declared)
+            continue
+        with pytest.raises(BrokerError) as caught:
+            check_offered(rules, declared=declared)
+        assert caught.value.metadata == {"field": name}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_wrong_redeclare_says_what_there_is_and_what_was_asked(name: str) -> None:
+    rules = QueueRules(**{name: EXAMPLES[name]})
+    there = QueueRecord("q", "id", ("a",), 0, rules=rules)
+    bare = QueueRecord("q", "id", ("a",), 0)
+    wanted = wanted_of(there, None, None, "a")
+    # What is left out matches anything.
+    check_equivalent(there, wanted, QueueArguments())
+    check_equivalent(there, wanted, QueueArguments(rules=rules))
+    with pytest.raises(BrokerError, match=f"exists with {name} unset, not ") as caught:
+        check_equivalent(bare, wanted, QueueArguments(rules=rules))
+    assert caught.value.reason is Reason.QUEUE_EXISTS
+    assert caught.value.metadata == {"queue": "q", "field": name}
+
+
+def test_no_rules_cost_nothing() -> None:
+    assert not NO_RULES
+    assert NO_RULES.to_json() == {}
+    assert merged(NO_RULES, NO_RULES) is NO_RULES
