@@ -157,6 +157,8 @@ def test_a_state_travels_whole_and_in_pieces() -> None:
         producer_times={b"a": 5, b"": 6},
         time_ms=7,
     )
+    state.producers[b"a"] = 9
+    state.gaps.published(b"a", 1, 5, 9)
 
     async def travelled() -> ReplicatedState:
         data = (await wire.state_to_wire(state)).SerializeToString()

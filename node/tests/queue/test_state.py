@@ -79,8 +79,8 @@ class StateMachine(RuleBasedStateMachine):
         self.transient |= added if transient else set()
         self.next_position += count
         if producer:
-            self.producers.pop(producer, None)
-            self.producers[producer] = sequence + count - 1
+            known = self.producers.pop(producer, 0)
+            self.producers[producer] = max(known, sequence + count - 1)
 
     @rule(ranges=RANGES)
     def remove(self, ranges: tuple[Range, ...]) -> None:
@@ -165,6 +165,8 @@ def test_digest_sees_every_part_of_the_state() -> None:
         state(Publish(0, block), NoteGone(purged_end=2)),
         state(Publish(0, block), ChangeLease(LeaseAction.ACQUIRE, "l", 1, "a", b"i", 0, 9)),
         state(Publish(0, block), ChangeLease(LeaseAction.ACQUIRE, "l", 1, "b", b"i", 0, 9)),
+        state(Publish(0, block, False, b"p", 1), Publish(2, block, False, b"p", 5)),
+        state(Publish(0, block, False, b"p", 3), Publish(2, block, False, b"p", 5)),
     ]
     assert len({made.digest() for made in states}) == len(states)
 

@@ -133,6 +133,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """a node that is up can't be forgotten"""
     REASON_UNROUTABLE: _Reason.ValueType  # 60
     """no queue is bound for a mandatory message"""
+    REASON_SEQUENCE_FORGOTTEN: _Reason.ValueType  # 61
+    """a repeat so late that a queue can't tell whether it has it"""
     REASON_EXCHANGE_NOT_FOUND: _Reason.ValueType  # 50
     """metadata "exchange", "vhost" """
     REASON_EXCHANGE_EXISTS: _Reason.ValueType  # 51
@@ -232,6 +234,8 @@ REASON_NODE_IS_UP: Reason.ValueType  # 17
 """a node that is up can't be forgotten"""
 REASON_UNROUTABLE: Reason.ValueType  # 60
 """no queue is bound for a mandatory message"""
+REASON_SEQUENCE_FORGOTTEN: Reason.ValueType  # 61
+"""a repeat so late that a queue can't tell whether it has it"""
 REASON_EXCHANGE_NOT_FOUND: Reason.ValueType  # 50
 """metadata "exchange", "vhost" """
 REASON_EXCHANGE_EXISTS: Reason.ValueType  # 51

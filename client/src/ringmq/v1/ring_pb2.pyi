@@ -118,6 +118,7 @@ class FetchStateResponse(google.protobuf.message.Message):
     ACKED_END_FIELD_NUMBER: builtins.int
     PURGED_END_FIELD_NUMBER: builtins.int
     LEASES_FIELD_NUMBER: builtins.int
+    SEQUENCE_GAPS_FIELD_NUMBER: builtins.int
     number: builtins.int
     next_position: builtins.int
     live: builtins.bytes
@@ -135,6 +136,10 @@ class FetchStateResponse(google.protobuf.message.Message):
     the other.
     """
     purged_end: builtins.int
+    sequence_gaps: builtins.bytes
+    """The sequences that were not published to this queue, below the last one of their producer: as in
+    a checkpoint (docs/formats.md). Empty: none.
+    """
     @property
     def producers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProducerState]: ...
     @property
@@ -164,8 +169,9 @@ class FetchStateResponse(google.protobuf.message.Message):
         acked_end: builtins.int = ...,
         purged_end: builtins.int = ...,
         leases: collections.abc.Iterable[ringmq.v1.common_pb2.Lease] | None = ...,
+        sequence_gaps: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["acked_end", b"acked_end", "counts", b"counts", "epochs", b"epochs", "expiries", b"expiries", "leases", b"leases", "live", b"live", "next_position", b"next_position", "number", b"number", "priorities", b"priorities", "producers", b"producers", "purged_end", b"purged_end", "redelivered", b"redelivered", "time_ms", b"time_ms", "transient", b"transient"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acked_end", b"acked_end", "counts", b"counts", "epochs", b"epochs", "expiries", b"expiries", "leases", b"leases", "live", b"live", "next_position", b"next_position", "number", b"number", "priorities", b"priorities", "producers", b"producers", "purged_end", b"purged_end", "redelivered", b"redelivered", "sequence_gaps", b"sequence_gaps", "time_ms", b"time_ms", "transient", b"transient"]) -> None: ...
 
 Global___FetchStateResponse: typing_extensions.TypeAlias = FetchStateResponse
 

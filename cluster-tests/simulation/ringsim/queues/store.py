@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
@@ -29,18 +29,8 @@ class GhostState(ReplicatedState):
 
     @classmethod
     def of(cls, store: VirtualStore) -> GhostState:
-        state = store.state
-        ghost = cls(
-            state.last_number,
-            state.next_position,
-            state.epochs.copy(),
-            state.live.copy(),
-            state.redelivered.copy(),
-            state.transient.copy(),
-            state.producers.copy(),
-            state.producer_times.copy(),
-            state.time_ms,
-        )
+        state = store.state.copy()
+        ghost = cls(*(getattr(state, each.name) for each in fields(state)))
         ghost.log = store.log.copy()
         return ghost
 

@@ -33,6 +33,7 @@ class Reason(Enum):
     NODE_NOT_FOUND = auto()
     NODE_IS_UP = auto()
     UNROUTABLE = auto()
+    SEQUENCE_FORGOTTEN = auto()
     EXCHANGE_NOT_FOUND = auto()
     EXCHANGE_EXISTS = auto()
     EXCHANGE_IN_USE = auto()

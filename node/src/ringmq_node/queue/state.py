@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
 from ringmq_node.queue import leases
 from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.gaps import SequenceGaps
 from ringmq_node.queue.leases import ChangeLease, QueueLease
 from ringmq_node.queue.marks import Marks
 from ringmq_node.queue.ops import (
@@ -84,6 +85,8 @@ class ReplicatedState:
     # When messages expire, by their master's clock (`ops.Outline.expires_at_ms`).
     expiries: Marks = field(default_factory=Marks)
     priorities: Priorities = field(default_factory=Priorities)
+    # The sequences below a producer's last one that were not published here.
+    gaps: SequenceGaps = field(default_factory=SequenceGaps)
 
     def __post_init__(self) -> None:
         self.live = _summed(self.live)
@@ -108,6 +111,7 @@ class ReplicatedState:
             self.leases.copy(),
             self.expiries.copy(),
             self.priorities.copy(),
+            self.gaps.copy(),
         )
 
     @property
@@ -140,6 +144,7 @@ class ReplicatedState:
                 for producer_id in producer_ids:
                     self.producers.pop(producer_id, None)
                     self.producer_times.pop(producer_id, None)
+                    self.gaps.forget(producer_id)
             case NoteTime(time_ms):
                 self._note_time(time_ms)
             case NoteGone(acked_end, purged_end):
@@ -166,13 +171,17 @@ class ReplicatedState:
         if op.producer_id:
             # Removed and put back, so that the dict is in order of the last publishes and
             # its first entry is the one to forget.
-            self.producers.pop(op.producer_id, None)
-            self.producers[op.producer_id] = op.last_sequence
+            known = self.producers.pop(op.producer_id, 0)
+            if op.first_sequence != known + 1:
+                # Only in a routed session, which a queue gets a part of.
+                self.gaps.published(op.producer_id, known, op.first_sequence, op.last_sequence)
+            self.producers[op.producer_id] = max(known, op.last_sequence)
             self.producer_times.pop(op.producer_id, None)
             self.producer_times[op.producer_id] = self.time_ms
             if len(self.producers) > PRODUCERS_MAX:
                 oldest = next(iter(self.producers))
                 del self.producers[oldest], self.producer_times[oldest]
+                self.gaps.forget(oldest)
 
     def _note_time(self, time_ms: int) -> None:
         if time_ms < self.time_ms:
@@ -245,6 +254,8 @@ class ReplicatedState:
         hasher.update(array("Q", self.producer_times.values()).tobytes())
         hasher.update(struct.pack("<QQQ", self.time_ms, self.acked_end, self.purged_end))
         hasher.update(leases.encode_leases(self.leases[name] for name in sorted(self.leases)))
+        if self.gaps:
+            hasher.update(self.gaps.pack())
         return hasher.hexdigest()
 
     def check(self) -> None:
@@ -269,6 +280,8 @@ class ReplicatedState:
         assert times == sorted(times)
         assert max(self.acked_end, self.purged_end) <= self.next_position
         leases.check(self.leases)
+        self.gaps.check()
+        self.gaps.check_known(self.producers)
 
 
 def _summed(ranges: RangeSet) -> SummedRangeSet:

@@ -32,7 +32,6 @@ from ringmq_gm import Refusal, Role
 from ringmq_node.model.info import QueueCondition
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.rules import QueueRules
-from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import NotOutstandingError
 from ringmq_node.queue.effects import (
     ConfirmSequences,
@@ -49,13 +48,20 @@ from ringmq_node.queue.ops import AskedOp, Publish
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.asked_ops import AskedOps
 from ringmq_node.replica.master_replica import MasterReplica
-from ringmq_node.replica.publishers import OpeningSession, Publishers, check_sequence
+from ringmq_node.replica.publishers import OpeningSession, Publishers
 from ringmq_node.replica.reading import MasterBodies
 from ringmq_node.replica.refusals import (
     no_trip,
     not_serving,
     takes_nothing,
     too_few_synchronised,
+)
+from ringmq_node.replica.sequences import (
+    block_of_part,
+    check_numbering,
+    check_sequence,
+    parts_with_gaps,
+    parts_without_gaps,
 )
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
 
@@ -183,12 +189,13 @@ class Mastership:
     # --- publishing ---
 
     async def open_publisher(
-        self, session: PublisherSession, producer_id: bytes
+        self, session: PublisherSession, producer_id: bytes, *, with_gaps: bool = False
     ) -> tuple[int, int]:
         """Returns the session's number, and the last sequence that the queue has of its producer.
 
         The answer is true, whichever member is master next, and holds until this session
         publishes: see `publishers`. A publisher without a producer id doesn't wait for it.
+        `with_gaps`: the queue gets a part of what this producer publishes.
         """
         self.check_serving()
         number = next(self._ids)
@@ -206,6 +213,7 @@ class Mastership:
             # Both may have changed since the trip ended, before this task was woken.
             self.check_serving()
             self.publish_sessions.check_current(number)
+            check_numbering(self.name, self._store.state, producer_id, with_gaps=with_gaps)
         except BaseException as error:
             self.publish_sessions.close(number, producer_id)
             if isinstance(error, TimeoutError):
@@ -230,38 +238,46 @@ class Mastership:
         properties: Sequence[bytes],
         *,
         transient: bool,
+        with_gaps: bool = False,
+        message_id: bytes = b"",
     ) -> None:
         """Enqueues a batch, without its messages that were enqueued before.
 
-        Confirms go to the session. Raises `BrokerError` if nothing was enqueued.
+        `with_gaps`: as the session was opened. `message_id`: the same batch goes to other queues.
+        Confirms go to the session. Raises `BrokerError` if nothing was enqueued; `with_gaps`,
+        then a retryable one may follow a part that was.
         """
         self.check_serving()
         self.check_writable()
         self.publish_sessions.check_current(publisher)
         transient = transient or not self._replica.record.durable
         last_sequence = first_sequence + len(bodies) - 1
-        producers = self._store.state.producers
-        known = check_sequence(self.name, producers, producer_id, first_sequence)
-        if known >= first_sequence:
-            repeated = min(known, last_sequence)
-            self._carry_out(
-                self.queue.repeated(publisher, (first_sequence, repeated), transient=transient)
+        state = self._store.state
+        if with_gaps:
+            parts = parts_with_gaps(self.name, state, producer_id, first_sequence, last_sequence)
+        else:
+            known = check_sequence(self.name, state.producers, producer_id, first_sequence)
+            parts = parts_without_gaps(known, first_sequence, last_sequence)
+        for first, last, is_repeat in parts:
+            if is_repeat:
+                repeats = self.queue.repeated(publisher, (first, last), transient=transient)
+                self._carry_out(repeats)
+                continue
+            if len(parts) > 1:
+                # An op before this one may have made the ring full.
+                self.check_writable()
+            block = block_of_part(bodies, properties, first - first_sequence, last - first + 1)
+            op = Publish(
+                first_position=state.next_position,
+                block=block,
+                transient=transient,
+                producer_id=producer_id,
+                first_sequence=first,
+                # The message store would compare the bodies, and keep each all the same.
+                message_id=message_id if block.count == len(bodies) else b"",
             )
-            skip = repeated - first_sequence + 1
-            bodies = bodies[skip:]
-            properties = properties[skip:] if len(properties) > 1 else properties
-            first_sequence = repeated + 1
-        if not bodies:
-            return
-        op = Publish(
-            first_position=self._store.state.next_position,
-            block=Block.of(bodies, properties),
-            transient=transient,
-            producer_id=producer_id,
-            first_sequence=first_sequence,
-        )
-        number = self._replica.multicast(op)
-        self._carry_out(self.queue.published(number, op, publisher))
+            number = self._replica.multicast(op)
+            self._carry_out(self.queue.published(number, op, publisher))
 
     def check_writable(self) -> None:
         """Raises while no op could be confirmed, or the ring takes none."""

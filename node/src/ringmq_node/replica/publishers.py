@@ -13,7 +13,7 @@ last sequence that a producer is told is true, and stays true until it publishes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ringmq_base.ranges import Range
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -114,32 +114,3 @@ class Publishers:
         self._current.clear()
         for session in sessions.values():
             session.moved(reason)
-
-
-def check_sequence(
-    queue: str, producers: Mapping[bytes, int], producer_id: bytes, first_sequence: int
-) -> int:
-    """The last sequence that `queue` has of a producer, whose next batch begins so.
-
-    0 without a producer id: then nothing is compared. Raises `BrokerError` unless the batch repeats
-    enqueued sequences or follows them without a gap.
-    """
-    if not producer_id:
-        return 0
-    known = producers.get(producer_id)
-    if known is None and first_sequence != 1:
-        raise BrokerError(
-            Reason.UNKNOWN_PRODUCER,
-            f"queue {queue!r} knows nothing of this producer, "
-            f"whose batch begins with {first_sequence}",
-            queue=queue,
-        )
-    following = (known or 0) + 1
-    if first_sequence > following:
-        raise BrokerError(
-            Reason.SEQUENCE_GAP,
-            f"the batch begins with {first_sequence}, {following} is next",
-            queue=queue,
-            expected=following,
-        )
-    return known or 0

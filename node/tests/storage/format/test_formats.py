@@ -50,7 +50,7 @@ MAGICS = {
     SET_ASIDE: b"RINGMQ-A",
 }
 # All others have version 1.
-VERSIONS = {JOURNAL: 3}
+VERSIONS = {JOURNAL: 4}
 MARKER = 0x01020304
 
 

@@ -37,6 +37,7 @@ from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.gaps import SequenceGaps
 from ringmq_node.queue.leases import QueueLease
 from ringmq_node.queue.marks import MARK_BYTES, Marks
 from ringmq_node.queue.priorities import Priorities
@@ -349,6 +350,7 @@ async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
         acked_end=state.acked_end,
         purged_end=state.purged_end,
         leases=[lease_to_wire(lease) for lease in state.leases.values()],
+        sequence_gaps=state.gaps.pack() if state.gaps else b"",
         epochs=[
             ring.EpochStart(
                 epoch=start.epoch,
@@ -410,6 +412,9 @@ async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
         acked_end=response.acked_end,
         purged_end=response.purged_end,
         leases={each.name: lease_from_wire(each) for each in response.leases},
+        gaps=SequenceGaps.unpack(response.sequence_gaps)
+        if response.sequence_gaps
+        else SequenceGaps(),
     )
 
 

@@ -2,7 +2,7 @@
 
     generation      u64   of the journal
     flags           u32   bit 0 damaged: ops were lost, the state is a guess; bit 1 has counts;
-                          bit 2 has expiries or priorities
+                          bit 2 has expiries or priorities; bit 3 has gaps of sequences
     epochs          u32   this and the next six are counts of the items below
     live            u32   ranges
     redelivered     u32   ranges
@@ -26,6 +26,7 @@
     with flag bit 2 count of expiries u32, bytes of the priorities u32, then
     expiries        (first u64, last u64, milliseconds since 1970 u64) each
     priorities      (priority u8, count of ranges u32, ranges as above) each, the highest first
+    gaps            with flag bit 3: size u32, then as `ringmq_node.queue.gaps` packs them
     leases          (token u64, time to live u64, until u64, sizes of the texts u16 u16 u16, name,
                     holder, instance) each; times in milliseconds
 
@@ -43,6 +44,7 @@ from dataclasses import dataclass
 from ringmq_base.ranges import SummedRangeSet
 from ringmq_node.queue import leases
 from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.gaps import SequenceGaps
 from ringmq_node.queue.leases import LeaseError
 from ringmq_node.queue.marks import MARK_BYTES, Marks
 from ringmq_node.queue.priorities import Priorities
@@ -59,6 +61,7 @@ _ATTRIBUTES = struct.Struct("<II")
 _DAMAGED = 1
 _HAS_COUNTS = 2
 _HAS_ATTRIBUTES = 4
+_HAS_GAPS = 8
 
 
 class CheckpointError(ValueError):
@@ -135,6 +138,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
         priorities = state.priorities.pack()
         pieces.append(_ATTRIBUTES.pack(len(state.expiries), len(priorities)))
         pieces += [state.expiries.pack(), priorities]
+    if state.gaps:
+        gaps = state.gaps.pack()
+        pieces += (_COUNT.pack(len(gaps)), gaps)
     pieces.append(leases.encode_leases(state.leases.values()))
     return b"".join(pieces)
 
@@ -145,6 +151,7 @@ def _flags(checkpoint: Checkpoint) -> int:
         (_DAMAGED if checkpoint.damaged else 0)
         | (_HAS_COUNTS if state.counts else 0)
         | (_HAS_ATTRIBUTES if state.expiries or state.priorities else 0)
+        | (_HAS_GAPS if state.gaps else 0)
     )
 
 
@@ -179,6 +186,10 @@ def _decode(payload: bytes) -> Checkpoint:
     if flags & _HAS_ATTRIBUTES:
         [(count, size)] = reader.take(_ATTRIBUTES, 1)
         expiries, priorities = reader.marks(count), reader.priorities(size)
+    gaps = SequenceGaps()
+    if flags & _HAS_GAPS:
+        [(size,)] = reader.take(_COUNT, 1)
+        gaps = reader.gaps(size)
     held, end = leases.decode_leases(payload, reader.offset, counts[6])
     if end != len(payload):
         raise CheckpointError(f"checkpoint has {len(payload)} bytes, by its counts {end}")
@@ -198,6 +209,7 @@ def _decode(payload: bytes) -> Checkpoint:
         leases=held,
         expiries=expiries,
         priorities=priorities,
+        gaps=gaps,
     )
     state.check()
     return Checkpoint(generation, state, cuts, bool(flags & _DAMAGED))
@@ -236,6 +248,13 @@ class _Reader:
         """Of the next `size` bytes. Raises `CheckpointError` if they are none."""
         try:
             return Priorities.unpack(self._next(size))
+        except ValueError as error:
+            raise CheckpointError(str(error)) from error
+
+    def gaps(self, size: int) -> SequenceGaps:
+        """The gaps in the next `size` bytes. Raises `CheckpointError` if there are none."""
+        try:
+            return SequenceGaps.unpack(self._next(size))
         except ValueError as error:
             raise CheckpointError(str(error)) from error
 

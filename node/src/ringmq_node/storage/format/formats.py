@@ -35,7 +35,7 @@ class Format:
             raise UnsupportedFormatError(self.name, str(file), found, self.version)
 
 
-JOURNAL: Final = Format("journal", b"RINGMQ-J", 3)
+JOURNAL: Final = Format("journal", b"RINGMQ-J", 4)
 SEGMENT: Final = Format("segment", b"RINGMQ-S", 1)
 MESSAGE_FILE: Final = Format("message store file", b"RINGMQ-B", 1)
 RELOCATION_MAP: Final = Format("relocation map", b"RINGMQ-R", 1)
