@@ -282,6 +282,12 @@ class RangeSet:
             for index in range(low, high)
         ]
 
+    def ranges_from(self, first: int, ranges_max: int) -> list[Range]:
+        """The parts of this set that lie at `first` or above it: the first `ranges_max` of them."""
+        low = bisect_left(self._lasts, first)
+        high = min(low + ranges_max, len(self._lasts))
+        return [(max(first, self._firsts[index]), self._lasts[index]) for index in range(low, high)]
+
     def bounds(self, first: int, last: int) -> tuple[list[int], list[int]]:
         """The firsts and the lasts of `intersection(first, last)`, which takes six times as long:
         it makes a tuple of each."""

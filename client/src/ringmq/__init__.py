@@ -75,6 +75,15 @@ from ringmq.model.policies import (
     Policy,
     SyncMode,
 )
+from ringmq.model.positions import (
+    AcknowledgedBelow,
+    BrowsedBatch,
+    BrowseSource,
+    CountedRange,
+    Numbering,
+    PositionStat,
+    QueueLease,
+)
 from ringmq.model.queues import (
     AcceptedLoss,
     Location,
@@ -89,17 +98,23 @@ from ringmq.model.queues import (
 )
 from ringmq.model.rules import Overflow, QueueRules
 from ringmq.publishing.publisher import Publisher
+from ringmq.reading.lease import HeldLease
+from ringmq.reading.reader import Reader
 from ringmq.sync import connect_sync
 
 __all__ = [
     "AcceptedLoss",
     "AccessDeniedError",
+    "AcknowledgedBelow",
     "BadRequestError",
     "Batch",
+    "BrowseSource",
+    "BrowsedBatch",
     "Client",
     "ClosedError",
     "ClusterStatus",
     "Consumer",
+    "CountedRange",
     "Difference",
     "DifferenceKind",
     "DiskFullError",
@@ -108,6 +123,7 @@ __all__ = [
     "ExchangeNotFoundError",
     "ForbiddenByPolicyError",
     "ForcedPromotion",
+    "HeldLease",
     "LeaseHeldError",
     "LeaseLostError",
     "LimitExceededError",
@@ -126,11 +142,13 @@ __all__ = [
     "NotRingMQError",
     "NotSupportedError",
     "NotSynchronisedError",
+    "Numbering",
     "OperatorError",
     "OutcomeUnknownError",
     "Overflow",
     "Policy",
     "PolicyNotFoundError",
+    "PositionStat",
     "PositionsError",
     "PositionsGoneError",
     "PositionsHeldError",
@@ -143,12 +161,14 @@ __all__ = [
     "QueueExistsError",
     "QueueInUseError",
     "QueueInfo",
+    "QueueLease",
     "QueueMode",
     "QueueNotEmptyError",
     "QueueNotFoundError",
     "QueueRules",
     "QueueState",
     "QueueStorage",
+    "Reader",
     "ReplicaComparison",
     "ReplicaInfo",
     "RequestError",

@@ -29,11 +29,13 @@ from ringmq.errors import (
 from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch
 from ringmq.model.policies import MasterLocator
+from ringmq.model.positions import Numbering
 from ringmq.model.queues import Location, Promotion, QueueInfo, QueueMode
 from ringmq.model.rules import NO_RULES, QueueRules
 from ringmq.operator import Operator
 from ringmq.publishing.epochs import SeenEpochs
 from ringmq.publishing.publisher import Publisher
+from ringmq.reading.reader import Reader
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
@@ -274,6 +276,26 @@ class Client:
             raise OutcomeUnknownError(
                 f"queue {queue!r}: the connection broke before the answer: {error}"
             ) from error
+
+    def reader(
+        self,
+        queue: str,
+        *,
+        vhost: str = "",
+        numbering: Numbering | None = None,
+        deadline_s: float | None = None,
+    ) -> Reader:
+        """Reads the queue by positions, without consuming (`ringmq.reading.reader`).
+
+        `numbering`: what the caller's positions mean, if they are of an earlier reader.
+        """
+        return Reader(
+            self._open_nodes(),
+            queue,
+            vhost=vhost,
+            numbering=numbering,
+            deadline_s=self.deadline_s if deadline_s is None else deadline_s,
+        )
 
     # --- the cluster ---
 

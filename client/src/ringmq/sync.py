@@ -16,44 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import functools
-import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TypeVar
 
+from ringmq.calls.loop_thread import run_on_loop as _run
 from ringmq.client import WINDOW_BYTES, Client
 from ringmq.connecting import DEADLINE_S, RECEIVE_BYTES_MAX, connect
 from ringmq.consuming.consumer import Consumer
 from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch, Message, Properties
+from ringmq.model.positions import Numbering
 from ringmq.model.queues import Location, Promotion, QueueInfo, QueueMode
 from ringmq.model.rules import NO_RULES, QueueRules
 from ringmq.publishing.publisher import Publisher
-
-R = TypeVar("R")
-
-# Without it two threads that connect at once would start two loops.
-_starting = threading.Lock()
-
-
-@functools.cache
-def _start_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="ringmq-sync", daemon=True).start()
-    return loop
-
-
-def _run(work: Coroutine[object, object, R]) -> R:
-    """Runs `work` on the loop and waits for it; an interrupt here cancels it there."""
-    with _starting:
-        loop = _start_loop()
-    future = asyncio.run_coroutine_threadsafe(work, loop)
-    try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
+from ringmq.reading.sync_reader import SyncReader
 
 
 def connect_sync(
@@ -192,6 +168,17 @@ class SyncClient:
         deadline_s: float | None = None,
     ) -> list[str]:
         return _run(self._client.sync_queue(queue, node=node, cancel=cancel, deadline_s=deadline_s))
+
+    def reader(
+        self,
+        queue: str,
+        *,
+        vhost: str = "",
+        numbering: Numbering | None = None,
+        deadline_s: float | None = None,
+    ) -> SyncReader:
+        reader = self._client.reader(queue, vhost=vhost, numbering=numbering, deadline_s=deadline_s)
+        return SyncReader(reader)
 
     def publisher(
         self,

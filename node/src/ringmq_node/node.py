@@ -33,6 +33,7 @@ from ringmq_gm.nodes import NodeRecordError
 from ringmq_gm.registry.base import AddressError, Registry, RegistryError
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.broker import Broker
+from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings, enrol
@@ -56,6 +57,7 @@ from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.generated import GeneratedServices
 from ringmq_node.doors.grpc.options import wire_options
 from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcDigests, GrpcPeers, GrpcSources
+from ringmq_node.doors.grpc.reader import READER, ReaderService
 from ringmq_node.doors.grpc.ring import FetchService
 from ringmq_node.identity import (
     DiskIdentity,
@@ -83,7 +85,7 @@ from ringmq_wire import WireServer
 logger = logging.getLogger(__name__)
 
 START_DEADLINE_S = 30.0
-SERVICES = (BROKER, ADMIN)
+SERVICES = (BROKER, ADMIN, READER)
 PROMOTIONS_AT_ONCE = 16
 
 
@@ -196,6 +198,9 @@ class Node:
             ),
             replicas=Replicas(self.cluster, locator, peers),
             verifying=Verifying(self.cluster, locator, GrpcDigests(self.channels)),
+            browsing=Browsing(
+                self.catalogue, self.cluster, locator, self.gate, now_ms=self.hosting.now_ms
+            ),
             promoting=Promoting(self.catalogue, self.cluster, locator, peers),
             peers=peers,
             descriptions=Descriptions(peers, self.supervisor.spawn),
@@ -225,6 +230,7 @@ class Node:
             self.group.routes(),
             BrokerService(self.broker, self.channels).routes(),
             AdminService(self.broker).routes(),
+            ReaderService(self.broker.browsing, self.channels, self.config.node).routes(),
             FetchService(self.hosting).routes(),
         ):
             self._server.add(routes)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ringmq.calls.stubs import StubChannel
 from ringmq.v1.admin_pb2_grpc import AdminStub
 from ringmq.v1.broker_pb2_grpc import BrokerStub
+from ringmq.v1.reader_pb2_grpc import ReaderStub
 from ringmq_base.limits import KIB
 from ringmq_wire import WireChannel, WireOptions
 from ringmq_wire.backoff import Backoff
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     # These names are in the generated stubs only.
     from ringmq.v1.admin_pb2_grpc import AdminAsyncStub
     from ringmq.v1.broker_pb2_grpc import BrokerAsyncStub
+    from ringmq.v1.reader_pb2_grpc import ReaderAsyncStub
 
 #: Of one connection to one node.
 CONNECT_S = 2.0
@@ -49,6 +51,7 @@ class NodeChannel:
         stubs: Any = StubChannel(self.wire)
         self.broker: BrokerAsyncStub = BrokerStub(stubs)
         self.admin: AdminAsyncStub = AdminStub(stubs)
+        self.reader: ReaderAsyncStub = ReaderStub(stubs)
 
     async def close(self) -> None:
         await self.wire.close()

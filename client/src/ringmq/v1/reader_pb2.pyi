@@ -97,13 +97,17 @@ class QueueStatRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["queue", b"queue"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["queue", b"queue", "vhost", b"vhost"]) -> None: ...
 
 Global___QueueStatRequest: typing_extensions.TypeAlias = QueueStatRequest
 
@@ -174,11 +178,14 @@ class RangeEndRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     NUMBERING_FIELD_NUMBER: builtins.int
     FIRST_FIELD_NUMBER: builtins.int
     MESSAGES_MAX_FIELD_NUMBER: builtins.int
     BYTES_MAX_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     first: builtins.int
     messages_max: builtins.int
     """0: no limit. One message always passes."""
@@ -192,13 +199,14 @@ class RangeEndRequest(google.protobuf.message.Message):
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
         numbering: Global___Numbering | None = ...,
         first: builtins.int = ...,
         messages_max: builtins.int = ...,
         bytes_max: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["numbering", b"numbering"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["bytes_max", b"bytes_max", "first", b"first", "messages_max", b"messages_max", "numbering", b"numbering", "queue", b"queue"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes_max", b"bytes_max", "first", b"first", "messages_max", b"messages_max", "numbering", b"numbering", "queue", b"queue", "vhost", b"vhost"]) -> None: ...
 
 Global___RangeEndRequest: typing_extensions.TypeAlias = RangeEndRequest
 
@@ -229,6 +237,7 @@ class BrowseRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     NUMBERING_FIELD_NUMBER: builtins.int
     FIRST_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
@@ -236,6 +245,8 @@ class BrowseRequest(google.protobuf.message.Message):
     ENCODING_FIELD_NUMBER: builtins.int
     BODY_BYTES_MAX_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     first: builtins.int
     end: builtins.int
     """Absent: as far as the answering replica knows that messages are confirmed."""
@@ -253,6 +264,7 @@ class BrowseRequest(google.protobuf.message.Message):
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
         numbering: Global___Numbering | None = ...,
         first: builtins.int = ...,
         end: builtins.int | None = ...,
@@ -261,7 +273,7 @@ class BrowseRequest(google.protobuf.message.Message):
         body_bytes_max: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_body_bytes_max", b"_body_bytes_max", "_end", b"_end", "body_bytes_max", b"body_bytes_max", "end", b"end", "numbering", b"numbering"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_body_bytes_max", b"_body_bytes_max", "_end", b"_end", "body_bytes_max", b"body_bytes_max", "encoding", b"encoding", "end", b"end", "first", b"first", "numbering", b"numbering", "queue", b"queue", "source", b"source"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_body_bytes_max", b"_body_bytes_max", "_end", b"_end", "body_bytes_max", b"body_bytes_max", "encoding", b"encoding", "end", b"end", "first", b"first", "numbering", b"numbering", "queue", b"queue", "source", b"source", "vhost", b"vhost"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_body_bytes_max", b"_body_bytes_max"]) -> typing.Literal["body_bytes_max"] | None: ...
     @typing.overload
@@ -364,11 +376,14 @@ class AckUpToRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     NUMBERING_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
     TOKEN_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     end: builtins.int
     """The messages before this position are acknowledged."""
     lease: builtins.str
@@ -384,13 +399,14 @@ class AckUpToRequest(google.protobuf.message.Message):
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
         numbering: Global___Numbering | None = ...,
         end: builtins.int = ...,
         lease: builtins.str = ...,
         token: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["numbering", b"numbering"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["end", b"end", "lease", b"lease", "numbering", b"numbering", "queue", b"queue", "token", b"token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "lease", b"lease", "numbering", b"numbering", "queue", b"queue", "token", b"token", "vhost", b"vhost"]) -> None: ...
 
 Global___AckUpToRequest: typing_extensions.TypeAlias = AckUpToRequest
 
@@ -418,12 +434,15 @@ class AcquireLeaseRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     NUMBERING_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
     HOLDER_FIELD_NUMBER: builtins.int
     INSTANCE_FIELD_NUMBER: builtins.int
     TTL_MS_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     lease: builtins.str
     holder: builtins.str
     """Who asks, for people: at most 255 bytes. And random bytes that nobody else has: 1 to 64."""
@@ -436,6 +455,7 @@ class AcquireLeaseRequest(google.protobuf.message.Message):
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
         numbering: Global___Numbering | None = ...,
         lease: builtins.str = ...,
         holder: builtins.str = ...,
@@ -443,7 +463,7 @@ class AcquireLeaseRequest(google.protobuf.message.Message):
         ttl_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["numbering", b"numbering"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["holder", b"holder", "instance", b"instance", "lease", b"lease", "numbering", b"numbering", "queue", b"queue", "ttl_ms", b"ttl_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["holder", b"holder", "instance", b"instance", "lease", b"lease", "numbering", b"numbering", "queue", b"queue", "ttl_ms", b"ttl_ms", "vhost", b"vhost"]) -> None: ...
 
 Global___AcquireLeaseRequest: typing_extensions.TypeAlias = AcquireLeaseRequest
 
@@ -452,10 +472,13 @@ class RenewLeaseRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
     TOKEN_FIELD_NUMBER: builtins.int
     TTL_MS_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     lease: builtins.str
     token: builtins.int
     ttl_ms: builtins.int
@@ -463,11 +486,12 @@ class RenewLeaseRequest(google.protobuf.message.Message):
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
         lease: builtins.str = ...,
         token: builtins.int = ...,
         ttl_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["lease", b"lease", "queue", b"queue", "token", b"token", "ttl_ms", b"ttl_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lease", b"lease", "queue", b"queue", "token", b"token", "ttl_ms", b"ttl_ms", "vhost", b"vhost"]) -> None: ...
 
 Global___RenewLeaseRequest: typing_extensions.TypeAlias = RenewLeaseRequest
 
@@ -476,19 +500,23 @@ class ReleaseLeaseRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
     TOKEN_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     lease: builtins.str
     token: builtins.int
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
         lease: builtins.str = ...,
         token: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["lease", b"lease", "queue", b"queue", "token", b"token"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lease", b"lease", "queue", b"queue", "token", b"token", "vhost", b"vhost"]) -> None: ...
 
 Global___ReleaseLeaseRequest: typing_extensions.TypeAlias = ReleaseLeaseRequest
 

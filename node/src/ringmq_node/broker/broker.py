@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ringmq_node.broker.arguments import QueueArguments
+from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.consuming import Consuming
@@ -102,6 +103,7 @@ class Broker:
         promoting: Promoting,
         replicas: Replicas,
         verifying: Verifying,
+        browsing: Browsing,
         peers: Peers,
         descriptions: Descriptions,
         budget: PublishBudget,
@@ -120,6 +122,8 @@ class Broker:
         self._promoting = promoting
         self._replicas = replicas
         self._verifying = verifying
+        # For readers by position.
+        self.browsing = browsing
         self._peers = peers
         self._budget = budget
         self._descriptions = descriptions

@@ -15,7 +15,7 @@ Invariants:
 * a session is registered from its opening to its close, its `moved`, or the end;
 * ops leave in the order in which the core asked for them (`AskedOps`), also when the ring refuses
   one;
-* each future in `_waiting` is resolved by `ReportSettled` or `ReportBarrier`, or fails when the
+* each future in `_waits` is resolved by `ReportSettled` or `ReportBarrier`, or fails when the
   mastership ends: an opening with the reason, all others with OUTCOME_UNKNOWN.
 """
 
@@ -64,6 +64,7 @@ from ringmq_node.replica.sequences import (
     parts_without_gaps,
 )
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
+from ringmq_node.replica.waits import Waits
 
 # How long the opening of a publisher waits for a trip around the ring. A client gives the node up
 # after 5 s; it should hear the reason before that, also behind a take-over.
@@ -106,7 +107,7 @@ class Mastership:
         self._ids = count(1)
         self.publish_sessions = Publishers(replica.record.name)
         self._consumers: dict[int, ConsumerSession] = {}
-        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._waits = Waits()
         # Whether `_deliver_more` is about to run.
         self._delivers_more = False
         # Ops that the core asked for and the ring hasn't taken yet.
@@ -129,19 +130,10 @@ class Mastership:
         self._held_ops.end()
         # A session that is told may close itself at once: it must not find itself registered.
         consumers, self._consumers = self._consumers, {}
-        waiting, self._waiting = self._waiting, {}
         self.publish_sessions.end(reason)
         for consumer in consumers.values():
             consumer.moved(reason)
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(
-                    BrokerError(
-                        Reason.OUTCOME_UNKNOWN,
-                        f"queue {self.name!r}: the master changed meanwhile",
-                        queue=self.name,
-                    )
-                )
+        self._waits.end(self.name)
         self._changed.notify()
 
     def configure(self, rules: QueueRules) -> None:
@@ -206,7 +198,7 @@ class Mastership:
         opening = OpeningSession(self.name)
         self.publish_sessions.open(number, opening, producer_id)
         try:
-            self._waiting[number] = opening.reached
+            self._waits.keep(number, opening.reached)
             self._carry_out(self.queue.wait_barrier(number))
             async with asyncio.timeout(OPENING_WAIT_S):
                 await opening.reached
@@ -221,7 +213,7 @@ class Mastership:
                 raise no_trip(self.name, self.epoch, OPENING_WAIT_S) from None
             raise
         finally:
-            self._waiting.pop(number, None)
+            self._waits.leave(number)
             self.queue.leave_barrier(number)
         self.publish_sessions.opened(number, session)
         return number, self._store.state.producers.get(producer_id, 0)
@@ -395,13 +387,12 @@ class Mastership:
         return removed
 
     async def _wait_settled(self, number: int, effects: list[Effect]) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future
+        told = self._waits.new(number)
         self._carry_out(effects)
         try:
-            await future
+            await told
         finally:
-            self._waiting.pop(number, None)
+            self._waits.leave(number)
 
     async def _wait_inheritance(self) -> None:
         """Waits until the messages of the previous master can be seen.
@@ -428,6 +419,19 @@ class Mastership:
                 "fetched from another replica",
                 queue=self.name,
             ) from None
+
+    @property
+    def has_held_ops(self) -> bool:
+        """Whether ops that were asked for before are not in the state yet."""
+        return len(self._held_ops) > 0
+
+    async def reported(self, ask: Callable[[int], list[Effect]]) -> None:
+        """Gives `ask` a number, and returns when its effects have reported to that number."""
+        number = next(self._ids)
+        try:
+            await self._wait_settled(number, ask(number))
+        finally:
+            self.queue.leave_barrier(number)
 
     # --- conditional deletion ---
 
@@ -479,20 +483,15 @@ class Mastership:
                     session_of_acks = self._consumers.get(consumer)
                     if session_of_acks is not None:
                         session_of_acks.settled(positions)
-                    self._end_wait(consumer)
+                    self._waits.told(consumer)
                 case ReportBarrier(waiter):
-                    self._end_wait(waiter)
+                    self._waits.told(waiter)
 
     async def _deliver_more(self) -> None:
         """In another turn of the loop, as a task has its first turn then."""
         self._delivers_more = False
         if not self.ended:
             self._carry_out(self.queue.deliver_more())
-
-    def _end_wait(self, number: int) -> None:
-        future = self._waiting.pop(number, None)
-        if future is not None and not future.done():
-            future.set_result(None)
 
     def _send(self, op: AskedOp) -> None:
         number = self._replica.multicast(op)

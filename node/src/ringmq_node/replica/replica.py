@@ -24,7 +24,7 @@ from itertools import count
 from typing import Any, Protocol, cast
 
 from ringmq_base.notifier import Notifier
-from ringmq_base.ranges import Range
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_gm import LossAccepted, MemberId, Ring, RingClosedError, RingFailedError, Role, View
 from ringmq_node.model.info import QueueCondition
 from ringmq_node.model.policies import Wanted, wanted_of
@@ -339,6 +339,24 @@ class Replica:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             heapq.heappush(self._number_waiters, (number, next(self._ids), waiter))
             await waiter
+
+    @property
+    def safe_end(self) -> int:
+        """The position below which all messages are confirmed, as far as this replica knows."""
+        if self.mastership is not None:
+            return self.mastership.queue.visible_below
+        self._inheritance.safe(self.ring.safe_number)
+        return self._inheritance.safe_below
+
+    @property
+    def is_synchronised(self) -> bool:
+        """Whether this replica has all that it knows to be confirmed."""
+        return self.ring.role in (Role.MASTER, Role.MIRROR) and self._joining is None
+
+    @property
+    def given_up(self) -> RangeSet:
+        """Positions whose bodies no member of the ring has. Not to be changed."""
+        return self._repair.given_up
 
     @property
     def condition(self) -> QueueCondition:

@@ -1,0 +1,1 @@
+"""Reading queues by positions: see `reader`."""

@@ -1,0 +1,71 @@
+"""The pieces of a browse, in order and without a gap, over any number of failovers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import cast
+
+from ringmq.calls.known_nodes import KnownNodes
+from ringmq.calls.node_channel import NodeChannel
+from ringmq.calls.retrying import is_retryable
+from ringmq.calls.status import from_call
+from ringmq.errors import ProtocolError
+from ringmq.v1 import reader_pb2 as wire
+from ringmq_wire import Code, RpcError, RpcStatus
+
+_Answers = AsyncGenerator[wire.BrowseResponse, None]
+
+
+async def browse_pieces(
+    nodes: KnownNodes, request: wire.BrowseRequest, deadline_s: float
+) -> AsyncIterator[wire.BrowseResponse]:
+    """The answers to `request`, which names its end. A call that breaks off is made again from
+    where it was. `deadline_s`: the longest wait for one piece."""
+    at, end = request.first, request.end
+    while at < end:
+        rest = wire.BrowseRequest()
+        rest.CopyFrom(request)
+        rest.first = at
+
+        async def attempt(
+            node: NodeChannel, timeout_s: float, rest: wire.BrowseRequest = rest
+        ) -> tuple[_Answers, wire.BrowseResponse, str]:
+            answers = cast(_Answers, node.reader.Browse(rest))
+            try:
+                return answers, await _next(answers, timeout_s), node.address
+            except BaseException:
+                await answers.aclose()
+                raise
+
+        answers, piece, address = await nodes.call(attempt, deadline_s=deadline_s)
+        async with aclosing(answers):
+            while True:
+                if piece.first != at or piece.end <= at:
+                    raise ProtocolError(
+                        f"a piece of {piece.first} to {piece.end} where {at} comes next"
+                    )
+                at = piece.end
+                yield piece
+                if at >= end:
+                    return
+                try:
+                    piece = await _next(answers, deadline_s)
+                except RpcError as failure:
+                    error = from_call(failure, address)
+                    if not is_retryable(error):
+                        raise error from failure
+                    nodes.ask_last(address)
+                    break
+
+
+async def _next(answers: _Answers, timeout_s: float) -> wire.BrowseResponse:
+    """Raises `RpcError`, also if nothing comes in time or the call ends before its range does."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await anext(answers)
+    except TimeoutError:
+        raise RpcError(RpcStatus(Code.DEADLINE_EXCEEDED, "no piece in time")) from None
+    except StopAsyncIteration:
+        raise RpcError(RpcStatus(Code.UNAVAILABLE, "the browse ended early")) from None

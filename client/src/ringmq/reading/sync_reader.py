@@ -1,0 +1,154 @@
+"""`Reader` without asyncio: the same names, arguments, results and errors; each call waits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from ringmq.calls.loop_thread import run_on_loop
+from ringmq.model.positions import (
+    AcknowledgedBelow,
+    BrowsedBatch,
+    BrowseSource,
+    CountedRange,
+    Numbering,
+    PositionStat,
+)
+from ringmq.reading.lease import HeldLease
+from ringmq.reading.reader import LEASE_TTL_S, Reader
+
+T = TypeVar("T")
+
+
+class SyncReader:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @property
+    def queue(self) -> str:
+        return self._reader.queue
+
+    @property
+    def numbering(self) -> Numbering | None:
+        return self._reader.numbering
+
+    def stat(self, *, deadline_s: float | None = None) -> PositionStat:
+        return run_on_loop(self._reader.stat(deadline_s=deadline_s))
+
+    def range_end(
+        self,
+        first: int,
+        *,
+        messages_max: int = 0,
+        bytes_max: int = 0,
+        deadline_s: float | None = None,
+    ) -> CountedRange:
+        return run_on_loop(
+            self._reader.range_end(
+                first, messages_max=messages_max, bytes_max=bytes_max, deadline_s=deadline_s
+            )
+        )
+
+    def browse(
+        self,
+        first: int,
+        end: int | None = None,
+        *,
+        source: BrowseSource = BrowseSource.MASTER,
+        body_bytes_max: int | None = None,
+        deadline_s: float | None = None,
+    ) -> Iterator[BrowsedBatch]:
+        return _waiting(
+            self._reader.browse(
+                first, end, source=source, body_bytes_max=body_bytes_max, deadline_s=deadline_s
+            )
+        )
+
+    def browse_arrow(
+        self,
+        first: int,
+        end: int | None = None,
+        *,
+        source: BrowseSource = BrowseSource.MASTER,
+        body_bytes_max: int | None = None,
+        deadline_s: float | None = None,
+    ) -> Iterator[tuple[int, Any]]:
+        return _waiting(
+            self._reader.browse_arrow(
+                first, end, source=source, body_bytes_max=body_bytes_max, deadline_s=deadline_s
+            )
+        )
+
+    def ack_up_to(
+        self, end: int, *, lease: SyncLease | None = None, deadline_s: float | None = None
+    ) -> AcknowledgedBelow:
+        held = None if lease is None else lease.held
+        return run_on_loop(self._reader.ack_up_to(end, lease=held, deadline_s=deadline_s))
+
+    def acquire_lease(
+        self,
+        name: str,
+        *,
+        ttl_s: float = LEASE_TTL_S,
+        holder: str = "",
+        deadline_s: float | None = None,
+    ) -> SyncLease:
+        return SyncLease(
+            run_on_loop(
+                self._reader.acquire_lease(name, ttl_s=ttl_s, holder=holder, deadline_s=deadline_s)
+            )
+        )
+
+
+class SyncLease:
+    """Made by `SyncReader.acquire_lease`."""
+
+    def __init__(self, held: HeldLease) -> None:
+        self.held = held
+
+    @property
+    def token(self) -> int:
+        return self.held.token
+
+    @property
+    def expires_in_s(self) -> float:
+        return self.held.expires_in_s
+
+    def renew(self, *, deadline_s: float | None = None) -> None:
+        run_on_loop(self.held.renew(deadline_s=deadline_s))
+
+    def release(self, *, deadline_s: float | None = None) -> None:
+        run_on_loop(self.held.release(deadline_s=deadline_s))
+
+    def __enter__(self) -> SyncLease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def _waiting(items: AsyncIterator[T]) -> Iterator[T]:
+    """Iterates over what is an asynchronous generator; ends it wherever the caller stops."""
+    generator = cast(Any, items)
+
+    async def following() -> tuple[T] | None:
+        try:
+            return (await anext(items),)
+        except StopAsyncIteration:
+            # It can't leave a coroutine as it is.
+            return None
+
+    async def close() -> None:
+        await generator.aclose()
+
+    try:
+        while (item := run_on_loop(following())) is not None:
+            yield item[0]
+    finally:
+        run_on_loop(close())

@@ -1,0 +1,257 @@
+"""`ringmq.v1.Reader`: reading by positions, acknowledging, leases.
+
+A call whose queue is served elsewhere is relayed byte for byte, as streams are. All of these calls
+may be repeated: what a lost answer has done, its repeat finds done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, cast
+
+from ringmq.v1 import reader_pb2 as wire
+from ringmq_node.broker.browsing import BrowseSource, Browsing
+from ringmq_node.doors.grpc import arrow
+from ringmq_node.doors.grpc.channels import PeerChannels
+from ringmq_node.doors.grpc.relay import relay_stream
+from ringmq_node.doors.grpc.service import (
+    Context,
+    caller_of,
+    parse,
+    routes,
+)
+from ringmq_node.doors.grpc.wire import lease_to_wire, ranges_to_wire
+from ringmq_node.model.names import join_name
+from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+from ringmq_node.queue.run import Run
+from ringmq_node.replica.positions import BrowsedPiece, Numbering
+from ringmq_wire import Accept
+
+READER = "ringmq.v1.Reader"
+# A reader that takes nothing for so long has its browse ended: it can begin again where it is.
+TAKING_S = 30.0
+
+_SOURCES = {
+    wire.BROWSE_SOURCE_UNSPECIFIED: BrowseSource.MASTER,
+    wire.BROWSE_SOURCE_MASTER: BrowseSource.MASTER,
+    wire.BROWSE_SOURCE_MIRROR: BrowseSource.MIRROR,
+    wire.BROWSE_SOURCE_ANY: BrowseSource.ANY,
+}
+
+
+class ReaderService:
+    """Translates between `ringmq.v1.Reader` and `broker.browsing`."""
+
+    def __init__(self, browsing: Browsing, channels: PeerChannels, node: str) -> None:
+        self._browsing = browsing
+        self._channels = channels
+        self._node = node
+
+    def routes(self) -> dict[str, Accept]:
+        return routes(
+            READER,
+            unary={},
+            unary_stream={
+                "QueueStat": self._stat,
+                "RangeEnd": self._range_end,
+                "Browse": self._browse,
+                "AckUpTo": self._acknowledge,
+                "AcquireLease": self._acquire,
+                "RenewLease": self._renew,
+                "ReleaseLease": self._release,
+            },
+        )
+
+    async def _relayed(
+        self,
+        queue: str,
+        method: str,
+        data: bytes,
+        context: Context,
+        source: BrowseSource = BrowseSource.MASTER,
+    ) -> bool:
+        """Relays the call, to its end; False if it is served here."""
+        forwarded = caller_of(context).forwarded
+        address = await self._browsing.route(queue, forwarded=forwarded, source=source)
+        if address:
+            await relay_stream(self._channels, address, f"/{READER}/{method}", data, context)
+        return bool(address)
+
+    # --- reading ---
+
+    async def _stat(self, data: bytes, context: Context) -> None:
+        request = parse(wire.QueueStatRequest, data)
+        queue = join_name(request.vhost, request.queue)
+        if await self._relayed(queue, "QueueStat", data, context):
+            return
+        stat = await self._browsing.stat(queue, caller_of(context).deadline_s)
+        answer = wire.QueueStatResponse(
+            numbering=_numbering_to_wire(stat.numbering),
+            first=stat.first,
+            end=stat.end,
+            next_position=stat.next_position,
+            acked_end=stat.acked_end,
+            purged_end=stat.purged_end,
+            messages=stat.messages,
+            bytes=stat.bytes,
+            messages_ready=stat.messages_ready,
+            messages_unacknowledged=stat.messages_unacknowledged,
+            messages_damaged=stat.messages_damaged,
+            leases=map(lease_to_wire, stat.leases),
+            node=self._node,
+            time_ms=self._browsing.now_ms(),
+        )
+        await context.write(answer.SerializeToString())
+
+    async def _range_end(self, data: bytes, context: Context) -> None:
+        request = parse(wire.RangeEndRequest, data)
+        queue = join_name(request.vhost, request.queue)
+        if await self._relayed(queue, "RangeEnd", data, context):
+            return
+        counted = await self._browsing.range_end(
+            queue,
+            caller_of(context).deadline_s,
+            _numbering_of(request),
+            request.first,
+            messages_max=request.messages_max,
+            bytes_max=request.bytes_max,
+        )
+        answer = wire.RangeEndResponse(
+            end=counted.end, messages=counted.messages, bytes=counted.bytes
+        )
+        await context.write(answer.SerializeToString())
+
+    async def _browse(self, data: bytes, context: Context) -> None:
+        request = parse(wire.BrowseRequest, data)
+        queue = join_name(request.vhost, request.queue)
+        source = _SOURCES.get(request.source)
+        if source is None:
+            raise bad_request(f"there is no source {request.source}", field="source")
+        if request.encoding not in wire.BrowseEncoding.values():
+            raise bad_request(f"there is no encoding {request.encoding}", field="encoding")
+        if await self._relayed(queue, "Browse", data, context, source):
+            return
+        wants_arrow = request.encoding == wire.BROWSE_ENCODING_ARROW
+        pyarrow = await arrow.load(self._node) if wants_arrow else None
+        body_bytes_max = request.body_bytes_max if request.HasField("body_bytes_max") else None
+        pieces = self._browsing.browse(
+            queue,
+            _numbering_of(request),
+            request.first,
+            request.end if request.HasField("end") else None,
+        )
+        async with aclosing(cast(AsyncGenerator[BrowsedPiece, None], pieces)):
+            async for piece in pieces:
+                answer = _piece_to_wire(piece, body_bytes_max, pyarrow)
+                try:
+                    async with asyncio.timeout(TAKING_S):
+                        await context.write(answer.SerializeToString())
+                except TimeoutError:
+                    raise BrokerError(
+                        Reason.TIMEOUT, f"the reader took nothing for {TAKING_S:.0f} s"
+                    ) from None
+
+    # --- at the master ---
+
+    async def _acknowledge(self, data: bytes, context: Context) -> None:
+        request = parse(wire.AckUpToRequest, data)
+        queue = join_name(request.vhost, request.queue)
+        if await self._relayed(queue, "AckUpTo", data, context):
+            return
+        done = await self._browsing.acknowledge_below(
+            queue,
+            caller_of(context).deadline_s,
+            _numbering_of(request),
+            request.end,
+            lease=request.lease,
+            token=request.token,
+        )
+        answer = wire.AckUpToResponse(messages=done.messages, acked_end=done.acked_end)
+        await context.write(answer.SerializeToString())
+
+    async def _acquire(self, data: bytes, context: Context) -> None:
+        request = parse(wire.AcquireLeaseRequest, data)
+        queue = join_name(request.vhost, request.queue)
+        if await self._relayed(queue, "AcquireLease", data, context):
+            return
+        lease = await self._browsing.acquire_lease(
+            queue,
+            caller_of(context).deadline_s,
+            _numbering_of(request),
+            lease=request.lease,
+            holder=request.holder,
+            instance=request.instance,
+            ttl_ms=request.ttl_ms,
+        )
+        answer = wire.LeaseResponse(lease=lease_to_wire(lease), time_ms=self._browsing.now_ms())
+        await context.write(answer.SerializeToString())
+
+    async def _renew(self, data: bytes, context: Context) -> None:
+        request = parse(wire.RenewLeaseRequest, data)
+        queue = join_name(request.vhost, request.queue)
+        if await self._relayed(queue, "RenewLease", data, context):
+            return
+        lease = await self._browsing.renew_lease(
+            queue,
+            caller_of(context).deadline_s,
+            lease=request.lease,
+            token=request.token,
+            ttl_ms=request.ttl_ms,
+        )
+        answer = wire.LeaseResponse(lease=lease_to_wire(lease), time_ms=self._browsing.now_ms())
+        await context.write(answer.SerializeToString())
+
+    async def _release(self, data: bytes, context: Context) -> None:
+        request = parse(wire.ReleaseLeaseRequest, data)
+        queue = join_name(request.vhost, request.queue)
+        if await self._relayed(queue, "ReleaseLease", data, context):
+            return
+        await self._browsing.release_lease(
+            queue, caller_of(context).deadline_s, lease=request.lease, token=request.token
+        )
+        await context.write(wire.ReleaseLeaseResponse().SerializeToString())
+
+
+def _numbering_of(request: Any) -> Numbering | None:
+    if not request.HasField("numbering"):
+        return None
+    return Numbering(request.numbering.queue_id, request.numbering.epoch)
+
+
+def _numbering_to_wire(numbering: Numbering) -> wire.Numbering:
+    return wire.Numbering(queue_id=numbering.queue_id, epoch=numbering.epoch)
+
+
+def _piece_to_wire(
+    piece: BrowsedPiece, body_bytes_max: int | None, pyarrow: Any
+) -> wire.BrowseResponse:
+    """`pyarrow`: None for messages."""
+    answer = wire.BrowseResponse(
+        first=piece.first,
+        end=piece.end,
+        damaged=ranges_to_wire(piece.damaged),
+        numbering=_numbering_to_wire(piece.numbering),
+    )
+    if pyarrow is not None:
+        answer.arrow = arrow.encode(pyarrow, piece, body_bytes_max)
+    else:
+        answer.runs.extend(_run_to_wire(run, body_bytes_max) for run in piece.runs)
+    return answer
+
+
+def _run_to_wire(run: Run, body_bytes_max: int | None) -> wire.BrowsedRun:
+    block = run.block
+    bodies = [] if body_bytes_max == 0 else block.bodies()
+    if body_bytes_max:
+        bodies = [body[:body_bytes_max] for body in bodies]
+    return wire.BrowsedRun(
+        first_position=run.first_position,
+        count=block.count,
+        bodies=bodies,
+        body_sizes=None if body_bytes_max is None else block.body_sizes(),
+        properties=block.properties(),
+        redelivered=run.redelivered,
+        transient=run.transient,
+    )
