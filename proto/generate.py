@@ -42,7 +42,9 @@ def generate(package: str, folder: Path, out: Path) -> list[Path]:
         f"--plugin=protoc-gen-mypy={BIN / 'protoc-gen-mypy'}",
         f"--plugin=protoc-gen-mypy_grpc={BIN / 'protoc-gen-mypy_grpc'}",
         f"--mypy_out=quiet:{out}",
-        f"--mypy_grpc_out=quiet:{out}",
+        # Stubs for both kinds of channels would have a type variable for each method, and mypy's
+        # time would double with each of them.
+        f"--mypy_grpc_out=quiet,only_async:{out}",
         *map(str, sources),
     ]
     if protoc.main(arguments) != 0:

@@ -193,7 +193,8 @@ def publish_in_a_thread(channel: Any, queue: str, count: int) -> None:
             batch = broker.PublishBatch(first_sequence=number + 1, bodies=[body(number)])
             yield broker.PublishRequest(batch=batch)
 
-    answers = BrokerStub(channel).Publish(requests(), timeout=TIMEOUT_S)
+    # The generated types are those of grpc.aio.
+    answers: Any = BrokerStub(channel).Publish(requests(), timeout=TIMEOUT_S)
     confirmed = [each for answer in answers for each in answer.confirmed.sequences]
     assert sum(each.last - each.first + 1 for each in confirmed) == count
     assert answers.code() is grpc.StatusCode.OK
@@ -208,7 +209,7 @@ def consume_in_a_thread(channel: Any, queue: str, count: int) -> list[bytes]:
 
     bodies: list[bytes] = []
     try:
-        answers = BrokerStub(channel).Consume(requests(), timeout=TIMEOUT_S)
+        answers: Any = BrokerStub(channel).Consume(requests(), timeout=TIMEOUT_S)
         while len(bodies) < count:
             deliveries = next(answers).deliveries.deliveries
             bodies += [each for run in deliveries for each in run.bodies]

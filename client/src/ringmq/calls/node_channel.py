@@ -10,7 +10,7 @@ One HTTP/2 connection per address, made when a call wants it, and again when it 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ringmq.calls.stubs import StubChannel
 from ringmq.v1.admin_pb2_grpc import AdminStub
@@ -19,12 +19,6 @@ from ringmq.v1.reader_pb2_grpc import ReaderStub
 from ringmq_base.limits import KIB
 from ringmq_wire import WireChannel, WireOptions
 from ringmq_wire.backoff import Backoff
-
-if TYPE_CHECKING:
-    # These names are in the generated stubs only.
-    from ringmq.v1.admin_pb2_grpc import AdminAsyncStub
-    from ringmq.v1.broker_pb2_grpc import BrokerAsyncStub
-    from ringmq.v1.reader_pb2_grpc import ReaderAsyncStub
 
 #: Of one connection to one node.
 CONNECT_S = 2.0
@@ -49,9 +43,9 @@ class NodeChannel:
             backoff=Backoff(RECONNECT_FIRST_S, RECONNECT_MAX_S, random.Random()),
         )
         stubs: Any = StubChannel(self.wire)
-        self.broker: BrokerAsyncStub = BrokerStub(stubs)
-        self.admin: AdminAsyncStub = AdminStub(stubs)
-        self.reader: ReaderAsyncStub = ReaderStub(stubs)
+        self.broker = BrokerStub(stubs)
+        self.admin = AdminStub(stubs)
+        self.reader = ReaderStub(stubs)
 
     async def close(self) -> None:
         await self.wire.close()

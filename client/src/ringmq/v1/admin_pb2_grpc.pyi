@@ -8,527 +8,72 @@ import collections.abc
 import grpc
 import grpc.aio
 import ringmq.v1.admin_pb2
-import sys
 import typing
 
-if sys.version_info >= (3, 13):
-    import typing as typing_extensions
-else:
-    import typing_extensions
-
-_T = typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(collections.abc.AsyncIterator[_T], collections.abc.Iterator[_T], metaclass=abc.ABCMeta): ...
-
-class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
-_AdminGetClusterStatusType = typing_extensions.TypeVar(
-    '_AdminGetClusterStatusType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetClusterStatusRequest,
-        ringmq.v1.admin_pb2.GetClusterStatusResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetClusterStatusRequest,
-        ringmq.v1.admin_pb2.GetClusterStatusResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetClusterStatusRequest,
-        ringmq.v1.admin_pb2.GetClusterStatusResponse,
-    ],
-)
 
-_AdminListQueuesType = typing_extensions.TypeVar(
-    '_AdminListQueuesType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ListQueuesRequest,
-        ringmq.v1.admin_pb2.ListQueuesResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ListQueuesRequest,
-        ringmq.v1.admin_pb2.ListQueuesResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ListQueuesRequest,
-        ringmq.v1.admin_pb2.ListQueuesResponse,
-    ],
-)
-
-_AdminPromoteMirrorType = typing_extensions.TypeVar(
-    '_AdminPromoteMirrorType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.PromoteMirrorRequest,
-        ringmq.v1.admin_pb2.PromoteMirrorResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.PromoteMirrorRequest,
-        ringmq.v1.admin_pb2.PromoteMirrorResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.PromoteMirrorRequest,
-        ringmq.v1.admin_pb2.PromoteMirrorResponse,
-    ],
-)
-
-_AdminVerifyQueueType = typing_extensions.TypeVar(
-    '_AdminVerifyQueueType',
-    grpc.UnaryStreamMultiCallable[
-        ringmq.v1.admin_pb2.VerifyQueueRequest,
-        ringmq.v1.admin_pb2.VerifyQueueResponse,
-    ],
-    grpc.aio.UnaryStreamMultiCallable[
-        ringmq.v1.admin_pb2.VerifyQueueRequest,
-        ringmq.v1.admin_pb2.VerifyQueueResponse,
-    ],
-    default=grpc.UnaryStreamMultiCallable[
-        ringmq.v1.admin_pb2.VerifyQueueRequest,
-        ringmq.v1.admin_pb2.VerifyQueueResponse,
-    ],
-)
-
-_AdminSyncQueueType = typing_extensions.TypeVar(
-    '_AdminSyncQueueType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.SyncQueueRequest,
-        ringmq.v1.admin_pb2.SyncQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.SyncQueueRequest,
-        ringmq.v1.admin_pb2.SyncQueueResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.SyncQueueRequest,
-        ringmq.v1.admin_pb2.SyncQueueResponse,
-    ],
-)
-
-_AdminDiscardDamagedType = typing_extensions.TypeVar(
-    '_AdminDiscardDamagedType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DiscardDamagedRequest,
-        ringmq.v1.admin_pb2.DiscardDamagedResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DiscardDamagedRequest,
-        ringmq.v1.admin_pb2.DiscardDamagedResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DiscardDamagedRequest,
-        ringmq.v1.admin_pb2.DiscardDamagedResponse,
-    ],
-)
-
-_AdminSetPolicyType = typing_extensions.TypeVar(
-    '_AdminSetPolicyType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.SetPolicyRequest,
-        ringmq.v1.admin_pb2.SetPolicyResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.SetPolicyRequest,
-        ringmq.v1.admin_pb2.SetPolicyResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.SetPolicyRequest,
-        ringmq.v1.admin_pb2.SetPolicyResponse,
-    ],
-)
-
-_AdminDeletePolicyType = typing_extensions.TypeVar(
-    '_AdminDeletePolicyType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DeletePolicyRequest,
-        ringmq.v1.admin_pb2.DeletePolicyResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DeletePolicyRequest,
-        ringmq.v1.admin_pb2.DeletePolicyResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DeletePolicyRequest,
-        ringmq.v1.admin_pb2.DeletePolicyResponse,
-    ],
-)
-
-_AdminListPoliciesType = typing_extensions.TypeVar(
-    '_AdminListPoliciesType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ListPoliciesRequest,
-        ringmq.v1.admin_pb2.ListPoliciesResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ListPoliciesRequest,
-        ringmq.v1.admin_pb2.ListPoliciesResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ListPoliciesRequest,
-        ringmq.v1.admin_pb2.ListPoliciesResponse,
-    ],
-)
-
-_AdminDrainNodeType = typing_extensions.TypeVar(
-    '_AdminDrainNodeType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DrainNodeRequest,
-        ringmq.v1.admin_pb2.DrainNodeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DrainNodeRequest,
-        ringmq.v1.admin_pb2.DrainNodeResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DrainNodeRequest,
-        ringmq.v1.admin_pb2.DrainNodeResponse,
-    ],
-)
-
-_AdminReviveNodeType = typing_extensions.TypeVar(
-    '_AdminReviveNodeType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ReviveNodeRequest,
-        ringmq.v1.admin_pb2.ReviveNodeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ReviveNodeRequest,
-        ringmq.v1.admin_pb2.ReviveNodeResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ReviveNodeRequest,
-        ringmq.v1.admin_pb2.ReviveNodeResponse,
-    ],
-)
-
-_AdminForgetNodeType = typing_extensions.TypeVar(
-    '_AdminForgetNodeType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ForgetNodeRequest,
-        ringmq.v1.admin_pb2.ForgetNodeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ForgetNodeRequest,
-        ringmq.v1.admin_pb2.ForgetNodeResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ForgetNodeRequest,
-        ringmq.v1.admin_pb2.ForgetNodeResponse,
-    ],
-)
-
-_AdminRebalanceQueuesType = typing_extensions.TypeVar(
-    '_AdminRebalanceQueuesType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.RebalanceQueuesRequest,
-        ringmq.v1.admin_pb2.RebalanceQueuesResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.RebalanceQueuesRequest,
-        ringmq.v1.admin_pb2.RebalanceQueuesResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.RebalanceQueuesRequest,
-        ringmq.v1.admin_pb2.RebalanceQueuesResponse,
-    ],
-)
-
-_AdminGetReplicaType = typing_extensions.TypeVar(
-    '_AdminGetReplicaType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetReplicaRequest,
-        ringmq.v1.admin_pb2.GetReplicaResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetReplicaRequest,
-        ringmq.v1.admin_pb2.GetReplicaResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetReplicaRequest,
-        ringmq.v1.admin_pb2.GetReplicaResponse,
-    ],
-)
-
-_AdminGetResourcesType = typing_extensions.TypeVar(
-    '_AdminGetResourcesType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetResourcesRequest,
-        ringmq.v1.admin_pb2.GetResourcesResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetResourcesRequest,
-        ringmq.v1.admin_pb2.GetResourcesResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetResourcesRequest,
-        ringmq.v1.admin_pb2.GetResourcesResponse,
-    ],
-)
-
-class AdminStub(typing.Generic[_AdminGetClusterStatusType, _AdminListQueuesType, _AdminPromoteMirrorType, _AdminVerifyQueueType, _AdminSyncQueueType, _AdminDiscardDamagedType, _AdminSetPolicyType, _AdminDeletePolicyType, _AdminListPoliciesType, _AdminDrainNodeType, _AdminReviveNodeType, _AdminForgetNodeType, _AdminRebalanceQueuesType, _AdminGetReplicaType, _AdminGetResourcesType]):
-    @typing.overload
-    def __init__(self: AdminStub[
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.GetClusterStatusRequest,
-            ringmq.v1.admin_pb2.GetClusterStatusResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.ListQueuesRequest,
-            ringmq.v1.admin_pb2.ListQueuesResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.PromoteMirrorRequest,
-            ringmq.v1.admin_pb2.PromoteMirrorResponse,
-        ],
-        grpc.UnaryStreamMultiCallable[
-            ringmq.v1.admin_pb2.VerifyQueueRequest,
-            ringmq.v1.admin_pb2.VerifyQueueResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.SyncQueueRequest,
-            ringmq.v1.admin_pb2.SyncQueueResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.DiscardDamagedRequest,
-            ringmq.v1.admin_pb2.DiscardDamagedResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.SetPolicyRequest,
-            ringmq.v1.admin_pb2.SetPolicyResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.DeletePolicyRequest,
-            ringmq.v1.admin_pb2.DeletePolicyResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.ListPoliciesRequest,
-            ringmq.v1.admin_pb2.ListPoliciesResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.DrainNodeRequest,
-            ringmq.v1.admin_pb2.DrainNodeResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.ReviveNodeRequest,
-            ringmq.v1.admin_pb2.ReviveNodeResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.ForgetNodeRequest,
-            ringmq.v1.admin_pb2.ForgetNodeResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.RebalanceQueuesRequest,
-            ringmq.v1.admin_pb2.RebalanceQueuesResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.GetReplicaRequest,
-            ringmq.v1.admin_pb2.GetReplicaResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.GetResourcesRequest,
-            ringmq.v1.admin_pb2.GetResourcesResponse,
-        ],
-    ], channel: grpc.Channel) -> None: ...
-
-    @typing.overload
-    def __init__(self: AdminStub[
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.GetClusterStatusRequest,
-            ringmq.v1.admin_pb2.GetClusterStatusResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.ListQueuesRequest,
-            ringmq.v1.admin_pb2.ListQueuesResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.PromoteMirrorRequest,
-            ringmq.v1.admin_pb2.PromoteMirrorResponse,
-        ],
-        grpc.aio.UnaryStreamMultiCallable[
-            ringmq.v1.admin_pb2.VerifyQueueRequest,
-            ringmq.v1.admin_pb2.VerifyQueueResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.SyncQueueRequest,
-            ringmq.v1.admin_pb2.SyncQueueResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.DiscardDamagedRequest,
-            ringmq.v1.admin_pb2.DiscardDamagedResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.SetPolicyRequest,
-            ringmq.v1.admin_pb2.SetPolicyResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.DeletePolicyRequest,
-            ringmq.v1.admin_pb2.DeletePolicyResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.ListPoliciesRequest,
-            ringmq.v1.admin_pb2.ListPoliciesResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.DrainNodeRequest,
-            ringmq.v1.admin_pb2.DrainNodeResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.ReviveNodeRequest,
-            ringmq.v1.admin_pb2.ReviveNodeResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.ForgetNodeRequest,
-            ringmq.v1.admin_pb2.ForgetNodeResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.RebalanceQueuesRequest,
-            ringmq.v1.admin_pb2.RebalanceQueuesResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.GetReplicaRequest,
-            ringmq.v1.admin_pb2.GetReplicaResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.admin_pb2.GetResourcesRequest,
-            ringmq.v1.admin_pb2.GetResourcesResponse,
-        ],
-    ], channel: grpc.aio.Channel) -> None: ...
-
-    GetClusterStatus: _AdminGetClusterStatusType
-
-    ListQueues: _AdminListQueuesType
-
-    PromoteMirror: _AdminPromoteMirrorType
+class AdminStub:
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    GetClusterStatus: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.GetClusterStatusRequest, ringmq.v1.admin_pb2.GetClusterStatusResponse]
+    ListQueues: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.ListQueuesRequest, ringmq.v1.admin_pb2.ListQueuesResponse]
+    PromoteMirror: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.PromoteMirrorRequest, ringmq.v1.admin_pb2.PromoteMirrorResponse]
     """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
     ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
     A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
     without it, REASON_MESSAGES_MAY_BE_LOST says what each replica has.
     """
-
-    VerifyQueue: _AdminVerifyQueueType
+    VerifyQueue: grpc.aio.UnaryStreamMultiCallable[ringmq.v1.admin_pb2.VerifyQueueRequest, ringmq.v1.admin_pb2.VerifyQueueResponse]
     """Compares the synchronised replicas of a queue, message by message, while the queue is in use.
     The last response is `done`.
     """
-
-    SyncQueue: _AdminSyncQueueType
+    SyncQueue: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.SyncQueueRequest, ringmq.v1.admin_pb2.SyncQueueResponse]
     """Has the replicas of a queue that aren't synchronised fetch what they lack, or stop fetching."""
-
-    DiscardDamaged: _AdminDiscardDamagedType
+    DiscardDamaged: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.DiscardDamagedRequest, ringmq.v1.admin_pb2.DiscardDamagedResponse]
     """Removes the messages whose bodies no replica can read any more."""
-
-    SetPolicy: _AdminSetPolicyType
+    SetPolicy: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.SetPolicyRequest, ringmq.v1.admin_pb2.SetPolicyResponse]
     """Adds or replaces a policy. It takes effect on the queues that there are, step by step."""
-
-    DeletePolicy: _AdminDeletePolicyType
-
-    ListPolicies: _AdminListPoliciesType
-
-    DrainNode: _AdminDrainNodeType
+    DeletePolicy: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.DeletePolicyRequest, ringmq.v1.admin_pb2.DeletePolicyResponse]
+    ListPolicies: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.ListPoliciesRequest, ringmq.v1.admin_pb2.ListPoliciesResponse]
+    DrainNode: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.DrainNodeRequest, ringmq.v1.admin_pb2.DrainNodeResponse]
     """The node gives its masters to synchronised mirrors, and gets no master and no further replica;
     with `evacuate`, its replicas go to other nodes as well. It stays so until it is revived, also
     over restarts. The call doesn't wait: GetClusterStatus shows what is left.
     """
-
-    ReviveNode: _AdminReviveNodeType
-
-    ForgetNode: _AdminForgetNodeType
+    ReviveNode: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.ReviveNodeRequest, ringmq.v1.admin_pb2.ReviveNodeResponse]
+    ForgetNode: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.ForgetNodeRequest, ringmq.v1.admin_pb2.ForgetNodeResponse]
     """A node that is down and will not come back belongs to the cluster no more. Its replicas go to
     other nodes, and queues that wait for its disk go on if they can without.
     """
-
-    RebalanceQueues: _AdminRebalanceQueuesType
+    RebalanceQueues: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.RebalanceQueuesRequest, ringmq.v1.admin_pb2.RebalanceQueuesResponse]
     """Spreads the masters over the nodes, by hand-overs to synchronised mirrors, a few at a time."""
-
-    GetReplica: _AdminGetReplicaType
+    GetReplica: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.GetReplicaRequest, ringmq.v1.admin_pb2.GetReplicaResponse]
     """The called node's own replica of a queue. The call is never relayed."""
-
-    GetResources: _AdminGetResourcesType
+    GetResources: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.GetResourcesRequest, ringmq.v1.admin_pb2.GetResourcesResponse]
     """The memory and disk that the called node uses. The call is never relayed."""
-
-AdminAsyncStub: typing_extensions.TypeAlias = AdminStub[
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetClusterStatusRequest,
-        ringmq.v1.admin_pb2.GetClusterStatusResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ListQueuesRequest,
-        ringmq.v1.admin_pb2.ListQueuesResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.PromoteMirrorRequest,
-        ringmq.v1.admin_pb2.PromoteMirrorResponse,
-    ],
-    grpc.aio.UnaryStreamMultiCallable[
-        ringmq.v1.admin_pb2.VerifyQueueRequest,
-        ringmq.v1.admin_pb2.VerifyQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.SyncQueueRequest,
-        ringmq.v1.admin_pb2.SyncQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DiscardDamagedRequest,
-        ringmq.v1.admin_pb2.DiscardDamagedResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.SetPolicyRequest,
-        ringmq.v1.admin_pb2.SetPolicyResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DeletePolicyRequest,
-        ringmq.v1.admin_pb2.DeletePolicyResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ListPoliciesRequest,
-        ringmq.v1.admin_pb2.ListPoliciesResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.DrainNodeRequest,
-        ringmq.v1.admin_pb2.DrainNodeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ReviveNodeRequest,
-        ringmq.v1.admin_pb2.ReviveNodeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.ForgetNodeRequest,
-        ringmq.v1.admin_pb2.ForgetNodeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.RebalanceQueuesRequest,
-        ringmq.v1.admin_pb2.RebalanceQueuesResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetReplicaRequest,
-        ringmq.v1.admin_pb2.GetReplicaResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.admin_pb2.GetResourcesRequest,
-        ringmq.v1.admin_pb2.GetResourcesResponse,
-    ],
-]
 
 class AdminServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def GetClusterStatus(
         self,
         request: ringmq.v1.admin_pb2.GetClusterStatusRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.GetClusterStatusResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetClusterStatusResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.GetClusterStatusRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetClusterStatusResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.GetClusterStatusResponse]: ...
 
     @abc.abstractmethod
     def ListQueues(
         self,
         request: ringmq.v1.admin_pb2.ListQueuesRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.ListQueuesResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.ListQueuesResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.ListQueuesRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.ListQueuesResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.ListQueuesResponse]: ...
 
     @abc.abstractmethod
     def PromoteMirror(
         self,
         request: ringmq.v1.admin_pb2.PromoteMirrorRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.PromoteMirrorResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.PromoteMirrorResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.PromoteMirrorRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.PromoteMirrorResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.PromoteMirrorResponse]:
         """Makes a synchronised mirror the master. The old master drains, hands over and stays in the
         ring, so nothing is lost or enqueued twice. The call returns when the new master serves.
         A queue that has no master, and can't begin again by itself, gets one only with `accept_loss`:
@@ -539,8 +84,8 @@ class AdminServicer(metaclass=abc.ABCMeta):
     def VerifyQueue(
         self,
         request: ringmq.v1.admin_pb2.VerifyQueueRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[ringmq.v1.admin_pb2.VerifyQueueResponse], collections.abc.AsyncIterator[ringmq.v1.admin_pb2.VerifyQueueResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.VerifyQueueRequest, collections.abc.AsyncIterator[ringmq.v1.admin_pb2.VerifyQueueResponse]],
+    ) -> collections.abc.AsyncIterator[ringmq.v1.admin_pb2.VerifyQueueResponse]:
         """Compares the synchronised replicas of a queue, message by message, while the queue is in use.
         The last response is `done`.
         """
@@ -549,46 +94,46 @@ class AdminServicer(metaclass=abc.ABCMeta):
     def SyncQueue(
         self,
         request: ringmq.v1.admin_pb2.SyncQueueRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.SyncQueueResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.SyncQueueResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.SyncQueueRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.SyncQueueResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.SyncQueueResponse]:
         """Has the replicas of a queue that aren't synchronised fetch what they lack, or stop fetching."""
 
     @abc.abstractmethod
     def DiscardDamaged(
         self,
         request: ringmq.v1.admin_pb2.DiscardDamagedRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.DiscardDamagedResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.DiscardDamagedResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.DiscardDamagedRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.DiscardDamagedResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.DiscardDamagedResponse]:
         """Removes the messages whose bodies no replica can read any more."""
 
     @abc.abstractmethod
     def SetPolicy(
         self,
         request: ringmq.v1.admin_pb2.SetPolicyRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.SetPolicyResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.SetPolicyResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.SetPolicyRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.SetPolicyResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.SetPolicyResponse]:
         """Adds or replaces a policy. It takes effect on the queues that there are, step by step."""
 
     @abc.abstractmethod
     def DeletePolicy(
         self,
         request: ringmq.v1.admin_pb2.DeletePolicyRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.DeletePolicyResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.DeletePolicyResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.DeletePolicyRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.DeletePolicyResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.DeletePolicyResponse]: ...
 
     @abc.abstractmethod
     def ListPolicies(
         self,
         request: ringmq.v1.admin_pb2.ListPoliciesRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.ListPoliciesResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.ListPoliciesResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.ListPoliciesRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.ListPoliciesResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.ListPoliciesResponse]: ...
 
     @abc.abstractmethod
     def DrainNode(
         self,
         request: ringmq.v1.admin_pb2.DrainNodeRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.DrainNodeResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.DrainNodeResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.DrainNodeRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.DrainNodeResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.DrainNodeResponse]:
         """The node gives its masters to synchronised mirrors, and gets no master and no further replica;
         with `evacuate`, its replicas go to other nodes as well. It stays so until it is revived, also
         over restarts. The call doesn't wait: GetClusterStatus shows what is left.
@@ -598,15 +143,15 @@ class AdminServicer(metaclass=abc.ABCMeta):
     def ReviveNode(
         self,
         request: ringmq.v1.admin_pb2.ReviveNodeRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.ReviveNodeResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.ReviveNodeResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.ReviveNodeRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.ReviveNodeResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.ReviveNodeResponse]: ...
 
     @abc.abstractmethod
     def ForgetNode(
         self,
         request: ringmq.v1.admin_pb2.ForgetNodeRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.ForgetNodeResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.ForgetNodeResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.ForgetNodeRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.ForgetNodeResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.ForgetNodeResponse]:
         """A node that is down and will not come back belongs to the cluster no more. Its replicas go to
         other nodes, and queues that wait for its disk go on if they can without.
         """
@@ -615,24 +160,24 @@ class AdminServicer(metaclass=abc.ABCMeta):
     def RebalanceQueues(
         self,
         request: ringmq.v1.admin_pb2.RebalanceQueuesRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.RebalanceQueuesResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.RebalanceQueuesResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.RebalanceQueuesRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.RebalanceQueuesResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.RebalanceQueuesResponse]:
         """Spreads the masters over the nodes, by hand-overs to synchronised mirrors, a few at a time."""
 
     @abc.abstractmethod
     def GetReplica(
         self,
         request: ringmq.v1.admin_pb2.GetReplicaRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.GetReplicaResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetReplicaResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.GetReplicaRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetReplicaResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.GetReplicaResponse]:
         """The called node's own replica of a queue. The call is never relayed."""
 
     @abc.abstractmethod
     def GetResources(
         self,
         request: ringmq.v1.admin_pb2.GetResourcesRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.admin_pb2.GetResourcesResponse, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetResourcesResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.GetResourcesRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetResourcesResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.GetResourcesResponse]:
         """The memory and disk that the called node uses. The call is never relayed."""
 
-def add_AdminServicer_to_server(servicer: AdminServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+def add_AdminServicer_to_server(servicer: AdminServicer, server: grpc.aio.Server) -> None: ...

@@ -14,353 +14,72 @@ import collections.abc
 import grpc
 import grpc.aio
 import ringmq.v1.broker_pb2
-import sys
 import typing
 
-if sys.version_info >= (3, 13):
-    import typing as typing_extensions
-else:
-    import typing_extensions
-
-_T = typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(collections.abc.AsyncIterator[_T], collections.abc.Iterator[_T], metaclass=abc.ABCMeta): ...
-
-class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
-_BrokerDeclareQueueType = typing_extensions.TypeVar(
-    '_BrokerDeclareQueueType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.DeclareQueueRequest,
-        ringmq.v1.broker_pb2.DeclareQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.DeclareQueueRequest,
-        ringmq.v1.broker_pb2.DeclareQueueResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.DeclareQueueRequest,
-        ringmq.v1.broker_pb2.DeclareQueueResponse,
-    ],
-)
 
-_BrokerDeleteQueueType = typing_extensions.TypeVar(
-    '_BrokerDeleteQueueType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.DeleteQueueRequest,
-        ringmq.v1.broker_pb2.DeleteQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.DeleteQueueRequest,
-        ringmq.v1.broker_pb2.DeleteQueueResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.DeleteQueueRequest,
-        ringmq.v1.broker_pb2.DeleteQueueResponse,
-    ],
-)
-
-_BrokerPurgeQueueType = typing_extensions.TypeVar(
-    '_BrokerPurgeQueueType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.PurgeQueueRequest,
-        ringmq.v1.broker_pb2.PurgeQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.PurgeQueueRequest,
-        ringmq.v1.broker_pb2.PurgeQueueResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.PurgeQueueRequest,
-        ringmq.v1.broker_pb2.PurgeQueueResponse,
-    ],
-)
-
-_BrokerGetQueueType = typing_extensions.TypeVar(
-    '_BrokerGetQueueType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.GetQueueRequest,
-        ringmq.v1.broker_pb2.GetQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.GetQueueRequest,
-        ringmq.v1.broker_pb2.GetQueueResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.GetQueueRequest,
-        ringmq.v1.broker_pb2.GetQueueResponse,
-    ],
-)
-
-_BrokerSetQueueModeType = typing_extensions.TypeVar(
-    '_BrokerSetQueueModeType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.SetQueueModeRequest,
-        ringmq.v1.broker_pb2.SetQueueModeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.SetQueueModeRequest,
-        ringmq.v1.broker_pb2.SetQueueModeResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.SetQueueModeRequest,
-        ringmq.v1.broker_pb2.SetQueueModeResponse,
-    ],
-)
-
-_BrokerLocateQueueType = typing_extensions.TypeVar(
-    '_BrokerLocateQueueType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.LocateQueueRequest,
-        ringmq.v1.broker_pb2.LocateQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.LocateQueueRequest,
-        ringmq.v1.broker_pb2.LocateQueueResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.LocateQueueRequest,
-        ringmq.v1.broker_pb2.LocateQueueResponse,
-    ],
-)
-
-_BrokerGetMessagesType = typing_extensions.TypeVar(
-    '_BrokerGetMessagesType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.GetMessagesRequest,
-        ringmq.v1.broker_pb2.GetMessagesResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.GetMessagesRequest,
-        ringmq.v1.broker_pb2.GetMessagesResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.GetMessagesRequest,
-        ringmq.v1.broker_pb2.GetMessagesResponse,
-    ],
-)
-
-_BrokerPublishType = typing_extensions.TypeVar(
-    '_BrokerPublishType',
-    grpc.StreamStreamMultiCallable[
-        ringmq.v1.broker_pb2.PublishRequest,
-        ringmq.v1.broker_pb2.PublishResponse,
-    ],
-    grpc.aio.StreamStreamMultiCallable[
-        ringmq.v1.broker_pb2.PublishRequest,
-        ringmq.v1.broker_pb2.PublishResponse,
-    ],
-    default=grpc.StreamStreamMultiCallable[
-        ringmq.v1.broker_pb2.PublishRequest,
-        ringmq.v1.broker_pb2.PublishResponse,
-    ],
-)
-
-_BrokerConsumeType = typing_extensions.TypeVar(
-    '_BrokerConsumeType',
-    grpc.StreamStreamMultiCallable[
-        ringmq.v1.broker_pb2.ConsumeRequest,
-        ringmq.v1.broker_pb2.ConsumeResponse,
-    ],
-    grpc.aio.StreamStreamMultiCallable[
-        ringmq.v1.broker_pb2.ConsumeRequest,
-        ringmq.v1.broker_pb2.ConsumeResponse,
-    ],
-    default=grpc.StreamStreamMultiCallable[
-        ringmq.v1.broker_pb2.ConsumeRequest,
-        ringmq.v1.broker_pb2.ConsumeResponse,
-    ],
-)
-
-class BrokerStub(typing.Generic[_BrokerDeclareQueueType, _BrokerDeleteQueueType, _BrokerPurgeQueueType, _BrokerGetQueueType, _BrokerSetQueueModeType, _BrokerLocateQueueType, _BrokerGetMessagesType, _BrokerPublishType, _BrokerConsumeType]):
-    @typing.overload
-    def __init__(self: BrokerStub[
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.DeclareQueueRequest,
-            ringmq.v1.broker_pb2.DeclareQueueResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.DeleteQueueRequest,
-            ringmq.v1.broker_pb2.DeleteQueueResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.PurgeQueueRequest,
-            ringmq.v1.broker_pb2.PurgeQueueResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.GetQueueRequest,
-            ringmq.v1.broker_pb2.GetQueueResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.SetQueueModeRequest,
-            ringmq.v1.broker_pb2.SetQueueModeResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.LocateQueueRequest,
-            ringmq.v1.broker_pb2.LocateQueueResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.GetMessagesRequest,
-            ringmq.v1.broker_pb2.GetMessagesResponse,
-        ],
-        grpc.StreamStreamMultiCallable[
-            ringmq.v1.broker_pb2.PublishRequest,
-            ringmq.v1.broker_pb2.PublishResponse,
-        ],
-        grpc.StreamStreamMultiCallable[
-            ringmq.v1.broker_pb2.ConsumeRequest,
-            ringmq.v1.broker_pb2.ConsumeResponse,
-        ],
-    ], channel: grpc.Channel) -> None: ...
-
-    @typing.overload
-    def __init__(self: BrokerStub[
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.DeclareQueueRequest,
-            ringmq.v1.broker_pb2.DeclareQueueResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.DeleteQueueRequest,
-            ringmq.v1.broker_pb2.DeleteQueueResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.PurgeQueueRequest,
-            ringmq.v1.broker_pb2.PurgeQueueResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.GetQueueRequest,
-            ringmq.v1.broker_pb2.GetQueueResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.SetQueueModeRequest,
-            ringmq.v1.broker_pb2.SetQueueModeResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.LocateQueueRequest,
-            ringmq.v1.broker_pb2.LocateQueueResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.broker_pb2.GetMessagesRequest,
-            ringmq.v1.broker_pb2.GetMessagesResponse,
-        ],
-        grpc.aio.StreamStreamMultiCallable[
-            ringmq.v1.broker_pb2.PublishRequest,
-            ringmq.v1.broker_pb2.PublishResponse,
-        ],
-        grpc.aio.StreamStreamMultiCallable[
-            ringmq.v1.broker_pb2.ConsumeRequest,
-            ringmq.v1.broker_pb2.ConsumeResponse,
-        ],
-    ], channel: grpc.aio.Channel) -> None: ...
-
-    DeclareQueue: _BrokerDeclareQueueType
+class BrokerStub:
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    DeclareQueue: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.broker_pb2.DeclareQueueRequest, ringmq.v1.broker_pb2.DeclareQueueResponse]
     """Creates a queue, or does nothing if it exists with the same arguments."""
-
-    DeleteQueue: _BrokerDeleteQueueType
-
-    PurgeQueue: _BrokerPurgeQueueType
+    DeleteQueue: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.broker_pb2.DeleteQueueRequest, ringmq.v1.broker_pb2.DeleteQueueResponse]
+    PurgeQueue: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.broker_pb2.PurgeQueueRequest, ringmq.v1.broker_pb2.PurgeQueueResponse]
     """Removes the ready messages. Unacknowledged ones stay with their consumers."""
-
-    GetQueue: _BrokerGetQueueType
-
-    SetQueueMode: _BrokerSetQueueModeType
+    GetQueue: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.broker_pb2.GetQueueRequest, ringmq.v1.broker_pb2.GetQueueResponse]
+    SetQueueMode: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.broker_pb2.SetQueueModeRequest, ringmq.v1.broker_pb2.SetQueueModeResponse]
     """Changes the mode of every replica. Publishing and consuming go on meanwhile. The call returns
     when the master keeps its messages in the new mode.
     """
-
-    LocateQueue: _BrokerLocateQueueType
+    LocateQueue: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.broker_pb2.LocateQueueRequest, ringmq.v1.broker_pb2.LocateQueueResponse]
     """The node and address of the queue's master."""
-
-    GetMessages: _BrokerGetMessagesType
+    GetMessages: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.broker_pb2.GetMessagesRequest, ringmq.v1.broker_pb2.GetMessagesResponse]
     """Returns a few messages without a subscription."""
-
-    Publish: _BrokerPublishType
+    Publish: grpc.aio.StreamStreamMultiCallable[ringmq.v1.broker_pb2.PublishRequest, ringmq.v1.broker_pb2.PublishResponse]
     """One queue, one producer. First request: Open. Then batches. A client that ends its side still
     gets every answer.
     """
-
-    Consume: _BrokerConsumeType
+    Consume: grpc.aio.StreamStreamMultiCallable[ringmq.v1.broker_pb2.ConsumeRequest, ringmq.v1.broker_pb2.ConsumeResponse]
     """One queue, one consumer. First request: Open. Then acks and nacks."""
-
-BrokerAsyncStub: typing_extensions.TypeAlias = BrokerStub[
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.DeclareQueueRequest,
-        ringmq.v1.broker_pb2.DeclareQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.DeleteQueueRequest,
-        ringmq.v1.broker_pb2.DeleteQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.PurgeQueueRequest,
-        ringmq.v1.broker_pb2.PurgeQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.GetQueueRequest,
-        ringmq.v1.broker_pb2.GetQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.SetQueueModeRequest,
-        ringmq.v1.broker_pb2.SetQueueModeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.LocateQueueRequest,
-        ringmq.v1.broker_pb2.LocateQueueResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.broker_pb2.GetMessagesRequest,
-        ringmq.v1.broker_pb2.GetMessagesResponse,
-    ],
-    grpc.aio.StreamStreamMultiCallable[
-        ringmq.v1.broker_pb2.PublishRequest,
-        ringmq.v1.broker_pb2.PublishResponse,
-    ],
-    grpc.aio.StreamStreamMultiCallable[
-        ringmq.v1.broker_pb2.ConsumeRequest,
-        ringmq.v1.broker_pb2.ConsumeResponse,
-    ],
-]
 
 class BrokerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def DeclareQueue(
         self,
         request: ringmq.v1.broker_pb2.DeclareQueueRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.broker_pb2.DeclareQueueResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.DeclareQueueResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.broker_pb2.DeclareQueueRequest, collections.abc.Awaitable[ringmq.v1.broker_pb2.DeclareQueueResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.broker_pb2.DeclareQueueResponse]:
         """Creates a queue, or does nothing if it exists with the same arguments."""
 
     @abc.abstractmethod
     def DeleteQueue(
         self,
         request: ringmq.v1.broker_pb2.DeleteQueueRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.broker_pb2.DeleteQueueResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.DeleteQueueResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq.v1.broker_pb2.DeleteQueueRequest, collections.abc.Awaitable[ringmq.v1.broker_pb2.DeleteQueueResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.broker_pb2.DeleteQueueResponse]: ...
 
     @abc.abstractmethod
     def PurgeQueue(
         self,
         request: ringmq.v1.broker_pb2.PurgeQueueRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.broker_pb2.PurgeQueueResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.PurgeQueueResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.broker_pb2.PurgeQueueRequest, collections.abc.Awaitable[ringmq.v1.broker_pb2.PurgeQueueResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.broker_pb2.PurgeQueueResponse]:
         """Removes the ready messages. Unacknowledged ones stay with their consumers."""
 
     @abc.abstractmethod
     def GetQueue(
         self,
         request: ringmq.v1.broker_pb2.GetQueueRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.broker_pb2.GetQueueResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.GetQueueResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq.v1.broker_pb2.GetQueueRequest, collections.abc.Awaitable[ringmq.v1.broker_pb2.GetQueueResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.broker_pb2.GetQueueResponse]: ...
 
     @abc.abstractmethod
     def SetQueueMode(
         self,
         request: ringmq.v1.broker_pb2.SetQueueModeRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.broker_pb2.SetQueueModeResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.SetQueueModeResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.broker_pb2.SetQueueModeRequest, collections.abc.Awaitable[ringmq.v1.broker_pb2.SetQueueModeResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.broker_pb2.SetQueueModeResponse]:
         """Changes the mode of every replica. Publishing and consuming go on meanwhile. The call returns
         when the master keeps its messages in the new mode.
         """
@@ -369,24 +88,24 @@ class BrokerServicer(metaclass=abc.ABCMeta):
     def LocateQueue(
         self,
         request: ringmq.v1.broker_pb2.LocateQueueRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.broker_pb2.LocateQueueResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.LocateQueueResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.broker_pb2.LocateQueueRequest, collections.abc.Awaitable[ringmq.v1.broker_pb2.LocateQueueResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.broker_pb2.LocateQueueResponse]:
         """The node and address of the queue's master."""
 
     @abc.abstractmethod
     def GetMessages(
         self,
         request: ringmq.v1.broker_pb2.GetMessagesRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.broker_pb2.GetMessagesResponse, collections.abc.Awaitable[ringmq.v1.broker_pb2.GetMessagesResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.broker_pb2.GetMessagesRequest, collections.abc.Awaitable[ringmq.v1.broker_pb2.GetMessagesResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.broker_pb2.GetMessagesResponse]:
         """Returns a few messages without a subscription."""
 
     @abc.abstractmethod
     def Publish(
         self,
-        request_iterator: _MaybeAsyncIterator[ringmq.v1.broker_pb2.PublishRequest],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[ringmq.v1.broker_pb2.PublishResponse], collections.abc.AsyncIterator[ringmq.v1.broker_pb2.PublishResponse]]:
+        request_iterator: collections.abc.AsyncIterator[ringmq.v1.broker_pb2.PublishRequest],
+        context: grpc.aio.ServicerContext[collections.abc.AsyncIterator[ringmq.v1.broker_pb2.PublishRequest], collections.abc.AsyncIterator[ringmq.v1.broker_pb2.PublishResponse]],
+    ) -> collections.abc.AsyncIterator[ringmq.v1.broker_pb2.PublishResponse]:
         """One queue, one producer. First request: Open. Then batches. A client that ends its side still
         gets every answer.
         """
@@ -394,9 +113,9 @@ class BrokerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Consume(
         self,
-        request_iterator: _MaybeAsyncIterator[ringmq.v1.broker_pb2.ConsumeRequest],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[ringmq.v1.broker_pb2.ConsumeResponse], collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConsumeResponse]]:
+        request_iterator: collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConsumeRequest],
+        context: grpc.aio.ServicerContext[collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConsumeRequest], collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConsumeResponse]],
+    ) -> collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConsumeResponse]:
         """One queue, one consumer. First request: Open. Then acks and nacks."""
 
-def add_BrokerServicer_to_server(servicer: BrokerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+def add_BrokerServicer_to_server(servicer: BrokerServicer, server: grpc.aio.Server) -> None: ...

@@ -15,305 +15,82 @@ import collections.abc
 import grpc
 import grpc.aio
 import ringmq.v1.reader_pb2
-import sys
 import typing
 
-if sys.version_info >= (3, 13):
-    import typing as typing_extensions
-else:
-    import typing_extensions
-
-_T = typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(collections.abc.AsyncIterator[_T], collections.abc.Iterator[_T], metaclass=abc.ABCMeta): ...
-
-class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
-_ReaderQueueStatType = typing_extensions.TypeVar(
-    '_ReaderQueueStatType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.QueueStatRequest,
-        ringmq.v1.reader_pb2.QueueStatResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.QueueStatRequest,
-        ringmq.v1.reader_pb2.QueueStatResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.QueueStatRequest,
-        ringmq.v1.reader_pb2.QueueStatResponse,
-    ],
-)
 
-_ReaderRangeEndType = typing_extensions.TypeVar(
-    '_ReaderRangeEndType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.RangeEndRequest,
-        ringmq.v1.reader_pb2.RangeEndResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.RangeEndRequest,
-        ringmq.v1.reader_pb2.RangeEndResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.RangeEndRequest,
-        ringmq.v1.reader_pb2.RangeEndResponse,
-    ],
-)
-
-_ReaderBrowseType = typing_extensions.TypeVar(
-    '_ReaderBrowseType',
-    grpc.UnaryStreamMultiCallable[
-        ringmq.v1.reader_pb2.BrowseRequest,
-        ringmq.v1.reader_pb2.BrowseResponse,
-    ],
-    grpc.aio.UnaryStreamMultiCallable[
-        ringmq.v1.reader_pb2.BrowseRequest,
-        ringmq.v1.reader_pb2.BrowseResponse,
-    ],
-    default=grpc.UnaryStreamMultiCallable[
-        ringmq.v1.reader_pb2.BrowseRequest,
-        ringmq.v1.reader_pb2.BrowseResponse,
-    ],
-)
-
-_ReaderAckUpToType = typing_extensions.TypeVar(
-    '_ReaderAckUpToType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.AckUpToRequest,
-        ringmq.v1.reader_pb2.AckUpToResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.AckUpToRequest,
-        ringmq.v1.reader_pb2.AckUpToResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.AckUpToRequest,
-        ringmq.v1.reader_pb2.AckUpToResponse,
-    ],
-)
-
-_ReaderAcquireLeaseType = typing_extensions.TypeVar(
-    '_ReaderAcquireLeaseType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.AcquireLeaseRequest,
-        ringmq.v1.reader_pb2.LeaseResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.AcquireLeaseRequest,
-        ringmq.v1.reader_pb2.LeaseResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.AcquireLeaseRequest,
-        ringmq.v1.reader_pb2.LeaseResponse,
-    ],
-)
-
-_ReaderRenewLeaseType = typing_extensions.TypeVar(
-    '_ReaderRenewLeaseType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.RenewLeaseRequest,
-        ringmq.v1.reader_pb2.LeaseResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.RenewLeaseRequest,
-        ringmq.v1.reader_pb2.LeaseResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.RenewLeaseRequest,
-        ringmq.v1.reader_pb2.LeaseResponse,
-    ],
-)
-
-_ReaderReleaseLeaseType = typing_extensions.TypeVar(
-    '_ReaderReleaseLeaseType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.ReleaseLeaseRequest,
-        ringmq.v1.reader_pb2.ReleaseLeaseResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.ReleaseLeaseRequest,
-        ringmq.v1.reader_pb2.ReleaseLeaseResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.ReleaseLeaseRequest,
-        ringmq.v1.reader_pb2.ReleaseLeaseResponse,
-    ],
-)
-
-class ReaderStub(typing.Generic[_ReaderQueueStatType, _ReaderRangeEndType, _ReaderBrowseType, _ReaderAckUpToType, _ReaderAcquireLeaseType, _ReaderRenewLeaseType, _ReaderReleaseLeaseType]):
-    @typing.overload
-    def __init__(self: ReaderStub[
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.QueueStatRequest,
-            ringmq.v1.reader_pb2.QueueStatResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.RangeEndRequest,
-            ringmq.v1.reader_pb2.RangeEndResponse,
-        ],
-        grpc.UnaryStreamMultiCallable[
-            ringmq.v1.reader_pb2.BrowseRequest,
-            ringmq.v1.reader_pb2.BrowseResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.AckUpToRequest,
-            ringmq.v1.reader_pb2.AckUpToResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.AcquireLeaseRequest,
-            ringmq.v1.reader_pb2.LeaseResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.RenewLeaseRequest,
-            ringmq.v1.reader_pb2.LeaseResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.ReleaseLeaseRequest,
-            ringmq.v1.reader_pb2.ReleaseLeaseResponse,
-        ],
-    ], channel: grpc.Channel) -> None: ...
-
-    @typing.overload
-    def __init__(self: ReaderStub[
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.QueueStatRequest,
-            ringmq.v1.reader_pb2.QueueStatResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.RangeEndRequest,
-            ringmq.v1.reader_pb2.RangeEndResponse,
-        ],
-        grpc.aio.UnaryStreamMultiCallable[
-            ringmq.v1.reader_pb2.BrowseRequest,
-            ringmq.v1.reader_pb2.BrowseResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.AckUpToRequest,
-            ringmq.v1.reader_pb2.AckUpToResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.AcquireLeaseRequest,
-            ringmq.v1.reader_pb2.LeaseResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.RenewLeaseRequest,
-            ringmq.v1.reader_pb2.LeaseResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.reader_pb2.ReleaseLeaseRequest,
-            ringmq.v1.reader_pb2.ReleaseLeaseResponse,
-        ],
-    ], channel: grpc.aio.Channel) -> None: ...
-
-    QueueStat: _ReaderQueueStatType
+class ReaderStub:
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    QueueStat: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.reader_pb2.QueueStatRequest, ringmq.v1.reader_pb2.QueueStatResponse]
     """What there is, at the master."""
-
-    RangeEnd: _ReaderRangeEndType
+    RangeEnd: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.reader_pb2.RangeEndRequest, ringmq.v1.reader_pb2.RangeEndResponse]
     """Where a range from `first` has to end, so that it has at most so many messages and bytes."""
-
-    Browse: _ReaderBrowseType
+    Browse: grpc.aio.UnaryStreamMultiCallable[ringmq.v1.reader_pb2.BrowseRequest, ringmq.v1.reader_pb2.BrowseResponse]
     """The messages of a range, in order, in pieces bounded in bytes."""
-
-    AckUpTo: _ReaderAckUpToType
+    AckUpTo: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.reader_pb2.AckUpToRequest, ringmq.v1.reader_pb2.AckUpToResponse]
     """Removes the ready messages before a position. Idempotent."""
-
-    AcquireLease: _ReaderAcquireLeaseType
+    AcquireLease: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.reader_pb2.AcquireLeaseRequest, ringmq.v1.reader_pb2.LeaseResponse]
     """Grants the lease if it is free, or its time is over, or this very instance has it."""
-
-    RenewLease: _ReaderRenewLeaseType
+    RenewLease: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.reader_pb2.RenewLeaseRequest, ringmq.v1.reader_pb2.LeaseResponse]
     """Prolongs the lease, also after its time if nobody has asked for it since."""
-
-    ReleaseLease: _ReaderReleaseLeaseType
-
-ReaderAsyncStub: typing_extensions.TypeAlias = ReaderStub[
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.QueueStatRequest,
-        ringmq.v1.reader_pb2.QueueStatResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.RangeEndRequest,
-        ringmq.v1.reader_pb2.RangeEndResponse,
-    ],
-    grpc.aio.UnaryStreamMultiCallable[
-        ringmq.v1.reader_pb2.BrowseRequest,
-        ringmq.v1.reader_pb2.BrowseResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.AckUpToRequest,
-        ringmq.v1.reader_pb2.AckUpToResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.AcquireLeaseRequest,
-        ringmq.v1.reader_pb2.LeaseResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.RenewLeaseRequest,
-        ringmq.v1.reader_pb2.LeaseResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.reader_pb2.ReleaseLeaseRequest,
-        ringmq.v1.reader_pb2.ReleaseLeaseResponse,
-    ],
-]
+    ReleaseLease: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.reader_pb2.ReleaseLeaseRequest, ringmq.v1.reader_pb2.ReleaseLeaseResponse]
 
 class ReaderServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def QueueStat(
         self,
         request: ringmq.v1.reader_pb2.QueueStatRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.reader_pb2.QueueStatResponse, collections.abc.Awaitable[ringmq.v1.reader_pb2.QueueStatResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.reader_pb2.QueueStatRequest, collections.abc.Awaitable[ringmq.v1.reader_pb2.QueueStatResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.reader_pb2.QueueStatResponse]:
         """What there is, at the master."""
 
     @abc.abstractmethod
     def RangeEnd(
         self,
         request: ringmq.v1.reader_pb2.RangeEndRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.reader_pb2.RangeEndResponse, collections.abc.Awaitable[ringmq.v1.reader_pb2.RangeEndResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.reader_pb2.RangeEndRequest, collections.abc.Awaitable[ringmq.v1.reader_pb2.RangeEndResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.reader_pb2.RangeEndResponse]:
         """Where a range from `first` has to end, so that it has at most so many messages and bytes."""
 
     @abc.abstractmethod
     def Browse(
         self,
         request: ringmq.v1.reader_pb2.BrowseRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[ringmq.v1.reader_pb2.BrowseResponse], collections.abc.AsyncIterator[ringmq.v1.reader_pb2.BrowseResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.reader_pb2.BrowseRequest, collections.abc.AsyncIterator[ringmq.v1.reader_pb2.BrowseResponse]],
+    ) -> collections.abc.AsyncIterator[ringmq.v1.reader_pb2.BrowseResponse]:
         """The messages of a range, in order, in pieces bounded in bytes."""
 
     @abc.abstractmethod
     def AckUpTo(
         self,
         request: ringmq.v1.reader_pb2.AckUpToRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.reader_pb2.AckUpToResponse, collections.abc.Awaitable[ringmq.v1.reader_pb2.AckUpToResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.reader_pb2.AckUpToRequest, collections.abc.Awaitable[ringmq.v1.reader_pb2.AckUpToResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.reader_pb2.AckUpToResponse]:
         """Removes the ready messages before a position. Idempotent."""
 
     @abc.abstractmethod
     def AcquireLease(
         self,
         request: ringmq.v1.reader_pb2.AcquireLeaseRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.reader_pb2.LeaseResponse, collections.abc.Awaitable[ringmq.v1.reader_pb2.LeaseResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.reader_pb2.AcquireLeaseRequest, collections.abc.Awaitable[ringmq.v1.reader_pb2.LeaseResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.reader_pb2.LeaseResponse]:
         """Grants the lease if it is free, or its time is over, or this very instance has it."""
 
     @abc.abstractmethod
     def RenewLease(
         self,
         request: ringmq.v1.reader_pb2.RenewLeaseRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.reader_pb2.LeaseResponse, collections.abc.Awaitable[ringmq.v1.reader_pb2.LeaseResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.reader_pb2.RenewLeaseRequest, collections.abc.Awaitable[ringmq.v1.reader_pb2.LeaseResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.reader_pb2.LeaseResponse]:
         """Prolongs the lease, also after its time if nobody has asked for it since."""
 
     @abc.abstractmethod
     def ReleaseLease(
         self,
         request: ringmq.v1.reader_pb2.ReleaseLeaseRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.reader_pb2.ReleaseLeaseResponse, collections.abc.Awaitable[ringmq.v1.reader_pb2.ReleaseLeaseResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq.v1.reader_pb2.ReleaseLeaseRequest, collections.abc.Awaitable[ringmq.v1.reader_pb2.ReleaseLeaseResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.reader_pb2.ReleaseLeaseResponse]: ...
 
-def add_ReaderServicer_to_server(servicer: ReaderServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+def add_ReaderServicer_to_server(servicer: ReaderServicer, server: grpc.aio.Server) -> None: ...

@@ -8,171 +8,35 @@ import collections.abc
 import grpc
 import grpc.aio
 import ringmq.v1.ring_pb2
-import sys
 import typing
 
-if sys.version_info >= (3, 13):
-    import typing as typing_extensions
-else:
-    import typing_extensions
-
-_T = typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(collections.abc.AsyncIterator[_T], collections.abc.Iterator[_T], metaclass=abc.ABCMeta): ...
-
-class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
-_RingLinkType = typing_extensions.TypeVar(
-    '_RingLinkType',
-    grpc.StreamStreamMultiCallable[
-        ringmq.v1.ring_pb2.LinkMessage,
-        ringmq.v1.ring_pb2.LinkMessage,
-    ],
-    grpc.aio.StreamStreamMultiCallable[
-        ringmq.v1.ring_pb2.LinkMessage,
-        ringmq.v1.ring_pb2.LinkMessage,
-    ],
-    default=grpc.StreamStreamMultiCallable[
-        ringmq.v1.ring_pb2.LinkMessage,
-        ringmq.v1.ring_pb2.LinkMessage,
-    ],
-)
 
-_RingFetchStateType = typing_extensions.TypeVar(
-    '_RingFetchStateType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.ring_pb2.FetchStateRequest,
-        ringmq.v1.ring_pb2.FetchStateResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.ring_pb2.FetchStateRequest,
-        ringmq.v1.ring_pb2.FetchStateResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.ring_pb2.FetchStateRequest,
-        ringmq.v1.ring_pb2.FetchStateResponse,
-    ],
-)
-
-_RingFetchMessagesType = typing_extensions.TypeVar(
-    '_RingFetchMessagesType',
-    grpc.UnaryStreamMultiCallable[
-        ringmq.v1.ring_pb2.FetchMessagesRequest,
-        ringmq.v1.ring_pb2.FetchMessagesResponse,
-    ],
-    grpc.aio.UnaryStreamMultiCallable[
-        ringmq.v1.ring_pb2.FetchMessagesRequest,
-        ringmq.v1.ring_pb2.FetchMessagesResponse,
-    ],
-    default=grpc.UnaryStreamMultiCallable[
-        ringmq.v1.ring_pb2.FetchMessagesRequest,
-        ringmq.v1.ring_pb2.FetchMessagesResponse,
-    ],
-)
-
-_RingDigestMessagesType = typing_extensions.TypeVar(
-    '_RingDigestMessagesType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.ring_pb2.DigestMessagesRequest,
-        ringmq.v1.ring_pb2.DigestMessagesResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.ring_pb2.DigestMessagesRequest,
-        ringmq.v1.ring_pb2.DigestMessagesResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq.v1.ring_pb2.DigestMessagesRequest,
-        ringmq.v1.ring_pb2.DigestMessagesResponse,
-    ],
-)
-
-class RingStub(typing.Generic[_RingLinkType, _RingFetchStateType, _RingFetchMessagesType, _RingDigestMessagesType]):
-    @typing.overload
-    def __init__(self: RingStub[
-        grpc.StreamStreamMultiCallable[
-            ringmq.v1.ring_pb2.LinkMessage,
-            ringmq.v1.ring_pb2.LinkMessage,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.ring_pb2.FetchStateRequest,
-            ringmq.v1.ring_pb2.FetchStateResponse,
-        ],
-        grpc.UnaryStreamMultiCallable[
-            ringmq.v1.ring_pb2.FetchMessagesRequest,
-            ringmq.v1.ring_pb2.FetchMessagesResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq.v1.ring_pb2.DigestMessagesRequest,
-            ringmq.v1.ring_pb2.DigestMessagesResponse,
-        ],
-    ], channel: grpc.Channel) -> None: ...
-
-    @typing.overload
-    def __init__(self: RingStub[
-        grpc.aio.StreamStreamMultiCallable[
-            ringmq.v1.ring_pb2.LinkMessage,
-            ringmq.v1.ring_pb2.LinkMessage,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.ring_pb2.FetchStateRequest,
-            ringmq.v1.ring_pb2.FetchStateResponse,
-        ],
-        grpc.aio.UnaryStreamMultiCallable[
-            ringmq.v1.ring_pb2.FetchMessagesRequest,
-            ringmq.v1.ring_pb2.FetchMessagesResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq.v1.ring_pb2.DigestMessagesRequest,
-            ringmq.v1.ring_pb2.DigestMessagesResponse,
-        ],
-    ], channel: grpc.aio.Channel) -> None: ...
-
-    Link: _RingLinkType
+class RingStub:
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    Link: grpc.aio.StreamStreamMultiCallable[ringmq.v1.ring_pb2.LinkMessage, ringmq.v1.ring_pb2.LinkMessage]
     """The link from one node to another. Requests carry the frames of all rings from the caller to
     the callee; responses carry the handshake's answer, credit and heartbeats back. The contents of
     `frames` are described in gm's modules `wire` and `frames`. gm writes and reads these messages
     by hand, so that an op is copied and never parsed.
     """
-
-    FetchState: _RingFetchStateType
+    FetchState: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.ring_pb2.FetchStateRequest, ringmq.v1.ring_pb2.FetchStateResponse]
     """A joining replica fetches the state of the queue as of one op, then the messages that it lacks.
     A replica with damaged messages fetches only these. Any synchronised member answers.
     """
-
-    FetchMessages: _RingFetchMessagesType
-
-    DigestMessages: _RingDigestMessagesType
+    FetchMessages: grpc.aio.UnaryStreamMultiCallable[ringmq.v1.ring_pb2.FetchMessagesRequest, ringmq.v1.ring_pb2.FetchMessagesResponse]
+    DigestMessages: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.ring_pb2.DigestMessagesRequest, ringmq.v1.ring_pb2.DigestMessagesResponse]
     """What one replica has at some positions, without the bodies: so replicas are compared."""
-
-RingAsyncStub: typing_extensions.TypeAlias = RingStub[
-    grpc.aio.StreamStreamMultiCallable[
-        ringmq.v1.ring_pb2.LinkMessage,
-        ringmq.v1.ring_pb2.LinkMessage,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.ring_pb2.FetchStateRequest,
-        ringmq.v1.ring_pb2.FetchStateResponse,
-    ],
-    grpc.aio.UnaryStreamMultiCallable[
-        ringmq.v1.ring_pb2.FetchMessagesRequest,
-        ringmq.v1.ring_pb2.FetchMessagesResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq.v1.ring_pb2.DigestMessagesRequest,
-        ringmq.v1.ring_pb2.DigestMessagesResponse,
-    ],
-]
 
 class RingServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Link(
         self,
-        request_iterator: _MaybeAsyncIterator[ringmq.v1.ring_pb2.LinkMessage],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[ringmq.v1.ring_pb2.LinkMessage], collections.abc.AsyncIterator[ringmq.v1.ring_pb2.LinkMessage]]:
+        request_iterator: collections.abc.AsyncIterator[ringmq.v1.ring_pb2.LinkMessage],
+        context: grpc.aio.ServicerContext[collections.abc.AsyncIterator[ringmq.v1.ring_pb2.LinkMessage], collections.abc.AsyncIterator[ringmq.v1.ring_pb2.LinkMessage]],
+    ) -> collections.abc.AsyncIterator[ringmq.v1.ring_pb2.LinkMessage]:
         """The link from one node to another. Requests carry the frames of all rings from the caller to
         the callee; responses carry the handshake's answer, credit and heartbeats back. The contents of
         `frames` are described in gm's modules `wire` and `frames`. gm writes and reads these messages
@@ -183,8 +47,8 @@ class RingServicer(metaclass=abc.ABCMeta):
     def FetchState(
         self,
         request: ringmq.v1.ring_pb2.FetchStateRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.ring_pb2.FetchStateResponse, collections.abc.Awaitable[ringmq.v1.ring_pb2.FetchStateResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.ring_pb2.FetchStateRequest, collections.abc.Awaitable[ringmq.v1.ring_pb2.FetchStateResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.ring_pb2.FetchStateResponse]:
         """A joining replica fetches the state of the queue as of one op, then the messages that it lacks.
         A replica with damaged messages fetches only these. Any synchronised member answers.
         """
@@ -193,15 +57,15 @@ class RingServicer(metaclass=abc.ABCMeta):
     def FetchMessages(
         self,
         request: ringmq.v1.ring_pb2.FetchMessagesRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[ringmq.v1.ring_pb2.FetchMessagesResponse], collections.abc.AsyncIterator[ringmq.v1.ring_pb2.FetchMessagesResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq.v1.ring_pb2.FetchMessagesRequest, collections.abc.AsyncIterator[ringmq.v1.ring_pb2.FetchMessagesResponse]],
+    ) -> collections.abc.AsyncIterator[ringmq.v1.ring_pb2.FetchMessagesResponse]: ...
 
     @abc.abstractmethod
     def DigestMessages(
         self,
         request: ringmq.v1.ring_pb2.DigestMessagesRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq.v1.ring_pb2.DigestMessagesResponse, collections.abc.Awaitable[ringmq.v1.ring_pb2.DigestMessagesResponse]]:
+        context: grpc.aio.ServicerContext[ringmq.v1.ring_pb2.DigestMessagesRequest, collections.abc.Awaitable[ringmq.v1.ring_pb2.DigestMessagesResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.ring_pb2.DigestMessagesResponse]:
         """What one replica has at some positions, without the bodies: so replicas are compared."""
 
-def add_RingServicer_to_server(servicer: RingServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+def add_RingServicer_to_server(servicer: RingServicer, server: grpc.aio.Server) -> None: ...

@@ -11,329 +11,88 @@ import collections.abc
 import grpc
 import grpc.aio
 import ringmq_gm.registry.etcdpb.rpc_pb2
-import sys
 import typing
 
-if sys.version_info >= (3, 13):
-    import typing as typing_extensions
-else:
-    import typing_extensions
-
-_T = typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(collections.abc.AsyncIterator[_T], collections.abc.Iterator[_T], metaclass=abc.ABCMeta): ...
-
-class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
-_KVRangeType = typing_extensions.TypeVar(
-    '_KVRangeType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.RangeRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.RangeRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.RangeRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse,
-    ],
-)
 
-_KVTxnType = typing_extensions.TypeVar(
-    '_KVTxnType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.TxnRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.TxnRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.TxnRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse,
-    ],
-)
-
-_KVCompactType = typing_extensions.TypeVar(
-    '_KVCompactType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.CompactionRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.CompactionRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.CompactionRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse,
-    ],
-)
-
-class KVStub(typing.Generic[_KVRangeType, _KVTxnType, _KVCompactType]):
-    @typing.overload
-    def __init__(self: KVStub[
-        grpc.UnaryUnaryMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.RangeRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.TxnRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.CompactionRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse,
-        ],
-    ], channel: grpc.Channel) -> None: ...
-
-    @typing.overload
-    def __init__(self: KVStub[
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.RangeRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.TxnRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.CompactionRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse,
-        ],
-    ], channel: grpc.aio.Channel) -> None: ...
-
-    Range: _KVRangeType
-
-    Txn: _KVTxnType
-
-    Compact: _KVCompactType
+class KVStub:
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    Range: grpc.aio.UnaryUnaryMultiCallable[ringmq_gm.registry.etcdpb.rpc_pb2.RangeRequest, ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse]
+    Txn: grpc.aio.UnaryUnaryMultiCallable[ringmq_gm.registry.etcdpb.rpc_pb2.TxnRequest, ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse]
+    Compact: grpc.aio.UnaryUnaryMultiCallable[ringmq_gm.registry.etcdpb.rpc_pb2.CompactionRequest, ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse]
     """Drops the versions of keys that were overwritten before a revision. Only the tests call it; an
     operator's etcd compacts by itself.
     """
-
-KVAsyncStub: typing_extensions.TypeAlias = KVStub[
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.RangeRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.TxnRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.CompactionRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse,
-    ],
-]
 
 class KVServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Range(
         self,
         request: ringmq_gm.registry.etcdpb.rpc_pb2.RangeRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq_gm.registry.etcdpb.rpc_pb2.RangeRequest, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse]],
+    ) -> collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.RangeResponse]: ...
 
     @abc.abstractmethod
     def Txn(
         self,
         request: ringmq_gm.registry.etcdpb.rpc_pb2.TxnRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq_gm.registry.etcdpb.rpc_pb2.TxnRequest, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse]],
+    ) -> collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.TxnResponse]: ...
 
     @abc.abstractmethod
     def Compact(
         self,
         request: ringmq_gm.registry.etcdpb.rpc_pb2.CompactionRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse]]:
+        context: grpc.aio.ServicerContext[ringmq_gm.registry.etcdpb.rpc_pb2.CompactionRequest, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse]],
+    ) -> collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.CompactionResponse]:
         """Drops the versions of keys that were overwritten before a revision. Only the tests call it; an
         operator's etcd compacts by itself.
         """
 
-def add_KVServicer_to_server(servicer: KVServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+def add_KVServicer_to_server(servicer: KVServicer, server: grpc.aio.Server) -> None: ...
 
-_WatchWatchType = typing_extensions.TypeVar(
-    '_WatchWatchType',
-    grpc.StreamStreamMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.WatchRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse,
-    ],
-    grpc.aio.StreamStreamMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.WatchRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse,
-    ],
-    default=grpc.StreamStreamMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.WatchRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse,
-    ],
-)
-
-class WatchStub(typing.Generic[_WatchWatchType]):
-    @typing.overload
-    def __init__(self: WatchStub[
-        grpc.StreamStreamMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.WatchRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse,
-        ],
-    ], channel: grpc.Channel) -> None: ...
-
-    @typing.overload
-    def __init__(self: WatchStub[
-        grpc.aio.StreamStreamMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.WatchRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse,
-        ],
-    ], channel: grpc.aio.Channel) -> None: ...
-
-    Watch: _WatchWatchType
-
-WatchAsyncStub: typing_extensions.TypeAlias = WatchStub[
-    grpc.aio.StreamStreamMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.WatchRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse,
-    ],
-]
+class WatchStub:
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    Watch: grpc.aio.StreamStreamMultiCallable[ringmq_gm.registry.etcdpb.rpc_pb2.WatchRequest, ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse]
 
 class WatchServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Watch(
         self,
-        request_iterator: _MaybeAsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.WatchRequest],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse], collections.abc.AsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse]]: ...
+        request_iterator: collections.abc.AsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.WatchRequest],
+        context: grpc.aio.ServicerContext[collections.abc.AsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.WatchRequest], collections.abc.AsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse]],
+    ) -> collections.abc.AsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.WatchResponse]: ...
 
-def add_WatchServicer_to_server(servicer: WatchServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+def add_WatchServicer_to_server(servicer: WatchServicer, server: grpc.aio.Server) -> None: ...
 
-_LeaseLeaseGrantType = typing_extensions.TypeVar(
-    '_LeaseLeaseGrantType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse,
-    ],
-)
-
-_LeaseLeaseRevokeType = typing_extensions.TypeVar(
-    '_LeaseLeaseRevokeType',
-    grpc.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse,
-    ],
-    default=grpc.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse,
-    ],
-)
-
-_LeaseLeaseKeepAliveType = typing_extensions.TypeVar(
-    '_LeaseLeaseKeepAliveType',
-    grpc.StreamStreamMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse,
-    ],
-    grpc.aio.StreamStreamMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse,
-    ],
-    default=grpc.StreamStreamMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse,
-    ],
-)
-
-class LeaseStub(typing.Generic[_LeaseLeaseGrantType, _LeaseLeaseRevokeType, _LeaseLeaseKeepAliveType]):
-    @typing.overload
-    def __init__(self: LeaseStub[
-        grpc.UnaryUnaryMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse,
-        ],
-        grpc.UnaryUnaryMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse,
-        ],
-        grpc.StreamStreamMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse,
-        ],
-    ], channel: grpc.Channel) -> None: ...
-
-    @typing.overload
-    def __init__(self: LeaseStub[
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse,
-        ],
-        grpc.aio.UnaryUnaryMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse,
-        ],
-        grpc.aio.StreamStreamMultiCallable[
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveRequest,
-            ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse,
-        ],
-    ], channel: grpc.aio.Channel) -> None: ...
-
-    LeaseGrant: _LeaseLeaseGrantType
-
-    LeaseRevoke: _LeaseLeaseRevokeType
-
-    LeaseKeepAlive: _LeaseLeaseKeepAliveType
-
-LeaseAsyncStub: typing_extensions.TypeAlias = LeaseStub[
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse,
-    ],
-    grpc.aio.UnaryUnaryMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse,
-    ],
-    grpc.aio.StreamStreamMultiCallable[
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveRequest,
-        ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse,
-    ],
-]
+class LeaseStub:
+    def __init__(self, channel: grpc.aio.Channel) -> None: ...
+    LeaseGrant: grpc.aio.UnaryUnaryMultiCallable[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantRequest, ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse]
+    LeaseRevoke: grpc.aio.UnaryUnaryMultiCallable[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeRequest, ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse]
+    LeaseKeepAlive: grpc.aio.StreamStreamMultiCallable[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveRequest, ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse]
 
 class LeaseServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def LeaseGrant(
         self,
         request: ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantRequest, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse]],
+    ) -> collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseGrantResponse]: ...
 
     @abc.abstractmethod
     def LeaseRevoke(
         self,
         request: ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse]]: ...
+        context: grpc.aio.ServicerContext[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeRequest, collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse]],
+    ) -> collections.abc.Awaitable[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseRevokeResponse]: ...
 
     @abc.abstractmethod
     def LeaseKeepAlive(
         self,
-        request_iterator: _MaybeAsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveRequest],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse], collections.abc.AsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse]]: ...
+        request_iterator: collections.abc.AsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveRequest],
+        context: grpc.aio.ServicerContext[collections.abc.AsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveRequest], collections.abc.AsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse]],
+    ) -> collections.abc.AsyncIterator[ringmq_gm.registry.etcdpb.rpc_pb2.LeaseKeepAliveResponse]: ...
 
-def add_LeaseServicer_to_server(servicer: LeaseServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+def add_LeaseServicer_to_server(servicer: LeaseServicer, server: grpc.aio.Server) -> None: ...
