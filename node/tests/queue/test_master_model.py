@@ -209,6 +209,7 @@ class MasterMachine(RuleBasedStateMachine):
             else:
                 assert 0 < len(op.ranges) <= RANGES_SENT_MAX
                 back = set(positions_of(op.ranges))
+                assert isinstance(op, Requeue)
                 assert op.counted
                 self.counts.update(back)
                 self.redelivered |= back

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
+from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.leases import (
     INSTANCE_BYTES_MAX,
@@ -16,6 +17,7 @@ from ringmq_node.queue.leases import (
 )
 from ringmq_node.queue.ops import (
     Barrier,
+    Doom,
     Forget,
     NoteGone,
     NoteTime,
@@ -36,6 +38,7 @@ TEXTS = st.text(max_size=LEASE_TEXT_BYTES_MAX // 4)
 OPS: st.SearchStrategy[Op] = st.one_of(
     st.builds(Remove, RANGES),
     st.builds(Requeue, RANGES),
+    st.builds(Doom, st.sampled_from(DeathReason), RANGES),
     st.just(Barrier()),
     st.builds(NoteTime, NUMBERS),
     st.builds(NoteGone, NUMBERS, NUMBERS),
@@ -120,3 +123,11 @@ def test_producer_id_over_the_limit_is_refused() -> None:
 def test_last_position_and_sequence_run_along() -> None:
     op = Publish(10, Block.of([b"a", b"b", b"c"]), first_sequence=100)
     assert (op.last_position, op.last_sequence) == (12, 102)
+
+
+def test_doom_for_an_unknown_reason_is_refused() -> None:
+    data = bytearray(encode(Doom(DeathReason.EXPIRED, ((0, 1),))))
+    for code in (0, 5, 255):
+        data[1] = code
+        with pytest.raises(OpError, match=f"reason of death {code}"):
+            decode(bytes(data))

@@ -8,10 +8,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ringmq_base.ranges import Range
+from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue import state as state_module
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.doomed import Doomed
 from ringmq_node.queue.leases import ChangeLease, LeaseAction
-from ringmq_node.queue.ops import NoteGone, NoteTime, Op, Publish, Remove, Requeue, decode, encode
+from ringmq_node.queue.ops import (
+    Doom,
+    NoteGone,
+    NoteTime,
+    Op,
+    Publish,
+    Remove,
+    Requeue,
+    decode,
+    encode,
+)
 from ringmq_node.queue.state import EPOCHS_MAX, ReplicatedState
 
 POSITIONS = st.integers(0, 80)
@@ -35,6 +47,9 @@ class StateMachine(RuleBasedStateMachine):
         self.redelivered: set[int] = set()
         self.transient: set[int] = set()
         self.producers: dict[bytes, int] = {}
+        # By position: the letter and the reason.
+        self.letters: dict[int, tuple[int, DeathReason]] = {}
+        self.next_letter = 1
         self.next_position = 0
         self.expiries: dict[int, int] = {}
         self.priorities: dict[int, int] = {}
@@ -89,6 +104,15 @@ class StateMachine(RuleBasedStateMachine):
         assert sum(last - first + 1 for first, last in gone) == len(numbers(gone))
         for kept in (self.live, self.redelivered, self.transient):
             kept -= numbers(ranges)
+        for position in numbers(ranges):
+            self.letters.pop(position, None)
+
+    @rule(ranges=RANGES, reason=st.sampled_from(DeathReason))
+    def doom(self, ranges: tuple[Range, ...], reason: DeathReason) -> None:
+        assert self.apply(Doom(reason, ranges)) == []
+        for position in sorted(self.live & numbers(ranges)):
+            self.letters[position] = (self.next_letter, reason)
+            self.next_letter += 1
 
     @rule(ranges=RANGES)
     def requeue(self, ranges: tuple[Range, ...]) -> None:
@@ -118,6 +142,18 @@ class StateMachine(RuleBasedStateMachine):
             assert self.state.priorities.at(position) == self.priorities.get(position, 0)
         assert [*self.state.producers.items()] == [*self.producers.items()]
         assert self.state.next_position == self.next_position
+        doomed = self.state.doomed
+        runs = [] if doomed is None else doomed.runs
+        letters = {
+            run.first + i: (run.letter + i, run.reason) for run in runs for i in range(run.count)
+        }
+        assert letters == self.letters
+        assert doomed is None or doomed.next_letter == self.next_letter
+        copy = self.state.copy()
+        assert copy.is_same(self.state)
+        assert copy.digest() == self.state.digest() == self.replica.digest()
+        if doomed is not None:
+            assert Doomed.unpack(doomed.next_letter, doomed.pack()) == doomed
         assert self.state.digest() == self.replica.digest()
         assert len(self.state.epochs) <= EPOCHS_MAX
 
@@ -158,6 +194,16 @@ def test_digest_sees_every_part_of_the_state() -> None:
         state(Publish(0, block), Remove(((1, 1),))),
         state(Publish(0, block), Requeue(((0, 0),))),
         state(Publish(0, block), Requeue(((5, 5),))),
+        state(Publish(0, block), Doom(DeathReason.REJECTED, ((0, 0),))),
+        state(Publish(0, block), Doom(DeathReason.EXPIRED, ((0, 0),))),
+        state(Publish(0, block), Doom(DeathReason.EXPIRED, ((1, 1),))),
+        state(Publish(0, block), Doom(DeathReason.EXPIRED, ((5, 5),))),
+        state(Publish(0, block), Doom(DeathReason.EXPIRED, ((0, 1),))),
+        state(
+            Publish(0, block),
+            Doom(DeathReason.EXPIRED, ((1, 1),)),
+            Doom(DeathReason.EXPIRED, ((0, 0),)),
+        ),
         state(Publish(0, block), NoteTime(7)),
         state(Publish(0, block, False, b"p"), NoteTime(7)),
         state(NoteTime(7), Publish(0, block, False, b"p")),

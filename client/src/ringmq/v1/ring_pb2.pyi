@@ -123,6 +123,8 @@ class FetchStateResponse(google.protobuf.message.Message):
     PURGED_END_FIELD_NUMBER: builtins.int
     LEASES_FIELD_NUMBER: builtins.int
     SEQUENCE_GAPS_FIELD_NUMBER: builtins.int
+    DOOMED_FIELD_NUMBER: builtins.int
+    NEXT_LETTER_FIELD_NUMBER: builtins.int
     number: builtins.int
     next_position: builtins.int
     live: builtins.bytes
@@ -144,6 +146,12 @@ class FetchStateResponse(google.protobuf.message.Message):
     """The sequences that were not published to this queue, below the last one of their producer: as in
     a checkpoint (docs/formats.md). Empty: none.
     """
+    doomed: builtins.bytes
+    """Messages that leave the queue as dead letters, in the order of their letters: for each run its
+    first letter, its first and its last position (64 bits each) and a byte for the reason.
+    """
+    next_letter: builtins.int
+    """0: no message was ever doomed."""
     @property
     def producers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProducerState]: ...
     @property
@@ -174,8 +182,10 @@ class FetchStateResponse(google.protobuf.message.Message):
         purged_end: builtins.int = ...,
         leases: collections.abc.Iterable[ringmq.v1.common_pb2.Lease] | None = ...,
         sequence_gaps: builtins.bytes = ...,
+        doomed: builtins.bytes = ...,
+        next_letter: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["acked_end", b"acked_end", "counts", b"counts", "epochs", b"epochs", "expiries", b"expiries", "leases", b"leases", "live", b"live", "next_position", b"next_position", "number", b"number", "priorities", b"priorities", "producers", b"producers", "purged_end", b"purged_end", "redelivered", b"redelivered", "sequence_gaps", b"sequence_gaps", "time_ms", b"time_ms", "transient", b"transient"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["acked_end", b"acked_end", "counts", b"counts", "doomed", b"doomed", "epochs", b"epochs", "expiries", b"expiries", "leases", b"leases", "live", b"live", "next_letter", b"next_letter", "next_position", b"next_position", "number", b"number", "priorities", b"priorities", "producers", b"producers", "purged_end", b"purged_end", "redelivered", b"redelivered", "sequence_gaps", b"sequence_gaps", "time_ms", b"time_ms", "transient", b"transient"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___FetchStateResponse: typing_extensions.TypeAlias = FetchStateResponse

@@ -6,19 +6,22 @@ mastership:
     block, ops    messages and ops in their encoded form
     state         ReplicatedState: the sum of the ops, the same on every replica
     counts        its part that says how often messages have come back
+    doomed        its part for dead letters
 
     master        QueueMaster: joins the parts below; the replica talks to it alone
     confirms      which publishes are safe: their confirms, and which messages are visible
     ready         the messages that nobody has; damaged ones put aside
     priorities    which messages have one, and the line in which ready ones are given out
     consumers     outstanding messages, prefetch, turns
-    leaving       why messages leave the queue: the place where dead letters hook in
+    leaving       why messages leave the queue
+    departures    messages that leave; joins the next two
     removals      messages that are being removed, and when that is safe
+    deadletters   messages on their way to a dead-letter target
     effects, run  the commands of the core to its caller, and the bodies that it reads
 
 Imports point from `master` to the parts, and from all of them to `effects`, `run`, `ops` and
 `block`. No part imports another, but for `ready`, which keeps its messages in a line of
-`priorities`: `master` passes the facts on.
+`priorities`, and `departures`: `master` passes the facts on.
 
 Where later features go:
 
@@ -28,8 +31,5 @@ Where later features go:
   an expired message leaves `ready` and goes through `removals`, as `purge` does.
 * *Length limits*: `limits`, asked before a publish is multicast (reject) and after it was
   enqueued (drop from the front: out of `ready`, into `removals`).
-* *Dead letters*: `deadletters`, between the parts that let go of a message (a reject in
-  `consumers`, expiry, limits) and `removals`: it holds the message until its target queue
-  has confirmed it. It must be a place of its own in `QueueMaster.check`.
 * A fact that replicas have to agree on, as the delivery counts, is an op and in `state`.
 """

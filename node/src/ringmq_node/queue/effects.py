@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ringmq_base.ranges import Range
 from ringmq_base.values import value
+from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue.ops import AskedOp
 from ringmq_node.queue.run import Run
 
@@ -62,4 +63,29 @@ class ReportBarrier:
     waiter: int
 
 
-Effect = MulticastOp | DeliverRuns | DeliverMore | ConfirmSequences | ReportSettled | ReportBarrier
+@value
+class Letters:
+    """Dead letters of one reason: the first message of `run` has the number `first_letter`."""
+
+    first_letter: int
+    reason: DeathReason
+    run: Run
+
+
+@value
+class SendLetters:
+    """Publish these to the dead-letter target, in this order and behind all that were sent before,
+    and tell the core (`letters_gone`) when the target has confirmed them."""
+
+    letters: tuple[Letters, ...]
+
+
+Effect = (
+    MulticastOp
+    | DeliverRuns
+    | DeliverMore
+    | ConfirmSequences
+    | ReportSettled
+    | ReportBarrier
+    | SendLetters
+)

@@ -7,12 +7,12 @@ joined; each decides one thing and says why in its own module:
     confirms    which publishes are safe: confirmed, and visible
     ready       the messages that nobody has, given out from the front
     consumers   the messages that each consumer has, prefetch, turns
-    removals    the messages that are being removed, and whose removal is safe
+    departures  the messages that leave: letters, and removals that aren't safe yet
     barriers    who waits for a trip around the ring that begins now
 
-Every live message is in one place: ready, damaged, outstanding with one consumer, gathered
-or in hand for a `Remove`, or on its way back in a `Requeue`. It leaves the last two when the
-op is applied, not before: each replica has to hear of it, and the ring may refuse the op for
+Every live message is in one place: ready, damaged, outstanding with one consumer, a dead letter,
+gathered or in hand for a `Remove`, or on its way back in a `Requeue`. It leaves the last two when
+the op is applied, not before: each replica has to hear of it, and the ring may refuse the op for
 a while. So a requeued message can't reach another consumer before every replica is told,
 ahead of it, that a delivery from then on is a repeat.
 
@@ -31,13 +31,13 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.barriers import Barriers
 from ringmq_node.queue.confirms import Confirms
 from ringmq_node.queue.consumers import Subscriptions
+from ringmq_node.queue.departures import Departures
 from ringmq_node.queue.effects import DeliverMore, DeliverRuns, Effect, MulticastOp
 from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.leases import ChangeLease
 from ringmq_node.queue.leaving import LeaveReason, Leaving
-from ringmq_node.queue.ops import AskedOp, Barrier, NoteGone, Publish, Remove, Requeue
+from ringmq_node.queue.ops import AskedOp, Barrier, Doom, NoteGone, Publish, Remove, Requeue
 from ringmq_node.queue.ready import Ready
-from ringmq_node.queue.removals import Removals
 from ringmq_node.queue.run import Messages, Run
 from ringmq_node.queue.state import ReplicatedState
 
@@ -58,6 +58,8 @@ class QueueMaster:
         state: ReplicatedState,
         messages: Messages,
         inheritance: Inheritance | None = None,
+        *,
+        has_dead_letters: bool | None = False,
     ) -> None:
         self.state = state
         # How often a message may come back; beyond that it leaves. None: for ever.
@@ -67,8 +69,16 @@ class QueueMaster:
         self._confirms = Confirms(
             inheritance or Inheritance(state.last_number, state.next_position)
         )
-        self._ready = Ready(state.live, messages, state.priorities)
-        self._removals = Removals()
+        doomed = state.doomed
+        live = state.live if doomed is None else state.live.without(doomed.positions)
+        self._ready = Ready(live, messages, state.priorities)
+        if doomed is not None:
+            # Between its first and its last message there are letters, whose bytes it counted too.
+            self._ready.recount()
+        self.departures = Departures(
+            state, messages, self._ready.is_given_up, has_dead_letters=has_dead_letters
+        )
+        self._removals = self.departures.removals
         self._barriers = Barriers()
         # On their way back in `Requeue` ops that have not been applied; and those of them that
         # are in no op yet, as another one is in hand.
@@ -146,7 +156,7 @@ class QueueMaster:
             self.leave(Leaving(LeaveReason.ACKNOWLEDGED, tuple(acked), consumer))
         if rejected:
             self.leave(Leaving(LeaveReason.REJECTED, tuple(rejected), consumer))
-        effects = [*self._requeue(requeued), *self._removals.next_op(self._confirms.received)]
+        effects = [*self._requeue(requeued), *self.departures.next_ops()]
         # A requeued message is in front of any that could be delivered now. `applied`
         # dispatches when it is back in its place.
         return effects if requeued else effects + self._dispatch()
@@ -171,7 +181,7 @@ class QueueMaster:
         left: list[Effect] = []
         if self.delivery_limit is not None:
             ranges = self._drop_exhausted(ranges, self.delivery_limit)
-            left += self._removals.next_op(self._confirms.received)
+            left += self.departures.next_ops()
         if not ranges:
             return left + self._next_requeue()
         self._requeue_in_hand = True
@@ -192,8 +202,8 @@ class QueueMaster:
 
     def leave(self, leaving: Leaving) -> None:
         """These messages, which nobody has any more, leave the queue: see `leaving`. The caller
-        asks for the next `Remove` then."""
-        self._removals.gather(leaving.owner, leaving.ranges)
+        asks for the next ops then (`departures.next_ops`)."""
+        self.departures.leave(leaving)
 
     # --- without a subscription ---
 
@@ -215,7 +225,7 @@ class QueueMaster:
         self._removals.gather_whole(taker, [run.positions for run in runs])
         # The message in front may have been too large for any consumer's room, and those
         # behind it, which have come to the front, may fit.
-        return runs, [*self._removals.next_op(self._confirms.received), *self._dispatch()]
+        return runs, [*self.departures.next_ops(), *self._dispatch()]
 
     def peek(self, messages_max: int, bytes_max: int) -> list[Run]:
         """The messages that `take` would give. They stay ready."""
@@ -254,12 +264,13 @@ class QueueMaster:
     def discard_damaged(self, taker: int) -> tuple[int, list[Effect]]:
         """Removes every damaged message: how many. `ReportSettled` for `taker` says when that
         is safe."""
-        return self._remove_whole(taker, self._ready.take_damaged())
+        damaged = [*self._ready.take_damaged(), *self.departures.take_damaged()]
+        return self._remove_whole(taker, damaged)
 
     def _remove_whole(self, taker: int, ranges: list[Range]) -> tuple[int, list[Effect]]:
         if ranges:
             self._removals.gather_whole(taker, ranges)
-        return numbers_in(ranges), [*self._removals.next_op(self._confirms.received)]
+        return numbers_in(ranges), self.departures.next_ops()
 
     # --- the ring ---
 
@@ -277,6 +288,8 @@ class QueueMaster:
                 self._ready.put_back(ranges)
                 # First what is back: the next op brings those behind it.
                 return [*self._dispatch(), *self._next_requeue()]
+            case Doom():
+                return self.departures.doomed(number, op)
             case Barrier():
                 self._barriers.sent(number)
                 # In a ring of one the watermark has come before this call, and no other follows.
@@ -293,8 +306,7 @@ class QueueMaster:
         """Every synchronised member has received, and persisted, the ops up to these."""
         effects: list[Effect] = []
         effects += self._confirms.advance(received, persisted)
-        effects += self._removals.settled(persisted)
-        effects += self._removals.next_op(received)
+        effects += self.departures.watermarks(received, persisted)
         effects += self._barriers.reached(persisted)
         effects += self._barriers.next_op(self.state.last_number, received)
         return effects + self._dispatch()
@@ -311,12 +323,12 @@ class QueueMaster:
         """Live messages that were missing until now have their bodies again."""
         self._ready.filled(first, last)
         self.consumers.filled(first, last)
-        return self._dispatch()
+        return [*self.departures.filled(first, last), *self._dispatch()]
 
     def give_up(self, ranges: Iterable[Range]) -> list[Effect]:
         """No replica has the bodies of these missing messages: deliveries go on without."""
         self._ready.give_up(ranges)
-        return self._dispatch()
+        return [*self.departures.given_up(), *self._dispatch()]
 
     # --- deliveries ---
 
@@ -401,14 +413,15 @@ class QueueMaster:
     @property
     def messages(self) -> int:
         """All live messages but those that somebody has asked to remove."""
-        return len(self.ready) + len(self.damaged) + self.unacknowledged + len(self._requeuing)
+        held = len(self.ready) + len(self.damaged) + self.unacknowledged + len(self._requeuing)
+        return held + self.departures.letters
 
     def check(self) -> None:
         """Asserts the invariants, those of the parts too. Costs a look at every message."""
         self._confirms.check(self.state.next_position)
         self._ready.check()
         self.consumers.check(self.visible_below)
-        self._removals.check()
+        self.departures.check()
         self._barriers.check(self._confirms.persisted)
         assert self._requeue_in_hand or not self._to_requeue
         assert self._requeuing or not self._requeues_are_many
@@ -419,7 +432,7 @@ class QueueMaster:
             self.damaged,
             *(consumer.outstanding for consumer in self.consumers),
             self._requeuing,
-            self._removals.still_live(),
+            self.departures.places(),
         ):
             assert not seen.intersection(first, last), "a message is in two places"
             seen.add(first, last)

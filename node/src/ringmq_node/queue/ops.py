@@ -4,9 +4,10 @@ An op's encoded form is the payload that goes around the ring, and the payload
 of its journal record, byte for byte.
 
     kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier | 5 forget |
-                   6 time | 20 gone | 21 lease
+                   6 time | 7 doom | 20 gone | 21 lease
     flags    u8    publish: bit 0 transient, bit 1 has a message id, bit 2 expires,
-                   bit 3 has a priority; requeue: bit 0 counted
+                   bit 3 has a priority; requeue: bit 0 counted; doom: the reason's code
+                   (`model.deaths`)
     ...
 
     publish  producer size u16, count u32, first position u64, first sequence u64,
@@ -18,6 +19,7 @@ of its journal record, byte for byte.
     barrier  nothing; as a remove of no ranges
     forget   producers u32 in `count`; (size u16, id) each
     time     0 in `count`; milliseconds since 1970 u64
+    doom     as remove
     gone     0 in `count`; acknowledged below u64, purged below u64
     lease    see `leases`
 
@@ -33,6 +35,7 @@ import struct
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.ranges import Range
 from ringmq_base.values import value
+from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue import leases
 from ringmq_node.queue.block import Block, BlockError
 from ringmq_node.queue.leases import ChangeLease, LeaseError
@@ -43,6 +46,7 @@ REQUEUE = 3
 BARRIER = 4
 FORGET = 5
 TIME = 6
+DOOM = 7
 GONE = 20
 LEASE = 21
 
@@ -183,8 +187,17 @@ class NoteGone:
     purged_end: int = 0
 
 
+@value
+class Doom:
+    """These messages, if live, leave the queue as dead letters (`queue.doomed`). They are given
+    to no consumer from here on, and stay live until their dead-letter target has them."""
+
+    reason: DeathReason
+    ranges: tuple[Range, ...]
+
+
 # The ops that a master's core asks for. A publish comes from its client.
-AskedOp = Barrier | Remove | Requeue | NoteGone | ChangeLease
+AskedOp = Barrier | Doom | Remove | Requeue | NoteGone | ChangeLease
 Op = Publish | AskedOp | Forget | NoteTime
 
 
@@ -198,6 +211,8 @@ def encode(op: Op) -> bytes:
             return _encode_ranges(REQUEUE, ranges, FLAG_COUNTED if counted else 0)
         case Barrier():
             return _encode_ranges(BARRIER, ())
+        case Doom(reason, ranges):
+            return _encode_ranges(DOOM, ranges, reason.code)
         case Forget(producer_ids):
             return _encode_forget(producer_ids)
         case NoteTime(time_ms):
@@ -312,9 +327,14 @@ def decode(payload: bytes) -> Op:
         return NoteTime(TIME_OP.unpack(payload)[4])
     if kind in (GONE, LEASE):
         return _decode_of_readers(payload)
-    if kind not in (REMOVE, REQUEUE, BARRIER):
+    if kind not in (REMOVE, REQUEUE, BARRIER, DOOM):
         raise OpError(f"op of unknown kind {kind}")
     ranges = _decode_ranges(payload)
+    if kind == DOOM:
+        try:
+            return Doom(DeathReason.of_code(payload[1]), ranges)
+        except ValueError as error:
+            raise OpError(str(error)) from error
     if kind == BARRIER:
         if ranges:
             raise OpError(f"barrier with {len(ranges)} ranges, it has none")

@@ -195,6 +195,10 @@ class Ready:
             self._given_up.add(first, last)
             self._put_aside(self.positions.intersection(first, last))
 
+    def is_given_up(self, position: int) -> bool:
+        """Whether no replica has the body of this live message, whoever has the message."""
+        return position in self._given_up
+
     def _put_aside(self, parts: list[Range]) -> None:
         # Their bodies are missing: they are not in `body_bytes`.
         self.line.subtract(parts)

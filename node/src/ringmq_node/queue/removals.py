@@ -22,6 +22,8 @@ Why an owner is told only at `persisted`, even of transient messages: if `take` 
 its messages earlier and the master died, a successor that never received the `Remove` would
 deliver them to somebody else; a member that received it and lost its power would do so too.
 
+Dead letters are doomed in the same stages, by `Doom` ops (`deadletters`).
+
 Invariants (`check`):
 * ops in flight are in order of their numbers, and each removes something;
 * no stage holds an owner without positions;
@@ -31,14 +33,14 @@ Invariants (`check`):
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
 from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.queue import ops
 from ringmq_node.queue.effects import MulticastOp, ReportSettled
-from ringmq_node.queue.ops import Remove
+from ringmq_node.queue.ops import AskedOp, Remove
 
 
 @dataclass(slots=True)
@@ -60,7 +62,9 @@ class RemoveInFlight:
 class Removals:
     """Of one mastership."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_op: Callable[[tuple[Range, ...]], AskedOp] = Remove) -> None:
+        """`make_op`: of the positions that leave together."""
+        self._make_op = make_op
         # Messages whose removal is safe, since this mastership began.
         self.settled_total = 0
         self._gathered: dict[int, RangeSet] = {}
@@ -101,7 +105,7 @@ class Removals:
         if len(self._in_hand) > 1:
             # Consumers that take turns ack neighbouring ranges.
             merged = RangeSet(chain.from_iterable(self._in_hand.values())).ranges()
-        return [MulticastOp(Remove(tuple(merged)))]
+        return [MulticastOp(self._make_op(tuple(merged)))]
 
     def sent(self, number: int) -> None:
         """The ring has taken the op of the last `next_op`, which is now applied here."""

@@ -8,7 +8,8 @@ node, nothing that only the master knows (such as the messages outstanding with 
 Invariants (`check`):
 * `last_number` rises by one with each op; epochs and their starts rise;
 * every live, redelivered or transient position is below `next_position`;
-* `redelivered` and `transient` hold only live positions, and `counts` only redelivered ones;
+* `redelivered`, `transient` and `doomed` hold only live positions, and `counts` only redelivered
+  ones;
 * each mark of `expiries` has a live position, and `priorities` holds only live positions;
 * `producer_times` has the producers of `producers` in the same order, its times rise, and none is
   later than `time_ms`;
@@ -25,11 +26,13 @@ from dataclasses import dataclass, field
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
 from ringmq_node.queue import leases
 from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.doomed import Doomed
 from ringmq_node.queue.gaps import SequenceGaps
 from ringmq_node.queue.leases import ChangeLease, QueueLease
 from ringmq_node.queue.marks import Marks
 from ringmq_node.queue.ops import (
     Barrier,
+    Doom,
     Forget,
     NoteGone,
     NoteTime,
@@ -87,6 +90,8 @@ class ReplicatedState:
     priorities: Priorities = field(default_factory=Priorities)
     # The sequences below a producer's last one that were not published here.
     gaps: SequenceGaps = field(default_factory=SequenceGaps)
+    # None: no message was ever doomed.
+    doomed: Doomed | None = None
 
     def __post_init__(self) -> None:
         self.live = _summed(self.live)
@@ -112,6 +117,7 @@ class ReplicatedState:
             self.expiries.copy(),
             self.priorities.copy(),
             self.gaps.copy(),
+            None if self.doomed is None else self.doomed.copy(),
         )
 
     @property
@@ -138,6 +144,8 @@ class ReplicatedState:
                 gone = self._remove(ranges)
             case Requeue(ranges, counted):
                 self._requeue(ranges, counted=counted)
+            case Doom():
+                self._doom(op)
             case Barrier():
                 pass
             case Forget(producer_ids):
@@ -192,6 +200,13 @@ class ReplicatedState:
                     self.producer_times[producer_id] = time_ms
         self.time_ms = time_ms
 
+    def _doom(self, op: Doom) -> None:
+        if self.doomed is None:
+            self.doomed = Doomed()
+        parts = [part for each in op.ranges for part in self.live.intersection(*each)]
+        # A position that an op names twice gets one letter.
+        self.doomed.doom(RangeSet(parts), op.reason)
+
     def _remove(self, ranges: tuple[Range, ...]) -> list[Range]:
         gone = [part for each in ranges for part in self.live.intersection(*each)]
         if len(ranges) > 1:
@@ -211,6 +226,8 @@ class ReplicatedState:
             self.expiries.prune(gone, self.live)
         if self.priorities:
             self.priorities.subtract(gone)
+        if self.doomed is not None:
+            self.doomed.remove(gone)
 
     def _requeue(self, ranges: tuple[Range, ...], *, counted: bool) -> None:
         live = self.live
@@ -256,6 +273,8 @@ class ReplicatedState:
         hasher.update(leases.encode_leases(self.leases[name] for name in sorted(self.leases)))
         if self.gaps:
             hasher.update(self.gaps.pack())
+        if self.doomed is not None:
+            hasher.update(repr(self.doomed.sums).encode())
         return hasher.hexdigest()
 
     def check(self) -> None:
@@ -272,6 +291,9 @@ class ReplicatedState:
             assert all(self.redelivered.contains_all(first, last) for first, last in plane)
         self.expiries.check(self.live)
         self.priorities.check(self.live)
+        if self.doomed is not None:
+            self.doomed.check()
+            assert all(self.live.contains_all(*each) for each in self.doomed.positions)
         starts = [(start.epoch, start.first_number) for start in self.epochs]
         assert starts == sorted(starts)
         assert len(self.producers) <= PRODUCERS_MAX

@@ -107,7 +107,7 @@ def read_records(path: Path, magic: bytes, proven_by_map: bool = False) -> Recor
     if number(data, 24, 4) == crc32(data[:24], owner):
         assert data[:8] == magic
         assert owner in (0, folder_crc)
-        assert number(data, 8, 2) == (3 if magic == b"RINGMQ-J" else 1)
+        assert number(data, 8, 2) == (4 if magic == b"RINGMQ-J" else 1)
     else:
         marker, its_number = number(data, 32, 4), -1
         assert read_header(data, marker, 32) is not None
@@ -224,6 +224,9 @@ class State:
     producers: dict[bytes, int] = field(default_factory=dict)
     times: dict[bytes, int] = field(default_factory=dict)
     time: int = 0
+    # Doomed messages: the letter and the reason of each position.
+    letters: dict[int, tuple[int, int]] = field(default_factory=dict)
+    next_letter: int = 0
 
 
 def read_checkpoint(data: bytes) -> State:
@@ -262,6 +265,17 @@ def read_checkpoint(data: bytes) -> State:
     if flags & 4:
         expiries, priorities = numbers(data, at, 2, 4)
         at += 8 + 24 * expiries + priorities
+    doomed = 0
+    if flags & 8:
+        at += 4 + number(data, at, 4)
+    if flags & 16:
+        state.next_letter, doomed = number(data, at, 8), number(data, at + 8, 4)
+        at += 12
+    for _ in range(doomed):
+        letter, first, last = numbers(data, at, 3, 8)
+        for position in range(first, last + 1):
+            state.letters[position] = (letter + position - first, data[at + 24])
+        at += 25
     for _ in range(leases):
         at += 30 + sum(numbers(data, at + 24, 3, 2))
     assert at == len(data)
@@ -316,6 +330,14 @@ def apply(state: State, record: Record, op: bytes) -> None:
         assert len(op) == 16
         state.time = number(op, 8, 8)
         state.times = {key: min(time, state.time) for key, time in state.times.items()}
+    elif op[0] == 7:
+        assert len(op) == 8 + 16 * number(op, 4, 4)
+        ranges = [*struct.iter_unpack("<QQ", op[8:])]
+        state.next_letter = state.next_letter or 1
+        for position in sorted(state.live):
+            if any(first <= position <= last for first, last in ranges):
+                state.letters[position] = (state.next_letter, op[1])
+                state.next_letter += 1
     else:
         assert len(op) == 8 + 16 * number(op, 4, 4)
         for first, last in struct.iter_unpack("<QQ", op[8:]):
@@ -324,6 +346,9 @@ def apply(state: State, record: Record, op: bytes) -> None:
             else:
                 for positions_of in (state.live, state.redelivered, state.transient):
                     positions_of -= {at for at in positions_of if first <= at <= last}
+                state.letters = {
+                    at: letter for at, letter in state.letters.items() if at in state.live
+                }
     state.last_op = record.number
 
 

@@ -30,8 +30,9 @@ from node.tests.storage.queue.test_queue_store import append
 from node.tests.storage.workload import run_store
 from waiting import until
 
+from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.ops import Publish, Remove, Requeue
+from ringmq_node.queue.ops import Doom, Publish, Remove, Requeue
 from ringmq_node.queue.run import Run
 from ringmq_node.storage import QueueStore, Store
 from ringmq_node.storage.disk.disk import FileDisk
@@ -71,6 +72,12 @@ def assert_same(queue: QueueStore, read: Queue) -> None:
     if not read.missing:
         assert read.bodies == dict(bodies_of(queue))
     assert mine.damaged == queue.damaged
+    doomed = state.doomed
+    runs = [] if doomed is None else doomed.runs
+    assert mine.letters == {
+        run.first + i: (run.letter + i, run.reason.code) for run in runs for i in range(run.count)
+    }
+    assert mine.next_letter == (0 if doomed is None else doomed.next_letter)
 
 
 def test_the_page_has_every_format_and_every_kind_of_record() -> None:
@@ -154,6 +161,7 @@ def write_every_kind(root: Path, early: Path, late: Path) -> None:
             for each in (queue, other):
                 append(each, Publish(at, block, False, b"producer", 1000 + at, message_id))
         append(queue, Requeue(((2, 7), (11, 11))))
+        append(queue, Doom(DeathReason.MAXLEN, ((30, 33), (2, 5))))
         append(queue, Remove(((0, 3), (20, 25))))
         await store.sync()
         append(queue, Publish(60, Block.of(bodies(4, 30)), transient=True))
@@ -173,6 +181,7 @@ def write_every_kind(root: Path, early: Path, late: Path) -> None:
         queue.fill(66, Block.of(bodies(2, 35, 9)), transient=True)
         await store.sync()
         append(queue, Requeue(((0, 1 << 40),)))
+        append(queue, Doom(DeathReason.REJECTED, ((31, 31),)))
         await store.sync()
         await until(lambda: has_copied(store, late))
 

@@ -37,6 +37,7 @@ from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.doomed import Doomed
 from ringmq_node.queue.gaps import SequenceGaps
 from ringmq_node.queue.leases import QueueLease
 from ringmq_node.queue.marks import MARK_BYTES, Marks
@@ -351,6 +352,8 @@ async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
         purged_end=state.purged_end,
         leases=[lease_to_wire(lease) for lease in state.leases.values()],
         sequence_gaps=state.gaps.pack() if state.gaps else b"",
+        doomed=b"" if state.doomed is None else state.doomed.pack(),
+        next_letter=0 if state.doomed is None else state.doomed.next_letter,
         epochs=[
             ring.EpochStart(
                 epoch=start.epoch,
@@ -390,7 +393,7 @@ async def _packed(ranges: RangeSet | Marks, count: int) -> bytes:
 
 
 async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
-    """Raises `ValueError` if the positions are no ranges."""
+    """Raises `ValueError` if positions or doomed messages are none."""
     return ReplicatedState(
         last_number=response.number,
         next_position=response.next_position,
@@ -415,6 +418,9 @@ async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
         gaps=SequenceGaps.unpack(response.sequence_gaps)
         if response.sequence_gaps
         else SequenceGaps(),
+        doomed=(
+            Doomed.unpack(response.next_letter, response.doomed) if response.next_letter else None
+        ),
     )
 
 

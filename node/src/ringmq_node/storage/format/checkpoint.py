@@ -2,7 +2,8 @@
 
     generation      u64   of the journal
     flags           u32   bit 0 damaged: ops were lost, the state is a guess; bit 1 has counts;
-                          bit 2 has expiries or priorities; bit 3 has gaps of sequences
+                          bit 2 has expiries or priorities; bit 3 has gaps of sequences; bit 4 has
+                          doomed messages
     epochs          u32   this and the next six are counts of the items below
     live            u32   ranges
     redelivered     u32   ranges
@@ -27,6 +28,8 @@
     expiries        (first u64, last u64, milliseconds since 1970 u64) each
     priorities      (priority u8, count of ranges u32, ranges as above) each, the highest first
     gaps            with flag bit 3: size u32, then as `ringmq_node.queue.gaps` packs them
+    doomed          with flag bit 4: next letter u64, runs u32, then the runs
+                    (`ringmq_node.queue.doomed`)
     leases          (token u64, time to live u64, until u64, sizes of the texts u16 u16 u16, name,
                     holder, instance) each; times in milliseconds
 
@@ -44,8 +47,8 @@ from dataclasses import dataclass
 from ringmq_base.ranges import SummedRangeSet
 from ringmq_node.queue import leases
 from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.doomed import RUN_BYTES, Doomed
 from ringmq_node.queue.gaps import SequenceGaps
-from ringmq_node.queue.leases import LeaseError
 from ringmq_node.queue.marks import MARK_BYTES, Marks
 from ringmq_node.queue.priorities import Priorities
 from ringmq_node.queue.state import EpochStart, ReplicatedState
@@ -57,11 +60,13 @@ _PRODUCER = struct.Struct("<QQH")
 
 _COUNT = struct.Struct("<I")
 _ATTRIBUTES = struct.Struct("<II")
+_DOOMED = struct.Struct("<QI")
 
 _DAMAGED = 1
 _HAS_COUNTS = 2
 _HAS_ATTRIBUTES = 4
 _HAS_GAPS = 8
+_HAS_DOOMED = 16
 
 
 class CheckpointError(ValueError):
@@ -141,6 +146,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
     if state.gaps:
         gaps = state.gaps.pack()
         pieces += (_COUNT.pack(len(gaps)), gaps)
+    if state.doomed is not None:
+        pieces.append(_DOOMED.pack(state.doomed.next_letter, len(state.doomed.runs)))
+        pieces.append(state.doomed.pack())
     pieces.append(leases.encode_leases(state.leases.values()))
     return b"".join(pieces)
 
@@ -152,6 +160,7 @@ def _flags(checkpoint: Checkpoint) -> int:
         | (_HAS_COUNTS if state.counts else 0)
         | (_HAS_ATTRIBUTES if state.expiries or state.priorities else 0)
         | (_HAS_GAPS if state.gaps else 0)
+        | (0 if state.doomed is None else _HAS_DOOMED)
     )
 
 
@@ -159,7 +168,9 @@ def decode(payload: bytes) -> Checkpoint:
     """The checkpoint in a payload. Raises `CheckpointError` if it is none."""
     try:
         return _decode(payload)
-    except (struct.error, AssertionError, LeaseError) as error:
+    except CheckpointError:
+        raise
+    except (struct.error, AssertionError, ValueError) as error:
         raise CheckpointError(f"checkpoint of {len(payload)} bytes: {error}") from error
 
 
@@ -190,6 +201,10 @@ def _decode(payload: bytes) -> Checkpoint:
     if flags & _HAS_GAPS:
         [(size,)] = reader.take(_COUNT, 1)
         gaps = reader.gaps(size)
+    doomed: Doomed | None = None
+    if flags & _HAS_DOOMED:
+        [(next_letter, size)] = reader.take(_DOOMED, 1)
+        doomed = Doomed.unpack(next_letter, reader.next(RUN_BYTES * size))
     held, end = leases.decode_leases(payload, reader.offset, counts[6])
     if end != len(payload):
         raise CheckpointError(f"checkpoint has {len(payload)} bytes, by its counts {end}")
@@ -210,6 +225,7 @@ def _decode(payload: bytes) -> Checkpoint:
         expiries=expiries,
         priorities=priorities,
         gaps=gaps,
+        doomed=doomed,
     )
     state.check()
     return Checkpoint(generation, state, cuts, bool(flags & _DAMAGED))
@@ -224,13 +240,13 @@ class _Reader:
 
     def take(self, shape: struct.Struct, count: int) -> Iterator[tuple[int, ...]]:
         """The next `count` structs of this shape. Raises `CheckpointError` if there are fewer."""
-        return shape.iter_unpack(self._next(shape.size * count))
+        return shape.iter_unpack(self.next(shape.size * count))
 
     def ranges(self, count: int) -> SummedRangeSet:
         """The next `count` ranges. Raises `CheckpointError` if there are fewer, or no ranges."""
         ranges = SummedRangeSet()
         try:
-            ranges.extend_packed(self._next(_PAIR.size * count))
+            ranges.extend_packed(self.next(_PAIR.size * count))
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         return ranges
@@ -239,7 +255,7 @@ class _Reader:
         """The next `count` marks. Raises `CheckpointError` if there are fewer, or no marks."""
         marks = Marks()
         try:
-            marks.extend_packed(self._next(MARK_BYTES * count))
+            marks.extend_packed(self.next(MARK_BYTES * count))
         except ValueError as error:
             raise CheckpointError(str(error)) from error
         return marks
@@ -247,18 +263,19 @@ class _Reader:
     def priorities(self, size: int) -> Priorities:
         """Of the next `size` bytes. Raises `CheckpointError` if they are none."""
         try:
-            return Priorities.unpack(self._next(size))
+            return Priorities.unpack(self.next(size))
         except ValueError as error:
             raise CheckpointError(str(error)) from error
 
     def gaps(self, size: int) -> SequenceGaps:
         """The gaps in the next `size` bytes. Raises `CheckpointError` if there are none."""
         try:
-            return SequenceGaps.unpack(self._next(size))
+            return SequenceGaps.unpack(self.next(size))
         except ValueError as error:
             raise CheckpointError(str(error)) from error
 
-    def _next(self, size: int) -> memoryview:
+    def next(self, size: int) -> memoryview:
+        """The next bytes. Raises `CheckpointError` if there are fewer."""
         start, self.offset = self.offset, self.offset + size
         if self.offset > len(self._payload):
             raise CheckpointError(f"checkpoint of {len(self._payload)} bytes ends early")

@@ -125,7 +125,7 @@ def _decode_op(header: Header, payload: bytes, generation: int) -> JournalRecord
         op = ops.decode(payload)
         assert not isinstance(op, ops.Publish)
         if (
-            isinstance(op, ops.Remove | ops.Requeue)
+            isinstance(op, ops.Remove | ops.Requeue | ops.Doom)
             and op.ranges
             and max(last for _, last in op.ranges) >= NUMBER_MAX
         ):

@@ -11,7 +11,16 @@ from typing import Final
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.leases import ChangeLease
-from ringmq_node.queue.ops import Barrier, Forget, NoteGone, NoteTime, Outline, Remove, Requeue
+from ringmq_node.queue.ops import (
+    Barrier,
+    Doom,
+    Forget,
+    NoteGone,
+    NoteTime,
+    Outline,
+    Remove,
+    Requeue,
+)
 from ringmq_node.storage.format import journal_records, tables
 from ringmq_node.storage.format.checkpoint import Checkpoint
 from ringmq_node.storage.format.record_file import HEAD_BYTES_MAX, RecordFile
@@ -55,6 +64,9 @@ def of_journal(file: RecordFile, header: Header) -> tuple[list[BodyRange], Detai
         case Requeue(ranges, counted):
             found = _ranges("ranges", ranges, len(ranges))
             details = {"op": "requeue", "counted": counted, **found}
+        case Doom(reason, ranges):
+            found = _ranges("ranges", ranges, len(ranges))
+            details = {"op": "doom", "reason": reason.value, **found}
         case Barrier():
             details = {"op": "barrier"}
         case NoteTime(time_ms):
@@ -121,6 +133,7 @@ def _checkpoint(found: Checkpoint) -> Details:
         "transient": len(state.transient),
         "expiries": len(state.expiries),
         "priorities": {level: len(ranges) for level, ranges in state.priorities.levels()},
+        "doomed": 0 if state.doomed is None else len(state.doomed.positions),
         "messages_live": len(state.live),
         **_ranges("live", state.live, state.live.range_count),
     }
