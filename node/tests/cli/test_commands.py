@@ -88,6 +88,28 @@ def test_a_node_reflects_its_services(cluster: LocalCluster) -> None:
         assert methods["Publish"].input_type.name == "PublishRequest"
 
 
+def test_browse_prints_a_range_and_leaves_it_there(
+    run: Run, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"one\ntwo\n\xff\nfour\n")
+    run("queue", "declare", "browsed")
+    run("publish", "browsed", "--file", lines)
+    for _ in range(2):
+        rows = run("browse", "browsed", "--first", 1, "--end", 3)
+        assert [(each["position"], each["body_size"]) for each in rows] == [(1, 3), (2, 1)]
+        assert (rows[0]["body"], rows[1]["body_base64"]) == ("two", "/w==")
+    assert_documented(rows[0] | rows[1])
+    cut = run("browse", "browsed", "--body-bytes", 1, "--count", 1, "--from", "any")
+    assert (cut["body"], cut["body_size"], cut["persistent"]) == ("o", 3, True)
+    assert invoke(["browse", "browsed", "--first", "3"]) == 0
+    assert capsysbinary.readouterr().out == b"3\tfour\n"
+    run("queue", "purge", "browsed")
+    assert invoke(["browse", "browsed", "--first", "0"]) == 1
+    assert b"positions 0 to 3 can't be read any more" in capsysbinary.readouterr().err
+    assert run("browse", "browsed") == []
+
+
 def test_queues_are_declared_listed_shown_and_deleted(run: Run) -> None:
     status = run("cluster", "status")
     assert [(each["node"], each["state"]) for each in status["nodes"]] == [("node1", "running")]

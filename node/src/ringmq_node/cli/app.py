@@ -20,6 +20,7 @@ from ringmq_node.cli.cluster.command import cluster
 from ringmq_node.cli.cluster.local import LocalClusterError
 from ringmq_node.cli.demo.command import demo
 from ringmq_node.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from ringmq_node.cli.messages.browse import browse
 from ringmq_node.cli.messages.consume import consume
 from ringmq_node.cli.messages.publish import publish
 from ringmq_node.cli.node import node
@@ -47,6 +48,7 @@ for _command in (
     policy,
     publish,
     consume,
+    browse,
     store,
     set_aside,
     bench,
