@@ -86,6 +86,7 @@ from ringmq.model.positions import (
 )
 from ringmq.model.queues import (
     AcceptedLoss,
+    BlockReason,
     Location,
     Promotion,
     QueueInfo,
@@ -108,6 +109,7 @@ __all__ = [
     "AcknowledgedBelow",
     "BadRequestError",
     "Batch",
+    "BlockReason",
     "BrowseSource",
     "BrowsedBatch",
     "Client",

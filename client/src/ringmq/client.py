@@ -12,6 +12,7 @@ the event loop on which it was connected (`ringmq.sync` has a loop of its own).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 
 from ringmq.calls.known_nodes import KnownNodes
@@ -30,7 +31,7 @@ from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch
 from ringmq.model.policies import MasterLocator
 from ringmq.model.positions import Numbering
-from ringmq.model.queues import Location, Promotion, QueueInfo, QueueMode
+from ringmq.model.queues import BlockReason, Location, Promotion, QueueInfo, QueueMode
 from ringmq.model.rules import NO_RULES, QueueRules
 from ringmq.operator import Operator
 from ringmq.publishing.epochs import SeenEpochs
@@ -392,12 +393,18 @@ class Client:
         window_bytes: int = WINDOW_BYTES,
         producer_id: bytes | None = None,
         deadline_s: float | None = None,
+        on_blocked: Callable[[tuple[BlockReason, ...]], None] | None = None,
+        on_unblocked: Callable[[], None] | None = None,
     ) -> Publisher:
         """A publisher, to be entered with `async with`.
 
         At most the window (messages, bytes of them) is on its way at a time. `producer_id`: at
         most 64 bytes. A program that retries under the same id, even after a restart, enqueues
         each sequence once. Without it the publisher takes a random one.
+
+        `on_blocked(reasons)` is called when the cluster holds the messages: at once for an alarm,
+        else after a second, and again when the reasons change; `on_unblocked()` when they go on,
+        or the stream has ended. Both on the loop. Until then messages wait, to their deadlines.
         """
         self._open_nodes()
         publisher = Publisher(
@@ -409,6 +416,8 @@ class Client:
             producer_id=producer_id,
             deadline_s=self.deadline_s if deadline_s is None else deadline_s,
             on_close=self._streams.discard,
+            on_blocked=on_blocked,
+            on_unblocked=on_unblocked,
         )
         self._streams.add(publisher)
         return publisher

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 
 from ringmq.calls.loop_thread import run_on_loop as _run
@@ -26,7 +26,7 @@ from ringmq.consuming.consumer import Consumer
 from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch, Message, Properties
 from ringmq.model.positions import Numbering
-from ringmq.model.queues import Location, Promotion, QueueInfo, QueueMode
+from ringmq.model.queues import BlockReason, Location, Promotion, QueueInfo, QueueMode
 from ringmq.model.rules import NO_RULES, QueueRules
 from ringmq.publishing.publisher import Publisher
 from ringmq.reading.sync_reader import SyncReader
@@ -188,8 +188,14 @@ class SyncClient:
         window_bytes: int = WINDOW_BYTES,
         producer_id: bytes | None = None,
         deadline_s: float | None = None,
+        on_blocked: Callable[[tuple[BlockReason, ...]], None] | None = None,
+        on_unblocked: Callable[[], None] | None = None,
     ) -> SyncPublisher:
-        """An open publisher; a context manager, or call `close`."""
+        """An open publisher; a context manager, or call `close`.
+
+        `on_blocked` and `on_unblocked` are called in the client's own thread, and must not call
+        this client: see `Client.publisher`.
+        """
 
         async def work() -> Publisher:
             publisher = self._client.publisher(
@@ -198,6 +204,8 @@ class SyncClient:
                 window_bytes=window_bytes,
                 producer_id=producer_id,
                 deadline_s=deadline_s,
+                on_blocked=on_blocked,
+                on_unblocked=on_unblocked,
             )
             await publisher.open()
             return publisher
@@ -311,6 +319,10 @@ class SyncPublisher:
     @property
     def producer_id(self) -> bytes:
         return self._publisher.producer_id
+
+    @property
+    def blocked_by(self) -> tuple[BlockReason, ...]:
+        return self._publisher.blocked_by
 
     @property
     def last_sequence(self) -> int:

@@ -183,3 +183,57 @@ def test_cancelling_a_publish_leaves_the_stream_alone(run: Run) -> None:
             assert node.queue("q").bodies == [b"x", b"x", b"x", b"y"]
 
     run(test)
+
+
+@pytest.mark.logs("a callback has failed")
+def test_a_publisher_that_is_blocked_is_told_why_and_when_it_ends(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            told: list[object] = []
+
+            def on_blocked(reasons: tuple[ringmq.BlockReason, ...]) -> None:
+                told.append(reasons)
+                raise RuntimeError("a fault of the user's own")
+
+            node.faults.blocked = [
+                [broker.BLOCK_REASON_DISK],
+                [broker.BLOCK_REASON_DISK],
+                [broker.BLOCK_REASON_DISK, broker.BLOCK_REASON_RING_FULL],
+                [],
+                [99],  # type: ignore[list-item]
+            ]
+            async with client.publisher(
+                "q", on_blocked=on_blocked, on_unblocked=lambda: told.append(())
+            ) as publisher:
+                for number in range(3):
+                    await publisher.publish(b"%d" % number)
+                assert [reason.text for reason in publisher.blocked_by] == ["disk", "ring full"]
+                await publisher.publish(b"3")
+                assert publisher.blocked_by == ()
+                await publisher.publish(b"4")
+                # The stream ends: nobody holds the publisher any more.
+                await publisher.publish(b"5")
+            assert told == [
+                (ringmq.BlockReason.DISK,),
+                (ringmq.BlockReason.DISK, ringmq.BlockReason.RING_FULL),
+                (),
+                (ringmq.BlockReason.UNKNOWN,),
+                (),
+            ]
+
+    run(test)
+
+
+def test_a_blocked_message_that_runs_out_of_time_says_why(run: Run) -> None:
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            node.faults.blocked = [[broker.BLOCK_REASON_MEMORY]]
+            node.faults.confirm_delay_s = 1.0
+            async with client.publisher("q") as publisher:
+                with pytest.raises(ringmq.OutcomeUnknownError, match="blocked: memory"):
+                    await publisher.publish(b"x", deadline_s=0.3)
+                await publisher.publish(b"y")
+
+    run(test)

@@ -326,6 +326,13 @@ class FakeNode(BrokerServicer, AdminServicer):
                 response = self._take(queue, producer, request.batch)
                 if taken == die_after:
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
+                told = self.faults.blocked.pop(0) if self.faults.blocked else None
+                if told:
+                    blocked = broker.Blocked(reasons=told)
+                    await context.write(broker.PublishResponse(blocked=blocked))
+                elif told is not None:
+                    unblocked = broker.Unblocked()
+                    await context.write(broker.PublishResponse(unblocked=unblocked))
                 if self.faults.confirm_delay_s:
                     await asyncio.sleep(self.faults.confirm_delay_s)
                 await context.write(response)

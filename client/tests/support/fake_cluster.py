@@ -68,6 +68,8 @@ class Faults:
     locates: tuple[str, int] | None = None
     #: Acks are taken and never reported, as by a node below `min_insync`.
     settle_silently: bool = False
+    #: Per batch: what is told before its confirm, reasons or, empty, that they have ended.
+    blocked: list[list[broker.BlockReason.ValueType] | None] = field(default_factory=list)
 
 
 @dataclass

@@ -39,11 +39,13 @@ SKIPPED_MAX = 100
 # Between two rounds, and before the first.
 CALM_S = 1.5
 END_S_MAX = 120.0
-# The defaults of a node, or the figures would not be an operator's; but nobody waits for minutes.
+# The defaults of a node, or the figures would not be an operator's; but nobody waits for minutes,
+# and a disk is to be really full, so that its node fails: the alarm would hold publishers before.
 SETTINGS: dict[str, Any] = {
     "ring_timeout_s": 2.0,
     "lease_s": 6.0,
     "heartbeat_s": 1.0,
+    "disk_free_limit": 0,
     "replace_after_s": REPLACED_AFTER_S,
 }
 

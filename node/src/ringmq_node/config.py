@@ -33,6 +33,7 @@ SIZES = (
     "queue_memory_bytes_max",
     "ring_bytes_max",
     "publish_bytes_max",
+    "unsynced_bytes_max",
 )
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 TIMES = (
@@ -77,7 +78,7 @@ class NodeConfig:
     lease_s: float = 6.0
     heartbeat_s: float = 1.0
     # Bodies and index entries of all queues that may be in memory. Bytes that aren't on disk
-    # yet have a bound of their own, `StoreLimits.unsynced_bytes_max`.
+    # yet have a bound of their own, `unsynced_bytes_max`.
     queue_memory_bytes_max: int = 256 * MIB
     # A batch whose messages are smaller than this on average, properties included, has its
     # bodies in the queue's index; another one in the message store. 0: all in the store.
@@ -90,6 +91,9 @@ class NodeConfig:
     ring_bytes_max: int = 64 * MIB
     # Publishes under way on this node, over all queues: see `resources.budget`.
     publish_bytes_max: int = 256 * MIB
+    # Bytes that wait for this node's disk, over all queues. Above it neither publishers here nor
+    # the masters of rings with a mirror here bring more.
+    unsynced_bytes_max: int = 64 * MIB
     # At this much memory in use the alarm is on; from half of it on queues page out. A
     # fraction of the memory that the process may use, or a size: see `resources.limits`.
     memory_watermark: str = "0.4"

@@ -32,6 +32,7 @@ from ringmq_gm import Group, GroupOptions, MemberId, next_incarnation
 from ringmq_gm.nodes import NodeRecordError
 from ringmq_gm.registry.base import AddressError, Registry, RegistryError
 from ringmq_gm.registry.url import open_registry
+from ringmq_node.broker.alarms import ClusterAlarms
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.catalogue import QueueCatalogue
@@ -67,6 +68,7 @@ from ringmq_node.identity import (
     disk_identity,
     patiently,
 )
+from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.replica.hosting import Hosting
@@ -87,6 +89,8 @@ logger = logging.getLogger(__name__)
 START_DEADLINE_S = 30.0
 SERVICES = (BROKER, ADMIN, READER)
 PROMOTIONS_AT_ONCE = 16
+# The alarms that hold publishers on all nodes.
+BLOCKING = {Alarm.MEMORY: BlockReason.MEMORY, Alarm.DISK: BlockReason.DISK}
 
 
 class Node:
@@ -115,7 +119,6 @@ class Node:
         limit = config.message_bytes_max + REQUEST_OVERHEAD_BYTES
         self._server = WireServer(options=wire_options(limit))
         self.address = self._listen()
-        self.resources = self._watch_resources()
         self.group = Group(
             registry,
             node=config.node,
@@ -144,6 +147,9 @@ class Node:
             config.publish_bytes_max,
             lambda: self.group.cached_bytes + store.counters.unsynced_bytes,
         )
+        self.cluster_alarms = ClusterAlarms(config.node, self.group, changed=self._alarms_changed)
+        # Not before there is somebody who is told of the alarms that it raises at once.
+        self.resources = self._watch_resources()
         self.catalogue = QueueCatalogue(registry)
         self.transient = TransientQueues(registry, self.group)
         self.broker = self._make_broker()
@@ -155,6 +161,7 @@ class Node:
         store.on_failed = self._store_failed
         store.on_crowded = self._crowded
         self.group.on_freed = self.budget.freed
+        self.group.on_notices = self.cluster_alarms.learn
 
     # --- wiring ---
 
@@ -309,6 +316,7 @@ class Node:
         self.supervisor.spawn(budget.run(), "producers")
         self.supervisor.spawn(self.hosting.leftovers.run(), "leftovers")
         self.supervisor.spawn(self.hosting.set_asides.run(), "set aside")
+        self.supervisor.spawn(self.cluster_alarms.watch(), "alarms")
         self.supervisor.spawn(self.reconciling.watch_nodes(), "nodes")
         self.supervisor.spawn(self.reconciling.run(), "reconciler")
         for service in ("", *SERVICES):
@@ -410,6 +418,12 @@ class Node:
             self.alarms.add(kind)
         else:
             self.alarms.discard(kind)
+        if kind in BLOCKING:
+            self.cluster_alarms.set_own(BLOCKING[kind], on)
+
+    def _alarms_changed(self, reasons: frozenset[BlockReason]) -> None:
+        self.budget.alarms = reasons
+        self.budget.freed()
 
 
 def _group_options(config: NodeConfig) -> GroupOptions:
@@ -480,6 +494,7 @@ def _open_store(config: NodeConfig, cluster_id: str) -> Store:
                 queue_memory_bytes_max=config.queue_memory_bytes_max,
                 embed_below=config.embed_below,
                 disk_timeout_s=config.disk_timeout_s,
+                unsynced_bytes_max=config.unsynced_bytes_max,
             ),
         )
     except (StoreError, OSError) as error:

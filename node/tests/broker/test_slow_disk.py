@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ from loops import run
 
 import ringmq
 from ringmq_base.limits import KIB, MIB
-from ringmq_node import node as node_module
 from ringmq_node.config import NodeConfig
 from ringmq_node.node import Node, make_node
-from ringmq_node.storage import StoreLimits
 from ringmq_node.storage.disk.disk import FileDisk
 
 NAMES = ("a", "b", "c")
@@ -76,8 +73,6 @@ def test_publishers_go_at_the_pace_of_the_masters_disk(
 ) -> None:
     """The mirrors take everything at once, so no ring is ever full."""
     disk = SlowDisk(monkeypatch)
-    limits = partial(StoreLimits, unsynced_bytes_max=UNSYNCED_BYTES_MAX)
-    monkeypatch.setattr(node_module, "StoreLimits", limits)
 
     async def story(nodes: dict[str, Node]) -> None:
         async with ringmq.connect([node.address for node in nodes.values()]) as client:
@@ -113,6 +108,7 @@ def test_publishers_go_at_the_pace_of_the_masters_disk(
                         str(tmp_path / name),
                         listen="127.0.0.1:0",
                         publish_bytes_max=PUBLISH_BYTES_MAX,
+                        unsynced_bytes_max=UNSYNCED_BYTES_MAX,
                         drain_s=0.1,
                     )
                     nodes[name] = await make_node(config)

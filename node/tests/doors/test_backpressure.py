@@ -71,6 +71,7 @@ async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
         return SimpleNamespace(
             publish=publish,
             wait_room=wait_room,
+            has_room=True,
             is_readable=True,
             close=lambda: None,
             last_sequence=0,

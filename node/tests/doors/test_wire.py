@@ -16,6 +16,7 @@ from ringmq.v1 import ring_pb2 as ring
 from ringmq_base.ranges import RangeSet
 from ringmq_node.broker.peers import Promoted
 from ringmq_node.doors.grpc import wire
+from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.info import (
     ClusterStatus,
     LeftoverInfo,
@@ -76,6 +77,7 @@ QUEUE = filled(
     losses=(filled(LossInfo), filled(LossInfo, node="other")),
     wanted={"mirrors": "all"},
     storage=STORAGE,
+    flow_reasons=tuple(BlockReason),
 )
 
 

@@ -25,6 +25,27 @@ class QueueState(Enum):
         return cls.UNKNOWN
 
 
+class BlockReason(Enum):
+    """Why publishers are held. `MEMORY` and `DISK` are alarms, of any node and for all publishers;
+    the others are of the queue's master node, `RING_FULL` of the queue alone."""
+
+    UNKNOWN = broker.BLOCK_REASON_UNSPECIFIED
+    MEMORY = broker.BLOCK_REASON_MEMORY
+    DISK = broker.BLOCK_REASON_DISK
+    PUBLISH_BUDGET = broker.BLOCK_REASON_PUBLISH_BUDGET
+    UNSYNCED = broker.BLOCK_REASON_UNSYNCED
+    RING_FULL = broker.BLOCK_REASON_RING_FULL
+
+    @classmethod
+    def _missing_(cls, value: object) -> BlockReason:
+        return cls.UNKNOWN
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        return self.name.lower().replace("_", " ")
+
+
 class QueueMode(Enum):
     """Where a queue keeps its messages: while there is room in memory, or on disk only."""
 
@@ -227,6 +248,8 @@ class QueueInfo:
     policy: str = ""
     operator_policy: str = ""
     wanted: Mapping[str, str] = field(default_factory=dict)
+    # Why publishers are held, or were within the last second; `state` is FLOW then.
+    flow_reasons: tuple[BlockReason, ...] = ()
 
     @property
     def master(self) -> str:
@@ -264,6 +287,7 @@ class QueueInfo:
             policy=wire.policy,
             operator_policy=wire.operator_policy,
             wanted=dict(wire.wanted),
+            flow_reasons=tuple(map(BlockReason, wire.flow_reasons)),
         )
 
 

@@ -8,6 +8,7 @@ message only if the user makes a call per message.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -24,6 +25,7 @@ from ringmq.errors import (
     WindowFullError,
 )
 from ringmq.model.messages import Properties
+from ringmq.model.queues import BlockReason
 from ringmq.publishing.core import PublisherCore
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.stream import Core, Future, PublisherSpeaker
@@ -34,6 +36,8 @@ from ringmq.v1 import common_pb2 as common
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.notifier import Notifier
 from ringmq_base.timer import Timer
+
+log = logging.getLogger(__name__)
 
 PRODUCER_ID_BYTES = 16
 
@@ -69,6 +73,8 @@ class Publisher:
         producer_id: bytes | None,
         deadline_s: float,
         on_close: Callable[[Publisher], None],
+        on_blocked: Callable[[tuple[BlockReason, ...]], None] | None = None,
+        on_unblocked: Callable[[], None] | None = None,
     ) -> None:
         if window_messages < 1 or window_bytes < 1:
             raise BadRequestError(
@@ -90,6 +96,10 @@ class Publisher:
             seen=seen,
         )
         self._on_close = on_close
+        self._on_blocked = on_blocked
+        self._on_unblocked = on_unblocked
+        self._blocked_by: tuple[BlockReason, ...] = ()
+        self._blocked_trouble: RingMQError | None = None
         self._loop = asyncio.get_running_loop()
         self._name = f"ringmq-publisher-{queue}"
         self._lifetime = Lifetime(f"publisher of queue {queue!r}", self._fail_everything)
@@ -99,6 +109,7 @@ class Publisher:
             queue,
             on_answer=self._answered,
             on_refusal=self._refused,
+            on_block=self._block_told,
         )
         speaker.open_request()  # A fault in it is said now.
         self._keeper = Keeper(speaker, Route(nodes, queue), self._name)
@@ -246,6 +257,11 @@ class Publisher:
         return self._core.outstanding_messages
 
     @property
+    def blocked_by(self) -> tuple[BlockReason, ...]:
+        """Why the node holds our messages; empty: it doesn't, or not for longer than a second."""
+        return self._blocked_by
+
+    @property
     def node_address(self) -> str:
         """The node that the stream goes to."""
         return self._keeper.peer
@@ -329,6 +345,27 @@ class Publisher:
     def _refused(self, error: RingMQError) -> None:
         """No node will have the stream. The next message is the reason to try again."""
         self._fail_everything(error)
+
+    def _block_told(self, reasons: tuple[BlockReason, ...]) -> None:
+        if reasons == self._blocked_by:
+            return
+        self._blocked_by = reasons
+        core = self._core
+        if reasons:
+            why = ", ".join(reason.text for reason in reasons)
+            core.trouble = self._blocked_trouble = UnavailableError(
+                f"queue {self.queue!r}: publishers are blocked: {why}"
+            )
+        elif core.trouble is self._blocked_trouble:
+            core.trouble = None
+        try:
+            if reasons and self._on_blocked is not None:
+                self._on_blocked(reasons)
+            elif not reasons and self._on_unblocked is not None:
+                self._on_unblocked()
+        except Exception:
+            # The user's own: the stream has nothing to do with it.
+            log.exception("publisher of queue %r: a callback has failed", self.queue)
 
     def _settle(self) -> None:
         """Tells the callers of ended tickets, and those that wait for room."""

@@ -9,6 +9,7 @@ from itertools import chain
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
 from ringmq.errors import ProtocolError, RingMQError
+from ringmq.model.queues import BlockReason
 from ringmq.publishing.core import NO_LIMITS, Limits, Origin, PublisherCore, PublishRefusal
 from ringmq.publishing.flights import Flight
 from ringmq.streams.lifetime import Lifetime
@@ -40,12 +41,15 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         *,
         on_answer: Callable[[], None],
         on_refusal: Callable[[RingMQError], None],
+        on_block: Callable[[tuple[BlockReason, ...]], None],
     ) -> None:
         self._core = core
         self._lifetime = lifetime
         self._queue = queue
         self._on_answer = on_answer
         self._on_refusal = on_refusal
+        # Called with the reasons when the node holds our batches, and with none when they go on.
+        self._on_block = on_block
         # The longest pause that the present stream's refusals have asked for.
         self._pause_s = 0.0
 
@@ -89,6 +93,10 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
             if rejected.retryable:
                 self._pause_s = max(self._pause_s, retry_s)
             self._on_answer()
+        elif response.HasField("blocked"):
+            self._on_block(tuple(map(BlockReason, response.blocked.reasons)))
+        elif response.HasField("unblocked"):
+            self._on_block(())
         return False
 
     def next_request(self) -> broker.PublishRequest | None:
@@ -110,6 +118,8 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         return self._core.finishing or self._lifetime.closing
 
     def ended(self, trouble: RingMQError | None) -> float:
+        # Nobody holds anything any more; the next node says it anew.
+        self._on_block(())
         self._core.ended(trouble)
         pause_s, self._pause_s = self._pause_s, 0.0
         return pause_s

@@ -90,6 +90,42 @@ one has stopped it. It is synchronised once all that it lacks has been consumed.
 SYNC_PHASE_CANCELLED: SyncPhase.ValueType  # 5
 Global___SyncPhase: typing_extensions.TypeAlias = SyncPhase
 
+class _BlockReason:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _BlockReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_BlockReason.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    BLOCK_REASON_UNSPECIFIED: _BlockReason.ValueType  # 0
+    BLOCK_REASON_MEMORY: _BlockReason.ValueType  # 1
+    """Alarms: a node of the cluster uses too much memory, or has too little free disk. All publishers
+    of all nodes wait.
+    """
+    BLOCK_REASON_DISK: _BlockReason.ValueType  # 2
+    BLOCK_REASON_PUBLISH_BUDGET: _BlockReason.ValueType  # 3
+    """Publishes under way at the queue's master node use up `publish_bytes_max`."""
+    BLOCK_REASON_UNSYNCED: _BlockReason.ValueType  # 4
+    """That node's disk is behind by `unsynced_bytes_max`."""
+    BLOCK_REASON_RING_FULL: _BlockReason.ValueType  # 5
+    """A mirror of the queue is behind by `ring_bytes_max`."""
+
+class BlockReason(_BlockReason, metaclass=_BlockReasonEnumTypeWrapper):
+    """Why the batches of a publisher wait."""
+
+BLOCK_REASON_UNSPECIFIED: BlockReason.ValueType  # 0
+BLOCK_REASON_MEMORY: BlockReason.ValueType  # 1
+"""Alarms: a node of the cluster uses too much memory, or has too little free disk. All publishers
+of all nodes wait.
+"""
+BLOCK_REASON_DISK: BlockReason.ValueType  # 2
+BLOCK_REASON_PUBLISH_BUDGET: BlockReason.ValueType  # 3
+"""Publishes under way at the queue's master node use up `publish_bytes_max`."""
+BLOCK_REASON_UNSYNCED: BlockReason.ValueType  # 4
+"""That node's disk is behind by `unsynced_bytes_max`."""
+BLOCK_REASON_RING_FULL: BlockReason.ValueType  # 5
+"""A mirror of the queue is behind by `ring_bytes_max`."""
+Global___BlockReason: typing_extensions.TypeAlias = BlockReason
+
 class _GetMode:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -639,6 +675,7 @@ class QueueInfo(google.protobuf.message.Message):
     POLICY_FIELD_NUMBER: builtins.int
     OPERATOR_POLICY_FIELD_NUMBER: builtins.int
     WANTED_FIELD_NUMBER: builtins.int
+    FLOW_REASONS_FIELD_NUMBER: builtins.int
     queue: builtins.str
     replicas_wanted: builtins.int
     min_insync: builtins.int
@@ -696,6 +733,10 @@ class QueueInfo(google.protobuf.message.Message):
         `min_insync` what the ring has now.
         """
 
+    @property
+    def flow_reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___BlockReason.ValueType]:
+        """Why publishers are held (`state` is FLOW then), or were within the last second."""
+
     def __init__(
         self,
         *,
@@ -727,7 +768,9 @@ class QueueInfo(google.protobuf.message.Message):
         policy: builtins.str = ...,
         operator_policy: builtins.str = ...,
         wanted: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        flow_reasons: collections.abc.Iterable[Global___BlockReason.ValueType] | None = ...,
     ) -> None: ...
+<<<<<<< HEAD
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "wanted", b"wanted"]
@@ -735,6 +778,11 @@ class QueueInfo(google.protobuf.message.Message):
     _WhichOneofReturnType__durable: typing_extensions.TypeAlias = typing.Literal["durable"]
     _WhichOneofArgType__durable: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType__durable) -> _WhichOneofReturnType__durable | None: ...
+=======
+    def HasField(self, field_name: typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "wanted", b"wanted"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_durable", b"_durable"]) -> typing.Literal["durable"] | None: ...
+>>>>>>> 974ab39 (An alarm on any node holds all publishers, who are told why and when it ends)
 
 Global___QueueInfo: typing_extensions.TypeAlias = QueueInfo
 
@@ -849,6 +897,8 @@ class PublishResponse(google.protobuf.message.Message):
     REJECTED_FIELD_NUMBER: builtins.int
     MOVED_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
+    BLOCKED_FIELD_NUMBER: builtins.int
+    UNBLOCKED_FIELD_NUMBER: builtins.int
     @property
     def opened(self) -> Global___PublishOpened: ...
     @property
@@ -859,6 +909,10 @@ class PublishResponse(google.protobuf.message.Message):
     def moved(self) -> Global___Moved: ...
     @property
     def heartbeat(self) -> Global___Heartbeat: ...
+    @property
+    def blocked(self) -> Global___Blocked: ...
+    @property
+    def unblocked(self) -> Global___Unblocked: ...
     def __init__(
         self,
         *,
@@ -867,7 +921,10 @@ class PublishResponse(google.protobuf.message.Message):
         rejected: Global___Rejected | None = ...,
         moved: Global___Moved | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
+        blocked: Global___Blocked | None = ...,
+        unblocked: Global___Unblocked | None = ...,
     ) -> None: ...
+<<<<<<< HEAD
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["confirmed", b"confirmed", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "rejected", b"rejected", "response", b"response"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
     _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["confirmed", b"confirmed", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "rejected", b"rejected", "response", b"response"]
@@ -875,8 +932,45 @@ class PublishResponse(google.protobuf.message.Message):
     _WhichOneofReturnType_response: typing_extensions.TypeAlias = typing.Literal["opened", "confirmed", "rejected", "moved", "heartbeat"]
     _WhichOneofArgType_response: typing_extensions.TypeAlias = typing.Literal["response", b"response"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
+=======
+    def HasField(self, field_name: typing.Literal["blocked", b"blocked", "confirmed", b"confirmed", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "rejected", b"rejected", "response", b"response", "unblocked", b"unblocked"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["blocked", b"blocked", "confirmed", b"confirmed", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "rejected", b"rejected", "response", b"response", "unblocked", b"unblocked"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["response", b"response"]) -> typing.Literal["opened", "confirmed", "rejected", "moved", "heartbeat", "blocked", "unblocked"] | None: ...
+>>>>>>> 974ab39 (An alarm on any node holds all publishers, who are told why and when it ends)
 
 Global___PublishResponse: typing_extensions.TypeAlias = PublishResponse
+
+@typing.final
+class Blocked(google.protobuf.message.Message):
+    """The node holds this stream's batches; it confirms them later. Told at once for an alarm, otherwise
+    after a second. Comes again if the reasons change.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASONS_FIELD_NUMBER: builtins.int
+    @property
+    def reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___BlockReason.ValueType]: ...
+    def __init__(
+        self,
+        *,
+        reasons: collections.abc.Iterable[Global___BlockReason.ValueType] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["reasons", b"reasons"]) -> None: ...
+
+Global___Blocked: typing_extensions.TypeAlias = Blocked
+
+@typing.final
+class Unblocked(google.protobuf.message.Message):
+    """The stream's batches go on. A stream that ends says no Unblocked."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___Unblocked: typing_extensions.TypeAlias = Unblocked
 
 @typing.final
 class PublishOpened(google.protobuf.message.Message):

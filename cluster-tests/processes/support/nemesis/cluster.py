@@ -42,8 +42,14 @@ NODE_PORT = 7800
 # Generous: these tests say nothing of how fast a node starts on a busy machine.
 READY_S_MAX = 60.0
 LOG_LINES_SHOWN = 40
-# Shorter than a node's defaults, so that a failover fits a test.
-SETTINGS: dict[str, object] = {"ring_timeout_s": 1.5, "lease_s": 3.0, "heartbeat_s": 1.0}
+# Shorter than a node's defaults, so that a failover fits a test. Disks of tests may be small: an
+# alarm would hold all publishers before one of them is full.
+SETTINGS: dict[str, object] = {
+    "ring_timeout_s": 1.5,
+    "lease_s": 3.0,
+    "heartbeat_s": 1.0,
+    "disk_free_limit": 0,
+}
 
 
 def _missing(info: ringmq.QueueInfo | None) -> float:

@@ -6,8 +6,9 @@ to), waits for room before it takes a batch, and hands the batch over. The check
 * limits of the batch, of each body and of each message's properties;
 * a queue that is being deleted on a condition takes nothing (decision 0016): a publish confirmed
   between the check "it is empty" and the deletion would be lost;
-* a full ring, or a node whose budget for publishes is used up (`resources.budget`): `wait_room`
-  passes the back-pressure on to the door, which stops reading (G6).
+* a full ring, a node whose budget for publishes is used up (`resources.budget`), and alarms of
+  memory or disk on any node (`alarms`): `wait_room` passes the back-pressure on to the door, which
+  stops reading (G6).
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_node.broker.deleting import check_not_deleting
+from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import BATCH_MESSAGES_MAX, BrokerSettings
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.sessions import PublisherSession
 from ringmq_node.resources.budget import PublishBudget
+from ringmq_node.resources.flow import Reasons
 
 
 class Publishing:
@@ -89,17 +92,36 @@ class Publishing:
         """Returns when `is_readable`."""
         return self._budget.wait_readable()
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `wait_room` would return at once."""
+        return not self._mastership.is_full and self._budget.admits(self._mastership)
+
+    def block_reasons(self) -> Reasons:
+        """Why a batch is held now. May be empty: others have their turn before it."""
+        reasons = self._budget.reasons(self._mastership)
+        if self._mastership.is_full:
+            reasons.append(BlockReason.RING_FULL)
+        return tuple(sorted(reasons, key=lambda reason: reason.value))
+
     async def wait_room(self, size_bytes: int) -> None:
         """Returns when the node and the ring take a batch of this size, which the door holds; also
         when the ring refuses it for another reason than room. The door publishes it at once.
 
         Raises `RingClosedError` if the ring ends; the session has heard `moved` by then.
         """
-        await self._mastership.wait_room()
-        if not self._budget.admits(self._mastership):
-            await self._budget.wait(self._mastership, size_bytes)
-            # The ring may have filled up meanwhile.
+        if self.has_room:
+            return
+        gauge = self._mastership.flow
+        gauge.began(self.block_reasons())
+        try:
             await self._mastership.wait_room()
+            if not self._budget.admits(self._mastership):
+                await self._budget.wait(self._mastership, size_bytes)
+                # The ring may have filled up meanwhile.
+                await self._mastership.wait_room()
+        finally:
+            gauge.ended()
 
     def publish(
         self,

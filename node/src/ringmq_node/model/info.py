@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.records import QueueMode
 
 
@@ -157,6 +158,8 @@ class QueueInfo:
     # What an operator has to put right: a record in the registry that can't be read, replicas that
     # have failed. The queue may be served all the same. Empty: nothing.
     quarantine: str = ""
+    # Why publishers are held, or were a moment ago.
+    flow_reasons: tuple[BlockReason, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ from ringmq_node.replica.sequences import (
 )
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
 from ringmq_node.replica.waits import Waits
+from ringmq_node.resources.flow import FlowGauge
 
 # How long the opening of a publisher waits for a trip around the ring. A client gives the node up
 # after 5 s; it should hear the reason before that, also behind a take-over.
@@ -100,6 +101,8 @@ class Mastership:
             replica.store.state, MasterBodies(replica.store, replica.store_failed), inheritance
         )
         self.ended = False
+        # Of publish streams whose batches are held.
+        self.flow = FlowGauge(asyncio.get_running_loop().time)
         # Conditional deletions whose outcome isn't known: see `broker.deleting`.
         self._deletions = 0
         # Notified when the core's state changes in a way that somebody may wait for.
@@ -286,9 +289,14 @@ class Mastership:
     def cached_bytes(self) -> int:
         return self._ring.cached_bytes
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the ring has as many copies as it may have."""
+        return self._ring.refusal() is Refusal.FULL
+
     async def wait_room(self) -> None:
         """Returns when the ring isn't full, if it takes ops at all. Raises `RingClosedError`."""
-        while self._ring.refusal() is Refusal.FULL:
+        while self.is_full:
             await self._ring.wait_writable()
 
     # --- consuming ---
@@ -454,7 +462,7 @@ class Mastership:
     def condition(self) -> QueueCondition:
         if not self._ring.has_quorum:
             return QueueCondition.MINORITY
-        if self._ring.refusal() is not None:
+        if self._ring.refusal() is not None or self.flow.is_shown:
             return QueueCondition.FLOW
         return QueueCondition.RUNNING
 

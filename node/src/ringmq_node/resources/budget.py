@@ -27,6 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from ringmq_node.model.flow import BlockReason
+
 SHARE = 4
 
 
@@ -54,6 +56,8 @@ class PublishBudget:
         self.limit_bytes = limit_bytes
         # Whether the disk is so far behind that other nodes are held back as well.
         self.is_crowded = False
+        # Alarms of any node: while there is one, nothing is admitted.
+        self.alarms: frozenset[BlockReason] = frozenset()
         # At the doors.
         self.held_bytes = 0
         self._used_bytes = used_bytes
@@ -77,8 +81,22 @@ class PublishBudget:
         return not self._waiters and self._has_room(ring)
 
     def _has_room(self, ring: Publishable) -> bool:
+        if self.is_crowded or self.alarms:
+            return False
+        return self._has_share(ring)
+
+    def _has_share(self, ring: Publishable) -> bool:
         left = self.limit_bytes - self._used_bytes() - self._granted_bytes
-        return left > 0 and not self.is_crowded and ring.cached_bytes <= SHARE * left
+        return left > 0 and ring.cached_bytes <= SHARE * left
+
+    def reasons(self, ring: Publishable) -> list[BlockReason]:
+        """Why the ring may take nothing at the moment. None: others come before it."""
+        found = [*self.alarms]
+        if self.is_crowded:
+            found.append(BlockReason.UNSYNCED)
+        if not self._has_share(ring) or not self.is_readable:
+            found.append(BlockReason.PUBLISH_BUDGET)
+        return found
 
     async def wait(self, ring: Publishable, size_bytes: int) -> None:
         """Returns when the ring may take a batch of that size, which the caller holds; the caller

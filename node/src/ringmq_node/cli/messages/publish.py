@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ringmq import Client, Publisher
+from ringmq import BlockReason, Client, Publisher
 from ringmq_node.cli.load.bodies import filler
 from ringmq_node.cli.messages.lines import read_lines
 from ringmq_node.cli.options import Target, client_options
@@ -28,6 +28,14 @@ async def _made_up(count: int, size_bytes: int, chunk: int) -> AsyncIterator[lis
     body = filler(size_bytes)
     for first in range(0, count, chunk):
         yield [body] * min(chunk, count - first)
+
+
+def _say_blocked(reasons: tuple[BlockReason, ...]) -> None:
+    click.echo(f"blocked: {', '.join(reason.text for reason in reasons)}", err=True)
+
+
+def _say_unblocked() -> None:
+    click.echo("not blocked any more", err=True)
 
 
 class _Sending:
@@ -113,7 +121,9 @@ def publish(
     sending = _Sending(transient)
 
     async def work(client: Client) -> None:
-        async with client.publisher(queue, window_messages=window) as publisher:
+        async with client.publisher(
+            queue, window_messages=window, on_blocked=_say_blocked, on_unblocked=_say_unblocked
+        ) as publisher:
             if count is not None:
                 size = SIZE_BYTES if size_bytes is None else size_bytes
                 await sending.send(publisher, _made_up(count, size, max(1, window // 4)), count)

@@ -19,6 +19,7 @@ from ringmq_gm import RingClosedError
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.consuming import Consuming
 from ringmq_node.broker.publishing import Publishing
+from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.service import Context, parse
 from ringmq_node.doors.grpc.status import reason_to_wire
 from ringmq_node.doors.grpc.wire import ranges_from_wire, ranges_to_wire, run_to_wire
@@ -29,6 +30,8 @@ from ringmq_node.queue.run import Run
 
 # How long a client that doesn't read may hold up the end of its stream.
 LAST_WRITE_S = 5.0
+# A request of so few bytes has no message in it, and needs no room.
+HEARTBEAT_BYTES = 4
 
 
 class Stream:
@@ -156,6 +159,7 @@ class PublishStream(Stream):
     """Batches in, confirms out. Made by `open`."""
 
     publishing: Publishing
+    teller: BlockTeller
     # Messages that are neither confirmed nor rejected; and the end of waiting for them.
     _unanswered = 0
     _answered: asyncio.Future[None] | None = None
@@ -166,6 +170,11 @@ class PublishStream(Stream):
     ) -> PublishStream:
         """Raises `BrokerError` if the queue can't be published to."""
         stream = cls(context, door.settings.heartbeat_s)
+        # Answers are bounded by what is read, and this is put seldom: it isn't counted.
+        stream.teller = BlockTeller(
+            lambda: stream.publishing.block_reasons(),
+            lambda told: stream.writer.put(told, answer=False),
+        )
         stream.publishing = await door.open_publisher(
             opening.queue, stream, producer_id=opening.producer_id
         )
@@ -187,10 +196,13 @@ class PublishStream(Stream):
         return self.publishing.is_readable
 
     async def wait_readable(self) -> None:
-        await self.publishing.wait_readable()
+        with self.teller.held():
+            await self.publishing.wait_readable()
 
-    def wait_room(self, size_bytes: int) -> Awaitable[None]:
-        return self.publishing.wait_room(size_bytes)
+    async def wait_room(self, size_bytes: int) -> None:
+        if not self.publishing.has_room and size_bytes > HEARTBEAT_BYTES:
+            with self.teller.held():
+                await self.publishing.wait_room(size_bytes)
 
     def received(self, data: bytes) -> None:
         request = parse(broker.PublishRequest, data)
@@ -246,6 +258,7 @@ class PublishStream(Stream):
         return self.publishing.successor()
 
     def closed(self) -> None:
+        self.teller.close()
         self.publishing.close()
 
     def heartbeat(self) -> broker.PublishResponse:

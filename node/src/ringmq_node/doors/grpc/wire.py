@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from ringmq.v1 import ring_pb2 as ring
 from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
 from ringmq_node.broker.peers import Promoted
+from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.info import (
     ClusterStatus,
     Difference,
@@ -62,6 +63,11 @@ _CONDITIONS = {
 _CONDITIONS_FROM_WIRE = {value: condition for condition, value in _CONDITIONS.items()}
 _SYNC_PHASES = {phase: broker.SyncPhase.Value(f"SYNC_PHASE_{phase.name}") for phase in SyncPhase}
 _SYNC_PHASES_FROM_WIRE = {value: phase for phase, value in _SYNC_PHASES.items()}
+_BLOCK_REASONS = {
+    reason: broker.BlockReason.Value(f"BLOCK_REASON_{reason.name}") for reason in BlockReason
+}
+_BLOCK_REASONS_FROM_WIRE = {value: reason for reason, value in _BLOCK_REASONS.items()}
+_QUEUE_PARTS = ("mode", "condition", "ring", "losses", "storage", "flow_reasons")
 _NODE_CONDITIONS = {
     condition: admin.NodeState.Value(f"NODE_STATE_{condition.name}") for condition in NodeCondition
 }
@@ -133,7 +139,7 @@ def run_from_wire(delivery: broker.Delivery) -> Run:
 
 
 def queue_to_wire(info: QueueInfo) -> broker.QueueInfo:
-    values = _values(info, QueueInfo, but=("mode", "condition", "ring", "losses", "storage"))
+    values = _values(info, QueueInfo, but=_QUEUE_PARTS)
     return broker.QueueInfo(
         **values,
         mode=mode_to_wire(info.mode),
@@ -141,13 +147,12 @@ def queue_to_wire(info: QueueInfo) -> broker.QueueInfo:
         ring=map(member_to_wire, info.ring),
         losses=map(loss_to_wire, info.losses),
         storage=None if info.storage is None else storage_to_wire(info.storage),
+        flow_reasons=block_reasons_to_wire(info.flow_reasons),
     )
 
 
 def queue_from_wire(info: broker.QueueInfo) -> QueueInfo:
-    values = _values(
-        info, QueueInfo, but=("mode", "condition", "ring", "losses", "wanted", "storage")
-    )
+    values = _values(info, QueueInfo, but=(*_QUEUE_PARTS, "wanted"))
     return QueueInfo(
         **values,
         mode=mode_from_wire(info.mode) or QueueMode.DEFAULT,
@@ -156,7 +161,16 @@ def queue_from_wire(info: broker.QueueInfo) -> QueueInfo:
         losses=tuple(map(loss_from_wire, info.losses)),
         wanted=dict(info.wanted),
         storage=storage_from_wire(info.storage) if info.HasField("storage") else None,
+        flow_reasons=tuple(
+            _BLOCK_REASONS_FROM_WIRE[value]
+            for value in info.flow_reasons
+            if value in _BLOCK_REASONS_FROM_WIRE
+        ),
     )
+
+
+def block_reasons_to_wire(reasons: Iterable[BlockReason]) -> list[broker.BlockReason.ValueType]:
+    return [_BLOCK_REASONS[reason] for reason in reasons]
 
 
 def member_to_wire(member: MemberInfo) -> broker.ReplicaInfo:

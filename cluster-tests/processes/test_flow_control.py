@@ -1,0 +1,189 @@
+"""Publishers that are held, and told why: by an alarm on any node, and by a mirror that is behind.
+
+The disks can be filled and frozen (`chaos.disks`), for which the tests have to be root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from chaos.disks import Disks, NoDisksError
+from loops import run
+from nemesis import NODES, Cluster, until
+
+import ringmq
+from ringmq import BlockReason
+from ringmq_base.limits import KIB, MIB
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+
+# Of each; see `settings`.
+BYTES_MAX = 2 * MIB
+BODY = bytes(64 * KIB)
+# A window that a node could not keep, or it would not be bounded.
+WINDOW_BYTES = 256 * MIB
+# What one node may have in memory beside its own: far less than the window.
+GROWTH_BYTES_MAX = 96 * MIB
+
+
+class Told:
+    """What a publisher was told last."""
+
+    def __init__(self) -> None:
+        self.now: tuple[BlockReason, ...] = ()
+
+    def on_blocked(self, reasons: tuple[BlockReason, ...]) -> None:
+        self.now = reasons
+
+    def on_unblocked(self) -> None:
+        self.now = ()
+
+
+def publisher(client: ringmq.Client, queue: str, told: Told) -> ringmq.Publisher:
+    return client.publisher(
+        queue,
+        window_messages=1_000_000,
+        window_bytes=WINDOW_BYTES,
+        on_blocked=told.on_blocked,
+        on_unblocked=told.on_unblocked,
+        deadline_s=60.0,
+    )
+
+
+@asynccontextmanager
+async def alarmed(cluster: Cluster, disks: Disks, name: str) -> AsyncIterator[None]:
+    """The node's disk is full for as long as the block lasts, and all nodes know."""
+    before = _alarms(cluster)
+    disks.fill(name)
+    try:
+
+        def all_know() -> bool:
+            return all(now > then for now, then in zip(_alarms(cluster), before, strict=True))
+
+        await until(all_know, "all nodes know of the alarm")
+        yield
+    finally:
+        disks.make_room(name)
+
+
+def _alarms(cluster: Cluster) -> list[int]:
+    """How often each node has said that an alarm holds its publishers."""
+    return [cluster.log(node, 500).count("publishers are blocked") for node in cluster.nodes]
+
+
+async def memory_of(cluster: Cluster) -> dict[str, int]:
+    async with cluster.client() as client:
+        status = await client.cluster_status(with_resources=True)
+    return {
+        node.node: node.resources.memory_used_bytes
+        for node in status.nodes
+        if node.resources is not None
+    }
+
+
+async def alarm_story(cluster: Cluster, disks: Disks) -> None:
+    """`q` has no replica on the node whose disk is full: its master hears by the registry."""
+    async with cluster.client() as client:
+        info = await client.declare_queue("q", replicas=2, min_insync=1)
+        while len(info.ring) < 2:
+            info = await client.queue("q")
+        (full,) = cluster.others(*(replica.node for replica in info.ring))
+        told = Told()
+        async with publisher(client, "q", told) as publishing:
+            await publishing.publish(b"before")
+            async with alarmed(cluster, disks, full):
+                held = asyncio.ensure_future(publishing.publish(b"held"))
+                await until(lambda: told.now == (BlockReason.DISK,), "told why")
+                state = await client.queue("q")
+                assert state.state is ringmq.QueueState.FLOW
+                assert state.flow_reasons == (BlockReason.DISK,)
+                # Consumers, acks, gets, purges, declares and deletes go on.
+                async with client.consumer("q") as consumer:
+                    batch = await consumer.next_batch(20.0)
+                    assert batch is not None
+                    assert await consumer.ack(batch, wait=True)
+                await client.get_messages("q")
+                await client.purge_queue("q")
+                await client.declare_queue("other", replicas=2, min_insync=1)
+                await client.delete_queue("other")
+                assert not held.done()
+            await held
+            await until(lambda: told.now == (), "told the end")
+
+
+async def slow_mirror_story(cluster: Cluster, disks: Disks) -> None:
+    """The disk of a mirror stands still. The publisher of its queue is held, one of a queue that
+    has no replica there isn't, on the same connection; no node's memory grows by the window."""
+    async with cluster.client() as client:
+        info = await client.declare_queue("slow", replicas=3, min_insync=3)
+        await cluster.wait_synchronised("slow")
+        quick = await client.declare_queue("quick", replicas=1, min_insync=1)
+        while not quick.ring:
+            quick = await client.queue("quick")
+        behind = next(r.node for r in info.ring[1:] if r.node != quick.master)
+        before = await memory_of(cluster)
+        told, untold = Told(), Told()
+        async with (
+            publisher(client, "slow", told) as slow,
+            publisher(client, "quick", untold) as other,
+        ):
+            await slow.publish(b"before")
+            await asyncio.to_thread(disks.freeze, behind)
+            try:
+                held = [await slow.submit(BODY) for _ in range(64 * MIB // len(BODY))]
+                await until(lambda: BlockReason.RING_FULL in told.now, "told why")
+                for _ in range(50):
+                    await other.publish(BODY, deadline_s=20.0)
+                assert untold.now == ()
+                after = await memory_of(cluster)
+            finally:
+                await asyncio.to_thread(disks.thaw, behind)
+            assert not all(future.done() for future in held)
+            await asyncio.gather(*held)
+            await until(lambda: told.now == (), "told the end")
+        for node, used in after.items():
+            assert used < before[node] + GROWTH_BYTES_MAX, (node, before, after)
+
+
+async def dead_node_story(cluster: Cluster, disks: Disks) -> None:
+    """The alarm of a node that is killed ends with it, also if that was the master."""
+    async with cluster.client() as client:
+        info = await client.declare_queue("orphan", replicas=3, min_insync=2)
+        await cluster.wait_synchronised("orphan")
+        told = Told()
+        async with publisher(client, "orphan", told) as publishing:
+            await publishing.publish(b"before")
+            async with alarmed(cluster, disks, info.master):
+                held = asyncio.ensure_future(publishing.publish(b"held"))
+                await until(lambda: told.now == (BlockReason.DISK,), "told why")
+                cluster.kill(info.master)
+                await held
+            assert told.now == ()
+
+
+def test_publishers_are_held_and_told_why(tmp_path: Path) -> None:
+    async def story(disks: Disks) -> None:
+        cluster = Cluster(
+            tmp_path,
+            data_of=disks.data,
+            disk_free_limit="200MiB",
+            ring_bytes_max=BYTES_MAX,
+            unsynced_bytes_max=BYTES_MAX,
+            slow_timeout_s=60.0,
+        )
+        async with cluster, asyncio.timeout(120):
+            await alarm_story(cluster, disks)
+            await slow_mirror_story(cluster, disks)
+            await dead_node_story(cluster, disks)
+
+    try:
+        with Disks(tmp_path, NODES) as disks:
+            if not disks.can_freeze:
+                pytest.skip("no loop devices here: a disk can't be frozen")
+            run(story(disks))
+    except NoDisksError as error:
+        pytest.skip(str(error))
