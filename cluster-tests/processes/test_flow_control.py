@@ -27,7 +27,8 @@ BODY = bytes(64 * KIB)
 # A window that a node could not keep, or it would not be bounded.
 WINDOW_BYTES = 256 * MIB
 # What one node may have in memory beside its own: far less than the window.
-GROWTH_BYTES_MAX = 96 * MIB
+GROWTH_BYTES_MAX = 24 * MIB
+HELD_BYTES = 48 * MIB
 
 
 class Told:
@@ -134,7 +135,7 @@ async def slow_mirror_story(cluster: Cluster, disks: Disks) -> None:
             await slow.publish(b"before")
             await asyncio.to_thread(disks.freeze, behind)
             try:
-                held = [await slow.submit(BODY) for _ in range(64 * MIB // len(BODY))]
+                held = [await slow.submit(BODY) for _ in range(HELD_BYTES // len(BODY))]
                 await until(lambda: BlockReason.RING_FULL in told.now, "told why")
                 for _ in range(50):
                     await other.publish(BODY, deadline_s=20.0)

@@ -73,6 +73,7 @@ SAYS_PURE = re.compile(r"\bPure[.:;]|\bwithout I/O\b|\bas pure state\b|\bpure fu
 # Exceptions: names that mean the same notion on two sides of a wire.
 SAME_NOTION = {
     # How the node describes them, and how its Python client does.
+    "BlockReason",
     "QueueMode",
     "QueueInfo",
     "QueueStorage",

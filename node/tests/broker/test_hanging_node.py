@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,9 @@ from loops import run
 
 import ringmq
 from ringmq_gm import Group
-from ringmq_node import node as node_module
 from ringmq_node.config import NodeConfig
 from ringmq_node.node import Node, make_node
 from ringmq_node.resources import Alarm
-from ringmq_node.storage import StoreLimits
 from ringmq_node.storage.disk.disk import FileDisk
 from ringmq_node.storage.errors import DiskHangsError
 
@@ -59,8 +56,6 @@ def test_a_ring_goes_on_without_the_node_whose_disk_hangs(
         hold_credit(group, on)
 
     monkeypatch.setattr(Group, "hold_credit", spied)
-    limits = partial(StoreLimits, unsynced_bytes_max=UNSYNCED_BYTES_MAX)
-    monkeypatch.setattr(node_module, "StoreLimits", limits)
 
     async def story(nodes: dict[str, Node]) -> None:
         async with ringmq.connect([node.address for node in nodes.values()]) as client:
@@ -92,6 +87,7 @@ def test_a_ring_goes_on_without_the_node_whose_disk_hangs(
                         name,
                         f"sqlite:///{tmp_path / 'registry'}",
                         str(tmp_path / name),
+                        unsynced_bytes_max=UNSYNCED_BYTES_MAX,
                         listen="127.0.0.1:0",
                         disk_timeout_s=1.0,
                         lease_s=1.0,
