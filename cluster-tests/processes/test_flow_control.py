@@ -27,7 +27,7 @@ BODY = bytes(64 * KIB)
 # A window that a node could not keep, or it would not be bounded.
 WINDOW_BYTES = 256 * MIB
 # What one node may have in memory beside its own: far less than the window.
-GROWTH_BYTES_MAX = 24 * MIB
+GROWTH_BYTES_MAX = 32 * MIB
 HELD_BYTES = 48 * MIB
 
 

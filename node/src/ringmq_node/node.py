@@ -68,7 +68,6 @@ from ringmq_node.identity import (
     disk_identity,
     patiently,
 )
-from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.replica.hosting import Hosting
@@ -89,8 +88,6 @@ logger = logging.getLogger(__name__)
 START_DEADLINE_S = 30.0
 SERVICES = (BROKER, ADMIN, READER)
 PROMOTIONS_AT_ONCE = 16
-# The alarms that hold publishers on all nodes.
-BLOCKING = {Alarm.MEMORY: BlockReason.MEMORY, Alarm.DISK: BlockReason.DISK}
 
 
 class Node:
@@ -147,7 +144,7 @@ class Node:
             config.publish_bytes_max,
             lambda: self.group.cached_bytes + store.counters.unsynced_bytes,
         )
-        self.cluster_alarms = ClusterAlarms(config.node, self.group, changed=self._alarms_changed)
+        self.cluster_alarms = ClusterAlarms(config.node, self.group, changed=self.budget.set_alarms)
         # Not before there is somebody who is told of the alarms that it raises at once.
         self.resources = self._watch_resources()
         self.catalogue = QueueCatalogue(registry)
@@ -418,12 +415,7 @@ class Node:
             self.alarms.add(kind)
         else:
             self.alarms.discard(kind)
-        if kind in BLOCKING:
-            self.cluster_alarms.set_own(BLOCKING[kind], on)
-
-    def _alarms_changed(self, reasons: frozenset[BlockReason]) -> None:
-        self.budget.alarms = reasons
-        self.budget.freed()
+        self.cluster_alarms.set_own(kind, on)
 
 
 def _group_options(config: NodeConfig) -> GroupOptions:

@@ -10,6 +10,7 @@ import pytest
 from ringmq_gm import NodeRecord
 from ringmq_node.broker.alarms import ClusterAlarms
 from ringmq_node.model.flow import BlockReason
+from ringmq_node.resources import Alarm
 
 MEMORY, DISK = BlockReason.MEMORY, BlockReason.DISK
 
@@ -44,11 +45,13 @@ class PlayedGroup:
 
 def test_own_alarms_hold_and_are_told_by_both_ways() -> None:
     group = PlayedGroup()
-    group.alarms.set_own(DISK, True)
-    group.alarms.set_own(MEMORY, True)
+    group.alarms.set_own(Alarm.DISK, True)
+    group.alarms.set_own(Alarm.MEMORY, True)
+    # It has left its rings: publishes don't reach it.
+    group.alarms.set_own(Alarm.STORE, True)
     assert (group.notice, group.facts) == (3, {"alarms": ["disk", "memory"]})
-    group.alarms.set_own(DISK, False)
-    group.alarms.set_own(MEMORY, False)
+    group.alarms.set_own(Alarm.DISK, False)
+    group.alarms.set_own(Alarm.MEMORY, False)
     assert (group.notice, group.facts) == (0, {"alarms": []})
     assert group.changes == [{DISK}, {DISK, MEMORY}, {MEMORY}, set()]
 

@@ -102,7 +102,7 @@ class PublisherDoor:
             while True:
                 first, bodies = await self.batches.get()
                 try:
-                    await mastership.wait_room()
+                    await mastership.room.wait()
                     mastership.publish(number, self._id, first, bodies, (), transient=False)
                 except BrokerError as error:
                     last = first + len(bodies) - 1

@@ -22,12 +22,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ringmq_node.model.flow import BlockReason
+from ringmq_node.resources import Alarm
 
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 # In a node's record.
 KEY = "alarms"
+BLOCKING = {Alarm.MEMORY: BlockReason.MEMORY, Alarm.DISK: BlockReason.DISK}
 # In a link's notice. Numbers of the wire: never given to another alarm.
 BITS = {BlockReason.MEMORY: 1, BlockReason.DISK: 2}
 NAMES = {reason.name.lower(): reason for reason in BITS}
@@ -70,7 +72,10 @@ class ClusterAlarms:
     def reasons(self) -> Alarms:
         return frozenset().union(*self.raised.values())
 
-    def set_own(self, reason: BlockReason, on: bool) -> None:
+    def set_own(self, kind: Alarm, on: bool) -> None:
+        reason = BLOCKING.get(kind)
+        if reason is None:
+            return
         self._own = self._own | {reason} if on else self._own - {reason}
         self._group.set_notice(sum(BITS[each] for each in self._own))
         self._group.describe(**{KEY: sorted(each.name.lower() for each in self._own)})

@@ -59,7 +59,7 @@ class Consuming:
 
         Raises `RingClosedError` if the ring ends; the session has heard `moved` by then.
         """
-        return self._mastership.wait_room()
+        return self._mastership.room.wait()
 
     def settle(
         self,

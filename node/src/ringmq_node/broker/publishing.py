@@ -46,6 +46,7 @@ class Publishing:
         self.epoch = mastership.epoch
         self.queue_id = mastership.queue_id
         self._mastership = mastership
+        self._room = mastership.room
         self._budget = budget
         self._settings = settings
         self._producer_id = producer_id
@@ -95,12 +96,12 @@ class Publishing:
     @property
     def has_room(self) -> bool:
         """Whether `wait_room` would return at once."""
-        return not self._mastership.is_full and self._budget.admits(self._mastership)
+        return not self._room.is_full and self._budget.admits(self._room)
 
     def block_reasons(self) -> Reasons:
         """Why a batch is held now. May be empty: others have their turn before it."""
-        reasons = self._budget.reasons(self._mastership)
-        if self._mastership.is_full:
+        reasons = self._budget.reasons(self._room)
+        if self._room.is_full:
             reasons.append(BlockReason.RING_FULL)
         return tuple(sorted(reasons, key=lambda reason: reason.value))
 
@@ -112,14 +113,14 @@ class Publishing:
         """
         if self.has_room:
             return
-        gauge = self._mastership.flow
+        gauge = self._room.flow
         gauge.began(self.block_reasons())
         try:
-            await self._mastership.wait_room()
-            if not self._budget.admits(self._mastership):
-                await self._budget.wait(self._mastership, size_bytes)
+            await self._room.wait()
+            if not self._budget.admits(self._room):
+                await self._budget.wait(self._room, size_bytes)
                 # The ring may have filled up meanwhile.
-                await self._mastership.wait_room()
+                await self._room.wait()
         finally:
             gauge.ended()
 

@@ -26,7 +26,7 @@ def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
             "bytes_unacknowledged": queue.unacknowledged_bytes,
             "consumers": len(queue.consumers),
             "publishers": mastership.publishers,
-            "flow_reasons": mastership.flow.reasons,
+            "flow_reasons": mastership.room.flow.reasons,
             "published_total": queue.published_total,
             "acknowledged_total": queue.acknowledged_total,
         }

@@ -28,8 +28,7 @@ from itertools import count
 
 from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range
-from ringmq_gm import Refusal, Role
-from ringmq_node.model.info import QueueCondition
+from ringmq_gm import Role
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.rules import QueueRules
 from ringmq_node.queue.consumers import NotOutstandingError
@@ -56,6 +55,7 @@ from ringmq_node.replica.refusals import (
     takes_nothing,
     too_few_synchronised,
 )
+from ringmq_node.replica.room import RingRoom
 from ringmq_node.replica.sequences import (
     block_of_part,
     check_numbering,
@@ -65,7 +65,6 @@ from ringmq_node.replica.sequences import (
 )
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
 from ringmq_node.replica.waits import Waits
-from ringmq_node.resources.flow import FlowGauge
 
 # How long the opening of a publisher waits for a trip around the ring. A client gives the node up
 # after 5 s; it should hear the reason before that, also behind a take-over.
@@ -101,8 +100,7 @@ class Mastership:
             replica.store.state, MasterBodies(replica.store, replica.store_failed), inheritance
         )
         self.ended = False
-        # Of publish streams whose batches are held.
-        self.flow = FlowGauge(asyncio.get_running_loop().time)
+        self.room = RingRoom(replica.ring)
         # Conditional deletions whose outcome isn't known: see `broker.deleting`.
         self._deletions = 0
         # Notified when the core's state changes in a way that somebody may wait for.
@@ -285,20 +283,6 @@ class Mastership:
         if not self._ring.has_quorum:
             raise too_few_synchronised(self.name, self._replica.view)
 
-    @property
-    def cached_bytes(self) -> int:
-        return self._ring.cached_bytes
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the ring has as many copies as it may have."""
-        return self._ring.refusal() is Refusal.FULL
-
-    async def wait_room(self) -> None:
-        """Returns when the ring isn't full, if it takes ops at all. Raises `RingClosedError`."""
-        while self.is_full:
-            await self._ring.wait_writable()
-
     # --- consuming ---
 
     def open_consumer(
@@ -457,14 +441,6 @@ class Mastership:
         return self._deletions > 0
 
     # --- description ---
-
-    @property
-    def condition(self) -> QueueCondition:
-        if not self._ring.has_quorum:
-            return QueueCondition.MINORITY
-        if self._ring.refusal() is not None or self.flow.is_shown:
-            return QueueCondition.FLOW
-        return QueueCondition.RUNNING
 
     @property
     def publishers(self) -> int:

@@ -360,7 +360,7 @@ class Replica:
 
     @property
     def condition(self) -> QueueCondition:
-        return QueueCondition.DOWN if self.mastership is None else self.mastership.condition
+        return QueueCondition.DOWN if self.mastership is None else self.mastership.room.condition
 
     async def accept_loss(self, operator: str, *, at_ms: int) -> None:
         """Begins the ring again with what is here. Raises `LossRefusedError`, `RingClosedError`."""

@@ -67,6 +67,11 @@ class PublishBudget:
         self._readable: asyncio.Future[None] | None = None
         self._is_looking = False
 
+    def set_alarms(self, alarms: frozenset[BlockReason]) -> None:
+        """Those of any node."""
+        self.alarms = alarms
+        self.freed()
+
     @property
     def under_way_bytes(self) -> int:
         return self._used_bytes() + self.held_bytes
