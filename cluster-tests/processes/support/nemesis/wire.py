@@ -124,6 +124,8 @@ class RawStream:
         while True:
             response = await self.receive()
             assert response is not None, "the stream ended"
+            if response.WhichOneof("response") in ("blocked", "unblocked"):
+                continue
             assert response.HasField("confirmed"), response
             if any(each.last >= sequence for each in response.confirmed.sequences):
                 return
