@@ -26,6 +26,7 @@ PACKAGES = {
     "ringmq": ROOT / "client/src/ringmq",
     "ringmq_gm": ROOT / "gm/src/ringmq_gm",
     "ringmq_node": ROOT / "node/src/ringmq_node",
+    "ringmq_pipeline": ROOT / "pipeline/src/ringmq_pipeline",
 }
 # What a package may import of the others. Dependencies point one way.
 ALLOWED = {
@@ -35,6 +36,8 @@ ALLOWED = {
     "ringmq": {"ringmq_base", "ringmq_wire"},
     "ringmq_gm": {"ringmq_base", "ringmq_wire"},
     "ringmq_node": {"ringmq_base", "ringmq_wire", "ringmq", "ringmq_gm"},
+    # A client like any other. (Later also the file formats, to read a node's store.)
+    "ringmq_pipeline": {"ringmq"},
 }
 # The rooms of the node, upper floors first: a room imports only rooms that come after it.
 ROOMS = (

@@ -91,6 +91,19 @@ def test_a_range_is_read_again_and_again_and_stays(tmp_path: Path) -> None:
     with_reader(tmp_path, work)
 
 
+def test_arrow_batches_have_the_same_rows(tmp_path: Path) -> None:
+    async def work(client: Client, reader: Reader, node: Node) -> None:
+        await publish(client, *[bytes([at]) for at in range(40)])
+        pairs = [(end, batch) async for end, batch in reader.browse_arrow(0)]
+        assert pairs[-1][0] == 40
+        rows = [row for _, batch in pairs for row in batch.to_pylist()]
+        assert {row["position"]: row["body"] for row in rows} == bodies_of(
+            await all_of(reader.browse(0))
+        )
+
+    with_reader(tmp_path, work)
+
+
 def test_pieces_are_bounded_and_follow_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

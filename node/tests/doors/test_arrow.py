@@ -1,0 +1,63 @@
+"""Browsed pieces as Arrow: what the columns hold, and the refusal where pyarrow is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow  # type: ignore[import-untyped]
+import pytest
+from loops import run
+
+from ringmq_node.doors.grpc import arrow
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.run import Run
+from ringmq_node.replica.positions import BrowsedPiece, Numbering
+
+
+def piece(*runs: Run) -> BrowsedPiece:
+    return BrowsedPiece(0, 100, runs, (), Numbering("id", 0))
+
+
+RUNS = (
+    Run(3, Block.of([b"one", b"\xff" * 9]), transient=False, redelivered=True),
+    Run(7, Block.of([b"a", b"b"], [b"shared"]), transient=True, redelivered=False),
+    Run(9, Block.of([b"", b"d"], [b"p", b"q"]), transient=False, redelivered=False),
+)
+
+
+def columns(body_bytes_max: int | None) -> dict[str, list[Any]]:
+    data = arrow.encode(pyarrow, piece(*RUNS), body_bytes_max)
+    with pyarrow.ipc.open_stream(data) as stream:
+        table = stream.read_all()
+    assert table.schema.equals(arrow.schema(pyarrow))
+    found: dict[str, list[Any]] = table.to_pydict()
+    return found
+
+
+def test_each_message_has_its_row() -> None:
+    assert columns(None) == {
+        "position": [3, 4, 7, 8, 9, 10],
+        "body": [b"one", b"\xff" * 9, b"a", b"b", b"", b"d"],
+        "body_size": [3, 9, 1, 1, 0, 1],
+        "redelivered": [True, True, False, False, False, False],
+        "persistent": [True, True, False, False, True, True],
+        "properties": [None, None, b"shared", b"shared", b"p", b"q"],
+    }
+    assert arrow.encode(pyarrow, piece(), None) == b""
+
+
+def test_bodies_that_are_cut_or_left_out_keep_their_sizes() -> None:
+    assert columns(2)["body"] == [b"on", b"\xff\xff", b"a", b"b", b"", b"d"]
+    assert columns(0)["body"] == [None] * 6
+    assert columns(0)["body_size"] == columns(None)["body_size"]
+
+
+def test_a_node_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(arrow, "import_module", missing)
+    with pytest.raises(BrokerError, match="node a has no pyarrow, so it can't") as refused:
+        run(arrow.load("a"))
+    assert refused.value.reason is Reason.NOT_SUPPORTED
