@@ -55,8 +55,16 @@ def test_a_window_is_given_back_when_messages_are_consumed_not_when_they_come() 
     assert len(pair.server.messages()) == 12
 
 
-def test_a_thousand_streams_that_nobody_reads_hold_one_window_of_the_connection() -> None:
-    options = WireOptions(stream_window_bytes=1 * MIB, connection_window_bytes=4 * MIB)
+@pytest.mark.parametrize("unread_mib", [0, 8])
+def test_a_thousand_streams_that_nobody_reads_hold_one_window_of_the_connection(
+    unread_mib: int,
+) -> None:
+    """And half of the budget of unread bytes."""
+    options = WireOptions(
+        stream_window_bytes=1 * MIB,
+        connection_window_bytes=4 * MIB,
+        unread_bytes_max=unread_mib * MIB,
+    )
     pair = pair_ready(server=options)
     pair.server.consumes = False
     for _ in range(1_000):
@@ -67,7 +75,14 @@ def test_a_thousand_streams_that_nobody_reads_hold_one_window_of_the_connection(
         s.held_bytes + s.reassembly.held_bytes for s in pair.server.core.calls.streams.values()
     )
     # And the beginnings of messages, which hold no credit of the connection: one at most here.
-    assert 3 * MIB < kept <= 4 * MIB + 64 * KIB
+    above = 4 * MIB if unread_mib == 0 else (unread_mib + 4) * MIB // 2
+    assert above - 1 * MIB < kept <= above + 2 * MIB + 64 * KIB
+    # One that is consumed makes room for others, and all of them get through.
+    for consumed in pair.server.core.calls.streams.values():
+        pair.server.core.calls.consumed(consumed, consumed.held_bytes)
+        pair.pump()
+    assert all(pair.server.messages(1 + 2 * index) for index in range(1_000))
+    pair.check()
 
 
 def test_a_frame_that_is_still_coming_is_given_no_credit_twice() -> None:

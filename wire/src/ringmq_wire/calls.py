@@ -158,6 +158,10 @@ class CallTable:
         self._inflow.settle_stream(stream)
         self._inflow.settle()
 
+    def settle(self) -> None:
+        """There is room for unread messages again: gives the credit that was held back."""
+        self._inflow.settle()
+
     # --- heads that have come ---
 
     def opened(self, stream_id: int, headers: Headers, *, on_itself: bool) -> WireStream | None:

@@ -40,11 +40,11 @@ from ringmq_wire.frames import (
     SETTINGS,
     STREAM_ID_MAX,
 )
+from ringmq_wire.inbound import SharedBudgets, own_budgets
 from ringmq_wire.inflow import Inflow
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
 from ringmq_wire.outflow import Outflow
 from ringmq_wire.streams import WireStream
-from ringmq_wire.unfinished import UnfinishedBytes
 
 _WINDOW_UPDATES_PER_FRAME = 4
 
@@ -58,14 +58,14 @@ class Connection:
         client: bool,
         options: WireOptions,
         now: float,
-        unfinished: UnfinishedBytes | None = None,
+        shared: SharedBudgets | None = None,
     ) -> None:
-        """`unfinished` counts the unfinished messages of all connections of a server together."""
+        """`shared` counts the messages of all connections of a server together."""
         self._client = client
         self._options = options
         self._outflow = Outflow(options.send_bytes_high // 2)
-        self.unfinished = UnfinishedBytes(options.unfinished_bytes_max, unfinished)
-        self._inflow = Inflow(options, self._outflow.control, self.unfinished)
+        self.unfinished, unread = own_budgets(options, shared)
+        self._inflow = Inflow(options, self._outflow.control, self.unfinished, unread)
         self._decoder = HeaderDecoder(options.header_list_bytes_max)
         self.calls = CallTable(
             client=client, options=options, outflow=self._outflow, inflow=self._inflow

@@ -6,6 +6,7 @@ isn't whole can't be consumed, so:
 
 * On the connection, the parts of such messages hold no credit. Otherwise, 1. sixteen streams each
   send the first MiB of 2 MiB, 2. the connection's 16 MiB are used up, 3. none ever gets whole.
+  Nor do whole messages, as long as the budget of unread bytes lasts (`unread`).
 * On its stream, a message up to the window's size holds its credit: it fits. A larger one is given
   credit as it comes, if the connection's large messages are together below `assembly_bytes_max`, or
   if it is the only one. Others wait for their turn, with a window's worth in memory.
@@ -28,6 +29,7 @@ from ringmq_wire.frames import window_update
 from ringmq_wire.options import WINDOW_BYTES_INITIAL, WireOptions
 from ringmq_wire.streams import WireStream
 from ringmq_wire.unfinished import UnfinishedBytes
+from ringmq_wire.unread import UnreadBytes
 
 
 class Inflow:
@@ -38,12 +40,14 @@ class Inflow:
         options: WireOptions,
         send: Callable[[bytes], None],
         unfinished: UnfinishedBytes,
+        unread: UnreadBytes,
     ) -> None:
         self._stream_window = options.stream_window_bytes
         self._window_max = options.connection_window_bytes
         self._assembly_max = options.assembly_bytes_max
         self._send = send
         self.unfinished = unfinished
+        self._unread = unread
         self._window = WINDOW_BYTES_INITIAL
         # Whole messages of all streams that aren't consumed.
         self.held_bytes = 0
@@ -78,6 +82,7 @@ class Inflow:
         """Messages of this size have become whole."""
         stream.held_bytes += size
         self.held_bytes += size
+        self._unread.change(size)
         if stream.admitted_bytes and size:
             self._release(stream)
 
@@ -104,11 +109,13 @@ class Inflow:
         size = min(size, stream.held_bytes)
         stream.held_bytes -= size
         self.held_bytes -= size
+        self._unread.change(-size)
 
     def forget(self, stream: WireStream) -> None:
         """The stream has ended."""
-        self.held_bytes -= stream.held_bytes
-        stream.held_bytes = 0
+        held_bytes, stream.held_bytes = stream.held_bytes, 0
+        self.held_bytes -= held_bytes
+        self._unread.change(-held_bytes)
         self.unfinished.change(-stream.unfinished_bytes)
         stream.unfinished_bytes = 0
         if stream.admitted_bytes:
@@ -116,7 +123,7 @@ class Inflow:
 
     def settle(self) -> None:
         """Gives credit on the connection, if half of it is due."""
-        due = self._window_max - self.held_bytes - self._window
+        due = self._window_max - self._unread.excess(self.held_bytes) - self._window
         if due * 2 >= self._window_max:
             self._window += due
             self._send(window_update(0, due))

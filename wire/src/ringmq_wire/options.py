@@ -18,9 +18,9 @@ FRAME_BYTES_MAX = 64 * KIB
 class WireOptions:
     """What one end of a connection allows.
 
-    Received bytes in memory, per connection: `connection_window_bytes` of whole messages, and
-    `unfinished_bytes_max` of others, or a single one of `message_bytes_max`. Bytes to be sent:
-    `send_bytes_max` for each stream.
+    Received bytes in memory, per connection: `connection_window_bytes` of whole messages and up to
+    half of `unread_bytes_max` more, and `unfinished_bytes_max` of others, or a single one of
+    `message_bytes_max`. Bytes to be sent: `send_bytes_max` for each stream.
     """
 
     # A message above this ends its call with RESOURCE_EXHAUSTED, before a byte of it is kept.
@@ -28,6 +28,9 @@ class WireOptions:
     # The peer may send so much ahead of what the application has consumed.
     stream_window_bytes: int = 1 * MIB
     connection_window_bytes: int = 16 * MIB
+    # Whole messages that aren't consumed, of a client's connection; a server has one such budget
+    # for all of its connections. Messages above it hold their connection's window: see `unread`.
+    unread_bytes_max: int = 128 * MIB
     # Messages larger than a stream's window are taken so many bytes at a time, or one by one.
     assembly_bytes_max: int = 64 * MIB
     # The beginnings of messages on all streams together; what would pass it, ends with UNAVAILABLE.

@@ -19,11 +19,13 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from ringmq_wire.codes import OK, Code, RpcStatus
 from ringmq_wire.errors import RpcError
+from ringmq_wire.inbound import SharedBudgets
 from ringmq_wire.listener import Listener, bind
 from ringmq_wire.options import WireOptions
 from ringmq_wire.streaming import CallStream
 from ringmq_wire.transport import Accept, CallHandler, WireCall, WireProtocol, drop
 from ringmq_wire.unfinished import UnfinishedBytes
+from ringmq_wire.unread import UnreadBytes
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 HANDLERS_TIMEOUT_S = 5.0
 # The beginnings of messages on all connections together.
 UNFINISHED_BYTES_MAX = 512 * 1024 * 1024
+# Whole messages that the application hasn't consumed, on all connections together.
+UNREAD_BYTES_MAX = 256 * 1024 * 1024
 
 UnaryFunction = Callable[[bytes, WireCall], Awaitable[bytes]]
 StreamFunction = Callable[[CallStream], Awaitable[None]]
@@ -46,6 +50,7 @@ class WireServer:
         *,
         tls: ssl.SSLContext | None = None,
         unfinished_bytes_max: int = UNFINISHED_BYTES_MAX,
+        unread_bytes_max: int = UNREAD_BYTES_MAX,
     ) -> None:
         self._routes = dict(routes or {})
         self._options = options or WireOptions()
@@ -55,6 +60,7 @@ class WireServer:
         self._serving: set[asyncio.Task[None]] = set()
         self._stopping = False
         self.unfinished = UnfinishedBytes(unfinished_bytes_max)
+        self.unread = UnreadBytes(unread_bytes_max, self._give_credit)
 
     def add(self, routes: Mapping[str, Accept]) -> None:
         """Answers these paths as well."""
@@ -106,9 +112,13 @@ class WireServer:
             client=False,
             accept=self._accept,
             made=self._made,
-            unfinished=self.unfinished,
+            shared=SharedBudgets(self.unfinished, self.unread),
             shed=self._shed,
         )
+
+    def _give_credit(self) -> None:
+        for connection in self.connections:
+            connection.give_credit()
 
     def _shed(self) -> None:
         """Those who keep the most pay for it: a peer that fills the server harms few others."""

@@ -31,9 +31,9 @@ from ringmq_wire.events import (
     WireEvent,
 )
 from ringmq_wire.heads import RequestHead
+from ringmq_wire.inbound import SharedBudgets
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
 from ringmq_wire.streams import WireStream
-from ringmq_wire.unfinished import UnfinishedBytes
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class WireProtocol(asyncio.Protocol):
         accept: Accept | None = None,
         made: Callable[[WireProtocol], None] | None = None,
         changed: Callable[[WireProtocol], None] | None = None,
-        unfinished: UnfinishedBytes | None = None,
+        shared: SharedBudgets | None = None,
         shed: Callable[[], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -201,12 +201,10 @@ class WireProtocol(asyncio.Protocol):
         self._made = made
         # Told when the connection gets ready, drains, closes, or has room for another call.
         self._changed = changed
-        # The unfinished messages of all connections of a server; and a way to end some.
-        self._unfinished = unfinished
+        # The messages of all connections of a server; and a way to end some that aren't whole.
+        self._shared = shared
         self._shed = shed
-        self.core = Connection(
-            client=client, options=options, now=self.now(), unfinished=unfinished
-        )
+        self.core = Connection(client=client, options=options, now=self.now(), shared=shared)
         self.ready = False
         self.closed = False
         # Why it drains or is closed.
@@ -269,6 +267,12 @@ class WireProtocol(asyncio.Protocol):
         self._handle(self.core.calls.shed(self.now()))
         self.flush()
 
+    def give_credit(self) -> None:
+        """There is room for unread messages again."""
+        if not self.closed and not self.core.closed:
+            self.core.calls.settle()
+            self.flush_soon()
+
     def give_up_after(self, unacknowledged_s: float) -> None:
         """See `WireCall.give_up_after`."""
         sock = self.tcp_socket()
@@ -317,7 +321,8 @@ class WireProtocol(asyncio.Protocol):
         if events:
             self._handle(events)
         self.flush()
-        if self._unfinished is not None and self._unfinished.is_over and self._shed is not None:
+        shared = self._shared
+        if shared is not None and shared.unfinished.is_over and self._shed is not None:
             self._shed()
 
     def eof_received(self) -> bool | None:
