@@ -34,6 +34,8 @@
     │   ├── LeaseHeldError           another one has it: `holder`
     │   ├── LeaseLostError           another one has got it since: `holder`
     │   ├── NotSupportedError        the node lacks an optional part
+    │   ├── ExclusiveUseError        the queue has an exclusive consumer, or others than such a one
+    │   ├── ConsumerTimeoutError     a message was held for longer than the queue allows
     │   ├── AccessDeniedError        this client may not do that
     │   └── ClosedError              this client, publisher or consumer is closed
     ├── OperatorError                an operator has to act at the nodes
@@ -279,6 +281,15 @@ class LeaseLostError(RequestError):
 
 class NotSupportedError(RequestError):
     """The node was installed without an optional part that the call needs."""
+
+
+class ExclusiveUseError(RequestError):
+    """The queue has an exclusive consumer; or it has consumers, and this one wants to be alone."""
+
+
+class ConsumerTimeoutError(RequestError):
+    """The consumer held a message for longer than the queue's `consumer_timeout_ms`. Its unsettled
+    messages have gone back to their places; open a consumer anew to go on."""
 
 
 class AccessDeniedError(RequestError):

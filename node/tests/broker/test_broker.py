@@ -20,6 +20,7 @@ from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueMode
 from ringmq_node.model.settings import BATCH_MESSAGES_MAX, PREFETCH_MESSAGES_MAX
 from ringmq_node.node import Node
+from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.run import Run
 
 CALLER = Caller(deadline_s=5.0)
@@ -50,6 +51,12 @@ class Session:
     def moved(self, reason: Reason) -> None:
         self.reasons.append(reason)
         self._changed.set()
+
+    def active_changed(self, *, active: bool) -> None:
+        pass
+
+    def ended(self, reason: Reason) -> None:
+        self.moved(reason)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -134,7 +141,7 @@ def test_limits_hold_without_a_door(tmp_path: Path) -> None:
             Reason.BAD_REQUEST
         )
         assert await reason_of(
-            broker.open_consumer("q", session, prefetch_messages=PREFETCH_MESSAGES_MAX + 1)
+            broker.open_consumer("q", session, ConsumerTerms(PREFETCH_MESSAGES_MAX + 1))
         ) is (Reason.LIMIT_EXCEEDED)
         consuming = await broker.open_consumer("q", session)
         assert refusal(lambda: consuming.settle(acked=[(5, 4)], requeued=[])).reason is (

@@ -14,6 +14,7 @@ from ringmq.v1 import common_pb2 as common
 from ringmq_node.node import Node
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.effects import DeliverRuns
 from ringmq_node.queue.master import TURN_BYTES_MAX, QueueMaster
 from ringmq_node.queue.ops import Publish
@@ -56,7 +57,8 @@ def test_one_delivery_and_one_get_are_bounded(tmp_path: Path, each: int) -> None
     taken, effects = master.take(9, COUNT, TURN_BYTES_MAX)
     for runs in (peeked, read, taken):
         assert bound // 2 < sent(runs) <= bound
-    effects += master.consumer_opened(7, COUNT, 16 << 20)
+    effects += master.consumer_opened(7, ConsumerTerms(COUNT, 16 << 20))
+    effects += master.consumer_begun(7)
     turns = [effect.runs for effect in effects if isinstance(effect, DeliverRuns)]
     assert len(turns) > 1
     assert max(map(sent, turns)) <= bound

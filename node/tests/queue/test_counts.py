@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
+from ringmq_node.model.rules import DELIVERY_LIMIT_MAX
 from ringmq_node.queue import counts as counts_module
 from ringmq_node.queue.counts import COUNT_MAX, PLANES_MAX, DeliveryCounts
 from ringmq_node.queue.ops import Remove, Requeue, decode, encode
@@ -50,7 +51,7 @@ def test_planes_count_as_a_counter_does(steps: list[tuple[str, set[int]]]) -> No
 
 
 def test_a_count_stays_at_its_maximum() -> None:
-    assert COUNT_MAX == 65535
+    assert COUNT_MAX == DELIVERY_LIMIT_MAX == 65535
     counts = DeliveryCounts(SummedRangeSet([(3, 4)]) for _ in range(PLANES_MAX))
     counts.came_back([(2, 5)])
     assert [counts.count_of(p) for p in (2, 3, 4, 5)] == [1, COUNT_MAX, COUNT_MAX, 1]

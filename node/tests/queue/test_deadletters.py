@@ -18,6 +18,7 @@ from ringmq_base.ranges import Range
 from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue import deadletters, ops
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.effects import (
     DeliverMore,
     DeliverRuns,
@@ -302,7 +303,8 @@ class LetterMachine(RuleBasedStateMachine):
         self.under_way: list[tuple[int, int, bytes]] = []
         # The target has them, and this master hasn't heard of it.
         self.unheard: list[int] = []
-        self.do(self.master.consumer_opened(1, 100, 10_000))
+        self.do(self.master.consumer_opened(1, ConsumerTerms(100, 10_000)))
+        self.do(self.master.consumer_begun(1))
 
     def append(self, op: Op) -> int:
         self.log.append(op)

@@ -11,7 +11,7 @@ from ringmq_base.ranges import Range
 from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.consumers import NotOutstandingError
+from ringmq_node.queue.consumers import ConsumerTerms, NotOutstandingError
 from ringmq_node.queue.effects import (
     ConfirmSequences,
     DeliverMore,
@@ -94,7 +94,8 @@ class Scene:
             self.marks(self.queue.state.last_number, self.queue.state.last_number)
 
     def consume(self, consumer: int, messages: int = MANY, size: int = MANY) -> None:
-        self.do(self.master.consumer_opened(consumer, messages, size))
+        self.do(self.master.consumer_opened(consumer, ConsumerTerms(messages, size)))
+        self.do(self.master.consumer_begun(consumer))
 
     def ack(self, consumer: int, *ranges: Range) -> None:
         self.do(self.master.settle(consumer, acked=ranges, requeued=()))
@@ -442,7 +443,8 @@ def test_very_many_runs_are_delivered_in_pieces_and_in_order(
     scene.consume(7)
     scene.ack(7, *((position, position) for position in range(1, 10, 2)))
     scene.do(scene.master.consumer_closed(7))
-    effects = scene.master.consumer_opened(8, 100, 1000)
+    scene.do(scene.master.consumer_opened(8, ConsumerTerms(100, 1000)))
+    effects = scene.master.consumer_begun(8)
     given = [len(effect.runs) for effect in effects if isinstance(effect, DeliverRuns)]
     assert sum(given) == 2
     assert effects[-1] == DeliverMore()

@@ -22,18 +22,22 @@ from node.tests.queue.memory import MemoryQueue
 from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_base.ranges import Range, RangeSet
+from ringmq_node.model.rules import QueueRules
 from ringmq_node.queue import master as master_module
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.consumers import NotOutstandingError
+from ringmq_node.queue.consumers import ConsumerTerms, NotAloneError, NotOutstandingError
 from ringmq_node.queue.effects import (
     ConfirmSequences,
     DeliverMore,
     DeliverRuns,
     Effect,
+    EndConsumer,
+    EndReason,
     MulticastOp,
     ReportBarrier,
     ReportSettled,
+    TellActive,
 )
 from ringmq_node.queue.leases import ChangeLease
 from ringmq_node.queue.leaving import NOBODY
@@ -103,8 +107,14 @@ class Client:
     prefetch_bytes: int
     # Of the whole queue: positions whose bodies count for nothing.
     missing: set[int]
+    priority: int = 0
+    exclusive: bool = False
+    identity: bytes = b""
     has: dict[int, bytes] = field(default_factory=dict)
+    # The first tick after the delivery; None: not yet.
+    since: dict[int, int | None] = field(default_factory=dict)
     cancelled: bool = False
+    told_active: bool | None = None
 
     def takes(self, body: bytes) -> bool:
         size = sum(len(body) for at, body in self.has.items() if at not in self.missing)
@@ -162,6 +172,11 @@ class MasterMachine(RuleBasedStateMachine):
         self.given_up: set[int] = set()
         self.damaged: set[int] = set()
         self.clients: dict[int, Client] = {}
+        self.single = False
+        self.timeout_ms: int | None = None
+        self.now_ms = 0
+        self.overdue: set[int] = set()
+        self.replaced: int | None = None
         # Positions by owner of their removal: not yet in an op, and in one.
         self.gathered: dict[int, set[int]] = {}
         self.removing: list[tuple[int, int, set[int]]] = []
@@ -190,6 +205,14 @@ class MasterMachine(RuleBasedStateMachine):
                     self.confirmed(publisher, positions_of(sequences))
                 case ReportSettled(consumer, ranges):
                     self.settled(consumer, ranges)
+                case TellActive(consumer, active):
+                    self.clients[consumer].told_active = active
+                case EndConsumer(consumer, reason):
+                    if reason is EndReason.TIMED_OUT:
+                        self.overdue.remove(consumer)
+                    else:
+                        assert consumer == self.replaced
+                    self.want_back(self.clients.pop(consumer).has)
                 case ReportBarrier(waiter):
                     assert self.waiters.pop(waiter) <= self.persisted
 
@@ -241,16 +264,27 @@ class MasterMachine(RuleBasedStateMachine):
         client = self.clients[consumer]
         assert runs
         assert not client.cancelled
+        # Nobody of a higher priority could have taken the first one.
+        first_body = runs[0].block.bodies()[0]
+        for number, other in self.clients.items():
+            assert other.priority <= client.priority or not self.may_take(number, first_body)
         for position, body, redelivered, count in spread(runs):
-            assert client.takes(body), (client, position)
+            assert self.may_take(consumer, body), (client, position)
             self.look(position, body, redelivered, count)
             self.ready.remove(position)
             client.has[position] = body
+            client.since[position] = None
             if not self.given[position] and position not in self.out_of_order:
                 assert position > self.first_given_max
                 self.first_given_max = position
             assert redelivered or not self.given[position]
             self.given[position] += 1
+
+    def may_take(self, number: int, body: bytes) -> bool:
+        return self.clients[number].takes(body) and (not self.single or number == self.active())
+
+    def active(self) -> int | None:
+        return min((n for n, client in self.clients.items() if not client.cancelled), default=None)
 
     def look(self, position: int, body: bytes, redelivered: bool, count: int) -> None:
         assert position in self.ready
@@ -346,11 +380,70 @@ class MasterMachine(RuleBasedStateMachine):
     # --- consumers ---
 
     @precondition(lambda self: len(self.clients) < 4)
-    @rule(messages=PREFETCH_MESSAGES, size=PREFETCH_BYTES)
-    def open_consumer(self, messages: int, size: int) -> None:
+    @rule(
+        messages=PREFETCH_MESSAGES,
+        size=PREFETCH_BYTES,
+        priority=st.integers(-1, 1),
+        exclusive=st.sampled_from([False, False, False, True]),
+        identity=st.sampled_from([b"", b"", b"x", b"y"]),
+    )
+    def open_consumer(
+        self,
+        messages: int,
+        size: int,
+        priority: int = 0,
+        exclusive: bool = False,
+        identity: bytes = b"",
+    ) -> None:
+        terms = ConsumerTerms(messages, size, priority, exclusive, identity)
+        same = [n for n, each in self.clients.items() if identity and each.identity == identity]
+        others = [each for n, each in self.clients.items() if n not in same]
         number = self.next_id()
-        self.clients[number] = Client(messages, size, self.missing)
-        self.do(self.master.consumer_opened(number, messages, size))
+        if others and (exclusive or any(each.exclusive for each in others)):
+            before = self.picture()
+            with pytest.raises(NotAloneError):
+                self.master.consumer_opened(number, terms)
+            assert self.picture() == before
+            return
+        self.replaced = same[0] if same else None
+        self.do(self.master.consumer_opened(number, terms))
+        assert not set(same) & set(self.clients)
+        self.clients[number] = Client(messages, size, self.missing, priority, exclusive, identity)
+        self.do(self.master.consumer_begun(number))
+
+    @precondition(lambda self: self.clients)
+    @rule(which=st.integers(0, 3), messages=PREFETCH_MESSAGES, size=PREFETCH_BYTES)
+    def change_prefetch(self, which: int, messages: int, size: int) -> None:
+        number = self.pick(which)
+        client = self.clients[number]
+        client.prefetch_messages, client.prefetch_bytes = messages, size
+        self.do(self.master.prefetch_changed(number, messages, size))
+
+    @rule(single=st.booleans(), timeout_ms=st.sampled_from([None, 1, 50]))
+    def follow(self, single: bool, timeout_ms: int | None) -> None:
+        if timeout_ms is not None and self.timeout_ms is None:
+            for client in self.clients.values():
+                client.since = dict.fromkeys(client.has)
+        self.single, self.timeout_ms = single, timeout_ms
+        rules = QueueRules(
+            delivery_limit=self.limit,
+            single_active_consumer=single,
+            consumer_timeout_ms=timeout_ms,
+        )
+        self.do(self.master.follow(rules))
+
+    @rule(passed_ms=st.sampled_from([0, 1, 10, 60]))
+    def tick(self, passed_ms: int) -> None:
+        self.now_ms += passed_ms
+        if self.timeout_ms is not None:
+            for number, client in self.clients.items():
+                for position in client.has:
+                    since = client.since[position]
+                    since = client.since[position] = self.now_ms if since is None else since
+                    if since + self.timeout_ms <= self.now_ms:
+                        self.overdue.add(number)
+        self.do(self.master.tick(self.now_ms))
+        assert not self.overdue
 
     def pick(self, which: int) -> int:
         return sorted(self.clients)[which % len(self.clients)]
@@ -367,7 +460,7 @@ class MasterMachine(RuleBasedStateMachine):
     def cancel_consumer(self, which: int) -> None:
         number = self.pick(which)
         self.clients[number].cancelled = True
-        self.master.consumer_cancelled(number)
+        self.do(self.master.consumer_cancelled(number))
 
     @precondition(lambda self: any(client.has for client in self.clients.values()))
     @rule(which=st.integers(0, 3), acked=PLACES, requeued=st.one_of(st.just([]), PLACES))
@@ -568,6 +661,13 @@ class MasterMachine(RuleBasedStateMachine):
         )
 
     @invariant()
+    def one_is_active(self) -> None:
+        assert self.master.consumers.active == (self.active() if self.single else None)
+        if self.single:
+            for number, client in self.clients.items():
+                assert client.told_active == (number == self.active()) or client.cancelled
+
+    @invariant()
     def everybody_was_told(self) -> None:
         for waiting in self.pending.values():
             assert not any(map(self.is_safe, waiting))
@@ -579,7 +679,7 @@ class MasterMachine(RuleBasedStateMachine):
         visible = self.visible()
         if visible and not self.held and visible[0] not in self.missing:
             body = self.bodies[visible[0]]
-            assert not any(client.takes(body) for client in self.clients.values())
+            assert not any(self.may_take(number, body) for number in self.clients)
 
     def teardown(self) -> None:
         try:
@@ -590,6 +690,7 @@ class MasterMachine(RuleBasedStateMachine):
     def drain(self) -> None:
         """Nothing is lost: each live message can be consumed, in order, and is gone then."""
         self.ring_opens_or_refuses(True)
+        self.follow(single=False, timeout_ms=None)
         while self.clients:
             self.close_consumer(0)
         alive = set(self.bodies) - {p for wanted in self.gathered.values() for p in wanted}

@@ -18,6 +18,7 @@ from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.ops import Op
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
@@ -193,6 +194,7 @@ class Publisher:
 class Consumer:
     def __init__(self) -> None:
         self.got: list[tuple[int, bytes, bool]] = []
+        self.active: list[bool] = []
         self.safe: list[Range] = []
         self.reasons: list[Reason] = []
 
@@ -207,6 +209,12 @@ class Consumer:
         self.safe += positions
 
     def moved(self, reason: Reason) -> None:
+        self.reasons.append(reason)
+
+    def active_changed(self, *, active: bool) -> None:
+        self.active.append(active)
+
+    def ended(self, reason: Reason) -> None:
         self.reasons.append(reason)
 
     @property
@@ -252,13 +260,13 @@ class Scene:
 
     def consume(self, session: Consumer | None = None, messages: int = 1000) -> int:
         number, begin = self.replica.serving().open_consumer(
-            session or self.consumer, messages, 1 << 20
+            session or self.consumer, ConsumerTerms(messages, 1 << 20)
         )
         begin()
         return number
 
     def ack(self, number: int, *ranges: Range) -> None:
-        self.replica.serving().settle(number, acked=ranges)
+        self.replica.serving().subscribers.settle(number, acked=ranges)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         await until(condition, within_s=5, poll_s=0.001)

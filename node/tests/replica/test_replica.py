@@ -77,8 +77,8 @@ def test_consumer_who_closes_gives_back_and_the_next_is_told(tmp_path: Path) -> 
         number = scene.consume(first, messages=2)
         scene.publish(1, b"one", b"two", b"three")
         await scene.until(lambda: len(first.got) == 2)
-        scene.replica.serving().close_consumer(number)
-        scene.replica.serving().close_consumer(number)
+        scene.replica.serving().subscribers.close(number)
+        scene.replica.serving().subscribers.close(number)
         scene.consume(second)
         assert second.got == [(0, b"one", True), (1, b"two", True), (2, b"three", False)]
 
@@ -286,8 +286,8 @@ def test_stepping_down_ends_sessions_and_what_is_pending_is_unknown(tmp_path: Pa
         scene.ring.hold_marks = False
         await scene.become_master(3)
         refused(lambda: scene.ack(number, (0, 0)), Reason.UNKNOWN_DELIVERY)
-        scene.replica.serving().cancel_consumer(number)
-        scene.replica.serving().close_consumer(number)
+        scene.replica.serving().subscribers.cancel(number)
+        scene.replica.serving().subscribers.close(number)
 
     scenario(tmp_path, play)
 
@@ -573,7 +573,7 @@ def test_what_a_consumer_leaves_goes_back_in_pieces(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         await scene.until(lambda: scene.replica.store.state.live.range_count == ranges)
         await scene.quiet()
-        scene.replica.serving().close_consumer(leaver)
+        scene.replica.serving().subscribers.close(leaver)
         sent = sum(isinstance(op, Requeue) for op in scene.ring.sent())
         # A piece is as long as its first op, or 10 ms.
         assert 0 < sent < ranges / REQUEUED_RANGES_MAX / 2

@@ -55,6 +55,10 @@ BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
     common.REASON_LEASE_LOST: errors.LeaseLostError,
     common.REASON_NOT_SUPPORTED: errors.NotSupportedError,
     common.REASON_POSITIONS_UNSAFE: errors.UnavailableError,
+    common.REASON_EXCLUSIVE_CONSUMER: errors.ExclusiveUseError,
+    # Each consumer has a random id, and one stream at a time.
+    common.REASON_CONSUMER_REPLACED: errors.ProtocolError,
+    common.REASON_CONSUMER_TIMEOUT: errors.ConsumerTimeoutError,
     common.REASON_BUSY: errors.UnavailableError,
     common.REASON_NO_MASTER: errors.UnavailableError,
     common.REASON_QUARANTINED: errors.UnavailableError,

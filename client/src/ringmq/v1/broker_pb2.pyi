@@ -1102,6 +1102,7 @@ class ConsumeRequest(google.protobuf.message.Message):
     SETTLE_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
     CANCEL_FIELD_NUMBER: builtins.int
+    PREFETCH_FIELD_NUMBER: builtins.int
     @property
     def open(self) -> Global___ConsumeOpen: ...
     @property
@@ -1110,6 +1111,8 @@ class ConsumeRequest(google.protobuf.message.Message):
     def heartbeat(self) -> Global___Heartbeat: ...
     @property
     def cancel(self) -> Global___ConsumeCancel: ...
+    @property
+    def prefetch(self) -> Global___ChangePrefetch: ...
     def __init__(
         self,
         *,
@@ -1117,12 +1120,13 @@ class ConsumeRequest(google.protobuf.message.Message):
         settle: Global___Settle | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         cancel: Global___ConsumeCancel | None = ...,
+        prefetch: Global___ChangePrefetch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "request", b"request", "settle", b"settle"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "prefetch", b"prefetch", "request", b"request", "settle", b"settle"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "request", b"request", "settle", b"settle"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "prefetch", b"prefetch", "request", b"request", "settle", b"settle"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: typing_extensions.TypeAlias = typing.Literal["open", "settle", "heartbeat", "cancel"]
+    _WhichOneofReturnType_request: typing_extensions.TypeAlias = typing.Literal["open", "settle", "heartbeat", "cancel", "prefetch"]
     _WhichOneofArgType_request: typing_extensions.TypeAlias = typing.Literal["request", b"request"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -1136,6 +1140,10 @@ class ConsumeOpen(google.protobuf.message.Message):
     PREFETCH_MESSAGES_FIELD_NUMBER: builtins.int
     PREFETCH_BYTES_FIELD_NUMBER: builtins.int
     CONSUMER_TAG_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
+    EXCLUSIVE_FIELD_NUMBER: builtins.int
+    AUTO_ACK_FIELD_NUMBER: builtins.int
+    CONSUMER_ID_FIELD_NUMBER: builtins.int
     queue: builtins.str
     prefetch_messages: builtins.int
     """The most messages and bytes that may be unacknowledged on this stream. 0: the node's default
@@ -1143,6 +1151,19 @@ class ConsumeOpen(google.protobuf.message.Message):
     """
     prefetch_bytes: builtins.int
     consumer_tag: builtins.str
+    priority: builtins.int
+    """Consumers of a higher priority are given messages first, as long as they have room."""
+    exclusive: builtins.bool
+    """Alone: refused (EXCLUSIVE_CONSUMER) if the queue has another consumer, and others are refused."""
+    auto_ack: builtins.bool
+    """Each message is acknowledged when it has been written to this stream. If the stream breaks then,
+    it is lost. `Settle` is refused.
+    """
+    consumer_id: builtins.bytes
+    """At most 64 bytes. The stream takes the place of an older one with the same id, which ends with
+    CONSUMER_REPLACED: a client that reconnects isn't kept out by its own stream of before. Empty: it
+    replaces none.
+    """
     def __init__(
         self,
         *,
@@ -1150,11 +1171,36 @@ class ConsumeOpen(google.protobuf.message.Message):
         prefetch_messages: builtins.int = ...,
         prefetch_bytes: builtins.int = ...,
         consumer_tag: builtins.str = ...,
+        priority: builtins.int = ...,
+        exclusive: builtins.bool = ...,
+        auto_ack: builtins.bool = ...,
+        consumer_id: builtins.bytes = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["consumer_tag", b"consumer_tag", "prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages", "queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["auto_ack", b"auto_ack", "consumer_id", b"consumer_id", "consumer_tag", b"consumer_tag", "exclusive", b"exclusive", "prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages", "priority", b"priority", "queue", b"queue"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ConsumeOpen: typing_extensions.TypeAlias = ConsumeOpen
+
+@typing.final
+class ChangePrefetch(google.protobuf.message.Message):
+    """Changes the prefetch of a stream that consumes; 0 is the default. What is out above it stays out."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PREFETCH_MESSAGES_FIELD_NUMBER: builtins.int
+    PREFETCH_BYTES_FIELD_NUMBER: builtins.int
+    prefetch_messages: builtins.int
+    prefetch_bytes: builtins.int
+    def __init__(
+        self,
+        *,
+        prefetch_messages: builtins.int = ...,
+        prefetch_bytes: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ChangePrefetch: typing_extensions.TypeAlias = ChangePrefetch
 
 @typing.final
 class Settle(google.protobuf.message.Message):
@@ -1175,7 +1221,7 @@ class Settle(google.protobuf.message.Message):
 
     @property
     def discard(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]:
-        """These messages are removed, though no consumer has processed them."""
+        """These messages are refused: removed, though no consumer has processed them."""
 
     def __init__(
         self,
@@ -1213,6 +1259,8 @@ class ConsumeResponse(google.protobuf.message.Message):
     CANCELLED_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
     SETTLED_FIELD_NUMBER: builtins.int
+    PREFETCH_FIELD_NUMBER: builtins.int
+    ACTIVE_FIELD_NUMBER: builtins.int
     @property
     def opened(self) -> Global___ConsumeOpened: ...
     @property
@@ -1225,6 +1273,10 @@ class ConsumeResponse(google.protobuf.message.Message):
     def heartbeat(self) -> Global___Heartbeat: ...
     @property
     def settled(self) -> Global___Settled: ...
+    @property
+    def prefetch(self) -> Global___PrefetchChanged: ...
+    @property
+    def active(self) -> Global___ActiveChanged: ...
     def __init__(
         self,
         *,
@@ -1234,12 +1286,14 @@ class ConsumeResponse(google.protobuf.message.Message):
         cancelled: Global___ConsumeCancelled | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         settled: Global___Settled | None = ...,
+        prefetch: Global___PrefetchChanged | None = ...,
+        active: Global___ActiveChanged | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "response", b"response", "settled", b"settled"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active", "cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "prefetch", b"prefetch", "response", b"response", "settled", b"settled"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "response", b"response", "settled", b"settled"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active", "cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "prefetch", b"prefetch", "response", b"response", "settled", b"settled"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_response: typing_extensions.TypeAlias = typing.Literal["opened", "deliveries", "moved", "cancelled", "heartbeat", "settled"]
+    _WhichOneofReturnType_response: typing_extensions.TypeAlias = typing.Literal["opened", "deliveries", "moved", "cancelled", "heartbeat", "settled", "prefetch", "active"]
     _WhichOneofArgType_response: typing_extensions.TypeAlias = typing.Literal["response", b"response"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
 
@@ -1354,6 +1408,10 @@ Global___Settled: typing_extensions.TypeAlias = Settled
 
 @typing.final
 class ConsumeCancelled(google.protobuf.message.Message):
+    """The answer to ConsumeCancel, without a reason. Otherwise the node ends this consumer, and the
+    stream behind this message: its unacknowledged messages go back to their places.
+    """
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     REASON_FIELD_NUMBER: builtins.int
@@ -1367,6 +1425,47 @@ class ConsumeCancelled(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ConsumeCancelled: typing_extensions.TypeAlias = ConsumeCancelled
+
+@typing.final
+class PrefetchChanged(google.protobuf.message.Message):
+    """The answer to ChangePrefetch: what holds now."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PREFETCH_MESSAGES_FIELD_NUMBER: builtins.int
+    PREFETCH_BYTES_FIELD_NUMBER: builtins.int
+    prefetch_messages: builtins.int
+    prefetch_bytes: builtins.int
+    def __init__(
+        self,
+        *,
+        prefetch_messages: builtins.int = ...,
+        prefetch_bytes: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___PrefetchChanged: typing_extensions.TypeAlias = PrefetchChanged
+
+@typing.final
+class ActiveChanged(google.protobuf.message.Message):
+    """Only in a queue with a single active consumer: whether it is this one that is given messages. Comes
+    behind Opened, and when it changes.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ACTIVE_FIELD_NUMBER: builtins.int
+    active: builtins.bool
+    def __init__(
+        self,
+        *,
+        active: builtins.bool = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ActiveChanged: typing_extensions.TypeAlias = ActiveChanged
 
 @typing.final
 class GetMessagesRequest(google.protobuf.message.Message):

@@ -163,6 +163,12 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """the token is not that of the lease any more; metadata as above"""
     REASON_NOT_SUPPORTED: _Reason.ValueType  # 85
     """this node lacks an optional part; metadata "missing" """
+    REASON_EXCLUSIVE_CONSUMER: _Reason.ValueType  # 90
+    """the queue has one; or has consumers, and this one wants to be alone"""
+    REASON_CONSUMER_REPLACED: _Reason.ValueType  # 91
+    """a newer stream has the same `consumer_id`"""
+    REASON_CONSUMER_TIMEOUT: _Reason.ValueType  # 92
+    """it held a message for longer than the queue's consumer_timeout_ms"""
     REASON_POSITIONS_UNSAFE: _Reason.ValueType  # 86
     """The cluster's state is in the way for now: try again after the time in RetryInfo.
     not confirmed yet, as far as the node that was asked knows
@@ -264,6 +270,12 @@ REASON_LEASE_LOST: Reason.ValueType  # 84
 """the token is not that of the lease any more; metadata as above"""
 REASON_NOT_SUPPORTED: Reason.ValueType  # 85
 """this node lacks an optional part; metadata "missing" """
+REASON_EXCLUSIVE_CONSUMER: Reason.ValueType  # 90
+"""the queue has one; or has consumers, and this one wants to be alone"""
+REASON_CONSUMER_REPLACED: Reason.ValueType  # 91
+"""a newer stream has the same `consumer_id`"""
+REASON_CONSUMER_TIMEOUT: Reason.ValueType  # 92
+"""it held a message for longer than the queue's consumer_timeout_ms"""
 REASON_POSITIONS_UNSAFE: Reason.ValueType  # 86
 """The cluster's state is in the way for now: try again after the time in RetryInfo.
 not confirmed yet, as far as the node that was asked knows

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ringmq_base.ranges import Range
 from ringmq_gm import RingClosedError, RingFailedError
 from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.run import Run
 from ringsim.queues.process import Process
 
@@ -138,6 +139,12 @@ class ConsumerDoor:
     def settled(self, positions: Sequence[Range]) -> None:
         self._judge.settled(positions, self._consumer.tag, self._world.clock.now)
 
+    def active_changed(self, *, active: bool) -> None:
+        pass
+
+    def ended(self, reason: Reason) -> None:
+        self.moved(reason)
+
     def moved(self, reason: Reason) -> None:
         self._stream.reply(lambda: self._consumer.moved(self._stream))
 
@@ -147,7 +154,7 @@ class ConsumerDoor:
         try:
             mastership = process.replica.serving()
             prefetch = self._consumer.prefetch
-            number, begin = mastership.open_consumer(self, prefetch, 1 << 20)
+            number, begin = mastership.open_consumer(self, ConsumerTerms(prefetch, 1 << 20))
         except BrokerError:
             stream.reply(lambda: self._consumer.moved(stream))
             return
@@ -157,9 +164,9 @@ class ConsumerDoor:
             while True:
                 removed, requeued = await self.settlements.get()
                 try:
-                    mastership.settle(number, acked=removed, requeued=requeued)
+                    mastership.subscribers.settle(number, acked=removed, requeued=requeued)
                 except BrokerError:
                     stream.reply(lambda: self._consumer.moved(stream))
                     return
         finally:
-            mastership.close_consumer(number)
+            mastership.subscribers.close(number)

@@ -50,6 +50,7 @@ from ringmq_node.model.settings import (
     GET_MESSAGES_MAX,
     BrokerSettings,
 )
+from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.replica.description import queue_info, replica_info
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
@@ -83,6 +84,9 @@ class Caller:
 class Declared:
     info: QueueInfo
     created: bool
+
+
+DEFAULT_TERMS = ConsumerTerms()
 
 
 class Broker:
@@ -152,16 +156,17 @@ class Broker:
         self,
         queue: str,
         session: ConsumerSession,
+        terms: ConsumerTerms = DEFAULT_TERMS,
         *,
-        prefetch_messages: int = 0,
-        prefetch_bytes: int = 0,
+        auto_ack: bool = False,
     ) -> Consuming:
-        """On the master's node only (see `route`)."""
+        """On the master's node only (see `route`). A prefetch of 0 is the default. What an
+        `auto_ack` consumer is given is acknowledged when it has been sent."""
         return Consuming(
             await self._locator.serving(queue),
             session,
-            prefetch_messages=prefetch_messages,
-            prefetch_bytes=prefetch_bytes,
+            terms=terms,
+            auto_ack=auto_ack,
             successor=self._locator.successor,
         )
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
+from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.ranges import Range
 from ringmq_node.broker.deleting import check_not_deleting
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
@@ -13,6 +16,7 @@ from ringmq_node.model.settings import (
     PREFETCH_MESSAGES,
     PREFETCH_MESSAGES_MAX,
 )
+from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.sessions import ConsumerSession
 
@@ -25,29 +29,30 @@ class Consuming:
         mastership: Mastership,
         session: ConsumerSession,
         *,
-        prefetch_messages: int,
-        prefetch_bytes: int,
+        terms: ConsumerTerms,
+        auto_ack: bool = False,
         successor: Callable[[str], tuple[str, str]],
     ) -> None:
         """A prefetch of 0 is the default. Raises `BrokerError` if the queue can't be served, is
         being deleted, or the prefetch is above its limits."""
-        self.prefetch_messages = prefetch_messages or PREFETCH_MESSAGES
-        self.prefetch_bytes = prefetch_bytes or PREFETCH_BYTES
-        if (
-            self.prefetch_messages > PREFETCH_MESSAGES_MAX
-            or self.prefetch_bytes > PREFETCH_BYTES_MAX
-        ):
-            raise BrokerError(
-                Reason.LIMIT_EXCEEDED,
-                f"prefetch is at most {PREFETCH_MESSAGES_MAX} messages, {PREFETCH_BYTES_MAX} bytes",
-                limit="prefetch",
+        prefetch = _checked_prefetch(terms.prefetch_messages, terms.prefetch_bytes)
+        self.prefetch_messages, self.prefetch_bytes = prefetch
+        if len(terms.identity) > PRODUCER_ID_BYTES_MAX:
+            raise bad_request(
+                f"a consumer id of {len(terms.identity)} bytes, {PRODUCER_ID_BYTES_MAX} is most",
+                field="consumer_id",
             )
+        self._auto_ack = auto_ack
         check_not_deleting(mastership)
         self._mastership = mastership
         self._successor = successor
         self.epoch = mastership.epoch
+        self._subscribers = mastership.subscribers
         self.number, self._begin = mastership.open_consumer(
-            session, self.prefetch_messages, self.prefetch_bytes
+            session,
+            replace(
+                terms, prefetch_messages=self.prefetch_messages, prefetch_bytes=self.prefetch_bytes
+            ),
         )
 
     def begin(self) -> None:
@@ -70,16 +75,37 @@ class Consuming:
     ) -> None:
         """Acknowledges, rejects and requeues delivered positions, all of them or none.
 
-        Raises `BrokerError` if the consumer doesn't hold one of them.
+        Raises `BrokerError` if the consumer doesn't hold one of them, or settles none itself.
         """
+        if self._auto_ack:
+            raise bad_request("the messages of this consumer are settled as sent", field="settle")
         for first, last in (*acked, *rejected, *requeued):
             if last < first:
                 raise bad_request(f"a range from {first} to {last}", field="settle")
-        self._mastership.settle(self.number, acked=acked, rejected=rejected, requeued=requeued)
+        self._subscribers.settle(self.number, acked=acked, rejected=rejected, requeued=requeued)
+
+    def sent(self, positions: Sequence[Range]) -> None:
+        """These deliveries have gone out: those of an auto-ack consumer are acknowledged. Until
+        then they count against its prefetch, so a client that doesn't read has a bound too."""
+        # The messages of a stream that is over are on their way back.
+        if self._auto_ack and not self._mastership.ended:
+            with suppress(BrokerError):
+                self._subscribers.settle(self.number, acked=positions)
+
+    @property
+    def auto_ack(self) -> bool:
+        return self._auto_ack
+
+    def change_prefetch(self, messages: int, size_bytes: int) -> None:
+        """From now on; 0 is the default. Messages above it that are out already stay out. Raises
+        `BrokerError`."""
+        prefetch = _checked_prefetch(messages, size_bytes)
+        self.prefetch_messages, self.prefetch_bytes = prefetch
+        self._subscribers.change_prefetch(self.number, *prefetch)
 
     def cancel(self) -> None:
         """Ends the deliveries; unsettled messages stay the consumer's."""
-        self._mastership.cancel_consumer(self.number)
+        self._subscribers.cancel(self.number)
 
     def successor(self) -> tuple[str, str]:
         """Node and address of the new master, for a session that has heard `moved`."""
@@ -87,4 +113,15 @@ class Consuming:
 
     def close(self) -> None:
         """Unsettled messages go back to their places in the queue."""
-        self._mastership.close_consumer(self.number)
+        self._subscribers.close(self.number)
+
+
+def _checked_prefetch(messages: int, size_bytes: int) -> tuple[int, int]:
+    """With the defaults in place of 0. Raises `BrokerError` above the limits."""
+    if messages > PREFETCH_MESSAGES_MAX or size_bytes > PREFETCH_BYTES_MAX:
+        raise BrokerError(
+            Reason.LIMIT_EXCEEDED,
+            f"prefetch is at most {PREFETCH_MESSAGES_MAX} messages, {PREFETCH_BYTES_MAX} bytes",
+            limit="prefetch",
+        )
+    return messages or PREFETCH_MESSAGES, size_bytes or PREFETCH_BYTES

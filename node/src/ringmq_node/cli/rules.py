@@ -38,7 +38,9 @@ _OPTIONS = (
     ),
     _RuleOption("dead_letter_routing_key", click.STRING, "Their key.  [default: the one they had]"),
     _RuleOption("max_priority", click.IntRange(1, 255), "Levels of priority."),
-    _RuleOption("delivery_limit", click.IntRange(0), "Deliveries of a message before it leaves."),
+    _RuleOption(
+        "delivery_limit", click.IntRange(0), "How often a message may come back before it leaves."
+    ),
     _RuleOption("single_active_consumer", None, "One consumer at a time gets messages."),
     _RuleOption(
         "consumer_timeout_ms", click.IntRange(1), "How long a consumer may have a message."

@@ -27,6 +27,8 @@ MILLISECONDS_MAX: Final = 10 * 366 * 86_400_000
 COUNT_MAX: Final = 2**53
 KEY_BYTES_MAX: Final = 255
 PRIORITIES_MAX: Final = 255
+# Where delivery counts stay (`queue.counts`).
+DELIVERY_LIMIT_MAX: Final = 65_535
 
 
 class Overflow(Enum):
@@ -59,7 +61,7 @@ class QueueRules:
     dead_letter_routing_key: str | None = None
     # Levels of priority, from 0 to this one. None: all messages are equal.
     max_priority: int | None = None
-    # Deliveries of a message before it leaves the queue.
+    # How often a message may come back from a consumer; the next time it leaves the queue.
     delivery_limit: int | None = None
     single_active_consumer: bool | None = None
     # How long a consumer may have a message.
@@ -116,7 +118,7 @@ _BOUNDS: Final = {
     "max_length": (0, COUNT_MAX),
     "max_length_bytes": (0, COUNT_MAX),
     "max_priority": (1, PRIORITIES_MAX),
-    "delivery_limit": (0, COUNT_MAX),
+    "delivery_limit": (0, DELIVERY_LIMIT_MAX),
     "consumer_timeout_ms": (1, MILLISECONDS_MAX),
 }
 _TEXTS: Final = {
@@ -129,7 +131,16 @@ NO_RULES: Final = QueueRules()
 # Whoever builds the part that follows a rule adds its name here. The command line and the doors
 # then offer it too.
 OFFERED: Final = frozenset(
-    ("message_ttl_ms", "expires_ms", "max_length", "max_length_bytes", "overflow")
+    (
+        "message_ttl_ms",
+        "expires_ms",
+        "max_length",
+        "max_length_bytes",
+        "overflow",
+        "delivery_limit",
+        "single_active_consumer",
+        "consumer_timeout_ms",
+    )
 )
 DECLARED_ONLY: Final = frozenset(("max_priority", "single_active_consumer"))
 

@@ -12,7 +12,8 @@ mastership:
     confirms      which publishes are safe: their confirms, and which messages are visible
     ready         the messages that nobody has; damaged ones put aside
     priorities    which messages have one, and the line in which ready ones are given out
-    consumers     outstanding messages, prefetch, turns
+    consumers     outstanding messages, prefetch, exclusive and active consumers; its parts turns
+                  (who is next) and holding (who has had a message for how long)
     leaving       why messages leave the queue
     departures    messages that leave; joins the next two
     removals      messages that are being removed, and when that is safe

@@ -1,8 +1,14 @@
-"""The consumers of a queue: the messages of each, its room for more, and the turns among them.
+"""The consumers of a queue: the messages of each, its room for more, and who may take one.
 
 A delivered message is *outstanding* with one consumer until that consumer acknowledges,
-discards or requeues it, or goes. A consumer's prefetch bounds its outstanding messages, by
-number and by bytes of bodies; consumers with room are served in turns.
+rejects or requeues it, or goes. A consumer's prefetch bounds its outstanding messages, by
+number and by bytes of bodies; it may be changed at any time. Consumers with room are served in
+turns, those of a higher priority first (`turns`).
+
+An *exclusive* consumer is alone: a second one is refused, and it is refused where there is one.
+With *single active* only one of many is given messages, the one that came first; when it goes or is
+cancelled, the next one in order is active. A consumer may say an *identity*, which its stream keeps
+when it is opened again: so a reconnecting one isn't kept out by its own dead stream (`former`).
 
 Only the master knows which messages are outstanding, and that knowledge ends with it: its
 successor counts every live message as delivered before
@@ -11,19 +17,46 @@ successor counts every live message as delivered before
 Invariants (`check`):
 * no message is outstanding with two consumers, nor is an invisible one outstanding;
 * a consumer has no more outstanding than its prefetch, except for one message that is larger
-  than its bytes and alone, or for messages whose bodies were missing for a while;
-* `unacknowledged_bytes` is the sum over the consumers; each of them has one place in the turn.
+  than its bytes and alone, for messages whose bodies were missing for a while, or since its
+  prefetch was lowered;
+* a consumer is in line only if it may take a message;
+* the totals are the sums over the consumers; an exclusive one is alone.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ringmq_base.ranges import Range, RangeSet
+from ringmq_base.values import value
+from ringmq_node.queue.effects import TellActive
+from ringmq_node.queue.holding import Holding
 from ringmq_node.queue.run import Messages, Run
+from ringmq_node.queue.turns import Turns
+
+
+@value
+class ConsumerTerms:
+    """What a consumer asks for. `identity`: its own over reconnections, or empty."""
+
+    prefetch_messages: int = 0
+    prefetch_bytes: int = 0
+    priority: int = 0
+    exclusive: bool = False
+    identity: bytes = b""
+
+
+class NotAloneError(Exception):
+    """The queue has an exclusive consumer; or has any, and another wants to be exclusive."""
+
+    def __init__(self, *, is_exclusive: bool) -> None:
+        super().__init__(
+            "it has an exclusive consumer"
+            if is_exclusive
+            else "it has consumers, so that none can be exclusive"
+        )
 
 
 class NotOutstandingError(ValueError):
@@ -37,21 +70,26 @@ class NotOutstandingError(ValueError):
 
 @dataclass(slots=True)
 class Subscription:
-    """One consumer: its prefetch and the messages that it has not settled."""
+    """One consumer: its terms and the messages that it has not settled."""
 
     id: int
+    terms: ConsumerTerms
     prefetch_messages: int
     prefetch_bytes: int
     outstanding: RangeSet = field(default_factory=RangeSet)
     outstanding_bytes: int = 0
+    # Its deliveries may begin.
+    begun: bool = False
     cancelled: bool = False
-    # Some outstanding bodies were missing here for a while, and didn't count: meanwhile the
-    # consumer may have been given more than its bytes.
-    had_lost: bool = False
+    # It may have more than its prefetch: some outstanding bodies were missing here for a while, and
+    # didn't count; or its prefetch was lowered.
+    had_more: bool = False
 
     @property
     def room_messages(self) -> int:
-        return 0 if self.cancelled else self.prefetch_messages - len(self.outstanding)
+        if self.cancelled or not self.begun:
+            return 0
+        return self.prefetch_messages - len(self.outstanding)
 
     @property
     def room_bytes(self) -> int | None:
@@ -63,10 +101,17 @@ class Subscriptions:
     """Of one mastership, by number of the consumer. Iterates over them as they came."""
 
     def __init__(self, messages: Messages) -> None:
+        self.unacknowledged = 0
         self.unacknowledged_bytes = 0
+        # The consumer that is given messages, if only one is; None if there is none, or all are.
+        self.active: int | None = None
+        self.single_active = False
         self._by_id: dict[int, Subscription] = {}
-        self._turn: deque[int] = deque()
+        self._by_identity: dict[bytes, int] = {}
+        self._turns = Turns()
         self._messages = messages
+        # None: no time-out.
+        self._holding: Holding | None = None
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -77,40 +122,145 @@ class Subscriptions:
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._by_id.values())
 
-    @property
-    def unacknowledged(self) -> int:
-        return sum(len(subscription.outstanding) for subscription in self)
+    # --- coming and going ---
 
-    def open(self, consumer: int, prefetch_messages: int, prefetch_bytes: int) -> None:
+    def former(self, terms: ConsumerTerms) -> int | None:
+        """The consumer in whose place this one comes: an older stream of the same."""
+        return self._by_identity.get(terms.identity) if terms.identity else None
+
+    def check_open(self, terms: ConsumerTerms) -> None:
+        """Raises `NotAloneError` if such a consumer can't be opened, in the place of its former
+        stream if there is one."""
+        others = len(self._by_id) - (self.former(terms) is not None)
+        if not others:
+            return
+        first = next(iter(self._by_id.values()))
+        if first.terms.exclusive or terms.exclusive:
+            raise NotAloneError(is_exclusive=first.terms.exclusive)
+
+    def open(self, consumer: int, terms: ConsumerTerms) -> None:
+        """It is given nothing before `begin`."""
         assert consumer not in self._by_id, consumer
-        self._by_id[consumer] = Subscription(consumer, prefetch_messages, prefetch_bytes)
-        self._turn.append(consumer)
+        self.check_open(terms)
+        assert self.former(terms) is None, consumer
+        self._by_id[consumer] = Subscription(
+            consumer, terms, terms.prefetch_messages, terms.prefetch_bytes
+        )
+        if terms.identity:
+            self._by_identity[terms.identity] = consumer
 
-    def cancel(self, consumer: int) -> None:
+    def begin(self, consumer: int) -> list[TellActive]:
+        subscription = self._by_id[consumer]
+        subscription.begun = True
+        told = self._choose_active()
+        self._place(subscription)
+        if self.single_active and not told:
+            return [TellActive(consumer, active=False)]
+        return told
+
+    def change_prefetch(self, consumer: int, messages: int, size_bytes: int) -> None:
+        """From now on. What it has above that stays with it."""
+        subscription = self._by_id[consumer]
+        subscription.prefetch_messages = messages
+        subscription.prefetch_bytes = size_bytes
+        subscription.had_more = True
+        self._place(subscription)
+
+    def cancel(self, consumer: int) -> list[TellActive]:
         """It is given nothing more; its outstanding messages stay with it."""
         self._by_id[consumer].cancelled = True
+        self._turns.leave(consumer)
+        if self.active != consumer:
+            return []
+        self.active = None
+        return [TellActive(consumer, active=False), *self._choose_active()]
 
-    def close(self, consumer: int) -> list[Range]:
-        """It is gone; returns the messages that it had."""
+    def close(self, consumer: int) -> tuple[list[Range], list[TellActive]]:
+        """It is gone; returns the messages that it had, and who is told of that."""
         subscription = self._by_id.pop(consumer)
-        self._turn.remove(consumer)
+        if subscription.terms.identity:
+            del self._by_identity[subscription.terms.identity]
+        self._turns.leave(consumer)
+        if self._holding is not None:
+            self._holding.gone(consumer)
+        self.unacknowledged -= len(subscription.outstanding)
         self.unacknowledged_bytes -= subscription.outstanding_bytes
-        return subscription.outstanding.ranges()
+        told: list[TellActive] = []
+        if self.active == consumer:
+            self.active = None
+            told = self._choose_active()
+        return subscription.outstanding.ranges(), told
 
-    def next_turn(self) -> Subscription:
-        """The consumer that is served next; it goes to the end of the line."""
-        # Even if it turns out to have no room: else those behind it would never be asked.
-        consumer = self._turn[0]
-        self._turn.rotate(-1)
-        return self._by_id[consumer]
+    def set_single_active(self, *, single: bool) -> list[TellActive]:
+        """Whether only one consumer is given messages, from now on."""
+        if single == self.single_active:
+            return []
+        self.single_active = single
+        self.active = None
+        told = self._choose_active()
+        for subscription in self:
+            self._place(subscription)
+            if subscription.begun and not subscription.cancelled and subscription.id != self.active:
+                told.append(TellActive(subscription.id, active=not single))
+        return told
+
+    def _choose_active(self) -> list[TellActive]:
+        """The first one in order, if none is active and one has to be."""
+        if self.single_active and self.active is None:
+            for subscription in self:
+                if subscription.begun and not subscription.cancelled:
+                    self.active = subscription.id
+                    self._place(subscription)
+                    return [TellActive(subscription.id, active=True)]
+        return []
+
+    # --- turns ---
+
+    def next_turn(self) -> Subscription | None:
+        """The consumer that is served next; None if nobody may take a message."""
+        consumer = self._turns.first()
+        return None if consumer is None else self._by_id[consumer]
+
+    def park(self, subscription: Subscription) -> None:
+        """It is next, and has no room for the message in front."""
+        room = subscription.room_bytes
+        assert room is not None, "a message of any size is taken by a consumer that has none"
+        self._turns.park(subscription.id, room)
+
+    @property
+    def has_parked(self) -> bool:
+        return self._turns.has_parked
+
+    def unpark(self, size_bytes: int) -> None:
+        """The message in front has this size now."""
+        self._turns.unpark(size_bytes)
+
+    def _may_take(self, subscription: Subscription) -> bool:
+        chosen = not self.single_active or subscription.id == self.active
+        return chosen and subscription.room_messages > 0
+
+    def _place(self, subscription: Subscription) -> None:
+        if self._may_take(subscription):
+            self._turns.enter(subscription.id, subscription.terms.priority)
+        else:
+            self._turns.leave(subscription.id)
+
+    # --- messages ---
 
     def deliver(self, subscription: Subscription, runs: Sequence[Run]) -> None:
-        """These messages are outstanding with this consumer from now on."""
+        """These messages are outstanding with this consumer from now on; its turn is over."""
         for run in runs:
             size = run.block.body_bytes()
             subscription.outstanding.add(*run.positions)
             subscription.outstanding_bytes += size
             self.unacknowledged_bytes += size
+            self.unacknowledged += run.block.count
+        if self._holding is not None:
+            self._holding.given(subscription.id, [run.positions for run in runs])
+        if subscription.room_messages <= 0:
+            self._turns.leave(subscription.id)
+        elif subscription.id in self._turns:
+            self._turns.passed(subscription.id)
 
     def settle(self, consumer: int, ranges: Sequence[Range]) -> None:
         """It has these no more. Raises `NotOutstandingError`, and then nothing has changed,
@@ -132,9 +282,34 @@ class Subscriptions:
         # it was delivered: `recount` is about to come and put that right.
         size = sum(self._messages.bytes_in(first, last) for first, last in ranges)
         # At once: each one taken out by itself moves all behind it, 64 ms for an ack of thousands.
-        subscription.outstanding.subtract(ranges)
+        self.unacknowledged -= subscription.outstanding.subtract(ranges)
         subscription.outstanding_bytes -= size
         self.unacknowledged_bytes -= size
+        if self._holding is not None:
+            self._holding.settled(consumer, ranges)
+        self._place(subscription)
+
+    # --- time ---
+
+    @property
+    def has_timeout(self) -> bool:
+        return self._holding is not None
+
+    def set_timeout(self, *, on: bool) -> None:
+        """Whether consumers may lose messages that they hold too long; those that they have now
+        count from the next tick on."""
+        if on == self.has_timeout:
+            return
+        self._holding = None
+        if on:
+            self._holding = Holding()
+            for subscription in self:
+                if subscription.outstanding:
+                    self._holding.given(subscription.id, subscription.outstanding.ranges())
+
+    def overdue(self, now_ms: int, timeout_ms: int) -> list[int]:
+        """The consumers that have had a message for longer; see `holding`."""
+        return [] if self._holding is None else self._holding.tick(now_ms, timeout_ms)
 
     # --- damage ---
 
@@ -144,8 +319,9 @@ class Subscriptions:
         for subscription in self:
             before = subscription.outstanding_bytes
             subscription.outstanding_bytes = self._bytes_of(subscription.outstanding)
-            subscription.had_lost |= subscription.outstanding_bytes < before
+            subscription.had_more |= subscription.outstanding_bytes < before
             self.unacknowledged_bytes += subscription.outstanding_bytes
+            self._place(subscription)
 
     def filled(self, first: int, last: int) -> None:
         """The bodies of `first..last`, all of them missing until now, count again."""
@@ -164,11 +340,21 @@ class Subscriptions:
                 seen.add(first, last)
             count, size = len(subscription.outstanding), subscription.outstanding_bytes
             assert size == self._bytes_of(subscription.outstanding)
-            assert count <= subscription.prefetch_messages
-            assert count <= 1 or size <= subscription.prefetch_bytes or subscription.had_lost
+            assert count <= subscription.prefetch_messages or subscription.had_more
+            assert count <= 1 or size <= subscription.prefetch_bytes or subscription.had_more
             assert not count or subscription.outstanding.last < visible_below
+            assert subscription.id not in self._turns or self._may_take(subscription)
+            if self._holding is not None:
+                assert self._holding.of(subscription.id) == subscription.outstanding
         assert self.unacknowledged_bytes == sum(one.outstanding_bytes for one in self)
-        assert sorted(self._turn) == sorted(self._by_id)
+        assert self.unacknowledged == len(seen)
+        assert len(self) <= 1 or not any(one.terms.exclusive for one in self)
+        assert self.active is None or self.single_active
+        if self.single_active and self.active is None:
+            assert not any(one.begun and not one.cancelled for one in self)
+        self._turns.check()
+        if self._holding is not None:
+            self._holding.check()
 
     def _bytes_of(self, ranges: RangeSet) -> int:
         return sum(self._messages.bytes_in(first, last) for first, last in ranges)

@@ -9,6 +9,8 @@ ring takes it: no op may overtake another.
 
 from __future__ import annotations
 
+from enum import Enum
+
 from ringmq_base.ranges import Range
 from ringmq_base.values import value
 from ringmq_node.model.deaths import DeathReason
@@ -80,6 +82,31 @@ class SendLetters:
     letters: tuple[Letters, ...]
 
 
+@value
+class TellActive:
+    """Tell `consumer` whether it is given messages, in a queue where only one is."""
+
+    consumer: int
+    active: bool
+
+
+class EndReason(Enum):
+    """Why the queue ends a consumer that didn't ask for it."""
+
+    # A newer stream of the same consumer is there.
+    REPLACED = "replaced"
+    # It has held a message for longer than the queue allows.
+    TIMED_OUT = "timed out"
+
+
+@value
+class EndConsumer:
+    """End the stream of `consumer`: it is gone, and its messages go back to their places."""
+
+    consumer: int
+    reason: EndReason
+
+
 Effect = (
     MulticastOp
     | DeliverRuns
@@ -88,4 +115,6 @@ Effect = (
     | ReportSettled
     | ReportBarrier
     | SendLetters
+    | TellActive
+    | EndConsumer
 )

@@ -27,12 +27,20 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from ringmq_base.ranges import Range, RangeSet, numbers_in
+from ringmq_node.model.rules import QueueRules
 from ringmq_node.queue import ops
 from ringmq_node.queue.barriers import Barriers
 from ringmq_node.queue.confirms import Confirms
-from ringmq_node.queue.consumers import Subscriptions
+from ringmq_node.queue.consumers import ConsumerTerms, Subscriptions
 from ringmq_node.queue.departures import Departures
-from ringmq_node.queue.effects import DeliverMore, DeliverRuns, Effect, MulticastOp
+from ringmq_node.queue.effects import (
+    DeliverMore,
+    DeliverRuns,
+    Effect,
+    EndConsumer,
+    EndReason,
+    MulticastOp,
+)
 from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.leases import ChangeLease
 from ringmq_node.queue.leaving import LeaveReason, Leaving
@@ -64,6 +72,8 @@ class QueueMaster:
         self.state = state
         # How often a message may come back; beyond that it leaves. None: for ever.
         self.delivery_limit: int | None = None
+        # How long a consumer may hold a message. None: for ever.
+        self.consumer_timeout_ms: int | None = None
         self.consumers = Subscriptions(messages)
         self.published_total = 0
         self._confirms = Confirms(
@@ -125,19 +135,52 @@ class QueueMaster:
 
     # --- consumers ---
 
-    def consumer_opened(
-        self, consumer: int, prefetch_messages: int, prefetch_bytes: int
-    ) -> list[Effect]:
-        self.consumers.open(consumer, prefetch_messages, prefetch_bytes)
+    def consumer_opened(self, consumer: int, terms: ConsumerTerms) -> list[Effect]:
+        """It is there, and is given nothing before it has begun. An older stream of the same
+        consumer is ended. Raises `NotAloneError`, and then nothing has changed."""
+        self.consumers.check_open(terms)
+        former = self.consumers.former(terms)
+        effects = [] if former is None else self._end_consumer(former, EndReason.REPLACED)
+        self.consumers.open(consumer, terms)
+        return effects
+
+    def consumer_begun(self, consumer: int) -> list[Effect]:
+        return [*self.consumers.begin(consumer), *self._dispatch()]
+
+    def prefetch_changed(self, consumer: int, messages: int, size_bytes: int) -> list[Effect]:
+        self.consumers.change_prefetch(consumer, messages, size_bytes)
         return self._dispatch()
 
-    def consumer_cancelled(self, consumer: int) -> None:
+    def consumer_cancelled(self, consumer: int) -> list[Effect]:
         """It is given nothing more; its outstanding messages stay with it."""
-        self.consumers.cancel(consumer)
+        told = self.consumers.cancel(consumer)
+        return [*told, *self._dispatch()] if told else []
 
     def consumer_closed(self, consumer: int) -> list[Effect]:
         """It is gone; the messages that it had go back to their places."""
-        return self._requeue(self.consumers.close(consumer))
+        ranges, told = self.consumers.close(consumer)
+        # With nothing to wait for, the consumer that is active now begins.
+        return [*told, *(self._requeue(ranges) if ranges or not told else self._dispatch())]
+
+    def _end_consumer(self, consumer: int, reason: EndReason) -> list[Effect]:
+        return [EndConsumer(consumer, reason), *self.consumer_closed(consumer)]
+
+    def follow(self, rules: QueueRules) -> list[Effect]:
+        """The rules that hold from now on."""
+        self.delivery_limit = rules.delivery_limit
+        self.consumer_timeout_ms = rules.consumer_timeout_ms
+        self.consumers.set_timeout(on=rules.consumer_timeout_ms is not None)
+        told = self.consumers.set_single_active(single=bool(rules.single_active_consumer))
+        return [*told, *self._dispatch()] if told else []
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """It is this time, on a clock that doesn't go back: consumers that have held a message for
+        too long lose what they have."""
+        effects: list[Effect] = []
+        if self.consumer_timeout_ms is not None:
+            for consumer in self.consumers.overdue(now_ms, self.consumer_timeout_ms):
+                effects += self._end_consumer(consumer, EndReason.TIMED_OUT)
+        return effects
 
     def settle(
         self,
@@ -177,16 +220,18 @@ class QueueMaster:
         # would take the caller's loop for half a second.
         if self._requeue_in_hand or not self._to_requeue:
             return []
-        ranges = self._to_requeue.take_first(ops.REQUEUED_RANGES_MAX)
         left: list[Effect] = []
-        if self.delivery_limit is not None:
-            ranges = self._drop_exhausted(ranges, self.delivery_limit)
-            left += self.departures.next_ops()
-        if not ranges:
-            return left + self._next_requeue()
-        self._requeue_in_hand = True
-        self._requeues_are_many |= bool(self._to_requeue)
-        return [*left, MulticastOp(Requeue(tuple(ranges), counted=True))]
+        while self._to_requeue:
+            ranges = self._to_requeue.take_first(ops.REQUEUED_RANGES_MAX)
+            if self.delivery_limit is not None:
+                ranges = self._drop_exhausted(ranges, self.delivery_limit)
+                left += self.departures.next_ops()
+            if ranges:
+                self._requeue_in_hand = True
+                self._requeues_are_many |= bool(self._to_requeue)
+                return [*left, MulticastOp(Requeue(tuple(ranges), counted=True))]
+        # None comes back, so no op that is applied goes on with deliveries.
+        return left + self._dispatch()
 
     def _drop_exhausted(self, ranges: list[Range], limit: int) -> list[Range]:
         """Those of `ranges`, on their way back, that have not come back `limit` times before."""
@@ -337,17 +382,19 @@ class QueueMaster:
         effects: list[Effect] = []
         ready, consumers = self._ready, self.consumers
         visible_below = self._confirms.visible_below
-        if self._requeues_are_many:
+        if self._requeues_are_many or (consumers.single_active and self._requeuing):
             # Whoever comes next would get what is behind them first, before some of them.
             visible_below = min(visible_below, self._requeuing.first)
-        # Consumers in a row that could take nothing. It ends when that is all of them.
-        idle = 0
         given = 0
-        while ready.has_visible(visible_below) and idle < len(consumers):
+        while ready.has_visible(visible_below):
+            if consumers.has_parked:
+                consumers.unpark(ready.front_bytes(visible_below))
+            consumer = consumers.next_turn()
+            if consumer is None:
+                break
             if given >= PIECE_RUNS_MAX:
                 effects.append(DeliverMore())
                 break
-            consumer = consumers.next_turn()
             room = consumer.room_bytes
             runs = ready.take(
                 visible_below,
@@ -357,9 +404,10 @@ class QueueMaster:
                 runs_max=PIECE_RUNS_MAX,
             )
             if not runs:
-                idle += 1
+                if ready.is_held(visible_below):
+                    break
+                consumers.park(consumer)
                 continue
-            idle = 0
             given += len(runs)
             consumers.deliver(consumer, runs)
             effects.append(DeliverRuns(consumer.id, tuple(runs)))

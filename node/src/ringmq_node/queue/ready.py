@@ -102,6 +102,12 @@ class Ready:
         part = self.line.next_part(visible_below)
         return part is not None and part[0] in self._messages.missing
 
+    def front_bytes(self, visible_below: int) -> int:
+        """The size of the next message's body, 0 if that is missing; there is a visible one."""
+        part = self.line.next_part(visible_below)
+        assert part is not None
+        return self._messages.bytes_in(part[0], part[0])
+
     def take(
         self,
         visible_below: int,

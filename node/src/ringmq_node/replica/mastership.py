@@ -31,15 +31,17 @@ from ringmq_base.ranges import Range
 from ringmq_gm import Role
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.rules import QueueRules
-from ringmq_node.queue.consumers import NotOutstandingError
+from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.effects import (
     ConfirmSequences,
     DeliverMore,
     DeliverRuns,
     Effect,
+    EndConsumer,
     MulticastOp,
     ReportBarrier,
     ReportSettled,
+    TellActive,
 )
 from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.master import QueueMaster
@@ -64,6 +66,7 @@ from ringmq_node.replica.sequences import (
     parts_without_gaps,
 )
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
+from ringmq_node.replica.subscribers import Subscribers
 from ringmq_node.replica.waits import Waits
 
 # How long the opening of a publisher waits for a trip around the ring. A client gives the node up
@@ -107,7 +110,13 @@ class Mastership:
         self._changed = Notifier()
         self._ids = count(1)
         self.publish_sessions = Publishers(replica.record.name)
-        self._consumers: dict[int, ConsumerSession] = {}
+        self.subscribers = Subscribers(
+            self.name,
+            self.queue,
+            ring=self._ring,
+            carry_out=self._carry_out,
+            spawn=replica.spawn,
+        )
         self._waits = Waits()
         # Whether `_deliver_more` is about to run.
         self._delivers_more = False
@@ -119,6 +128,7 @@ class Mastership:
             wait_taking=replica.wait_taking,
             spawn=lambda work: replica.spawn(work, task),
         )
+        self.configure(rules)
         self._carry_out(self.queue.give_up(given_up))
         self._carry_out(self.queue.watermarks(received, persisted))
 
@@ -129,17 +139,16 @@ class Mastership:
         assert not self.ended
         self.ended = True
         self._held_ops.end()
-        # A session that is told may close itself at once: it must not find itself registered.
-        consumers, self._consumers = self._consumers, {}
         self.publish_sessions.end(reason)
-        for consumer in consumers.values():
-            consumer.moved(reason)
+        self.subscribers.end(reason)
         self._waits.end(self.name)
         self._changed.notify()
 
     def configure(self, rules: QueueRules) -> None:
         """Takes over the rules that hold from now on, changed or not."""
         self.rules = rules
+        self._carry_out(self.queue.follow(rules))
+        self.subscribers.keep_time()
 
     @property
     def name(self) -> str:
@@ -286,51 +295,13 @@ class Mastership:
     # --- consuming ---
 
     def open_consumer(
-        self, session: ConsumerSession, prefetch_messages: int, prefetch_bytes: int
+        self, session: ConsumerSession, terms: ConsumerTerms
     ) -> tuple[int, Callable[[], None]]:
-        """Returns the session's number, and the function that begins its deliveries."""
-        self.check_serving()
+        """Returns the session's number, and the function that begins its deliveries. All else is
+        for `subscribers`. Raises `BrokerError`."""
         number = next(self._ids)
-        self._consumers[number] = session
-
-        def begin() -> None:
-            if not self.ended:
-                self._carry_out(
-                    self.queue.consumer_opened(number, prefetch_messages, prefetch_bytes)
-                )
-
-        return number, begin
-
-    def settle(
-        self,
-        consumer: int,
-        *,
-        acked: Sequence[Range] = (),
-        rejected: Sequence[Range] = (),
-        requeued: Sequence[Range] = (),
-    ) -> None:
-        self.check_serving()
-        try:
-            self._carry_out(
-                self.queue.settle(consumer, acked=acked, rejected=rejected, requeued=requeued)
-            )
-        except NotOutstandingError as error:
-            raise BrokerError(
-                Reason.UNKNOWN_DELIVERY,
-                str(error),
-                queue=self.name,
-                first=error.first,
-                last=error.last,
-            ) from error
-
-    def cancel_consumer(self, consumer: int) -> None:
-        if not self.ended and consumer in self.queue.consumers:
-            self.queue.consumer_cancelled(consumer)
-
-    def close_consumer(self, consumer: int) -> None:
-        self._consumers.pop(consumer, None)
-        if not self.ended and consumer in self.queue.consumers:
-            self._carry_out(self.queue.consumer_closed(consumer))
+        self.subscribers.open(number, session, terms)
+        return number, lambda: self.subscribers.begin(number)
 
     # --- without a stream ---
 
@@ -454,7 +425,7 @@ class Mastership:
                 case MulticastOp(op):
                     self._held_ops.add(op)
                 case DeliverRuns(consumer, runs):
-                    self._consumers[consumer].delivered(runs)
+                    self.subscribers.delivered(consumer, runs)
                 case DeliverMore():
                     if not self._delivers_more:
                         self._delivers_more = True
@@ -464,12 +435,14 @@ class Mastership:
                     if session is not None:
                         session.confirmed(sequences)
                 case ReportSettled(consumer, positions):
-                    session_of_acks = self._consumers.get(consumer)
-                    if session_of_acks is not None:
-                        session_of_acks.settled(positions)
+                    self.subscribers.settled(consumer, positions)
                     self._waits.told(consumer)
                 case ReportBarrier(waiter):
                     self._waits.told(waiter)
+                case TellActive(consumer, active):
+                    self.subscribers.tell_active(consumer, active=active)
+                case EndConsumer(consumer, reason):
+                    self.subscribers.end_one(consumer, reason)
 
     async def _deliver_more(self) -> None:
         """In another turn of the loop, as a task has its first turn then."""

@@ -1,8 +1,8 @@
 """The publishers and consumers of a queue, as its master sees them: the same for every door.
 
 A session is the door's end of a publish or consume stream. The replica calls it on the event loop;
-no method may block, await or raise. A session hears `moved` exactly once, unless it was closed
-before, and nothing after it.
+no method may block, await or raise. A session hears `moved` (or `ended`) exactly once, unless it
+was closed before, and nothing after it.
 """
 
 from __future__ import annotations
@@ -36,4 +36,12 @@ class ConsumerSession(Protocol):
 
     def moved(self, reason: Reason) -> None:
         """This replica delivers nothing more; unsettled messages will be delivered again."""
+        ...
+
+    def active_changed(self, *, active: bool) -> None:
+        """Only one consumer of this queue is given messages: whether it is this one."""
+        ...
+
+    def ended(self, reason: Reason) -> None:
+        """As `moved`, but for this consumer alone: the queue is where it was."""
         ...

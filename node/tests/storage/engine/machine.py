@@ -23,6 +23,7 @@ from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
@@ -236,7 +237,8 @@ class Engine:
         queue = self.queues[name]
         queue.consumers += 1
         queue.clients[queue.consumers] = set()
-        queue.do(queue.master.consumer_opened(queue.consumers, messages, size))
+        queue.do(queue.master.consumer_opened(queue.consumers, ConsumerTerms(messages, size)))
+        queue.do(queue.master.consumer_begun(queue.consumers))
         return queue.consumers
 
     def settle_messages(

@@ -17,7 +17,7 @@ from node.tests.storage.workload import QUEUE, open_store
 from ringmq_base.ranges import RangeSet
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.consumers import NotOutstandingError, Subscriptions
+from ringmq_node.queue.consumers import ConsumerTerms, NotOutstandingError, Subscriptions
 from ringmq_node.queue.ops import Publish, Remove
 from ringmq_node.storage import QueueStore, Store, StoreLimits
 
@@ -58,7 +58,7 @@ def test_an_ack_of_very_many_ranges() -> None:
             op = Publish(first, Block.of([b"%d" % at for at in range(first, first + BATCH)]))
             queue.append(queue.state.last_number + 1, op, ops.encode(op))
         consumers = Subscriptions(queue)
-        consumers.open(1, 20_000, 0)
+        consumers.open(1, ConsumerTerms(20_000, 0))
         consumers.deliver(
             next(iter(consumers)), queue.read(0, 19_999, bytes_max=1 << 30, messages_max=20_000)
         )

@@ -26,6 +26,7 @@ from ringmq_node.doors.grpc.wire import ranges_from_wire, ranges_to_wire, run_to
 from ringmq_node.doors.grpc.writer import StreamWriter
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.run import Run
 
 # How long a client that doesn't read may hold up the end of its stream.
@@ -282,8 +283,14 @@ class ConsumeStream(Stream):
         consuming = stream.consuming = await door.open_consumer(
             opening.queue,
             stream,
-            prefetch_messages=opening.prefetch_messages,
-            prefetch_bytes=opening.prefetch_bytes,
+            ConsumerTerms(
+                prefetch_messages=opening.prefetch_messages,
+                prefetch_bytes=opening.prefetch_bytes,
+                priority=opening.priority,
+                exclusive=opening.exclusive,
+                identity=opening.consumer_id,
+            ),
+            auto_ack=opening.auto_ack,
         )
         opened = broker.ConsumeOpened(
             consumer_tag=opening.consumer_tag or f"{door.node}.{consuming.number}",
@@ -311,6 +318,14 @@ class ConsumeStream(Stream):
                     rejected=ranges_from_wire(settle.discard),
                     requeued=ranges_from_wire(settle.requeue),
                 )
+            case "prefetch":
+                asked = request.prefetch
+                self.consuming.change_prefetch(asked.prefetch_messages, asked.prefetch_bytes)
+                changed = broker.PrefetchChanged(
+                    prefetch_messages=self.consuming.prefetch_messages,
+                    prefetch_bytes=self.consuming.prefetch_bytes,
+                )
+                self.writer.put(broker.ConsumeResponse(prefetch=changed))
             case "cancel":
                 self.consuming.cancel()
                 cancelled = broker.ConsumeCancelled()
@@ -324,10 +339,25 @@ class ConsumeStream(Stream):
         deliveries = broker.Deliveries(deliveries=[run_to_wire(run) for run in runs])
         # Not counted as an answer: the prefetch bounds deliveries, and a consumer may well send
         # acks before it reads on.
-        self.writer.put(broker.ConsumeResponse(deliveries=deliveries), answer=False)
+        response = broker.ConsumeResponse(deliveries=deliveries)
+        if not self.consuming.auto_ack:
+            self.writer.put(response, answer=False)
+            return
+        positions = [run.positions for run in runs]
+        self.writer.put(response, answer=False, then=lambda: self.consuming.sent(positions))
 
     def settled(self, positions: Sequence[Range]) -> None:
-        self.writer.put_ranges(positions)
+        # Of an auto-ack consumer nobody waits for it.
+        if not self.consuming.auto_ack:
+            self.writer.put_ranges(positions)
+
+    def active_changed(self, *, active: bool) -> None:
+        self.writer.put(broker.ConsumeResponse(active=broker.ActiveChanged(active=active)))
+
+    def ended(self, reason: Reason) -> None:
+        cancelled = broker.ConsumeCancelled(reason=reason_to_wire(reason))
+        self.writer.put(broker.ConsumeResponse(cancelled=cancelled))
+        self.writer.close()
 
     def ranges_response(self, ranges: Sequence[Range]) -> broker.ConsumeResponse:
         return broker.ConsumeResponse(settled=broker.Settled(positions=ranges_to_wire(ranges)))

@@ -14,6 +14,8 @@ from ringmq_node.doors.grpc.service import Context
 # Answers that may wait for one peer to read them: messages, and ranges within them.
 ANSWERS_MAX = 1024
 
+Then = Callable[[], None] | None
+
 
 class StreamWriter:
     """Writes a stream's messages in order, and bounds the answers that wait for the peer to read.
@@ -30,9 +32,10 @@ class StreamWriter:
     def __init__(self, context: Context, of_ranges: Callable[[Sequence[Range]], Message]) -> None:
         self._context = context
         self._of_ranges = of_ranges
-        # Either a serialized message and the number of answers that it counts for; or ranges,
+        # Either a serialized message, the number of answers that it counts for, and what is called
+        # once it is written; or ranges,
         # which count one each: a list while nothing was merged into it (nearly always), else a set.
-        self._messages: deque[tuple[bytes, int] | list[Range] | RangeSet] = deque()
+        self._messages: deque[tuple[bytes, int, Then] | list[Range] | RangeSet] = deque()
         self._answers = 0
         # What `run` waits for, when it does.
         self._wake: asyncio.Future[None] | None = None
@@ -49,8 +52,9 @@ class StreamWriter:
     def full(self) -> bool:
         return self._answers >= ANSWERS_MAX
 
-    def put(self, message: Message, *, answer: bool = True) -> None:
-        self._messages.append((message.SerializeToString(), int(answer)))
+    def put(self, message: Message, *, answer: bool = True, then: Then = None) -> None:
+        """`then` is called when the stream has taken the message, unless that never happens."""
+        self._messages.append((message.SerializeToString(), int(answer), then))
         self._answers += answer
         self._write_soon()
 
@@ -86,14 +90,14 @@ class StreamWriter:
         self._answers = 0
         self.close()
 
-    def _take(self) -> bytes:
+    def _take(self) -> tuple[bytes, Then]:
         message = self._messages.popleft()
         if isinstance(message, tuple):
             self._answers -= message[1]
-            return message[0]
+            return message[0], message[2]
         ranges = message if isinstance(message, list) else message.ranges()
         self._answers -= len(ranges)
-        return self._of_ranges(ranges).SerializeToString()
+        return self._of_ranges(ranges).SerializeToString(), None
 
     def _write_soon(self) -> None:
         # A task that is awake comes to it by itself.
@@ -106,8 +110,11 @@ class StreamWriter:
         if self._wake is None or self._wake.done():
             return
         while self._messages and self._context.is_writable:
-            self._context.write_now(self._take())
+            data, then = self._take()
+            self._context.write_now(data)
             self.written += 1
+            if then is not None:
+                then()
         if not self.full:
             _set(self._room)
         if self._messages:
@@ -118,8 +125,11 @@ class StreamWriter:
         loop = asyncio.get_running_loop()
         while True:
             while self._messages:
-                await self._context.write(self._take())
+                data, then = self._take()
+                await self._context.write(data)
                 self.written += 1
+                if then is not None:
+                    then()
                 if not self.full:
                     _set(self._room)
             if self._closed:
