@@ -387,8 +387,11 @@ class Client:
 
     def publisher(
         self,
-        queue: str,
+        queue: str = "",
         *,
+        exchange: str | None = None,
+        vhost: str = "",
+        first_sequence: int | None = None,
         window_messages: int = 1000,
         window_bytes: int = WINDOW_BYTES,
         producer_id: bytes | None = None,
@@ -405,12 +408,19 @@ class Client:
         `on_blocked(reasons)` is called when the cluster holds the messages: at once for an alarm,
         else after a second, and again when the reasons change; `on_unblocked()` when they go on,
         or the stream has ended. Both on the loop. Until then messages wait, to their deadlines.
+        `exchange` instead of a queue ("" is the default exchange): each message goes to the queues
+        that are bound for its `routing_key`, and is confirmed when all of them have it. With a
+        `producer_id`, `first_sequence` says which message of the program comes next, counted from
+        1: no node knows that, and a number that was used before is taken for a repeat.
         """
         self._open_nodes()
         publisher = Publisher(
             self._nodes,
             queue,
-            self._seen_epochs.of(queue),
+            self._seen_epochs.of(queue) if exchange is None else None,
+            exchange=exchange,
+            vhost=vhost,
+            first_sequence=first_sequence,
             window_messages=window_messages,
             window_bytes=window_bytes,
             producer_id=producer_id,

@@ -182,8 +182,11 @@ class SyncClient:
 
     def publisher(
         self,
-        queue: str,
+        queue: str = "",
         *,
+        exchange: str | None = None,
+        vhost: str = "",
+        first_sequence: int | None = None,
         window_messages: int = 1000,
         window_bytes: int = WINDOW_BYTES,
         producer_id: bytes | None = None,
@@ -200,6 +203,9 @@ class SyncClient:
         async def work() -> Publisher:
             publisher = self._client.publisher(
                 queue,
+                exchange=exchange,
+                vhost=vhost,
+                first_sequence=first_sequence,
                 window_messages=window_messages,
                 window_bytes=window_bytes,
                 producer_id=producer_id,
@@ -261,9 +267,20 @@ class SyncPublisher:
         properties: Properties | None = None,
         *,
         transient: bool = False,
+        routing_key: str = "",
+        mandatory: bool = False,
         deadline_s: float | None = None,
     ) -> None:
-        _run(self._publisher.publish(body, properties, transient=transient, deadline_s=deadline_s))
+        _run(
+            self._publisher.publish(
+                body,
+                properties,
+                transient=transient,
+                routing_key=routing_key,
+                mandatory=mandatory,
+                deadline_s=deadline_s,
+            )
+        )
 
     def publish_batch(
         self,
@@ -271,13 +288,20 @@ class SyncPublisher:
         properties: Properties | Sequence[Properties] | None = None,
         *,
         transient: bool = False,
+        routing_key: str = "",
+        mandatory: bool = False,
         deadline_s: float | None = None,
     ) -> None:
         # The caller's iterable runs in the caller's thread.
         listed = list(bodies)
         _run(
             self._publisher.publish_batch(
-                listed, properties, transient=transient, deadline_s=deadline_s
+                listed,
+                properties,
+                transient=transient,
+                routing_key=routing_key,
+                mandatory=mandatory,
+                deadline_s=deadline_s,
             )
         )
 
@@ -287,6 +311,8 @@ class SyncPublisher:
         properties: Properties | None = None,
         *,
         transient: bool = False,
+        routing_key: str = "",
+        mandatory: bool = False,
         deadline_s: float | None = None,
     ) -> concurrent.futures.Future[None]:
         """Waits for room in the window only; the future is done when the message is confirmed."""
@@ -306,7 +332,12 @@ class SyncPublisher:
 
         async def work() -> None:
             future = await self._publisher.submit(
-                body, properties, transient=transient, deadline_s=deadline_s
+                body,
+                properties,
+                transient=transient,
+                routing_key=routing_key,
+                mandatory=mandatory,
+                deadline_s=deadline_s,
             )
             future.add_done_callback(done)
 

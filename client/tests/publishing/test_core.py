@@ -35,7 +35,7 @@ from ringmq.publishing.core import (
     PublishRefusal,
 )
 from ringmq.publishing.epochs import SeenEpoch
-from ringmq.publishing.tickets import MESSAGE_OVERHEAD_BYTES
+from ringmq.publishing.tickets import MESSAGE_OVERHEAD_BYTES, PERSISTENT
 
 GAP = ProtocolError("a gap", reason="SEQUENCE_GAP")
 FORGOTTEN = ProtocolError("forgotten", reason="UNKNOWN_PRODUCER")
@@ -286,8 +286,8 @@ def test_fail_all_ends_every_ticket_and_the_next_stream_goes_on_behind_them() ->
 def test_a_slice_of_a_call_takes_its_own_properties_along() -> None:
     core = core_of(window_messages=8)
     open_core(core)
-    core.submit([b"a", b"b", b"c"], ["p", "q", "r"], [1, 1, 1], False, FAR, 1)
-    core.submit([b"d", b"e"], ["same"], [4], False, FAR, 2)
+    core.submit([b"a", b"b", b"c"], ["p", "q", "r"], [1, 1, 1], PERSISTENT, FAR, 1)
+    core.submit([b"d", b"e"], ["same"], [4], PERSISTENT, FAR, 2)
     slices = [part for flight in drain(core) for part in flight.slices]
     assert [(list(part.bodies), list(part.properties)) for part in slices] == [
         ([b"a", b"b"], ["p", "q"]),
@@ -301,7 +301,7 @@ def test_properties_count_in_the_window_and_in_requests() -> None:
     core: PublisherCore[int, str] = PublisherCore(producer_id=b"id", window_bytes=4000)
     open_core(core)
     each = 500 - MESSAGE_OVERHEAD_BYTES - 100
-    core.submit([bytes(each)] * 8, ["of 100 bytes"], [100], False, FAR, 1)
+    core.submit([bytes(each)] * 8, ["of 100 bytes"], [100], PERSISTENT, FAR, 1)
     assert not core.room
     # A quarter of the window in each request.
     assert [flight.count for flight in drain(core)] == [2, 2, 2, 2]

@@ -19,7 +19,7 @@ from ringmq.errors import (
     UnavailableError,
 )
 from ringmq.publishing.core import Limits, PublisherCore, PublisherPhase, PublishRefusal
-from ringmq.publishing.tickets import Ticket
+from ringmq.publishing.tickets import PERSISTENT, TRANSIENT, Ticket
 
 
 class NastyNode(RuleBasedStateMachine):
@@ -70,7 +70,9 @@ class NastyNode(RuleBasedStateMachine):
         ticket = len(self.sizes)
         self.sizes[ticket] = count
         bodies = [b"%06d.%03d" % (ticket, index) for index in range(count)]
-        self.core.submit(bodies, (), (), ticket % 3 == 0, self.now + life, ticket)
+        self.core.submit(
+            bodies, (), (), TRANSIENT if ticket % 3 == 0 else PERSISTENT, self.now + life, ticket
+        )
         self.pump()
 
     @precondition(lambda self: not self.is_open)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ringmq.errors import RingMQError
 from ringmq.publishing.core import Limits, Origin, PublisherCore
 from ringmq.publishing.flights import Flight
+from ringmq.publishing.tickets import PERSISTENT
 
 Core = PublisherCore[int, str]
 
@@ -27,7 +28,7 @@ def bodies_of(flight: Flight[int, str]) -> list[bytes]:
 
 
 def submit(core: Core, *bodies: bytes, handle: int = 0, deadline: float = FAR) -> None:
-    core.submit(bodies, (), (), False, deadline, handle)
+    core.submit(bodies, (), (), PERSISTENT, deadline, handle)
 
 
 def drain(core: Core) -> list[Flight[int, str]]:

@@ -49,6 +49,8 @@ from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.reconciler import Reconciler
 from ringmq_node.broker.reconciling import Reconciling
 from ringmq_node.broker.replicas import Replicas
+from ringmq_node.broker.routing.default import default_routes
+from ringmq_node.broker.routing.routing import Routing
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.broker.verifying import Verifying
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
@@ -57,6 +59,7 @@ from ringmq_node.doors.grpc.broker import BrokerService
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.generated import GeneratedServices
 from ringmq_node.doors.grpc.options import wire_options
+from ringmq_node.doors.grpc.outward import OutwardStreams
 from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcDigests, GrpcPeers, GrpcSources
 from ringmq_node.doors.grpc.reader import READER, ReaderService
 from ringmq_node.doors.grpc.ring import FetchService
@@ -163,7 +166,7 @@ class Node:
     # --- wiring ---
 
     def _make_broker(self) -> Broker:
-        peers = GrpcPeers(self.channels)
+        peers, spawn = GrpcPeers(self.channels), self.supervisor.spawn
         locator = Locator(self.catalogue, self.cluster, self.group, self.hosting, self.gate)
         listing = Listing(
             self.catalogue,
@@ -209,6 +212,7 @@ class Node:
             peers=peers,
             descriptions=Descriptions(peers, self.supervisor.spawn),
             budget=self.budget,
+            routing=Routing(default_routes(self.catalogue), OutwardStreams(self.channels), spawn),
         )
 
     def _make_reconciling(self) -> Reconciling:
@@ -312,6 +316,7 @@ class Node:
         )
         self.supervisor.spawn(budget.run(), "producers")
         self.supervisor.spawn(self.hosting.leftovers.run(), "leftovers")
+        self.supervisor.spawn(self.broker.routing.run(), "routing")
         self.supervisor.spawn(self.hosting.set_asides.run(), "set aside")
         self.supervisor.spawn(self.cluster_alarms.watch(), "alarms")
         self.supervisor.spawn(self.reconciling.watch_nodes(), "nodes")
@@ -359,6 +364,7 @@ class Node:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.config.drain_s):
                     await self._hand_over()
+        self.broker.routing.stop(Reason.DRAINING)
         await self.hosting.close_in_pieces(Reason.DRAINING)
         await self._server.stop(grace_s=1.0)
         await self.supervisor.stop()

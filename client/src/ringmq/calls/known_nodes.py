@@ -101,6 +101,10 @@ class KnownNodes:
             if address and address not in self._order and len(self._order) < ADDRESSES_MAX:
                 self._order.append(address)
 
+    def next_one(self) -> NodeChannel:
+        """The node that a call would go to."""
+        return self.channel(self._order[0])
+
     def ask_last(self, address: str) -> None:
         """A stream there has failed: calls ask all other nodes first."""
         if address in self._order:

@@ -75,3 +75,16 @@ class Route:
         return await self._nodes.call(
             self._ask, deadline_s=deadline_s, attempt_s=ATTEMPT_S, successor_s=0.0
         )
+
+
+class AnyNode(Route):
+    """A stream that any node serves: that of a publisher to an exchange."""
+
+    def __init__(self, nodes: KnownNodes) -> None:
+        super().__init__(nodes, "")
+
+    async def pick(self, deadline_s: float) -> NodeChannel:
+        return self._nodes.next_one()
+
+    async def newer_master(self, node: str, epoch: int) -> str:
+        return ""

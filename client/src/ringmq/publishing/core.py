@@ -38,6 +38,13 @@ the queue for good, the others are not, and no older stream will bring them. So:
    in the queue: its caller is told so, and the sequence stays occupied until the node answers or
    the next `opened` shows that it never arrived.
 
+A *routed* publisher (`is_routed`) publishes to an exchange: to many queues, through any node. None
+of them, nor the node, knows all of its messages, so `opened` says nothing of them:
+
+5. Everything that is unconfirmed goes out again, under its old sequences. Each queue recognises
+   what it has. No sequence is ever given to another message, so a hole does no harm: what was
+   refused for good, or has expired, is left out.
+
 Invariants, asserted by `check`, beside those of `Flights` and `PendingMessages`:
 * every sequence in use is below the next one to be given;
 * a closed publisher has no sent flights;
@@ -65,7 +72,7 @@ from ringmq.errors import (
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.flights import Flight, Flights
 from ringmq.publishing.pending import PendingMessages
-from ringmq.publishing.tickets import H, P, Slice, Ticket
+from ringmq.publishing.tickets import Attributes, H, P, Slice, Ticket
 
 #: A full window is at least this many batches, so that the node is busy with one while another
 #: is on its way.
@@ -148,6 +155,8 @@ class PublisherCore(Generic[H, P]):
         window_messages: int = 1000,
         window_bytes: int = 16 * 1024 * 1024,
         seen: SeenEpoch | None = None,
+        is_routed: bool = False,
+        first_sequence: int = 1,
     ) -> None:
         assert window_messages > 0, window_messages
         assert window_bytes > 0, window_bytes
@@ -160,7 +169,8 @@ class PublisherCore(Generic[H, P]):
         self.trouble: RingMQError | None = None
         self._seen = SeenEpoch() if seen is None else seen
         self._is_own_id = is_own_id
-        self._next_sequence = 1
+        self._is_routed = is_routed
+        self._next_sequence = first_sequence
         #: The highest sequence in the queue, as the newest `opened` has it.
         self.last_sequence = 0
         # The highest sequence that is known to have been in the queue at some time.
@@ -218,7 +228,7 @@ class PublisherCore(Generic[H, P]):
         bodies: Sequence[bytes],
         properties: Sequence[P],
         property_sizes: Sequence[int],
-        transient: bool,
+        attributes: Attributes,
         deadline: float,
         handle: H,
     ) -> None:
@@ -229,7 +239,7 @@ class PublisherCore(Generic[H, P]):
         count = len(bodies)
         assert count > 0
         assert len(properties) == len(property_sizes), (len(properties), len(property_sizes))
-        ticket = Ticket(bodies, properties, property_sizes, transient, deadline, handle)
+        ticket = Ticket(bodies, properties, property_sizes, attributes, deadline, handle)
         self._pending.append(Slice(ticket, 0, count))
         if self._deadline_floor is None or deadline < self._deadline_floor:
             self._deadline_floor = deadline
@@ -242,6 +252,9 @@ class PublisherCore(Generic[H, P]):
         (`ProducerForgottenError`); the caller ends this stream.
         """
         assert not self._flights.has_sent
+        if self._is_routed:
+            self._opened_routed(limits)
+            return
         # 1. The new master confirms 1 to 15, and has 16 to 20. 2. The old one says that it has 9.
         # 3. 16 to 20 don't follow 9, so they would be numbered anew, and be enqueued twice.
         if not self._seen.take(origin.queue_id, origin.epoch):
@@ -271,6 +284,19 @@ class PublisherCore(Generic[H, P]):
             messages_max=limits.batch_messages_max, bytes_max=limits.batch_bytes_max
         )
 
+    def _opened_routed(self, limits: Limits) -> None:
+        self._happen(Happening.OPENED)
+        self.limits = limits
+        self._flights.drop_ended()
+        self._flights.cut_to(
+            messages_max=limits.batch_messages_max, bytes_max=limits.batch_bytes_max
+        )
+
+    def returned(self, first: int, last: int, error: RingMQError) -> None:
+        """No queue has the messages `first..last`, which were mandatory. Their confirm follows."""
+        for part, low, high in self._flights.parts_of(first, last):
+            part.ticket.returned(low, high, error)
+
     def confirmed(self, first: int, last: int) -> None:
         """`first..last` are as safe as was asked for. Sequences that nobody waits for are
         ignored: a repeat is confirmed again."""
@@ -282,6 +308,9 @@ class PublisherCore(Generic[H, P]):
 
     def rejected(self, first: int, last: int, refusal: PublishRefusal, error: RingMQError) -> None:
         """The node refused `first..last`. Never enqueued, unless `error` is OutcomeUnknownError."""
+        if self._is_routed:
+            self._rejected_routed(first, last, refusal, error)
+            return
         match refusal:
             case PublishRefusal.GAP:
                 # Not the reason why anything waits, so not the trouble.
@@ -302,6 +331,18 @@ class PublisherCore(Generic[H, P]):
                 self._flights.refused_from(first)
             case _:
                 assert_never(refusal)
+        self._happen(Happening.REFUSED)
+
+    def _rejected_routed(
+        self, first: int, last: int, refusal: PublishRefusal, error: RingMQError
+    ) -> None:
+        # Some of the queues may have them all the same, and later messages go to other queues.
+        if refusal is PublishRefusal.FOR_GOOD:
+            for flight in self._flights.take(first, last):
+                for part in flight.slices:
+                    self._fail(part, error)
+            return
+        self.trouble = error
         self._happen(Happening.REFUSED)
 
     def moved(self) -> None:
@@ -325,6 +366,10 @@ class PublisherCore(Generic[H, P]):
             for part in flight.slices:
                 if part.ticket.deadline <= now:
                     self._fail(part, self._late(may_be_enqueued=flight.may_be_enqueued))
+        if self._is_routed:
+            # Nothing waits for these sequences. What a queue without a master has doesn't fill
+            # the window for ever.
+            self._flights.drop_ended()
         for part in self._pending.take_late(now):
             self._fail(part, self._late(may_be_enqueued=False))
         self._deadline_floor = min(

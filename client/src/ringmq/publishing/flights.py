@@ -22,14 +22,14 @@ from ringmq.publishing.tickets import H, P, Slice
 class Flight(Generic[H, P]):
     """Messages `first..last`, which go in one request; their attributes are the same."""
 
-    __slots__ = ("first", "last", "may_be_enqueued", "size_bytes", "slices", "transient")
+    __slots__ = ("attributes", "first", "last", "may_be_enqueued", "size_bytes", "slices")
 
     def __init__(self, first: int, slices: list[Slice[H, P]], size_bytes: int) -> None:
         self.first = first
         self.last = first + sum(part.stop - part.start for part in slices) - 1
         self.slices = slices
         self.size_bytes = size_bytes
-        self.transient = slices[0].ticket.transient
+        self.attributes = slices[0].ticket.attributes
         #: Handed out for sending, and not refused since.
         self.may_be_enqueued = False
 
@@ -171,6 +171,22 @@ class Flights(Generic[H, P]):
             if flight.first >= first:
                 flight.may_be_enqueued = False
 
+    def drop_ended(self) -> None:
+        """Takes out what nobody waits for any more. Its sequences are left as holes."""
+        self._sent, self._unsent = _without_ended(self._sent), _without_ended(self._unsent)
+        self.messages = sum(flight.count for flight in self)
+        self.size_bytes = sum(flight.size_bytes for flight in self)
+
+    def parts_of(self, first: int, last: int) -> Iterator[tuple[Slice[H, P], int, int]]:
+        """The slices that have some of these sequences, and which of their tickets' bodies."""
+        for flight in self:
+            at = flight.first
+            for part in flight.slices:
+                low, high = max(at, first), min(at + part.count - 1, last)
+                if low <= high:
+                    yield part, part.start + low - at, part.start + high - at
+                at += part.count
+
     def clear(self) -> None:
         self._sent.clear()
         self._unsent.clear()
@@ -183,6 +199,32 @@ class Flights(Generic[H, P]):
         for flight in self:
             assert flight.count == sum(part.count for part in flight.slices)
             assert flight.size_bytes == sum(sum(part.sizes(part.stop)) for part in flight.slices)
+
+
+def _without_ended(flights: deque[Flight[H, P]]) -> deque[Flight[H, P]]:
+    if not any(flight.has_ended_tickets for flight in flights):
+        return flights
+    kept: deque[Flight[H, P]] = deque()
+    for flight in flights:
+        at = flight.first
+        follows = False
+        for part in flight.slices:
+            if part.ticket.remaining <= 0:
+                follows = False
+            elif follows:
+                slices = [*kept[-1].slices, part]
+                kept[-1] = _flight_of(kept[-1].first, slices, like=flight)
+            else:
+                kept.append(_flight_of(at, [part], like=flight))
+                follows = True
+            at += part.count
+    return kept
+
+
+def _flight_of(first: int, slices: list[Slice[H, P]], *, like: Flight[H, P]) -> Flight[H, P]:
+    flight = Flight(first, slices, sum(part.size_bytes for part in slices))
+    flight.may_be_enqueued = like.may_be_enqueued
+    return flight
 
 
 def _cut_out(

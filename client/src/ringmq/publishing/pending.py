@@ -49,11 +49,10 @@ class PendingMessages(Generic[H, P]):
         window: it would never be sent otherwise.
         """
         slices = self._slices
-        # A request says once for all its messages whether they are transient.
-        transient = slices[0].ticket.transient
+        attributes = slices[0].ticket.attributes
         taken: list[Slice[H, P]] = []
         count = size_bytes = 0
-        while slices and count < messages_max and slices[0].ticket.transient == transient:
+        while slices and count < messages_max and slices[0].ticket.attributes == attributes:
             part = slices[0]
             fits = min(part.stop - part.start, messages_max - count)
             sizes = part.sizes(part.start + fits)

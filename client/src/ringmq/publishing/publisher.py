@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 from ringmq.calls.known_nodes import KnownNodes
-from ringmq.calls.route import Route
+from ringmq.calls.route import AnyNode, Route
 from ringmq.errors import (
     BadRequestError,
     MessageTooLargeError,
@@ -29,7 +29,7 @@ from ringmq.model.queues import BlockReason
 from ringmq.publishing.core import PublisherCore
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.stream import Core, Future, PublisherSpeaker
-from ringmq.publishing.tickets import Ticket
+from ringmq.publishing.tickets import PERSISTENT, TRANSIENT, Attributes, Ticket
 from ringmq.streams.keeper import Keeper
 from ringmq.streams.lifetime import Lifetime
 from ringmq.v1 import common_pb2 as common
@@ -40,6 +40,7 @@ from ringmq_base.timer import Timer
 log = logging.getLogger(__name__)
 
 PRODUCER_ID_BYTES = 16
+ROUTING_KEY_BYTES_MAX = 255
 
 
 def _to_wire(
@@ -66,8 +67,11 @@ class Publisher:
         self,
         nodes: KnownNodes,
         queue: str,
-        seen: SeenEpoch,
+        seen: SeenEpoch | None,
         *,
+        exchange: str | None = None,
+        vhost: str = "",
+        first_sequence: int | None = None,
         window_messages: int,
         window_bytes: int,
         producer_id: bytes | None,
@@ -86,7 +90,11 @@ class Publisher:
                 f"a producer id has 1 to {PRODUCER_ID_BYTES_MAX} bytes, not {len(producer_id)}",
                 metadata={"field": "producer_id"},
             )
+        self._check_target(queue, exchange, producer_id, first_sequence)
         self.queue = queue
+        #: None: it publishes to a queue.
+        self.exchange = exchange
+        self._what = f"queue {queue!r}" if exchange is None else f"exchange {exchange!r}"
         self.deadline_s = deadline_s
         self._core: Core = PublisherCore(
             window_messages=window_messages,
@@ -94,6 +102,8 @@ class Publisher:
             producer_id=os.urandom(PRODUCER_ID_BYTES) if producer_id is None else producer_id,
             is_own_id=producer_id is not None,
             seen=seen,
+            is_routed=exchange is not None,
+            first_sequence=first_sequence or 1,
         )
         self._on_close = on_close
         self._on_blocked = on_blocked
@@ -101,22 +111,51 @@ class Publisher:
         self._blocked_by: tuple[BlockReason, ...] = ()
         self._blocked_trouble: RingMQError | None = None
         self._loop = asyncio.get_running_loop()
-        self._name = f"ringmq-publisher-{queue}"
-        self._lifetime = Lifetime(f"publisher of queue {queue!r}", self._fail_everything)
+        self._name = f"ringmq-publisher-{queue if exchange is None else exchange}"
+        self._lifetime = Lifetime(f"publisher of {self._what}", self._fail_everything)
         speaker = PublisherSpeaker(
             self._core,
             self._lifetime,
             queue,
+            exchange=exchange,
+            vhost=vhost,
             on_answer=self._answered,
             on_refusal=self._refused,
             on_block=self._block_told,
         )
         speaker.open_request()  # A fault in it is said now.
-        self._keeper = Keeper(speaker, Route(nodes, queue), self._name)
+        route = Route(nodes, queue) if exchange is None else AnyNode(nodes)
+        self._keeper = Keeper(speaker, route, self._name)
         self._timer = Timer(self._on_timer)
         self._room = Notifier()
         # The first failure of a `submit` or `publish_nowait`, which `flush` reports.
         self._detached_failure: BaseException | None = None
+
+    @staticmethod
+    def _check_target(
+        queue: str, exchange: str | None, producer_id: bytes | None, first_sequence: int | None
+    ) -> None:
+        if (exchange is None) == (not queue):
+            raise BadRequestError(
+                "a publisher publishes to a queue or to an exchange: give one of them",
+                metadata={"field": "queue" if exchange is None else "exchange"},
+            )
+        if exchange is None and first_sequence is not None:
+            raise BadRequestError(
+                "a queue says which sequence is next: first_sequence is for exchanges",
+                metadata={"field": "first_sequence"},
+            )
+        if first_sequence is not None and not 1 <= first_sequence < 2**63:
+            raise BadRequestError(
+                f"sequences begin with 1 or more, not with {first_sequence}",
+                metadata={"field": "first_sequence"},
+            )
+        if exchange is not None and producer_id is not None and first_sequence is None:
+            # Nobody could tell it how far it was before.
+            raise BadRequestError(
+                "with a producer_id of your own say which first_sequence the next message has",
+                metadata={"field": "first_sequence"},
+            )
 
     # --- life ---
 
@@ -141,7 +180,7 @@ class Publisher:
             trouble = self._core.trouble
             await self.close(flush=False)
             raise trouble or TimedOutError(
-                f"queue {self.queue!r}: no stream within {self.deadline_s:g} s"
+                f"{self._what}: no stream within {self.deadline_s:g} s"
             ) from None
         except BaseException:
             await self.close(flush=False)
@@ -168,13 +207,18 @@ class Publisher:
         properties: Properties | None = None,
         *,
         transient: bool = False,
+        routing_key: str = "",
+        mandatory: bool = False,
         deadline_s: float | None = None,
     ) -> None:
         """Returns when the message is confirmed; raises if it is not within the deadline.
 
-        Cancelling it does not take the message back.
+        Cancelling it does not take the message back. `routing_key`, `mandatory`: of a publisher to
+        an exchange. If no queue is bound for a mandatory message, `UnroutableError`.
         """
-        await self._submit((body,), properties, transient, deadline_s)
+        await self._submit(
+            (body,), properties, self._attributes(transient, routing_key, mandatory), deadline_s
+        )
 
     async def publish_batch(
         self,
@@ -182,6 +226,8 @@ class Publisher:
         properties: Properties | Sequence[Properties] | None = None,
         *,
         transient: bool = False,
+        routing_key: str = "",
+        mandatory: bool = False,
         deadline_s: float | None = None,
     ) -> None:
         """Publishes in order, and returns when all are confirmed.
@@ -192,7 +238,9 @@ class Publisher:
         """
         listed = list(bodies)
         if listed:
-            await self._submit(listed, properties, transient, deadline_s)
+            await self._submit(
+                listed, properties, self._attributes(transient, routing_key, mandatory), deadline_s
+            )
 
     def publish_nowait(
         self,
@@ -200,6 +248,8 @@ class Publisher:
         properties: Properties | None = None,
         *,
         transient: bool = False,
+        routing_key: str = "",
+        mandatory: bool = False,
         deadline_s: float | None = None,
     ) -> asyncio.Future[None]:
         """A future that is done when the message is confirmed; `WindowFullError` without room.
@@ -208,7 +258,11 @@ class Publisher:
         """
         if not self._core.room:
             raise WindowFullError(f"{self._window_full()}; `submit` waits for room")
-        return self._detach(self._submit((body,), properties, transient, deadline_s))
+        return self._detach(
+            self._submit(
+                (body,), properties, self._attributes(transient, routing_key, mandatory), deadline_s
+            )
+        )
 
     async def submit(
         self,
@@ -216,12 +270,18 @@ class Publisher:
         properties: Properties | None = None,
         *,
         transient: bool = False,
+        routing_key: str = "",
+        mandatory: bool = False,
         deadline_s: float | None = None,
     ) -> asyncio.Future[None]:
         """Like `publish_nowait`, but waits for room in the window (within the deadline)."""
         if not self._core.room:
             await self._wait_room(self.deadline_s if deadline_s is None else deadline_s)
-        return self._detach(self._submit((body,), properties, transient, deadline_s))
+        return self._detach(
+            self._submit(
+                (body,), properties, self._attributes(transient, routing_key, mandatory), deadline_s
+            )
+        )
 
     async def flush(self) -> None:
         """Waits until everything handed over before is confirmed or has failed.
@@ -268,11 +328,27 @@ class Publisher:
 
     # --- inside ---
 
+    def _attributes(self, transient: bool, routing_key: str, mandatory: bool) -> Attributes:
+        if not routing_key and not mandatory:
+            return TRANSIENT if transient else PERSISTENT
+        if self.exchange is None:
+            raise BadRequestError(
+                "a message to a queue has neither a routing key nor mandatory: "
+                "they are for exchanges",
+                metadata={"field": "routing_key" if routing_key else "mandatory"},
+            )
+        if len(routing_key.encode(errors="surrogateescape")) > ROUTING_KEY_BYTES_MAX:
+            raise BadRequestError(
+                f"a routing key has at most {ROUTING_KEY_BYTES_MAX} bytes",
+                metadata={"field": "routing_key"},
+            )
+        return Attributes(transient, routing_key, mandatory)
+
     def _submit(
         self,
         bodies: Sequence[bytes],
         properties: Properties | Sequence[Properties] | None,
-        transient: bool,
+        attributes: Attributes,
         deadline_s: float | None,
     ) -> Future:
         if not self._lifetime.usable:
@@ -292,11 +368,11 @@ class Publisher:
         future = self._loop.create_future()
         deadline = self._loop.time() + (self.deadline_s if deadline_s is None else deadline_s)
         if properties is None:
-            self._core.submit(bodies, (), (), transient, deadline, future)
+            self._core.submit(bodies, (), (), attributes, deadline, future)
         else:
             wire = _to_wire(properties, len(bodies))
             sizes = [each.ByteSize() for each in wire]
-            self._core.submit(bodies, wire, sizes, transient, deadline, future)
+            self._core.submit(bodies, wire, sizes, attributes, deadline, future)
         self._timer.set_by(deadline)
         self._keeper.wake()
         return future
@@ -305,7 +381,7 @@ class Publisher:
         index = next(i for i, body in enumerate(bodies) if len(body) == largest)
         limit = self._core.limits.message_bytes_max
         error = MessageTooLargeError(
-            f"a body of {largest} bytes (index {index}); queue {self.queue!r} takes {limit}",
+            f"a body of {largest} bytes (index {index}); {self._what} takes {limit}",
             metadata={"size_bytes": str(largest), "limit_bytes": str(limit), "index": str(index)},
         )
         error.failed = ((0, len(bodies) - 1),)
@@ -333,7 +409,7 @@ class Publisher:
     def _window_full(self) -> str:
         core = self._core
         return (
-            f"queue {self.queue!r}: the window of {core.window_messages} messages and "
+            f"{self._what}: the window of {core.window_messages} messages and "
             f"{core.window_bytes} bytes is full: {core.outstanding_messages} are unconfirmed"
         )
 

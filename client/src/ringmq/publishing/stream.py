@@ -39,6 +39,8 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         lifetime: Lifetime,
         queue: str,
         *,
+        exchange: str | None = None,
+        vhost: str = "",
         on_answer: Callable[[], None],
         on_refusal: Callable[[RingMQError], None],
         on_block: Callable[[tuple[BlockReason, ...]], None],
@@ -46,6 +48,8 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         self._core = core
         self._lifetime = lifetime
         self._queue = queue
+        self._exchange = exchange
+        self._vhost = vhost
         self._on_answer = on_answer
         self._on_refusal = on_refusal
         # Called with the reasons when the node holds our batches, and with none when they go on.
@@ -55,7 +59,11 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
 
     def open_request(self) -> broker.PublishRequest:
         opening = request_of(
-            broker.PublishOpen, queue=self._queue, producer_id=self._core.producer_id
+            broker.PublishOpen,
+            queue=self._queue,
+            producer_id=self._core.producer_id,
+            exchange=self._exchange,
+            vhost=self._vhost,
         )
         return broker.PublishRequest(open=opening)
 
@@ -82,6 +90,11 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
             for sequences in response.confirmed.sequences:
                 self._core.confirmed(sequences.first, sequences.last)
             self._on_answer()
+            return True
+        if response.HasField("returned"):
+            error = from_reason(response.returned.reason, "no queue is bound for this message")
+            for sequences in response.returned.sequences:
+                self._core.returned(sequences.first, sequences.last, error)
             return True
         if response.HasField("rejected"):
             rejected = response.rejected
@@ -132,7 +145,11 @@ def _request_of(flight: Flight[Future, common.Properties]) -> broker.PublishRequ
     request = broker.PublishRequest()
     batch = request.batch
     batch.first_sequence = flight.first
-    batch.transient = flight.transient
+    attributes = flight.attributes
+    batch.transient = attributes.transient
+    if attributes.routing_key or attributes.mandatory:
+        batch.routing_key = attributes.routing_key
+        batch.mandatory = attributes.mandatory
     slices = flight.slices
     if len(slices) == 1:
         batch.bodies.extend(slices[0].bodies)

@@ -11,6 +11,7 @@ and the requests are bounded in bytes; so any encoding will do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ringmq.errors import OutcomeUnknownError, RingMQError
@@ -22,6 +23,20 @@ H = TypeVar("H")
 P = TypeVar("P")
 
 
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What a request says once for all its messages."""
+
+    transient: bool = False
+    #: To an exchange.
+    routing_key: str = ""
+    mandatory: bool = False
+
+
+PERSISTENT = Attributes()
+TRANSIENT = Attributes(transient=True)
+
+
 class Ticket(Generic[H, P]):
     """One call of the user. `handle` is given back with the outcome.
 
@@ -29,6 +44,7 @@ class Ticket(Generic[H, P]):
     """
 
     __slots__ = (
+        "attributes",
         "bodies",
         "deadline",
         "error",
@@ -37,7 +53,6 @@ class Ticket(Generic[H, P]):
         "properties",
         "property_sizes",
         "remaining",
-        "transient",
     )
 
     def __init__(
@@ -45,14 +60,14 @@ class Ticket(Generic[H, P]):
         bodies: Sequence[bytes],
         properties: Sequence[P],
         property_sizes: Sequence[int],
-        transient: bool,
+        attributes: Attributes,
         deadline: float,
         handle: H,
     ) -> None:
         self.bodies = bodies
         self.properties = properties
         self.property_sizes = property_sizes
-        self.transient = transient
+        self.attributes = attributes
         self.deadline = deadline
         self.handle = handle
         #: Bodies that are neither confirmed nor failed. The ticket has ended when it is 0.
@@ -68,6 +83,13 @@ class Ticket(Generic[H, P]):
             return False
         self.remaining -= count
         return self.remaining == 0
+
+    def returned(self, first: int, last: int, error: RingMQError) -> None:
+        """No queue has the bodies `first..last`. They are confirmed as well, a moment later."""
+        if self.remaining > 0:
+            if self.error is None:
+                self.error = error
+            self.failed.append((first, last))
 
     def fail(self, first: int, last: int, error: RingMQError) -> bool:
         """The bodies `first..last` have failed; returns whether this ended the ticket."""

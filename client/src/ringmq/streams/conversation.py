@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from ringmq.calls.status import from_call
 from ringmq.errors import ProtocolError, RingMQError, UnavailableError
 from ringmq.streams.speaker import Request, Response, Speaker
+from ringmq.v1 import common_pb2 as common
 from ringmq_base.limits import HEARTBEATS_MISSED_MAX
 from ringmq_base.timer import Timer
 from ringmq_wire import CallClosedError, CallStream, RpcError
@@ -93,6 +94,7 @@ class Conversation(Generic[Request, Response]):
         #: Whether the node sent us away, and to which address; empty: it knows none.
         self.moved = False
         self.moved_to = ""
+        self.moved_reason = common.REASON_UNSPECIFIED
         self._phase = ConversationPhase.OPENING
         self._become(ConversationPhase.OPENING)
 
@@ -140,6 +142,7 @@ class Conversation(Generic[Request, Response]):
         are confirms of messages that would be sent again otherwise."""
         self.moved = True
         self.moved_to = response.moved.address
+        self.moved_reason = response.moved.reason
         self._speaker.moved()
         self._work.set()
         self._become(ConversationPhase.MOVED)

@@ -818,20 +818,43 @@ class PublishOpen(google.protobuf.message.Message):
 
     QUEUE_FIELD_NUMBER: builtins.int
     PRODUCER_ID_FIELD_NUMBER: builtins.int
+    EXCHANGE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
+    WITH_GAPS_FIELD_NUMBER: builtins.int
     queue: builtins.str
     producer_id: builtins.bytes
     """Identifies the producer over retries, so that a repeated message is enqueued once (guarantee
     G4). At most 64 bytes. Empty: a repeat is enqueued again. A newer stream with the same id ends
     this stream.
     """
+    exchange: builtins.str
+    """Set, also if it is empty, which is the default exchange: the stream publishes to this exchange,
+    `queue` is empty, and any node serves it. A producer id is wanted. Sequences rise over the
+    stream, and may have holes. A client that opens another stream sends all that is unconfirmed
+    again, under the same sequences: `last_sequence` of the answer says nothing then.
+    """
+    vhost: builtins.str
+    """Of the queue or exchange. Empty: "/"."""
+    with_gaps: builtins.bool
+    """From nodes: the queue gets a part of what the producer publishes to an exchange, so its
+    sequences have gaps there.
+    """
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
         producer_id: builtins.bytes = ...,
+        exchange: builtins.str | None = ...,
+        vhost: builtins.str = ...,
+        with_gaps: builtins.bool = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["producer_id", b"producer_id", "queue", b"queue"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_exchange", b"_exchange", "exchange", b"exchange"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_exchange", b"_exchange", "exchange", b"exchange", "producer_id", b"producer_id", "queue", b"queue", "vhost", b"vhost", "with_gaps", b"with_gaps"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__exchange: typing_extensions.TypeAlias = typing.Literal["exchange"]
+    _WhichOneofArgType__exchange: typing_extensions.TypeAlias = typing.Literal["_exchange", b"_exchange"]
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exchange) -> _WhichOneofReturnType__exchange | None: ...
 
 Global___PublishOpen: typing_extensions.TypeAlias = PublishOpen
 
@@ -847,12 +870,21 @@ class PublishBatch(google.protobuf.message.Message):
     BODIES_FIELD_NUMBER: builtins.int
     PROPERTIES_FIELD_NUMBER: builtins.int
     TRANSIENT_FIELD_NUMBER: builtins.int
+    ROUTING_KEY_FIELD_NUMBER: builtins.int
+    MANDATORY_FIELD_NUMBER: builtins.int
+    MESSAGE_ID_FIELD_NUMBER: builtins.int
     TTL_MS_FIELD_NUMBER: builtins.int
     first_sequence: builtins.int
     transient: builtins.bool
     """Persistent messages are confirmed when they are on disk, transient ones
     when every replica has received them.
     """
+    routing_key: builtins.str
+    """To an exchange: the key of all these messages, at most 255 bytes."""
+    mandatory: builtins.bool
+    """To an exchange: messages that no queue gets are returned."""
+    message_id: builtins.bytes
+    """From nodes: 16 bytes if other queues get the very same messages, whose bodies are stored once."""
     ttl_ms: builtins.int
     """How long each of these messages may be ready, in milliseconds; the queue's own `message_ttl_ms`
     counts if it is shorter. 0: a message goes unless a consumer takes it at once.
@@ -870,11 +902,14 @@ class PublishBatch(google.protobuf.message.Message):
         bodies: collections.abc.Iterable[builtins.bytes] | None = ...,
         properties: collections.abc.Iterable[ringmq.v1.common_pb2.Properties] | None = ...,
         transient: builtins.bool = ...,
+        routing_key: builtins.str = ...,
+        mandatory: builtins.bool = ...,
+        message_id: builtins.bytes = ...,
         ttl_ms: builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "ttl_ms", b"ttl_ms"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "bodies", b"bodies", "first_sequence", b"first_sequence", "properties", b"properties", "transient", b"transient", "ttl_ms", b"ttl_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "bodies", b"bodies", "first_sequence", b"first_sequence", "mandatory", b"mandatory", "message_id", b"message_id", "properties", b"properties", "routing_key", b"routing_key", "transient", b"transient", "ttl_ms", b"ttl_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ttl_ms: typing_extensions.TypeAlias = typing.Literal["ttl_ms"]
     _WhichOneofArgType__ttl_ms: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms"]
@@ -893,6 +928,7 @@ class PublishResponse(google.protobuf.message.Message):
     HEARTBEAT_FIELD_NUMBER: builtins.int
     BLOCKED_FIELD_NUMBER: builtins.int
     UNBLOCKED_FIELD_NUMBER: builtins.int
+    RETURNED_FIELD_NUMBER: builtins.int
     @property
     def opened(self) -> Global___PublishOpened: ...
     @property
@@ -907,6 +943,8 @@ class PublishResponse(google.protobuf.message.Message):
     def blocked(self) -> Global___Blocked: ...
     @property
     def unblocked(self) -> Global___Unblocked: ...
+    @property
+    def returned(self) -> Global___Returned: ...
     def __init__(
         self,
         *,
@@ -917,12 +955,13 @@ class PublishResponse(google.protobuf.message.Message):
         heartbeat: Global___Heartbeat | None = ...,
         blocked: Global___Blocked | None = ...,
         unblocked: Global___Unblocked | None = ...,
+        returned: Global___Returned | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["blocked", b"blocked", "confirmed", b"confirmed", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "rejected", b"rejected", "response", b"response", "unblocked", b"unblocked"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["blocked", b"blocked", "confirmed", b"confirmed", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "rejected", b"rejected", "response", b"response", "returned", b"returned", "unblocked", b"unblocked"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["blocked", b"blocked", "confirmed", b"confirmed", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "rejected", b"rejected", "response", b"response", "unblocked", b"unblocked"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["blocked", b"blocked", "confirmed", b"confirmed", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "rejected", b"rejected", "response", b"response", "returned", b"returned", "unblocked", b"unblocked"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_response: typing_extensions.TypeAlias = typing.Literal["opened", "confirmed", "rejected", "moved", "heartbeat", "blocked", "unblocked"]
+    _WhichOneofReturnType_response: typing_extensions.TypeAlias = typing.Literal["opened", "confirmed", "rejected", "moved", "heartbeat", "blocked", "unblocked", "returned"]
     _WhichOneofArgType_response: typing_extensions.TypeAlias = typing.Literal["response", b"response"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
 
@@ -1005,6 +1044,28 @@ class PublishOpened(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___PublishOpened: typing_extensions.TypeAlias = PublishOpened
+
+@typing.final
+class Returned(google.protobuf.message.Message):
+    """No queue has these mandatory messages. They are confirmed next."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEQUENCES_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    reason: ringmq.v1.common_pb2.Reason.ValueType
+    @property
+    def sequences(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Range]: ...
+    def __init__(
+        self,
+        *,
+        sequences: collections.abc.Iterable[ringmq.v1.common_pb2.Range] | None = ...,
+        reason: ringmq.v1.common_pb2.Reason.ValueType = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["reason", b"reason", "sequences", b"sequences"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Returned: typing_extensions.TypeAlias = Returned
 
 @typing.final
 class Confirmed(google.protobuf.message.Message):

@@ -359,11 +359,16 @@ class Properties(google.protobuf.message.Message):
     CONTENT_TYPE_FIELD_NUMBER: builtins.int
     TIMESTAMP_MS_FIELD_NUMBER: builtins.int
     HEADERS_FIELD_NUMBER: builtins.int
+    EXCHANGE_FIELD_NUMBER: builtins.int
+    ROUTING_KEY_FIELD_NUMBER: builtins.int
     message_id: builtins.str
     correlation_id: builtins.str
     reply_to: builtins.str
     content_type: builtins.str
     timestamp_ms: builtins.int
+    exchange: builtins.str
+    """Set by the broker, for a message that was published to an exchange."""
+    routing_key: builtins.str
     @property
     def headers(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
     def __init__(
@@ -375,8 +380,10 @@ class Properties(google.protobuf.message.Message):
         content_type: builtins.str = ...,
         timestamp_ms: builtins.int = ...,
         headers: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        exchange: builtins.str = ...,
+        routing_key: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["content_type", b"content_type", "correlation_id", b"correlation_id", "headers", b"headers", "message_id", b"message_id", "reply_to", b"reply_to", "timestamp_ms", b"timestamp_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["content_type", b"content_type", "correlation_id", b"correlation_id", "exchange", b"exchange", "headers", b"headers", "message_id", b"message_id", "reply_to", b"reply_to", "routing_key", b"routing_key", "timestamp_ms", b"timestamp_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Properties: typing_extensions.TypeAlias = Properties

@@ -15,6 +15,7 @@ from history import records as history
 
 from ringmq.errors import ProducerForgottenError, RingMQError, UnavailableError
 from ringmq.publishing.core import Limits, Origin, PublisherCore, PublisherPhase, PublishRefusal
+from ringmq.publishing.tickets import PERSISTENT
 from ringmq_base.ranges import Range
 from ringmq_node.model.reasons import Reason
 from ringmq_node.queue.run import Run
@@ -235,7 +236,7 @@ class Producer(Client):
         while self._next < self.wanted and self._core.room:
             number, self._next = self._next, self._next + 1
             self._note(history.Publish(self._clock.now, QUEUE, self.tag, number, number))
-            self._core.submit([body_of(self.tag, number)], (), (), False, FAR, number)
+            self._core.submit([body_of(self.tag, number)], (), (), PERSISTENT, FAR, number)
         self._go_on()
 
     def _go_on(self) -> None:

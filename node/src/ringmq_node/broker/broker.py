@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from ringmq_node.broker.arguments import QueueArguments
@@ -39,6 +40,8 @@ from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.broker.rebalancing import MasterMove
 from ringmq_node.broker.replicas import Replicas
+from ringmq_node.broker.routing.routing import Routing
+from ringmq_node.broker.routing.session import RoutedSession, SessionClient
 from ringmq_node.broker.verifying import Verifying
 from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo, VerifyInfo
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -111,6 +114,7 @@ class Broker:
         peers: Peers,
         descriptions: Descriptions,
         budget: PublishBudget,
+        routing: Routing,
     ) -> None:
         self.settings = settings
         self.node = cluster.me.node
@@ -129,7 +133,11 @@ class Broker:
         # For readers by position.
         self.browsing = browsing
         self._peers = peers
-        self._budget = budget
+        self.budget = budget
+        self.routing = routing
+        routing.begin(
+            locator, cluster, gate, budget, open_here=partial(self.open_publisher, with_gaps=True)
+        )
         self._descriptions = descriptions
 
     # --- sessions ---
@@ -140,7 +148,12 @@ class Broker:
         return await self._locator.route(queue, forwarded=caller.forwarded)
 
     async def open_publisher(
-        self, queue: str, session: PublisherSession, *, producer_id: bytes = b""
+        self,
+        queue: str,
+        session: PublisherSession,
+        *,
+        producer_id: bytes = b"",
+        with_gaps: bool = False,
     ) -> Publishing:
         """On the master's node only (see `route`)."""
         return await Publishing.open(
@@ -148,9 +161,16 @@ class Broker:
             self.settings,
             session,
             producer_id=producer_id,
-            budget=self._budget,
+            budget=self.budget,
             successor=self._locator.successor,
+            with_gaps=with_gaps,
         )
+
+    async def open_routed(
+        self, vhost: str, exchange: str, session: SessionClient, *, producer_id: bytes
+    ) -> RoutedSession:
+        """A publisher to an exchange, on any node."""
+        return self.routing.open(vhost, exchange, session, producer_id=producer_id)
 
     async def open_consumer(
         self,

@@ -17,9 +17,11 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_node.broker.deleting import check_not_deleting
+from ringmq_node.broker.routing.stamp import STAMP_BYTES_MAX
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import BATCH_MESSAGES_MAX, BrokerSettings
+from ringmq_node.queue.ops import MESSAGE_ID_BYTES
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.sessions import PublisherSession
 from ringmq_node.resources.budget import PublishBudget
@@ -39,6 +41,7 @@ class Publishing:
         last_sequence: int,
         budget: PublishBudget,
         successor: Callable[[str], tuple[str, str]],
+        with_gaps: bool = False,
     ) -> None:
         # The highest sequence of this producer that the queue has; 0: none.
         self.last_sequence = last_sequence
@@ -52,6 +55,7 @@ class Publishing:
         self._producer_id = producer_id
         self._number = number
         self._successor = successor
+        self._with_gaps = with_gaps
 
     @classmethod
     async def open(
@@ -63,17 +67,22 @@ class Publishing:
         producer_id: bytes,
         budget: PublishBudget,
         successor: Callable[[str], tuple[str, str]],
+        with_gaps: bool = False,
     ) -> Publishing:
         """Raises `BrokerError` if the queue can't be served, or the producer id is too long.
 
         With a producer id it waits for a trip around the ring. The session hears nothing
-        before this has returned.
+        before this has returned. `with_gaps`: the queue gets a part of what the producer publishes.
         """
         if len(producer_id) > PRODUCER_ID_BYTES_MAX:
             raise bad_request(
                 f"a producer id has at most {PRODUCER_ID_BYTES_MAX} bytes", field="producer_id"
             )
-        number, last_sequence = await mastership.open_publisher(session, producer_id)
+        if with_gaps and not producer_id:
+            raise bad_request("sequences with gaps are those of a producer", field="producer_id")
+        number, last_sequence = await mastership.open_publisher(
+            session, producer_id, with_gaps=with_gaps
+        )
         return cls(
             mastership,
             settings,
@@ -82,6 +91,7 @@ class Publishing:
             last_sequence=last_sequence,
             budget=budget,
             successor=successor,
+            with_gaps=with_gaps,
         )
 
     @property
@@ -131,14 +141,19 @@ class Publishing:
         properties: Sequence[bytes],
         *,
         transient: bool,
+        message_id: bytes = b"",
     ) -> None:
         """Enqueues a batch whose messages have consecutive sequences; the session is told when
         they are confirmed.
 
         `properties`, encoded, are none, one for all bodies, or one for each. Raises `BrokerError`
-        if the batch is refused; then none of it was enqueued.
+        if the batch is refused; then none of it was enqueued. `message_id` (with gaps): 16 bytes if
+        other queues get the very same batch.
         """
-        self._check_batch(first_sequence, bodies, properties)
+        stamp_bytes = STAMP_BYTES_MAX if self._with_gaps else 0
+        check_batch(self._settings, first_sequence, bodies, properties, stamp_bytes=stamp_bytes)
+        if message_id and (len(message_id) != MESSAGE_ID_BYTES or not self._with_gaps):
+            raise bad_request("a message id is 16 bytes, and from a node", field="message_id")
         check_not_deleting(self._mastership)
         self._mastership.publish(
             self._number,
@@ -147,44 +162,9 @@ class Publishing:
             bodies,
             properties,
             transient=transient,
+            with_gaps=self._with_gaps,
+            message_id=message_id,
         )
-
-    def _check_batch(
-        self, first_sequence: int, bodies: Sequence[bytes], properties: Sequence[bytes]
-    ) -> None:
-        count = len(bodies)
-        if not 1 <= count <= BATCH_MESSAGES_MAX:
-            raise bad_request(
-                f"a batch has 1 to {BATCH_MESSAGES_MAX} messages, this one {count}",
-                field="bodies",
-            )
-        if first_sequence < 1:
-            raise bad_request("sequences begin with 1", field="first_sequence")
-        if len(properties) not in (0, 1, count):
-            raise bad_request(
-                f"{len(properties)} properties for {count} messages: none, one or as many",
-                field="properties",
-            )
-        self._check_size("a message", bodies, self._settings.message_bytes_max)
-        if properties:
-            self._check_size(
-                "properties",
-                properties,
-                self._settings.properties_bytes_max,
-                field="properties",
-            )
-
-    @staticmethod
-    def _check_size(kind: str, parts: Sequence[bytes], limit: int, **metadata: str) -> None:
-        largest = max(map(len, parts))
-        if largest > limit:
-            raise BrokerError(
-                Reason.MESSAGE_TOO_LARGE,
-                f"{kind} of {largest} bytes; {limit} are allowed",
-                size_bytes=largest,
-                limit_bytes=limit,
-                **metadata,
-            )
 
     def successor(self) -> tuple[str, str]:
         """Node and address of the new master, for a session that has heard `moved`."""
@@ -193,3 +173,43 @@ class Publishing:
     def close(self) -> None:
         """The session hears nothing more; messages that it has published stay."""
         self._mastership.close_publisher(self._number, self._producer_id)
+
+
+def check_batch(
+    settings: BrokerSettings,
+    first_sequence: int,
+    bodies: Sequence[bytes],
+    properties: Sequence[bytes],
+    *,
+    stamp_bytes: int = 0,
+) -> None:
+    """Raises `BrokerError`. `stamp_bytes`: a node may have added so many to each properties."""
+    count = len(bodies)
+    if not 1 <= count <= BATCH_MESSAGES_MAX:
+        raise bad_request(
+            f"a batch has 1 to {BATCH_MESSAGES_MAX} messages, this one {count}",
+            field="bodies",
+        )
+    if first_sequence < 1:
+        raise bad_request("sequences begin with 1", field="first_sequence")
+    if len(properties) not in (0, 1, count):
+        raise bad_request(
+            f"{len(properties)} properties for {count} messages: none, one or as many",
+            field="properties",
+        )
+    _check_size("a message", bodies, settings.message_bytes_max)
+    if properties:
+        limit = settings.properties_bytes_max + stamp_bytes
+        _check_size("properties", properties, limit, field="properties")
+
+
+def _check_size(kind: str, parts: Sequence[bytes], limit: int, **metadata: str) -> None:
+    largest = max(map(len, parts))
+    if largest > limit:
+        raise BrokerError(
+            Reason.MESSAGE_TOO_LARGE,
+            f"{kind} of {largest} bytes; {limit} are allowed",
+            size_bytes=largest,
+            limit_bytes=limit,
+            **metadata,
+        )

@@ -17,6 +17,7 @@ from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.peers import BROKER
 from ringmq_node.doors.grpc.policies import locator_from_wire
 from ringmq_node.doors.grpc.relay import relay_stream
+from ringmq_node.doors.grpc.routed import RoutedStream
 from ringmq_node.doors.grpc.rules import rules_from_wire
 from ringmq_node.doors.grpc.service import Context, caller_of, parse, routes
 from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
@@ -56,7 +57,9 @@ class BrokerService:
         request = parse(broker.PublishRequest, data)
         if request.WhichOneof("request") != "open":
             raise bad_request("a publish stream begins with Open", field="request")
-        if not await self._relayed(request.open, "Publish", data, context):
+        if request.open.HasField("exchange"):
+            await (await RoutedStream.open(context, self._broker, request.open)).run()
+        elif not await self._relayed(request.open, "Publish", data, context):
             await (await PublishStream.open(context, self._broker, request.open)).run()
 
     async def _consume(self, context: Context) -> None:

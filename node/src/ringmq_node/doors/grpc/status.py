@@ -72,10 +72,16 @@ CODES: dict[Reason, Code] = {
 _TO_WIRE: dict[Reason, common.Reason.ValueType] = {
     reason: common.Reason.Value(f"REASON_{reason.name}") for reason in Reason
 }
+_FROM_WIRE = {wire: reason for reason, wire in _TO_WIRE.items()}
 
 
 def reason_to_wire(reason: Reason) -> common.Reason.ValueType:
     return _TO_WIRE[reason]
+
+
+def reason_from_wire(reason: common.Reason.ValueType) -> Reason:
+    """INTERNAL for one that a newer node knows alone."""
+    return _FROM_WIRE.get(reason, Reason.INTERNAL)
 
 
 def status_details(error: BrokerError) -> bytes:

@@ -156,6 +156,18 @@ class Stream:
     ) -> broker.PublishResponse | broker.ConsumeResponse: ...
 
 
+def rejection(first_sequence: int, count: int, error: BrokerError) -> broker.PublishResponse:
+    """These messages were not taken."""
+    rejected = broker.Rejected(
+        sequences=common.Range(first=first_sequence, last=first_sequence + count - 1),
+        reason=reason_to_wire(error.reason),
+        message=error.message,
+        retryable=error.retryable,
+        retry_after_ms=error.retry_after_ms,
+    )
+    return broker.PublishResponse(rejected=rejected)
+
+
 class PublishStream(Stream):
     """Batches in, confirms out. Made by `open`."""
 
@@ -177,7 +189,10 @@ class PublishStream(Stream):
             lambda told: stream.writer.put(told, answer=False),
         )
         stream.publishing = await door.open_publisher(
-            opening.queue, stream, producer_id=opening.producer_id
+            opening.queue,
+            stream,
+            producer_id=opening.producer_id,
+            with_gaps=opening.with_gaps,
         )
         opened = broker.PublishOpened(
             last_sequence=stream.publishing.last_sequence,
@@ -229,21 +244,11 @@ class PublishStream(Stream):
                 batch.bodies,
                 [entry.SerializeToString() for entry in batch.properties],
                 transient=batch.transient,
+                message_id=batch.message_id,
             )
         except BrokerError as error:
             self._unanswered -= count
-            self._reject(batch, error)
-
-    def _reject(self, batch: broker.PublishBatch, error: BrokerError) -> None:
-        last = batch.first_sequence + max(len(batch.bodies), 1) - 1
-        rejected = broker.Rejected(
-            sequences=common.Range(first=batch.first_sequence, last=last),
-            reason=reason_to_wire(error.reason),
-            message=error.message,
-            retryable=error.retryable,
-            retry_after_ms=error.retry_after_ms,
-        )
-        self.writer.put(broker.PublishResponse(rejected=rejected))
+            self.writer.put(rejection(batch.first_sequence, max(count, 1), error))
 
     def confirmed(self, sequences: Sequence[Range]) -> None:
         self.writer.put_ranges(sequences)

@@ -1,0 +1,320 @@
+"""The routed sessions of one node: what they share, and their end.
+
+One budget of bytes for all of them, streams to queues within a bound, a sweep that ends ways with
+nothing to do, and the way from a queue to the node of its master. Connections to other nodes are
+those that the node has anyway, one for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, Protocol
+
+from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
+from ringmq_base.notifier import Notifier
+from ringmq_base.ranges import Range, RangeSet
+from ringmq_node.broker.cluster import Cluster
+from ringmq_node.broker.gate import NodeGate
+from ringmq_node.broker.locating import Locator
+from ringmq_node.broker.publishing import Publishing
+from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
+from ringmq_node.broker.routing.session import (
+    RoutedBatch,
+    RoutedSession,
+    Routes,
+    SessionClient,
+)
+from ringmq_node.broker.routing.ways import RemoteStreams, Way
+from ringmq_node.model.names import join_name
+from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+from ringmq_node.queue.block import Block
+from ringmq_node.replica.sessions import PublisherSession
+from ringmq_node.resources.budget import PublishBudget
+
+# Streams of one node to masters, here and elsewhere. More ways wait for one.
+STREAMS_MAX = 10_000
+# A way that had nothing to do for so long ends its stream; an internal session, too.
+IDLE_S = 20.0
+SWEEP_S = 5.0
+# A session may have at most so many times as many bytes as the node has left for all: what one of
+# them holds for a queue that takes nothing leaves room for the others (compare `resources.budget`).
+SHARE = 4
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+
+
+class OpenHere(Protocol):
+    """The broker's `open_publisher`."""
+
+    def __call__(
+        self, queue: str, session: PublisherSession, *, producer_id: bytes
+    ) -> Awaitable[Publishing]: ...
+
+
+class Routing:
+    """See the module; an `InternalPublisher`. Used on the event loop's thread."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        remotes: RemoteStreams,
+        spawn: Spawn,
+    ) -> None:
+        self.routes = routes
+        self.remotes = remotes
+        self.streams = asyncio.Semaphore(STREAMS_MAX)
+        self._spawn = spawn
+        self._held_bytes = 0
+        self._freed = Notifier()
+        self._sessions: dict[RoutedSession, set[asyncio.Task[None]]] = {}
+        self._internal: dict[bytes, _InternalClient] = {}
+        self._id_prefix = os.urandom(8)
+        # With room between two: a part of a large batch has the id of its first message, and its
+        # place in the batch (`storage.queue.log`).
+        self._ids = count(0, 1 << 24)
+        self._is_stopped = False
+
+    def begin(
+        self,
+        locator: Locator,
+        cluster: Cluster,
+        gate: NodeGate,
+        budget: PublishBudget,
+        *,
+        open_here: OpenHere,
+    ) -> None:
+        """By the broker, whose part it is, before anything else."""
+        self._locator = locator
+        self._cluster = cluster
+        self._gate = gate
+        self._budget = budget
+        self._open_here = open_here
+
+    # --- sessions ---
+
+    def open(
+        self, vhost: str, exchange: str, client: SessionClient, *, producer_id: bytes
+    ) -> RoutedSession:
+        """Raises `BrokerError` if there is no such exchange, or the producer id can't be used."""
+        self._gate.check()
+        if not 1 <= len(producer_id) <= PRODUCER_ID_BYTES_MAX:
+            raise bad_request(
+                f"who publishes to an exchange has a producer id of 1 to {PRODUCER_ID_BYTES_MAX} "
+                f"bytes, not of {len(producer_id)}: queues recognise repeats by it",
+                field="producer_id",
+            )
+        name = join_name(vhost, exchange)
+        # Raises if there is none.
+        self.routes.looks_at_headers(name)
+        session = RoutedSession(
+            self, client, exchange=name, shown=exchange, producer_id=producer_id
+        )
+        self._sessions[session] = set()
+        return session
+
+    def closed(self, session: RoutedSession) -> None:
+        for task in self._sessions.pop(session, ()):
+            task.cancel()
+
+    @property
+    def sessions(self) -> int:
+        return len(self._sessions)
+
+    def stop(self, reason: Reason) -> None:
+        """Every session hears that it has moved; no other is opened."""
+        self._is_stopped = True
+        for session in [*self._sessions]:
+            session.end(reason)
+
+    async def run(self) -> None:
+        """Until cancelled, or the node's store fails."""
+        loop = asyncio.get_running_loop()
+        failed = asyncio.create_task(self._gate.wait_failure(), name="routing's end")
+        try:
+            while not (await asyncio.wait([failed], timeout=SWEEP_S))[0]:
+                self._sweep(loop.time() - IDLE_S)
+        finally:
+            failed.cancel()
+        # This node takes no calls any more, and its clients go on elsewhere.
+        self.stop(self._gate.failure_reason)
+
+    def _sweep(self, before: float) -> None:
+        for session in [*self._sessions]:
+            session.drop_idle_ways(before)
+        for producer_id, client in [*self._internal.items()]:
+            if client.is_idle and client.used_at < before:
+                self.close(producer_id)
+
+    # --- what sessions share (`SessionHost`) ---
+
+    def begin_way(self, queue: str, session: RoutedSession) -> Way:
+        way = Way(queue, session.producer_id, self, session)
+        way.used_at = asyncio.get_running_loop().time()
+        task = self._spawn(way.run(), f"way to {queue}")
+        tasks = self._sessions[session]
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        return way
+
+    def admits(self, session_bytes: int) -> bool:
+        left = self._budget.limit_bytes - self._held_bytes
+        return left > 0 and session_bytes <= SHARE * left
+
+    def held(self, more_bytes: int) -> None:
+        self._held_bytes += more_bytes
+        if more_bytes < 0:
+            self._freed.notify()
+
+    async def wait_freed(self) -> None:
+        await self._freed.wait()
+
+    def new_message_id(self) -> bytes:
+        return next(self._ids).to_bytes(8, "little") + self._id_prefix
+
+    # --- masters (`WayHost`) ---
+
+    async def address_of(self, queue: str, failed: frozenset[str]) -> str:
+        address = await self._locator.route(queue, forwarded=False)
+        if address not in failed:
+            return address
+        # It may be reached from elsewhere. If no other node is left, once more directly.
+        others = (info.address for info in self._cluster.nodes({}))
+        mine = self._cluster.address
+        relays = (each for each in others if each and each != mine and each not in failed)
+        return next(relays, address)
+
+    def newer_master(self, queue: str, node: str, epoch: int) -> str:
+        try:
+            location = self._locator.locate(queue)
+        except BrokerError:
+            return ""
+        return location.address if location.epoch > epoch and location.node != node else ""
+
+    async def open_here(
+        self, queue: str, session: PublisherSession, producer_id: bytes
+    ) -> Publishing:
+        return await self._open_here(queue, session, producer_id=producer_id)
+
+    # --- for the node itself (`InternalPublisher`) ---
+
+    async def publish(
+        self,
+        vhost: str,
+        exchange: str,
+        routing_key: str,
+        block: Block,
+        producer_id: bytes,
+        first_sequence: int,
+        *,
+        transient: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> bool:
+        """As `InternalPublisher` says."""
+        client = self._internal.get(producer_id)
+        if client is not None and client.session.exchange != join_name(vhost, exchange):
+            # One producer has one session: of two, the queues would end the first one's streams.
+            await client.wait_idle()
+            self.close(producer_id)
+            client = None
+        if client is None:
+            if self._is_stopped:
+                raise BrokerError(Reason.DRAINING, "this node stops")
+            client = _InternalClient(partial(self._forget, producer_id))
+            client.session = self.open(vhost, exchange, client, producer_id=producer_id)
+            self._internal[producer_id] = client
+        await client.session.wait_room()
+        client.used_at = asyncio.get_running_loop().time()
+        answer = client.expect(first_sequence, first_sequence + block.count - 1)
+        batch = RoutedBatch(
+            first_sequence=first_sequence,
+            bodies=block.bodies(),
+            properties=block.properties(),
+            headers=lambda: [headers] if headers else [],
+            routing_key=routing_key,
+            mandatory=True,
+            transient=transient,
+        )
+        try:
+            client.session.publish(batch)
+            return await answer
+        finally:
+            client.drop(first_sequence)
+
+    def close(self, producer_id: bytes) -> None:
+        client = self._internal.pop(producer_id, None)
+        if client is not None:
+            client.session.end(Reason.NOT_MASTER)
+
+    def _forget(self, producer_id: bytes) -> None:
+        self._internal.pop(producer_id, None)
+
+
+class _Expected:
+    """Messages that somebody waits for."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.left = RangeSet([(first, last)])
+        self.is_routed = True
+        self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+
+class _InternalClient:
+    """A session's end inside the node."""
+
+    session: RoutedSession
+
+    def __init__(self, on_moved: Callable[[], None]) -> None:
+        self.used_at = 0.0
+        self._expected: dict[int, _Expected] = {}
+        self._on_moved = on_moved
+        self._answered = Notifier()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._expected
+
+    async def wait_idle(self) -> None:
+        while not self.is_idle:
+            await self._answered.wait()
+
+    def expect(self, first: int, last: int) -> asyncio.Future[bool]:
+        if first in self._expected:
+            raise bad_request(f"sequence {first} is on its way already", field="first_sequence")
+        expected = self._expected[first] = _Expected(first, last)
+        return expected.answer
+
+    def drop(self, first: int) -> None:
+        self._expected.pop(first, None)
+        self._answered.notify()
+
+    def answered(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            match answer:
+                case AnswerConfirmed(sequences):
+                    for expected in [*self._expected.values()]:
+                        expected.left.subtract(_overlap(expected.left, sequences))
+                        if not expected.left and not expected.answer.done():
+                            expected.answer.set_result(expected.is_routed)
+                case AnswerReturned(sequences):
+                    for expected in self._expected.values():
+                        if _overlap(expected.left, sequences):
+                            expected.is_routed = False
+                case AnswerRefused((first, last), error):
+                    for expected in self._expected.values():
+                        if expected.left.count_in(first, last) and not expected.answer.done():
+                            expected.answer.set_exception(error)
+
+    def moved(self, reason: Reason) -> None:
+        self._on_moved()
+        error = BrokerError(reason, "the publisher inside the node was ended: what is unknown")
+        for expected in self._expected.values():
+            if not expected.answer.done():
+                expected.answer.set_exception(error)
+
+
+def _overlap(left: RangeSet, sequences: tuple[Range, ...]) -> list[Range]:
+    return [part for first, last in sequences for part in left.intersection(first, last)]

@@ -1,0 +1,275 @@
+"""A routed session: one producer that publishes to an exchange, on any node.
+
+    a door -> RoutedSession.publish -> the router: queues of each message
+                                    -> core: parts for queues, sequences to wait for
+                                    -> a `Way` for each queue -> its master, here or elsewhere
+    a door <- answered(...) <-------- core <- what the queues answer
+
+The client's order holds in each queue; there is none across queues. Bounds: a session takes
+another batch (`wait_room`) while its unanswered messages, bytes and runs are below its own limits,
+and its bytes are below its share of what the node has left (`room`). So a queue that takes nothing
+stops the sessions that publish to it, and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Protocol
+
+from ringmq_base.limits import MIB
+from ringmq_base.notifier import Notifier
+from ringmq_base.ranges import Range
+from ringmq_base.values import value
+from ringmq_node.broker.routing.core import (
+    Answer,
+    RepeatedSequenceError,
+    RoutedPublishes,
+    SendPart,
+    TargetRun,
+)
+from ringmq_node.broker.routing.stamp import stamped
+from ringmq_node.broker.routing.targets import SubBatch
+from ringmq_node.broker.routing.ways import Way
+from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+
+# Unanswered, of one session. A queue remembers as many gaps of one producer as there may be runs
+# (`queue.gaps`).
+RUNS_MAX = 1000
+MESSAGES_MAX = 100_000
+BYTES_MAX = 64 * MIB
+
+
+class SessionClient(Protocol):
+    """The door's end of a session. No method may block or raise."""
+
+    def answered(self, answers: Sequence[Answer]) -> None: ...
+    def moved(self, reason: Reason) -> None:
+        """The session is over; unanswered publishes are unknown."""
+        ...
+
+
+class Routes(Protocol):
+    """The router (`broker.topology.router`), as sessions use it."""
+
+    def route(
+        self, exchange: str, routing_key: str, headers: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]: ...
+    def looks_at_headers(self, exchange: str) -> bool: ...
+
+
+class SessionHost(Protocol):
+    """The node, as its sessions use it."""
+
+    @property
+    def routes(self) -> Routes: ...
+    def begin_way(self, queue: str, session: RoutedSession) -> Way: ...
+    def admits(self, session_bytes: int) -> bool:
+        """Whether a session with so many unanswered bytes may take another batch."""
+        ...
+
+    def held(self, more_bytes: int) -> None:
+        """A session has so many more unanswered bytes, or fewer."""
+        ...
+
+    async def wait_freed(self) -> None: ...
+    def new_message_id(self) -> bytes: ...
+    def closed(self, session: RoutedSession) -> None: ...
+
+
+@value
+class RoutedBatch:
+    """Messages with consecutive sequences and the same attributes.
+
+    `properties`, encoded: none, one for all, or one for each. `headers`: the same of their headers,
+    asked for only if the way depends on them.
+    """
+
+    first_sequence: int
+    bodies: Sequence[bytes]
+    properties: Sequence[bytes]
+    headers: Callable[[], Sequence[Mapping[str, str]]]
+    routing_key: str
+    mandatory: bool = False
+    transient: bool = False
+    ttl_ms: int | None = None
+
+
+class RoutedSession:
+    """Made by `Routing.open`. `exchange` is an internal name, `shown` what its clients call it."""
+
+    def __init__(
+        self,
+        host: SessionHost,
+        client: SessionClient,
+        *,
+        exchange: str,
+        shown: str,
+        producer_id: bytes,
+    ) -> None:
+        self.producer_id = producer_id
+        self.exchange = exchange
+        self._shown = shown
+        self._host = host
+        self._client = client
+        self._core = RoutedPublishes()
+        self._ways: dict[str, Way] = {}
+        self._changed = Notifier()
+        self._held_bytes = 0
+        self._is_closed = False
+
+    @property
+    def messages(self) -> int:
+        """Unanswered."""
+        return self._core.messages
+
+    # --- for a door ---
+
+    async def wait_room(self) -> None:
+        """Returns when the session takes another batch."""
+        core = self._core
+        while not self._is_closed:
+            if (
+                core.runs >= RUNS_MAX
+                or core.messages >= MESSAGES_MAX
+                or core.size_bytes >= BYTES_MAX
+            ):
+                await self._changed.wait()
+            elif not self._host.admits(core.size_bytes):
+                await self._host.wait_freed()
+            else:
+                return
+
+    def publish(self, batch: RoutedBatch) -> None:
+        """Raises `BrokerError` if nothing of the batch was taken: the exchange doesn't exist."""
+        targets = self._targets(batch)
+        if len(targets) > RUNS_MAX:
+            raise bad_request(
+                f"the headers of this batch send it {len(targets)} different ways, "
+                f"{RUNS_MAX} are most",
+                field="bodies",
+            )
+        try:
+            parts, answers = self._core.publish(
+                batch.first_sequence, targets, mandatory=batch.mandatory
+            )
+        except RepeatedSequenceError as error:
+            raise bad_request(str(error), field="first_sequence") from error
+        self._account()
+        if parts:
+            properties = stamped(batch.properties, self._shown, batch.routing_key)
+            self._send(batch, properties, parts)
+        self._answer(answers)
+
+    def close(self) -> None:
+        """The client hears nothing more; what is on its way may arrive."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._ways.clear()
+        self._host.held(-self._held_bytes)
+        self._held_bytes = 0
+        self._changed.notify()
+        self._host.closed(self)
+
+    def end(self, reason: Reason) -> None:
+        """The client hears it, and nothing more."""
+        if not self._is_closed:
+            self.close()
+            self._client.moved(reason)
+
+    def drop_idle_ways(self, used_before: float) -> None:
+        """Ends the ways that had nothing to do since then, on the loop's clock."""
+        for queue, way in [*self._ways.items()]:
+            if way.is_idle and way.used_at < used_before:
+                del self._ways[queue]
+                way.end()
+
+    # --- routing ---
+
+    def _targets(self, batch: RoutedBatch) -> list[TargetRun]:
+        routes, bodies, count = self._host.routes, batch.bodies, len(batch.bodies)
+        if routes.looks_at_headers(self.exchange):
+            headers = batch.headers() or [{}]
+            found = [routes.route(self.exchange, batch.routing_key, each) for each in headers]
+            if len(found) == count:
+                return self._runs_of(batch, found)
+            queues = found[0]
+        else:
+            queues = routes.route(self.exchange, batch.routing_key, None)
+        return [TargetRun(count, queues, _size_of(bodies, batch.properties, 0, count))]
+
+    @staticmethod
+    def _runs_of(batch: RoutedBatch, found: Sequence[tuple[str, ...]]) -> list[TargetRun]:
+        runs: list[TargetRun] = []
+        start = 0
+        for queues, group in groupby(found):
+            stop = start + sum(1 for _ in group)
+            size_bytes = _size_of(batch.bodies, batch.properties, start, stop)
+            runs.append(TargetRun(stop - start, queues, size_bytes))
+            start = stop
+        return runs
+
+    def _send(
+        self, batch: RoutedBatch, properties: Sequence[bytes], parts: Sequence[SendPart]
+    ) -> None:
+        made: dict[tuple[int, int], list[str]] = {}
+        for part in parts:
+            made.setdefault((part.start, part.stop), []).append(part.queue)
+        for (start, stop), queues in made.items():
+            # The same object for all of them: its bodies are in memory once.
+            own = SubBatch(
+                batch.first_sequence + start,
+                batch.bodies[start:stop],
+                properties[start:stop] if len(properties) > 1 else properties,
+                _size_of(batch.bodies, properties, start, stop),
+                batch.transient,
+                batch.ttl_ms,
+                self._host.new_message_id() if len(queues) > 1 else b"",
+            )
+            for queue in queues:
+                way = self._ways.get(queue)
+                if way is None:
+                    way = self._ways[queue] = self._host.begin_way(queue, self)
+                way.give(own)
+
+    # --- what the queues answer (`WayEnds`) ---
+
+    def confirmed(self, queue: str, sequences: Sequence[Range]) -> None:
+        self._answer(self._core.confirmed(queue, sequences))
+
+    def refused(self, queue: str, first: int, last: int, error: BrokerError) -> None:
+        self._answer(self._core.refused(queue, first, last, error))
+
+    def deleted(self, queue: str) -> None:
+        self._ways.pop(queue, None)
+        self._answer(self._core.deleted(queue))
+
+    def fenced(self, queue: str) -> None:
+        self.end(Reason.PRODUCER_FENCED)
+
+    def way_ended(self, way: Way) -> None:
+        if self._ways.get(way.queue) is way:
+            del self._ways[way.queue]
+
+    def _answer(self, answers: Sequence[Answer]) -> None:
+        if self._is_closed:
+            return
+        self._account()
+        if answers:
+            self._client.answered(answers)
+
+    def _account(self) -> None:
+        more = self._core.size_bytes - self._held_bytes
+        self._held_bytes += more
+        if more:
+            self._host.held(more)
+        self._changed.notify()
+
+
+def _size_of(bodies: Sequence[bytes], properties: Sequence[bytes], start: int, stop: int) -> int:
+    """Bytes of the bodies from `start` to `stop`, and of their properties."""
+    size = sum(map(len, bodies[start:stop]))
+    if len(properties) > 1:
+        return size + sum(map(len, properties[start:stop]))
+    return size + (len(properties[0]) * (stop - start) if properties else 0)

@@ -1,0 +1,256 @@
+"""How a routed session reaches one queue: streams to its master, one after the other.
+
+A master on this node is published to directly, another one through a stream to its node
+(`RemoteStreams`; the gRPC door implements it on our client). When a stream ends, the next one goes
+to whoever is master then, and everything that is unanswered goes out again. That is safe: the
+producer id and the sequences are those of the client, and the queue knows what it has.
+
+A way ends by itself when the queue is deleted, when a newer session has the producer id, and when
+it had nothing to do for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from ringmq_base.ranges import Range
+from ringmq_gm import RingClosedError
+from ringmq_node.broker.publishing import Publishing
+from ringmq_node.broker.routing.targets import SubBatch, TargetBatches
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.replica.sessions import PublisherSession
+from ringmq_wire.backoff import Backoff
+
+# Pauses between streams that have brought nothing.
+RETRY_FIRST_S = 0.02
+RETRY_MAX_S = 0.5
+# Another node will be master, or the same one answer.
+ONE_NODES_OWN = (Reason.TIMEOUT, Reason.STORE_FAILED, Reason.DISK_FULL, Reason.INTERNAL)
+
+
+class WayEnds(Protocol):
+    """The session of a way: it hears the queue's answers. No method may block or raise."""
+
+    def confirmed(self, queue: str, sequences: Sequence[Range]) -> None: ...
+    def refused(self, queue: str, first: int, last: int, error: BrokerError) -> None: ...
+    def deleted(self, queue: str) -> None: ...
+    def fenced(self, queue: str) -> None:
+        """A newer session has this producer."""
+        ...
+
+    def way_ended(self, way: Way) -> None:
+        """Nothing is on it, and it takes nothing more."""
+        ...
+
+
+class Feed(Protocol):
+    """What a stream to a queue's master is given and tells: its way."""
+
+    @property
+    def queue(self) -> str: ...
+    @property
+    def producer_id(self) -> bytes: ...
+    @property
+    def work(self) -> asyncio.Event:
+        """Set when there may be a batch, or it is over."""
+        ...
+
+    @property
+    def has_sent(self) -> bool: ...
+    @property
+    def is_over(self) -> bool:
+        """Whether the stream is to be ended."""
+        ...
+
+    def next(self) -> SubBatch | None: ...
+    def confirmed(self, sequences: Sequence[Range]) -> None: ...
+    def refused(self, first: int, last: int, error: BrokerError) -> None: ...
+    def newer_master(self, node: str, epoch: int) -> str:
+        """The address of the master that has followed that one; empty: none is known."""
+        ...
+
+
+class RemoteStreams(Protocol):
+    async def run(self, address: str, feed: Feed) -> None:
+        """One stream to the master at `address`, to its end. Raises `BrokerError` if the node
+        refuses it, has refused a batch that may be sent again, or doesn't answer."""
+        ...
+
+
+class WayHost(Protocol):
+    """The node, as its ways use it."""
+
+    @property
+    def remotes(self) -> RemoteStreams: ...
+    @property
+    def streams(self) -> asyncio.Semaphore:
+        """Bounds the streams that are open."""
+        ...
+
+    def address_of(self, queue: str, failed: frozenset[str]) -> Awaitable[str]:
+        """The node to send a stream to; empty: the master is here. Another node than the master's
+        relays it, if that one is among those that `failed`. Raises `BrokerError`."""
+        ...
+
+    def newer_master(self, queue: str, node: str, epoch: int) -> str: ...
+    def open_here(
+        self, queue: str, session: PublisherSession, producer_id: bytes
+    ) -> Awaitable[Publishing]: ...
+
+
+class _Here:
+    """The session of a stream that stays on this node."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self.reason: Reason | None = None
+
+    def confirmed(self, sequences: Sequence[Range]) -> None:
+        self._way.confirmed(sequences)
+
+    def moved(self, reason: Reason) -> None:
+        self.reason = reason
+        self._way.work.set()
+
+
+class Way:
+    """`run` once, in a task of its own."""
+
+    def __init__(self, queue: str, producer_id: bytes, host: WayHost, ends: WayEnds) -> None:
+        self.queue = queue
+        self.producer_id = producer_id
+        self.work = asyncio.Event()
+        self.is_over = False
+        # On the loop's clock.
+        self.used_at = 0.0
+        self._host = host
+        self._ends = ends
+        self._batches = TargetBatches()
+        # Nodes that a stream has failed at since one brought something.
+        self._failed: frozenset[str] = frozenset()
+        self._has_progress = False
+
+    # --- what its session asks for ---
+
+    def give(self, batch: SubBatch) -> None:
+        self.used_at = asyncio.get_running_loop().time()
+        self._batches.add(batch)
+        self.work.set()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._batches.is_idle
+
+    def end(self) -> None:
+        """It has nothing to do, and will be given nothing more."""
+        assert self.is_idle
+        self.is_over = True
+        self.work.set()
+
+    # --- what its streams tell (`Feed`) ---
+
+    @property
+    def has_sent(self) -> bool:
+        return self._batches.has_sent
+
+    def next(self) -> SubBatch | None:
+        return self._batches.next()
+
+    def confirmed(self, sequences: Sequence[Range]) -> None:
+        self._has_progress = True
+        self._batches.answered(sequences)
+        self._ends.confirmed(self.queue, sequences)
+
+    def refused(self, first: int, last: int, error: BrokerError) -> None:
+        self._has_progress = True
+        self._batches.answered([(first, last)])
+        self._ends.refused(self.queue, first, last, error)
+
+    def newer_master(self, node: str, epoch: int) -> str:
+        return self._host.newer_master(self.queue, node, epoch)
+
+    # --- its life ---
+
+    async def run(self) -> None:
+        backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, random.Random())
+        while not self.is_over:
+            self._has_progress = False
+            try:
+                async with self._host.streams:
+                    await self._one_stream()
+            except RingClosedError:
+                pass  # It is known by now where the queue went.
+            except BrokerError as error:
+                if not self._may_go_on(error):
+                    return
+            self._batches.stream_ended()
+            if self.is_over:
+                break
+            if self._has_progress:
+                backoff.reset()
+                self._failed = frozenset()
+            await asyncio.sleep(backoff.pause_s())
+        self._ends.way_ended(self)
+
+    def _may_go_on(self, error: BrokerError) -> bool:
+        """Whether to try again; if not, everything is answered."""
+        if self.is_over:
+            # A newer way to this queue has ended its last stream, for example.
+            return True
+        if error.retryable or error.reason in ONE_NODES_OWN:
+            return True
+        left = self._batches.take_all()
+        self.is_over = True
+        if error.reason is Reason.QUEUE_NOT_FOUND:
+            self._ends.deleted(self.queue)
+        elif error.reason is Reason.PRODUCER_FENCED:
+            self._ends.fenced(self.queue)
+        else:
+            for first, last in left:
+                self._ends.refused(self.queue, first, last, error)
+        self._ends.way_ended(self)
+        return False
+
+    async def _one_stream(self) -> None:
+        address = await self._host.address_of(self.queue, self._failed)
+        if not address:
+            await self._stream_here()
+            return
+        try:
+            await self._host.remotes.run(address, self)
+        except BrokerError:
+            self._failed |= {address}
+            raise
+
+    async def _stream_here(self) -> None:
+        session = _Here(self)
+        publishing = await self._host.open_here(self.queue, session, self.producer_id)
+        try:
+            while session.reason is None and not self.is_over:
+                batch = self._batches.next()
+                if batch is None:
+                    self.work.clear()
+                    await self.work.wait()
+                    continue
+                await publishing.wait_room(batch.size_bytes)
+                if session.reason is not None:
+                    break
+                try:
+                    publishing.publish(
+                        batch.first,
+                        batch.bodies,
+                        batch.properties,
+                        transient=batch.transient,
+                        message_id=batch.message_id,
+                    )
+                except BrokerError as error:
+                    if error.retryable:
+                        raise
+                    self.refused(batch.first, batch.last, error)
+        finally:
+            publishing.close()
+        if session.reason in (Reason.QUEUE_NOT_FOUND, Reason.PRODUCER_FENCED):
+            raise BrokerError(session.reason, f"queue {self.queue!r}: {session.reason.name}")

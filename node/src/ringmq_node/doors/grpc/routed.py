@@ -1,0 +1,161 @@
+"""Publish streams to an exchange, which any node serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+
+from ringmq.v1 import broker_pb2 as broker
+from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
+from ringmq_base.ranges import Range
+from ringmq_node.broker.broker import Broker
+from ringmq_node.broker.publishing import check_batch
+from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
+from ringmq_node.broker.routing.session import RoutedBatch, RoutedSession
+from ringmq_node.doors.grpc.service import Context, parse
+from ringmq_node.doors.grpc.status import reason_to_wire
+from ringmq_node.doors.grpc.streams import Stream, rejection
+from ringmq_node.doors.grpc.wire import ranges_to_wire
+from ringmq_node.model.reasons import BrokerError, bad_request
+from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+
+
+class RoutedStream(Stream):
+    """Batches in, confirms out. Made by `open`."""
+
+    session: RoutedSession
+    # Messages that are neither confirmed nor rejected; and the end of waiting for them.
+    _unanswered = 0
+    _answered: asyncio.Future[None] | None = None
+    _last_sequence = 0
+
+    @classmethod
+    async def open(
+        cls, context: Context, door: Broker, opening: broker.PublishOpen
+    ) -> RoutedStream:
+        """Raises `BrokerError` if the exchange can't be published to."""
+        if opening.queue:
+            raise bad_request("a stream is opened on a queue or an exchange", field="queue")
+        stream = cls(context, door.settings.heartbeat_s)
+        stream._door = door
+        stream.session = await door.open_routed(
+            opening.vhost, opening.exchange, stream, producer_id=opening.producer_id
+        )
+        opened = broker.PublishOpened(
+            message_bytes_max=door.settings.message_bytes_max,
+            batch_bytes_max=BATCH_BYTES_MAX,
+            batch_messages_max=BATCH_MESSAGES_MAX,
+            heartbeat_ms=round(door.settings.heartbeat_s * 1000),
+            node=door.node,
+        )
+        stream.writer.put(broker.PublishResponse(opened=opened))
+        return stream
+
+    _door: Broker
+
+    @property
+    def is_readable(self) -> bool:
+        return self._door.budget.is_readable
+
+    async def wait_readable(self) -> None:
+        await self._door.budget.wait_readable()
+
+    def wait_room(self, size_bytes: int) -> Awaitable[None]:
+        return self.session.wait_room()
+
+    def received(self, data: bytes) -> None:
+        request = parse(broker.PublishRequest, data)
+        match request.WhichOneof("request"):
+            case "batch":
+                self._batch(request.batch)
+            case "heartbeat":
+                pass
+            case _:
+                raise bad_request("after Open come batches", field="request")
+
+    def _batch(self, batch: broker.PublishBatch) -> None:
+        count = len(batch.bodies)
+        try:
+            routed = self._routed(batch)
+            self._last_sequence = batch.first_sequence + count - 1
+            self._unanswered += count
+            self.session.publish(routed)
+        except BrokerError as error:
+            if self._last_sequence == batch.first_sequence + count - 1:
+                self._unanswered -= count
+            self.writer.put(rejection(batch.first_sequence, max(count, 1), error))
+
+    def _routed(self, batch: broker.PublishBatch) -> RoutedBatch:
+        bodies = list(batch.bodies)
+        properties = [entry.SerializeToString() for entry in batch.properties]
+        check_batch(self._door.settings, batch.first_sequence, bodies, properties)
+        if batch.first_sequence <= self._last_sequence:
+            raise bad_request(
+                f"the batch begins with {batch.first_sequence}, and this stream has had "
+                f"{self._last_sequence}: sequences rise",
+                field="first_sequence",
+            )
+        size = len(batch.routing_key.encode())
+        if size > QUEUE_NAME_BYTES_MAX:
+            raise bad_request(
+                f"a routing key has at most {QUEUE_NAME_BYTES_MAX} bytes, this one {size}",
+                field="routing_key",
+            )
+
+        def headers() -> Sequence[Mapping[str, str]]:
+            return [entry.headers for entry in batch.properties]
+
+        return RoutedBatch(
+            first_sequence=batch.first_sequence,
+            bodies=bodies,
+            properties=properties,
+            headers=headers,
+            routing_key=batch.routing_key,
+            mandatory=batch.mandatory,
+            transient=batch.transient,
+            ttl_ms=batch.ttl_ms if batch.HasField("ttl_ms") else None,
+        )
+
+    # --- answers (`SessionClient`) ---
+
+    def answered(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            match answer:
+                case AnswerConfirmed(sequences):
+                    self.writer.put_ranges(sequences)
+                    self._count(sequences)
+                case AnswerReturned(sequences, reason):
+                    returned = broker.Returned(
+                        sequences=ranges_to_wire(sequences), reason=reason_to_wire(reason)
+                    )
+                    self.writer.put(broker.PublishResponse(returned=returned))
+                case AnswerRefused((first, last), error):
+                    self.writer.put(rejection(first, last - first + 1, error))
+                    self._count([(first, last)])
+
+    def _count(self, sequences: Sequence[Range]) -> None:
+        for first, last in sequences:
+            self._unanswered -= last - first + 1
+        if self._unanswered <= 0 and self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+
+    async def wait_answered(self) -> None:
+        if self._unanswered > 0:
+            self._answered = asyncio.get_running_loop().create_future()
+            await self._answered
+
+    def ranges_response(self, ranges: Sequence[Range]) -> broker.PublishResponse:
+        return broker.PublishResponse(confirmed=broker.Confirmed(sequences=ranges_to_wire(ranges)))
+
+    def successor(self) -> tuple[str, str]:
+        # Any other node will do, and the client knows them.
+        return "", ""
+
+    def closed(self) -> None:
+        self.session.close()
+
+    def heartbeat(self) -> broker.PublishResponse:
+        return broker.PublishResponse(heartbeat=broker.Heartbeat())
+
+    def moved_response(self, moved: broker.Moved) -> broker.PublishResponse:
+        return broker.PublishResponse(moved=moved)
