@@ -15,6 +15,8 @@ class MemoryQueue:
     def __init__(self) -> None:
         self.state = ReplicatedState()
         self.bodies: dict[int, bytes] = {}
+        # Of those that have any.
+        self.properties: dict[int, bytes] = {}
         self.missing = RangeSet()
         # No `read` gives more messages than this.
         self.read_messages_max = 1000
@@ -46,7 +48,9 @@ class MemoryQueue:
             transient = position in self.state.transient
             redelivered = position in self.state.redelivered
             count = self.state.counts.count_of(position)
-            runs.append(Run(position, Block.of([body]), transient, redelivered, count))
+            properties = [self.properties[position]] if position in self.properties else []
+            block = Block.of([body], properties)
+            runs.append(Run(position, block, transient, redelivered, count))
         return runs
 
     def bytes_in(self, first: int, last: int) -> int:

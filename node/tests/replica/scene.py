@@ -23,6 +23,7 @@ from ringmq_node.queue.ops import Op
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
 from ringmq_node.replica.fetching import Fetched
+from ringmq_node.replica.letter_desk import LetterDesk
 from ringmq_node.replica.replica import Replica
 from ringmq_node.replica.set_asides import SetAsides
 from ringmq_node.replica.turns import CatchUpTurns
@@ -127,6 +128,8 @@ class PlayedHost:
         self.set_asides = SetAsides(
             store.disk, store.directory, node="a", keep_s=100.0, bytes_max=MIB
         )
+        # `test_outbox` sets one.
+        self.letter_desk = cast(LetterDesk, None)
         self.source: ReplicatedState | None = None
         self.source_bodies: dict[int, bytes] = {}
         self.failures: list[StoreError] = []

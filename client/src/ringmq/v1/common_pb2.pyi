@@ -361,6 +361,9 @@ class Properties(google.protobuf.message.Message):
     HEADERS_FIELD_NUMBER: builtins.int
     EXCHANGE_FIELD_NUMBER: builtins.int
     ROUTING_KEY_FIELD_NUMBER: builtins.int
+    EXPIRATION_MS_FIELD_NUMBER: builtins.int
+    DEATHS_FIELD_NUMBER: builtins.int
+    FIRST_DEATH_FIELD_NUMBER: builtins.int
     message_id: builtins.str
     correlation_id: builtins.str
     reply_to: builtins.str
@@ -369,8 +372,19 @@ class Properties(google.protobuf.message.Message):
     exchange: builtins.str
     """Set by the broker, for a message that was published to an exchange."""
     routing_key: builtins.str
+    expiration_ms: builtins.int
+    """How long the message may be ready, as its publisher said; removed when it is dead-lettered."""
     @property
     def headers(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    @property
+    def deaths(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Death]:
+        """Set by the broker, for a message that has been dead-lettered: how often it has left which queue
+        for which reason, the newest death first; and the first death of all. The oldest entries are
+        dropped when the properties would be too large.
+        """
+
+    @property
+    def first_death(self) -> Global___FirstDeath: ...
     def __init__(
         self,
         *,
@@ -382,11 +396,87 @@ class Properties(google.protobuf.message.Message):
         headers: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         exchange: builtins.str = ...,
         routing_key: builtins.str = ...,
+        expiration_ms: builtins.int | None = ...,
+        deaths: collections.abc.Iterable[Global___Death] | None = ...,
+        first_death: Global___FirstDeath | None = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["content_type", b"content_type", "correlation_id", b"correlation_id", "exchange", b"exchange", "headers", b"headers", "message_id", b"message_id", "reply_to", b"reply_to", "routing_key", b"routing_key", "timestamp_ms", b"timestamp_ms"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "expiration_ms", b"expiration_ms", "first_death", b"first_death"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "content_type", b"content_type", "correlation_id", b"correlation_id", "deaths", b"deaths", "exchange", b"exchange", "expiration_ms", b"expiration_ms", "first_death", b"first_death", "headers", b"headers", "message_id", b"message_id", "reply_to", b"reply_to", "routing_key", b"routing_key", "timestamp_ms", b"timestamp_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__expiration_ms: typing_extensions.TypeAlias = typing.Literal["expiration_ms"]
+    _WhichOneofArgType__expiration_ms: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms"]
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expiration_ms) -> _WhichOneofReturnType__expiration_ms | None: ...
 
 Global___Properties: typing_extensions.TypeAlias = Properties
+
+@typing.final
+class Death(google.protobuf.message.Message):
+    """A message has left a queue for one reason, `count` times. The other fields are of the first time."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    QUEUE_FIELD_NUMBER: builtins.int
+    EXCHANGE_FIELD_NUMBER: builtins.int
+    ROUTING_KEYS_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    TIME_MS_FIELD_NUMBER: builtins.int
+    ORIGINAL_EXPIRATION_MS_FIELD_NUMBER: builtins.int
+    reason: builtins.str
+    """rejected, expired, maxlen or delivery_limit."""
+    queue: builtins.str
+    exchange: builtins.str
+    """As the message was published to the queue."""
+    count: builtins.int
+    time_ms: builtins.int
+    """Milliseconds since 1970, by the clock of the queue's master."""
+    original_expiration_ms: builtins.int
+    """The message's own expiration, which is removed when it dies."""
+    @property
+    def routing_keys(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        reason: builtins.str = ...,
+        queue: builtins.str = ...,
+        exchange: builtins.str = ...,
+        routing_keys: collections.abc.Iterable[builtins.str] | None = ...,
+        count: builtins.int = ...,
+        time_ms: builtins.int = ...,
+        original_expiration_ms: builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_original_expiration_ms", b"_original_expiration_ms", "original_expiration_ms", b"original_expiration_ms"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_original_expiration_ms", b"_original_expiration_ms", "count", b"count", "exchange", b"exchange", "original_expiration_ms", b"original_expiration_ms", "queue", b"queue", "reason", b"reason", "routing_keys", b"routing_keys", "time_ms", b"time_ms"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__original_expiration_ms: typing_extensions.TypeAlias = typing.Literal["original_expiration_ms"]
+    _WhichOneofArgType__original_expiration_ms: typing_extensions.TypeAlias = typing.Literal["_original_expiration_ms", b"_original_expiration_ms"]
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__original_expiration_ms) -> _WhichOneofReturnType__original_expiration_ms | None: ...
+
+Global___Death: typing_extensions.TypeAlias = Death
+
+@typing.final
+class FirstDeath(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: builtins.int
+    QUEUE_FIELD_NUMBER: builtins.int
+    EXCHANGE_FIELD_NUMBER: builtins.int
+    reason: builtins.str
+    queue: builtins.str
+    exchange: builtins.str
+    def __init__(
+        self,
+        *,
+        reason: builtins.str = ...,
+        queue: builtins.str = ...,
+        exchange: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["exchange", b"exchange", "queue", b"queue", "reason", b"reason"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___FirstDeath: typing_extensions.TypeAlias = FirstDeath
 
 @typing.final
 class Lease(google.protobuf.message.Message):

@@ -6,9 +6,9 @@ through these stages, one way, and is in one of them at a time:
     stage       in the state   leaves it when
     gathered    live           a `Doom` op is made: when no other one of this reason is sent
     in hand     live           the ring has taken the op and given it a number (`applied`)
-    hidden      doomed      the op is persisted by all (`settled`); then its owner is told
-    due         doomed      there is room under way (`next_letters`): its body is read
-    under way   doomed      the target has confirmed it, or it is dropped (`gone`)
+    hidden      doomed         the op is persisted by all (`settled`); then its owner is told
+    due         doomed         there is room under way (`next_letters`): its body is read
+    under way   doomed         its target has confirmed it, or it is dropped (`gone`)
 
 and then through `removals`, as every message. The message is live all that time, on every replica.
 
@@ -22,7 +22,8 @@ Why a letter waits until its `Doom` is safe:
 Why a letter is sent again, and arrives once. When the master dies before the `Remove` of a letter
 is safe, the next one finds it doomed. Whether the target has it nobody knows, so it is sent
 again, under the same producer id and sequence: the letter's number. Letters leave in order of their
-numbers, so that the target has either not seen one, or has it.
+numbers, no further apart than a target remembers (`UNDER_WAY_MESSAGES_MAX`). A target that can't
+tell all the same gets the message under a new letter: rather twice than never.
 
 A letter whose body is missing holds those behind it until it is repaired or given up. One that
 is given up is put *aside*: when its body turns up after all, it is doomed anew, as later letters
@@ -31,7 +32,7 @@ have left and its own number would be taken for a repeat.
 Invariants (`check`):
 * the stages are disjoint; those from `hidden` on, and nothing else but what is being removed, are
   what the state says is doomed;
-* no more messages are under way than may be.
+* letters under way are in order, and no further apart than they may be.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ from ringmq_node.queue.ops import Doom
 from ringmq_node.queue.removals import Removals
 from ringmq_node.queue.run import Messages
 
-# Letters under way at a time, whose bodies are in memory; one larger letter always passes.
+# Letters under way at a time, whose bodies are in memory; one larger letter always passes. From the
+# oldest of them on, no letter is further away than this: a queue remembers so many gaps in the
+# sequences of a producer, and more, and so recognises all that a new master sends again
+# (`gaps.PRODUCER_GAPS_MAX`).
 UNDER_WAY_MESSAGES_MAX = 1000
 UNDER_WAY_BYTES_MAX = 4 * MIB
 # And read in one piece of work: some 30 us for each run.
@@ -65,6 +69,14 @@ class HiddenRun:
 
     number: int
     run: DoomedRun
+
+
+@value
+class LetterUnderWay:
+    letter: int
+    reason: DeathReason
+    # Of its body and its properties.
+    size_bytes: int
 
 
 class DeadLetters:
@@ -82,8 +94,8 @@ class DeadLetters:
         # Some may have been doomed by ops as unsafe as the last one.
         self._hidden = deque(HiddenRun(last_number, run) for run in runs)
         self._due: deque[DoomedRun] = deque()
-        # The size of each letter that is under way, by its position.
-        self._under_way: dict[int, int] = {}
+        # By position, in the order of the letters.
+        self._under_way: dict[int, LetterUnderWay] = {}
         self._under_way_bytes = 0
         self._aside: list[DoomedRun] = []
 
@@ -131,11 +143,11 @@ class DeadLetters:
         found: list[Letters] = []
         room, room_bytes = PIECE_MESSAGES_MAX, PIECE_BYTES_MAX
         while self._due and room > 0:
-            room = min(room, UNDER_WAY_MESSAGES_MAX - len(self._under_way))
+            head = self._due[0]
+            room = min(room, self._oldest(head) + UNDER_WAY_MESSAGES_MAX - head.letter)
             room_bytes = min(room_bytes, UNDER_WAY_BYTES_MAX - self._under_way_bytes)
             if room <= 0 or (room_bytes <= 0 and self._under_way):
                 break
-            head = self._due[0]
             size = messages.bytes_in(head.first, head.first)
             if self._under_way and size > room_bytes:
                 break
@@ -152,13 +164,21 @@ class DeadLetters:
                 letter = head.letter + run.first_position - head.first
                 found.append(Letters(letter, head.reason, run))
                 sizes = [run.block.sent_bytes(stop) for stop in range(run.block.count + 1)]
-                for at, (before, after) in enumerate(pairwise(sizes), run.first_position):
-                    self._under_way[at] = after - before
+                for at, (before, after) in enumerate(pairwise(sizes)):
+                    self._under_way[run.first_position + at] = LetterUnderWay(
+                        letter + at, head.reason, after - before
+                    )
                 self._under_way_bytes += sizes[-1] - sizes[0]
                 room -= run.block.count
                 room_bytes -= sizes[-1] - sizes[0]
             self._take_due(runs[-1].last_position)
         return [SendLetters(tuple(found))] if found else []
+
+    def _oldest(self, head: DoomedRun) -> int:
+        """The first letter that is under way, if any."""
+        for entry in self._under_way.values():
+            return entry.letter
+        return head.letter
 
     def _take_due(self, last: int) -> None:
         """The first due run, up to this position, is due no more."""
@@ -169,19 +189,29 @@ class DeadLetters:
     def gone(self, ranges: Sequence[Range], *, arrived: bool) -> list[Range]:
         """These have arrived at their targets, or are dropped: they are to be removed. Returns
         those that were under way."""
-        done = RangeSet()
-        for first, last in ranges:
-            for position in range(first, last + 1):
-                size = self._under_way.pop(position, None)
-                if size is not None:
-                    self._under_way_bytes -= size
-                    done.add(position, position)
+        done = self._end(ranges)
         self.count -= len(done)
         if arrived:
             self.arrived_total += len(done)
         else:
             self.dropped_total += len(done)
-        return done.ranges()
+        return [(at, at) for at in done]
+
+    def renew(self, ranges: Sequence[Range]) -> None:
+        """A target can't tell whether it has these: they get letters that it surely hasn't."""
+        for at, entry in self._end(ranges).items():
+            self._gather(NOBODY, entry.reason, [(at, at)])
+
+    def _end(self, ranges: Sequence[Range]) -> dict[int, LetterUnderWay]:
+        """These are under way no more, if they were."""
+        done: dict[int, LetterUnderWay] = {}
+        for first, last in ranges:
+            for position in range(first, last + 1):
+                entry = self._under_way.pop(position, None)
+                if entry is not None:
+                    self._under_way_bytes -= entry.size_bytes
+                    done[position] = entry
+        return done
 
     def drop_due(self) -> list[Range]:
         """The queue has no dead-letter exchange any more: what nobody has sent is to be removed."""
@@ -236,8 +266,10 @@ class DeadLetters:
             one.check()
         assert not self._hidden or self._hidden[0].number > persisted
         assert self.count == numbers_in(self.places())
-        assert self._under_way_bytes == sum(self._under_way.values())
-        assert len(self._under_way) <= UNDER_WAY_MESSAGES_MAX
+        sent = [*self._under_way.values()]
+        assert self._under_way_bytes == sum(each.size_bytes for each in sent)
+        assert all(a.letter < b.letter for a, b in pairwise(sent))
+        assert not sent or sent[-1].letter - sent[0].letter < UNDER_WAY_MESSAGES_MAX
         letters = [run.letter for run in (*self._due, *(hidden.run for hidden in self._hidden))]
         assert letters == sorted(letters)
         places = RangeSet(self._doomed_places())

@@ -30,11 +30,10 @@ class Departures:
         messages: Messages,
         is_given_up: Callable[[int], bool],
         *,
-        has_dead_letters: bool | None,
+        has_dead_letters: bool,
     ) -> None:
         """`is_given_up`: whether no replica has the body of this missing message.
-        `has_dead_letters`: whether messages that leave for a reason become letters. None: it isn't
-        known yet, and they wait."""
+        `has_dead_letters`: whether messages that leave for a reason become letters."""
         self.removals = Removals()
         self._state = state
         self._messages = messages
@@ -48,7 +47,7 @@ class Departures:
 
     def leave(self, leaving: Leaving) -> None:
         """These messages, which are in no other place any more, leave. `next_ops` has to follow."""
-        if self._has_dead_letters is False or leaving.reason is LeaveReason.ACKNOWLEDGED:
+        if not self._has_dead_letters or leaving.reason is LeaveReason.ACKNOWLEDGED:
             self.removals.gather(leaving.owner, leaving.ranges)
             return
         if self._letters is None:
@@ -96,9 +95,15 @@ class Departures:
             self.removals.gather(NOBODY, done)
         return [*self.next_ops(), *self._send_letters()]
 
+    def letters_forgotten(self, ranges: Sequence[Range]) -> list[Effect]:
+        """The target can't tell whether it has these letters: they get new ones."""
+        assert self._letters is not None
+        self._letters.renew(ranges)
+        return [*self.next_ops(), *self._send_letters()]
+
     def _send_letters(self) -> list[Effect]:
         letters = self._letters
-        if letters is None or self._has_dead_letters is None:
+        if letters is None:
             return []
         if self._has_dead_letters:
             return [*letters.next_letters(self._messages, self._is_given_up)]

@@ -67,7 +67,7 @@ class QueueMaster:
         messages: Messages,
         inheritance: Inheritance | None = None,
         *,
-        has_dead_letters: bool | None = False,
+        has_dead_letters: bool = False,
     ) -> None:
         self.state = state
         # How often a message may come back; beyond that it leaves. None: for ever.
@@ -170,8 +170,9 @@ class QueueMaster:
         self.delivery_limit = rules.delivery_limit
         self.consumer_timeout_ms = rules.consumer_timeout_ms
         self.consumers.set_timeout(on=rules.consumer_timeout_ms is not None)
+        letters = self.departures.dead_letter(enabled=rules.dead_letter_exchange is not None)
         told = self.consumers.set_single_active(single=bool(rules.single_active_consumer))
-        return [*told, *self._dispatch()] if told else []
+        return [*letters, *told, *self._dispatch()] if told else letters
 
     def tick(self, now_ms: int) -> list[Effect]:
         """It is this time, on a clock that doesn't go back: consumers that have held a message for

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from ringmq_gm import Ring, View
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.queue.ops import Op
+from ringmq_node.replica.letter_desk import LetterDesk
 from ringmq_node.storage import QueueStore, StoreError
 
 
@@ -23,6 +24,11 @@ class MasterReplica(Protocol):
     def ring(self) -> Ring: ...
     @property
     def view(self) -> View: ...
+    @property
+    def letter_desk(self) -> LetterDesk:
+        """What dead letters are sent with."""
+        ...
+
     def multicast(self, op: Op) -> int:
         """Sends the op around the ring, and applies it here; returns its number."""
         ...

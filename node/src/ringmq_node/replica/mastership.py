@@ -41,6 +41,7 @@ from ringmq_node.queue.effects import (
     MulticastOp,
     ReportBarrier,
     ReportSettled,
+    SendLetters,
     TellActive,
 )
 from ringmq_node.queue.inheritance import Inheritance
@@ -49,6 +50,7 @@ from ringmq_node.queue.ops import AskedOp, Publish
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.asked_ops import AskedOps
 from ringmq_node.replica.master_replica import MasterReplica
+from ringmq_node.replica.outbox import Outbox
 from ringmq_node.replica.publishers import OpeningSession, Publishers
 from ringmq_node.replica.reading import MasterBodies
 from ringmq_node.replica.refusals import (
@@ -100,8 +102,13 @@ class Mastership:
         # What declaration and policies say of the queue's messages now.
         self.rules = rules
         self.queue = QueueMaster(
-            replica.store.state, MasterBodies(replica.store, replica.store_failed), inheritance
+            replica.store.state,
+            MasterBodies(replica.store, replica.store_failed),
+            inheritance,
+            has_dead_letters=rules.dead_letter_exchange is not None,
         )
+        # None before the first dead letter.
+        self._outbox: Outbox | None = None
         self.ended = False
         self.room = RingRoom(replica.ring)
         # Conditional deletions whose outcome isn't known: see `broker.deleting`.
@@ -139,6 +146,8 @@ class Mastership:
         assert not self.ended
         self.ended = True
         self._held_ops.end()
+        if self._outbox is not None:
+            self._outbox.end()
         self.publish_sessions.end(reason)
         self.subscribers.end(reason)
         self._waits.end(self.name)
@@ -430,6 +439,13 @@ class Mastership:
                     if not self._delivers_more:
                         self._delivers_more = True
                         self._replica.spawn(self._deliver_more(), f"deliveries of {self.name}")
+                case SendLetters(letters):
+                    if self._outbox is None:
+                        leaving = self.queue.departures
+                        self._outbox = Outbox(
+                            self._replica, leaving, self._carry_out, lambda: self.rules
+                        )
+                    self._outbox.send(letters)
                 case ConfirmSequences(publisher, sequences):
                     session = self.publish_sessions.get(publisher)
                     if session is not None:

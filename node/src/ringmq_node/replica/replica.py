@@ -37,6 +37,7 @@ from ringmq_node.replica.comparing import Digests
 from ringmq_node.replica.digests import digests_at
 from ringmq_node.replica.fetching import Fetched, Sources
 from ringmq_node.replica.joining import Joining
+from ringmq_node.replica.letter_desk import LetterDesk
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.refusals import not_serving
 from ringmq_node.replica.remembering import Clock, Remembering
@@ -64,6 +65,8 @@ class ReplicaHost(Clock, Protocol):
     def catch_up_turns(self) -> CatchUpTurns: ...
     @property
     def set_asides(self) -> SetAsides: ...
+    @property
+    def letter_desk(self) -> LetterDesk: ...
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Starts a task whose failure is the node's."""
         ...
@@ -143,6 +146,10 @@ class Replica:
     def log_is_whole(self) -> bool:
         """Whether the ring may be begun again from this replica's log."""
         return self.ring.log_is_whole
+
+    @property
+    def letter_desk(self) -> LetterDesk:
+        return self._host.letter_desk
 
     @property
     def view(self) -> View:

@@ -1,0 +1,233 @@
+"""The dead letters of one mastership, on their way to the queue's dead-letter exchange.
+
+The core says which letters to send (`SendLetters`), and this shell publishes them: with the
+exchange and the key that the queue's rules have at that moment, and with one more death in each
+message's history. It tells the core what became of them, and decides only when to try again.
+
+Letters with the same routing key, a *lane*, leave one batch after another; lanes don't wait for
+each other. A target that is down or full holds its lane, and at last the core's window: the queue's
+other messages, and the letters of other queues, go on.
+
+Each queue is one producer, whose sequences are the letters' numbers: so the next master, which
+sends again what it finds doomed, has a letter enqueued once. Where an operator has accepted a loss,
+numbers may be given again: from then on the producer is another one.
+
+A letter without a target is dropped, as RabbitMQ does it. A node may know of an exchange or a
+binding a moment later than the client that has made it: the first letters that find none wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from ringmq_base.limits import KIB
+from ringmq_base.ranges import Range, numbers_in
+from ringmq_base.values import value
+from ringmq_node.model.deaths import DeathReason
+from ringmq_node.model.envelope import dead_envelope
+from ringmq_node.model.names import join_name, shown, split_name
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.rules import QueueRules
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.departures import Departures
+from ringmq_node.queue.effects import Effect, Letters
+from ringmq_node.replica.master_replica import MasterReplica
+
+logger = logging.getLogger(__name__)
+
+# Of one batch; one larger letter always passes.
+BATCH_MESSAGES_MAX = 500
+BATCH_BYTES_MAX = 512 * KIB
+# Between two tries, while a target is down, full or moves.
+RETRY_FIRST_S = 0.05
+RETRY_LAST_S = 2.0
+# How long letters wait for an exchange or a binding that isn't known here.
+UNKNOWN_S = 2.0
+# Dropped letters are logged no more often than this.
+LOG_EVERY_S = 60.0
+
+
+@value
+class Letter:
+    number: int
+    position: int
+    body: bytes
+    properties: bytes
+    reason: DeathReason
+    transient: bool
+
+
+@value
+class LetterWay:
+    """What letters have to have in common to leave as one batch."""
+
+    routing_key: str
+    headers: tuple[tuple[str, str], ...]
+    except_queues: frozenset[str]
+    transient: bool
+
+
+class Outbox:
+    """Of one mastership."""
+
+    def __init__(
+        self,
+        replica: MasterReplica,
+        departures: Departures,
+        carry_out: Callable[[list[Effect]], None],
+        rules: Callable[[], QueueRules],
+    ) -> None:
+        """`carry_out`: of the core's effects. `rules`: those of the moment."""
+        self._desk = replica.letter_desk
+        self._departures = departures
+        self._carry_out = carry_out
+        self._rules = rules
+        self._name = replica.record.name
+        self._vhost, self._shown_name = split_name(self._name)
+        losses = replica.view.losses
+        seed = f"dead letters of {replica.record.id} since {losses[-1].epoch if losses else 0}"
+        self.producer_id = b"letters-" + hashlib.blake2b(seed.encode(), digest_size=16).digest()
+        # By routing key.
+        self._lanes: dict[str, deque[tuple[LetterWay, Letter]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = False
+        # Exchanges and keys without a target, for which letters have waited in vain.
+        self._unknown: set[tuple[str, str]] = set()
+        self._dropped = 0
+        self._logged_at = float("-inf")
+
+    def send(self, letters: Sequence[Letters]) -> None:
+        """Takes these behind all that were sent before."""
+        at_ms = self._desk.now_ms()
+        for each in letters:
+            block = each.run.block
+            properties = block.properties() or [b""]
+            if len(properties) == 1:
+                properties *= block.count
+            for at, (body, old) in enumerate(zip(block.bodies(), properties, strict=True)):
+                found = dead_envelope(
+                    old,
+                    each.reason,
+                    self._shown_name,
+                    at_ms=at_ms,
+                    bytes_max=self._desk.properties_bytes_max,
+                )
+                names = (join_name(self._vhost, queue) for queue in found.except_queues)
+                transient = each.run.transient
+                way = LetterWay(found.routing_key, found.headers, frozenset(names), transient)
+                number, position = each.first_letter + at, each.run.first_position + at
+                letter = Letter(number, position, body, found.properties, each.reason, transient)
+                self._put(way, letter)
+
+    def _put(self, way: LetterWay, letter: Letter) -> None:
+        lane = self._lanes.get(way.routing_key)
+        if lane is not None:
+            lane.append((way, letter))
+            return
+        self._lanes[way.routing_key] = deque([(way, letter)])
+        task = self._desk.spawn(self._run(way.routing_key), f"letters of {self._name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def end(self) -> None:
+        """The mastership has ended: what is on its way is the next master's."""
+        self._ended = True
+        for task in [*self._tasks]:
+            task.cancel()
+        self._lanes.clear()
+        self._desk.publisher.close(self.producer_id)
+        # The mastership's: no cycle, which would stay in memory when the queue is gone.
+        del self._carry_out, self._rules
+
+    # --- a lane ---
+
+    async def _run(self, key: str) -> None:
+        lane = self._lanes[key]
+        while lane and not self._ended:
+            way = lane[0][0]
+            await self._publish(way, _front(lane))
+        if not self._ended:
+            del self._lanes[key]
+
+    async def _publish(self, way: LetterWay, letters: Sequence[Letter]) -> None:
+        block = Block.of([each.body for each in letters], [each.properties for each in letters])
+        positions = [(each.position, each.position) for each in letters]
+        pause_s = RETRY_FIRST_S
+        waited_s = 0.0
+        while True:
+            rules = self._rules()
+            exchange = rules.dead_letter_exchange
+            if exchange is None:
+                self._drop(positions, "the queue has no dead-letter exchange any more")
+                return
+            key = rules.dead_letter_routing_key
+            key = way.routing_key if key is None else key
+            target = (exchange, key)
+            missing = ""
+            try:
+                routed = await self._desk.publisher.publish(
+                    self._vhost,
+                    exchange,
+                    key,
+                    block,
+                    self.producer_id,
+                    letters[0].number,
+                    transient=way.transient,
+                    headers=dict(way.headers),
+                    except_queues=way.except_queues,
+                )
+                if routed:
+                    self._unknown.discard(target)
+                    self._gone(positions, arrived=True)
+                    return
+                missing = f"no queue gets letters with key {key!r} from exchange {exchange!r}"
+            except BrokerError as error:
+                if error.reason is Reason.SEQUENCE_FORGOTTEN:
+                    self._carry_out(self._departures.letters_forgotten(positions))
+                    return
+                if error.reason is Reason.EXCHANGE_NOT_FOUND:
+                    missing = f"there is no exchange {exchange!r}"
+                logger.debug("letters of %s wait: %s", shown(self._name), error)
+            if missing and (target in self._unknown or waited_s >= UNKNOWN_S):
+                self._unknown.add(target)
+                self._drop(positions, missing)
+                return
+            await asyncio.sleep(pause_s)
+            waited_s += pause_s
+            pause_s = min(2 * pause_s, RETRY_LAST_S)
+
+    def _gone(self, positions: Sequence[Range], *, arrived: bool) -> None:
+        self._carry_out(self._departures.letters_gone(positions, arrived=arrived))
+
+    def _drop(self, positions: Sequence[Range], why: str) -> None:
+        self._dropped += numbers_in(positions)
+        now = asyncio.get_running_loop().time()
+        if now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
+            logger.warning(
+                "queue %s: %d dead letters dropped since this node is its master, as %s",
+                shown(self._name),
+                self._dropped,
+                why,
+            )
+        self._gone(positions, arrived=False)
+
+
+def _front(lane: deque[tuple[LetterWay, Letter]]) -> list[Letter]:
+    """Takes the first letters that can leave as one batch: with consecutive numbers, as these are
+    the sequences of the batch."""
+    way, letter = lane.popleft()
+    batch = [letter]
+    size = len(letter.body)
+    while lane and len(batch) < BATCH_MESSAGES_MAX:
+        next_way, letter = lane[0]
+        size += len(letter.body)
+        if next_way != way or letter.number != batch[-1].number + 1 or size > BATCH_BYTES_MAX:
+            break
+        batch.append(letter)
+        lane.popleft()
+    return batch

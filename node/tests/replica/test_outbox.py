@@ -1,0 +1,302 @@
+"""Letters between the queue's core and the publisher of their node, which is played here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from loops import run
+from node.tests.queue.test_deadletters import LetterScene
+from waiting import until
+
+from ringmq.v1 import common_pb2 as common
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.rules import QueueRules
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.effects import Effect, SendLetters
+from ringmq_node.queue.leaving import LeaveReason, Leaving
+from ringmq_node.queue.ops import Publish
+from ringmq_node.replica import outbox as outbox_module
+from ringmq_node.replica.letter_desk import LetterDesk
+from ringmq_node.replica.master_replica import MasterReplica
+from ringmq_node.replica.outbox import Outbox
+
+
+class PlayedPublisher:
+    """Answers each publish as `answer` does, if set; else when `gate` is open."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str, int, list[bytes], frozenset[str]]] = []
+        self.properties: list[common.Properties] = []
+        self.producers: set[bytes] = set()
+        self.closed: list[bytes] = []
+        self.answer: Callable[[str, int], bool] | None = None
+        self.gates: dict[str, asyncio.Event] = {}
+
+    async def publish(
+        self,
+        vhost: str,
+        exchange: str,
+        routing_key: str,
+        block: Block,
+        producer_id: bytes,
+        first_sequence: int,
+        *,
+        transient: bool = False,
+        headers: Mapping[str, str] | None = None,
+        except_queues: frozenset[str] = frozenset(),
+    ) -> bool:
+        self.calls.append((exchange, routing_key, first_sequence, block.bodies(), except_queues))
+        self.properties += map(common.Properties.FromString, block.properties())
+        self.producers.add(producer_id)
+        if self.answer is not None:
+            return self.answer(routing_key, len(self.calls))
+        if routing_key in self.gates:
+            await self.gates[routing_key].wait()
+        return True
+
+    def close(self, producer_id: bytes) -> None:
+        self.closed.append(producer_id)
+
+
+class OutboxScene(LetterScene):
+    """A queue with a core, whose letters go through an outbox."""
+
+    def __init__(self, *, losses: tuple[object, ...] = ()) -> None:
+        super().__init__()
+        self.publisher = PlayedPublisher()
+        self.rules = QueueRules(dead_letter_exchange="dlx")
+        self.tasks: list[asyncio.Task[None]] = []
+        desk = LetterDesk(self.publisher, 1000, now_ms=lambda: 77, spawn=self.spawn)
+        replica = SimpleNamespace(
+            letter_desk=desk,
+            record=SimpleNamespace(name="shop\x1fwork", id="id-1"),
+            view=SimpleNamespace(losses=losses),
+        )
+        self.outbox = Outbox(
+            cast(MasterReplica, replica), self.master.departures, self.do, lambda: self.rules
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+        return self.tasks[-1]
+
+    def do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, SendLetters):
+                self.outbox.send(effect.letters)
+            else:
+                super().do([effect])
+
+    def publish_with(self, *keys: str, body: bytes = b"x") -> None:
+        properties = [
+            common.Properties(exchange="x", routing_key=key).SerializeToString() for key in keys
+        ]
+        position = self.queue.state.next_position
+        block = Block.of([body + b"%d" % (position + at) for at in range(len(keys))], properties)
+        op = Publish(position, block, False)
+        self.queue.properties.update(enumerate(properties, position))
+        self.do(self.master.published(self.send(op), op, 1))
+        self.all_safe()
+
+    async def emptied(self) -> None:
+        """All letters have left."""
+        await until(lambda: not self.master.departures.letters)
+        self.all_safe()
+        assert self.queue.state.doomed is not None
+        assert not self.queue.state.doomed.runs
+        self.master.check()
+        for task in self.tasks:
+            await task
+
+
+def play(work: Callable[[OutboxScene], Awaitable[None]], **options: Any) -> OutboxScene:
+    async def main() -> OutboxScene:
+        scene = OutboxScene(**options)
+        await work(scene)
+        return scene
+
+    return run(main())
+
+
+def reject_all(scene: OutboxScene) -> None:
+    scene.consume(7)
+    [consumer] = scene.master.consumers
+    scene.reject(7, *consumer.outstanding.ranges())
+    scene.all_safe()
+
+
+def test_letters_have_the_exchange_the_key_and_one_more_death() -> None:
+    async def work(scene: OutboxScene) -> None:
+        scene.publish_with("a", "a", "b")
+        reject_all(scene)
+        await scene.emptied()
+        assert scene.publisher.calls == [
+            ("dlx", "a", 1, [b"x0", b"x1"], frozenset()),
+            ("dlx", "b", 3, [b"x2"], frozenset()),
+        ]
+        deaths = [each.deaths[0] for each in scene.publisher.properties]
+        assert deaths == [
+            common.Death(
+                reason="rejected",
+                queue="work",
+                exchange="x",
+                routing_keys=[key],
+                count=1,
+                time_ms=77,
+            )
+            for key in "aab"
+        ]
+        assert scene.master.departures.letters_arrived_total == 3
+
+    play(work)
+
+
+def test_the_rules_of_the_moment_give_exchange_and_key() -> None:
+    async def work(scene: OutboxScene) -> None:
+        scene.rules = QueueRules(dead_letter_exchange="", dead_letter_routing_key="dead")
+        scene.publish_with("a", "b", "a")
+        reject_all(scene)
+        await scene.emptied()
+        keys = {(exchange, key) for exchange, key, *_ in scene.publisher.calls}
+        assert keys == {("", "dead")}
+        assert sorted(sequence for _, _, sequence, *_ in scene.publisher.calls) == [1, 2, 3]
+
+    play(work)
+
+
+def test_a_stuck_target_holds_its_own_lane() -> None:
+    async def work(scene: OutboxScene) -> None:
+        scene.publisher.gates["stuck"] = asyncio.Event()
+        scene.publish_with("stuck", "fine", "stuck", "fine")
+        reject_all(scene)
+        await until(lambda: scene.master.departures.letters_arrived_total == 2)
+        assert [call[1] for call in scene.publisher.calls] == ["stuck", "fine", "fine"]
+        # Consumers go on, and the depth says what waits.
+        scene.publish_with("fine")
+        assert scene.positions(7)[-1] == 4
+        assert scene.master.departures.letters == 2
+        scene.publisher.gates["stuck"].set()
+        await scene.emptied()
+
+    play(work)
+
+
+@pytest.mark.parametrize(
+    "reason", [Reason.NO_MASTER, Reason.LIMIT_EXCEEDED, Reason.PRODUCER_FENCED]
+)
+def test_a_target_that_refuses_delays_its_letters(
+    reason: Reason, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_module, "RETRY_FIRST_S", 0.001)
+
+    async def work(scene: OutboxScene) -> None:
+        def answer(key: str, calls: int) -> bool:
+            if calls < 4:
+                raise BrokerError(reason, "not now")
+            return True
+
+        scene.publisher.answer = answer
+        scene.publish_with("a", "a")
+        reject_all(scene)
+        await scene.emptied()
+        assert [call[2] for call in scene.publisher.calls] == [1] * 4
+        assert scene.master.departures.letters_arrived_total == 2
+
+    play(work)
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_letters_without_a_target_are_dropped_after_a_while(
+    raises: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outbox_module, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(outbox_module, "UNKNOWN_S", 0.005)
+
+    async def work(scene: OutboxScene) -> None:
+        def answer(key: str, calls: int) -> bool:
+            if raises:
+                raise BrokerError(Reason.EXCHANGE_NOT_FOUND, "no such exchange")
+            return False
+
+        scene.publisher.answer = answer
+        scene.publish_with("a", "a")
+        reject_all(scene)
+        await scene.emptied()
+        first_calls = len(scene.publisher.calls)
+        assert first_calls > 1
+        assert scene.master.departures.letters_dropped_total == 2
+        # The next ones needn't wait, and aren't logged one by one.
+        scene.publish_with("a")
+        scene.reject(7, (2, 2))
+        scene.all_safe()
+        await scene.emptied()
+        assert len(scene.publisher.calls) == first_calls + 1
+        assert scene.master.departures.letters_dropped_total == 3
+        assert sum("dead letters dropped" in each.message for each in caplog.records) == 1
+
+    play(work)
+
+
+def test_a_letter_that_its_target_may_have_forgotten_is_sent_under_another_number() -> None:
+    async def work(scene: OutboxScene) -> None:
+        def answer(key: str, calls: int) -> bool:
+            if calls == 1:
+                raise BrokerError(Reason.SEQUENCE_FORGOTTEN, "can't tell")
+            return True
+
+        scene.publisher.answer = answer
+        scene.publish_with("a", "a")
+        reject_all(scene)
+        for _ in range(3):
+            await asyncio.sleep(0)
+            scene.all_safe()
+        await scene.emptied()
+        assert [call[2] for call in scene.publisher.calls] == [1, 3]
+
+    play(work)
+
+
+def test_queues_of_a_cycle_are_left_out() -> None:
+    async def work(scene: OutboxScene) -> None:
+        scene.publish_with("a")
+        runs = scene.master._ready.take(
+            1 << 60, messages_max=1, bytes_max=1000, first_bytes_max=None
+        )
+        ranges = tuple(run.positions for run in runs)
+        scene.master.leave(Leaving(LeaveReason.EXPIRED, ranges))
+        scene.do(scene.master.departures.next_ops())
+        scene.all_safe()
+        await scene.emptied()
+        assert scene.publisher.calls[0][4] == {"shop\x1fwork"}
+
+    play(work)
+
+
+def test_what_is_on_its_way_when_the_mastership_ends_is_the_next_ones() -> None:
+    async def work(scene: OutboxScene) -> None:
+        scene.publisher.gates["a"] = asyncio.Event()
+        scene.publish_with("a", "a")
+        reject_all(scene)
+        await until(lambda: len(scene.publisher.calls) == 1)
+        scene.outbox.end()
+        await asyncio.wait(scene.tasks)
+        assert scene.publisher.closed == [scene.outbox.producer_id]
+        assert scene.queue.state.live.contains_all(0, 1)
+
+    play(work)
+
+
+def test_the_producer_is_another_one_after_an_accepted_loss() -> None:
+    """Letters' numbers may be given again then."""
+
+    async def work(scene: OutboxScene) -> None:
+        pass
+
+    one, same = play(work), play(work)
+    other = play(work, losses=(SimpleNamespace(epoch=5),))
+    assert one.outbox.producer_id == same.outbox.producer_id != other.outbox.producer_id
+    assert len(one.outbox.producer_id) <= 64
