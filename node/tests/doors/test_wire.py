@@ -36,6 +36,7 @@ from ringmq_node.model.info import (
 )
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
+from ringmq_node.queue.leases import QueueLease
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 
@@ -158,6 +159,9 @@ def test_a_state_travels_whole_and_in_pieces() -> None:
         producers={b"a": 1, b"": 2},
         producer_times={b"a": 5, b"": 6},
         time_ms=7,
+        acked_end=17,
+        purged_end=18,
+        leases={"l": QueueLease("l", "holder", b"instance", 5, 6, 7)},
     )
     state.producers[b"a"] = 9
     state.gaps.published(b"a", 1, 5, 9)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringmq_node.queue import leases
+from ringmq_node.queue.block import Block
 from ringmq_node.queue.leases import (
     LEASE_TEXT_BYTES_MAX,
     LEASES_MAX,
@@ -17,6 +18,10 @@ from ringmq_node.queue.leases import (
     LeaseError,
     QueueLease,
 )
+from ringmq_node.queue.ops import NoteGone, Publish
+from ringmq_node.queue.state import ReplicatedState
+from ringmq_node.storage.format import checkpoint
+from ringmq_node.storage.format.checkpoint import Checkpoint, CheckpointError
 
 TTL_MS = 1000
 
@@ -71,9 +76,11 @@ def test_whose_time_is_over_is_replaced_and_fenced() -> None:
     first = held.acquire("one", 0)
     second = held.acquire("two", TTL_MS)
     assert second > first
+    until_ms = held.all["ingest"].until_ms
     assert not held.renew(first, TTL_MS + 1)
     held.release(first)
     assert held.all["ingest"].token == second
+    assert held.all["ingest"].until_ms == until_ms
 
 
 def test_a_late_renewal_holds_while_nobody_has_asked() -> None:
@@ -128,6 +135,8 @@ def test_one_holder_at_a_time_and_tokens_that_rise(changes: list[ChangeLease]) -
             assert after.token == number > newest.get(op.name, 0)
             assert before is None or before.until_ms <= op.at_ms
             newest[op.name] = number
+        if op.action is not LeaseAction.ACQUIRE and (before is None or before.token != op.token):
+            assert after == before
         if after is None and before is not None:
             assert op.action is LeaseAction.RELEASE
             assert op.token == before.token
@@ -154,3 +163,26 @@ def test_a_cut_lease_is_refused_at_every_byte() -> None:
     for end in range(len(data)):
         with pytest.raises(LeaseError):
             leases.decode_leases(data[:end], 0, 1)
+
+
+def test_a_state_keeps_them_in_its_checkpoint_and_its_copy() -> None:
+    state = ReplicatedState()
+    state.apply(1, Publish(0, Block.of([b"x"] * 9)))
+    size = len(checkpoint.encode(Checkpoint(1, state)))
+    state.apply(2, NoteGone(acked_end=3))
+    state.apply(3, NoteGone(purged_end=5))
+    # A replica that has lost a part of its log: no position beyond its own.
+    state.apply(4, NoteGone(acked_end=77))
+    assert (state.acked_end, state.purged_end) == (9, 5)
+    assert len(checkpoint.encode(Checkpoint(1, state))) == size
+    for number, name in enumerate(("b", "a"), 5):
+        op = ChangeLease(LeaseAction.ACQUIRE, name, 10, "holder", b"i", 0, 20)
+        state.apply(number, op)
+    state.check()
+    again = checkpoint.decode(checkpoint.encode(Checkpoint(1, state))).state
+    assert again.is_same(state)
+    assert again.digest() == state.digest() == state.copy().digest()
+    data = checkpoint.encode(Checkpoint(1, state))
+    for end in range(len(data)):
+        with pytest.raises(CheckpointError):
+            checkpoint.decode(data[:end])

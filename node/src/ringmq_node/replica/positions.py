@@ -28,6 +28,7 @@ from ringmq_node.queue.leases import ChangeLease, LeaseAction, QueueLease
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.reading import read_whole
+from ringmq_node.replica.refusals import no_trip
 from ringmq_node.replica.replica import Replica
 from ringmq_node.storage import StoreError
 
@@ -39,6 +40,8 @@ PIECE_RUNS_MAX = 100
 # Positions that are counted at a time, coarse to fine. The coarsest are those of a segment, so that
 # one that isn't in memory is counted without being read.
 COUNTED_AT_ONCE = (16_384, 1024, 64, 4, 1)
+# For a trip around the ring, before positions are refused for good.
+TRIP_WAIT_S = 2.5
 # A look whether the ring takes ops again.
 HELD_POLL_S = 0.01
 
@@ -131,11 +134,32 @@ class Positions:
     # --- reading ---
 
     async def check(self, asked: Numbering | None, first: int, end: int) -> None:
-        """Raises unless `first` to before `end` can be read here."""
+        """Raises unless `first` to before `end` can be read here, as of the turn of the loop in
+        which it returns."""
+        try:
+            self._check(asked, first, end)
+        except BrokerError as error:
+            mastership = self._replica.mastership
+            if error.reason is not Reason.POSITIONS_GONE or mastership is None:
+                raise
+            # For good, so it has to be true at any later master: not an acknowledgement that the
+            # next one never gets, nor an end that others have gone beyond. A trip shows that.
+            await self._make_trip(mastership)
+            self._check(asked, first, end)
+
+    async def _make_trip(self, mastership: Mastership) -> None:
+        """Returns when all that the state says now is safe."""
+        try:
+            async with asyncio.timeout(TRIP_WAIT_S):
+                await mastership.reported(mastership.queue.wait_barrier)
+        except TimeoutError:
+            raise no_trip(self._name, mastership.epoch, TRIP_WAIT_S) from None
+
+    def _check(self, asked: Numbering | None, first: int, end: int) -> None:
         self._check_here()
         self._check_numbering(asked, first, end)
         self._check_gone(first, end)
-        await self._check_safe(max(first, end))
+        self._check_safe(max(first, end))
 
     def _check_here(self) -> None:
         replica = self._replica
@@ -189,23 +213,17 @@ class Positions:
             purged_end=state.purged_end,
         )
 
-    async def _check_safe(self, end: int) -> None:
+    def _check_safe(self, end: int) -> None:
         replica = self._replica
-        if end <= replica.safe_end:
+        safe_end, next_position = replica.safe_end, replica.store.state.next_position
+        if end <= safe_end:
             return
-        mastership = replica.mastership
-        if mastership is not None and end > replica.store.state.next_position:
-            # Only a master knows that they don't exist; and only one that is no other's
-            # predecessor, which a trip around the ring shows.
-            await mastership.reported(mastership.queue.wait_barrier)
-            next_position = replica.store.state.next_position
-            if end > next_position:
-                why = f"its next position is {next_position}"
-                raise self._refusal(Reason.POSITIONS_GONE, why, next_position, end - 1)
-        safe_end = replica.safe_end
-        if end > safe_end:
-            why = f"{replica.ring.me} knows them to be confirmed below {safe_end} only"
-            raise self._refusal(Reason.POSITIONS_UNSAFE, why, safe_end, end - 1)
+        if replica.mastership is not None and end > next_position:
+            # A mirror may be behind.
+            why = f"its next position is {next_position}"
+            raise self._refusal(Reason.POSITIONS_GONE, why, next_position, end - 1)
+        why = f"{replica.ring.me} knows them to be confirmed below {safe_end} only"
+        raise self._refusal(Reason.POSITIONS_UNSAFE, why, safe_end, end - 1)
 
     def _refusal(
         self, reason: Reason, why: str, first: int, last: int, **metadata: object
@@ -295,9 +313,8 @@ class Positions:
                     # One that is too large by itself.
                     return CountedRange(end, messages, size)
                 await pieces.step()
-        self._check_here()
-        self._check_numbering(asked, first, end)
-        self._check_gone(first, end)
+        # Something may have gone while they were counted.
+        await self.check(asked, first, end)
         return CountedRange(end, messages, size)
 
     # --- at the master ---
@@ -307,12 +324,18 @@ class Positions:
     ) -> AcknowledgedBelow:
         """Removes the ready messages below `end`; returns when that is safe."""
         mastership = await self._settled_mastership()
-        self._check_numbering(asked, 0, end)
-        self._check_token(lease, token, now_ms)
-        await self._check_safe(end)
-        # `_check_safe` may have waited; what it saw is still true, but these may not be.
-        mastership = await self._settled_mastership()
-        self._check_token(lease, token, now_ms)
+        try:
+            # The range is empty: what is gone before `end` is no matter.
+            self._check(asked, end, end)
+            self._check_token(lease, token, now_ms)
+        except BrokerError as error:
+            if error.retryable:
+                raise
+            # For good: see `check`.
+            await self._make_trip(mastership)
+            mastership = await self._settled_mastership()
+            self._check(asked, end, end)
+            self._check_token(lease, token, now_ms)
         queue = mastership.queue
         held = queue.held_below(end)
         if held:
