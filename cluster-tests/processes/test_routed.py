@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 from nemesis import Cluster, scenario
@@ -21,22 +22,48 @@ async def spread(cluster: Cluster) -> None:
             await cluster.promote(queue, node)
 
 
+async def bodies_in(cluster: Cluster, queue: str, *names: str) -> list[bytes]:
+    async with cluster.client(*names) as client:
+        return (await client.get_messages(queue, 1000)).bodies
+
+
+def numbered(numbers: Iterable[int]) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
 @scenario(deadline_s=60, queue="")
-async def test_default(cluster: Cluster) -> None:
+async def test_masters_and_the_node_of_the_session_die(cluster: Cluster) -> None:
+    """Each message is in its queue once, in order, whoever dies: first the master of a queue, then
+    the node that routes."""
     await spread(cluster)
+    total = 600
     async with (
-        ringmq.connect(cluster.addresses["a"], deadline_s=20) as client,
-        client.publisher(exchange="") as publisher,
+        cluster.client("a", "b", "c", deadline_s=40) as client,
+        client.publisher(exchange="", window_messages=50) as publisher,
     ):
-        waiting = [
-            await publisher.submit(b"%d" % n, routing_key=QUEUES[n % 3], mandatory=True)
-            for n in range(300)
-        ]
+        routing = next(
+            name for name, at in cluster.addresses.items() if at == publisher.node_address
+        )
+        master = next(name for name in "abc" if name != routing)
+        waiting = []
+        for number in range(total):
+            if number == total // 3:
+                cluster.kill(master)
+            if number == total // 2:
+                await asyncio.gather(*waiting)
+                await cluster.restart(master)
+                for queue in QUEUES:
+                    await cluster.wait_synchronised(queue)
+            if number == 2 * total // 3:
+                cluster.kill(routing)
+            key = QUEUES[number % 3]
+            future = await publisher.submit(b"%d" % number, routing_key=key, mandatory=True)
+            waiting.append(future)
         await asyncio.gather(*waiting)
-        with pytest.raises(ringmq.UnroutableError):
-            await publisher.publish(b"x", routing_key="nobody", mandatory=True)
-        await publisher.publish(b"x", routing_key="nobody")
-        for n, queue in enumerate(QUEUES):
-            batch = await client.get_messages(queue, 1000)
-            assert batch.bodies == [b"%d" % m for m in range(n, 300, 3)]
-            print(batch[0])
+        with pytest.raises(ringmq.UnroutableError) as caught:
+            await publisher.publish_batch([b"x", b"y"], routing_key="nobody", mandatory=True)
+        assert caught.value.failed == ((0, 1),)
+        await publisher.publish(b"z", routing_key="nobody")
+    left = cluster.others(routing)
+    for n, queue in enumerate(QUEUES):
+        assert await bodies_in(cluster, queue, *left) == numbered(range(n, total, 3))

@@ -30,7 +30,9 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["publish"], "Missing argument 'QUEUE'"),
+        (["publish"], "give a QUEUE or an --exchange"),
+        (["publish", "q", "--exchange", "e"], "give a QUEUE or an --exchange"),
+        (["publish", "q", "--mandatory"], "go with --exchange"),
         (["publish", "q", "--size", "5"], "--size goes with --count"),
         (["consume", "q", "--follow", "--requeue"], "exclude each other"),
         (["queue", "list", "--seeds", "nowhere"], "'nowhere' is not host:port"),

@@ -94,6 +94,8 @@ class Publisher:
         self.queue = queue
         #: None: it publishes to a queue.
         self.exchange = exchange
+        #: The name of either.
+        self.target = queue if exchange is None else exchange
         self._what = f"queue {queue!r}" if exchange is None else f"exchange {exchange!r}"
         self.deadline_s = deadline_s
         self._core: Core = PublisherCore(
@@ -111,7 +113,7 @@ class Publisher:
         self._blocked_by: tuple[BlockReason, ...] = ()
         self._blocked_trouble: RingMQError | None = None
         self._loop = asyncio.get_running_loop()
-        self._name = f"ringmq-publisher-{queue if exchange is None else exchange}"
+        self._name = f"ringmq-publisher-{self.target}"
         self._lifetime = Lifetime(f"publisher of {self._what}", self._fail_everything)
         speaker = PublisherSpeaker(
             self._core,

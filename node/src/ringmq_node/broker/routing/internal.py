@@ -29,12 +29,14 @@ class InternalPublisher(Protocol):
         *,
         transient: bool = False,
         headers: Mapping[str, str] | None = None,
+        except_queues: frozenset[str] = frozenset(),
     ) -> bool:
         """Returns when every queue that these messages are routed to has confirmed all of them;
         False if there is no such queue (any more).
 
         `producer_id`: at most 64 bytes. One that is used on two nodes at once is fenced off on the
         first. `headers`: for headers exchanges, those of all messages of the block.
+        `except_queues`: names in this vhost of queues that don't get them.
 
         Raises `BrokerError`: the exchange doesn't exist, a target refuses them for good (its
         `overflow` says so, or it can't tell any more whether it has them), the producer id is used

@@ -212,6 +212,7 @@ class Routing:
         *,
         transient: bool = False,
         headers: Mapping[str, str] | None = None,
+        except_queues: frozenset[str] = frozenset(),
     ) -> bool:
         """As `InternalPublisher` says."""
         client = self._internal.get(producer_id)
@@ -237,6 +238,7 @@ class Routing:
             routing_key=routing_key,
             mandatory=True,
             transient=transient,
+            except_queues=frozenset(join_name(vhost, queue) for queue in except_queues),
         )
         try:
             client.session.publish(batch)

@@ -93,6 +93,8 @@ class RoutedBatch:
     mandatory: bool = False
     transient: bool = False
     ttl_ms: int | None = None
+    # Internal names: these don't get it.
+    except_queues: frozenset[str] = frozenset()
 
 
 class RoutedSession:
@@ -188,16 +190,21 @@ class RoutedSession:
     # --- routing ---
 
     def _targets(self, batch: RoutedBatch) -> list[TargetRun]:
-        routes, bodies, count = self._host.routes, batch.bodies, len(batch.bodies)
-        if routes.looks_at_headers(self.exchange):
-            headers = batch.headers() or [{}]
-            found = [routes.route(self.exchange, batch.routing_key, each) for each in headers]
+        bodies, count = batch.bodies, len(batch.bodies)
+        if self._host.routes.looks_at_headers(self.exchange):
+            found = [self._queues_of(batch, each) for each in batch.headers() or [{}]]
             if len(found) == count:
                 return self._runs_of(batch, found)
             queues = found[0]
         else:
-            queues = routes.route(self.exchange, batch.routing_key, None)
+            queues = self._queues_of(batch, None)
         return [TargetRun(count, queues, _size_of(bodies, batch.properties, 0, count))]
+
+    def _queues_of(self, batch: RoutedBatch, headers: Mapping[str, str] | None) -> tuple[str, ...]:
+        found = self._host.routes.route(self.exchange, batch.routing_key, headers)
+        if batch.except_queues:
+            return tuple(queue for queue in found if queue not in batch.except_queues)
+        return found
 
     @staticmethod
     def _runs_of(batch: RoutedBatch, found: Sequence[tuple[str, ...]]) -> list[TargetRun]:

@@ -41,8 +41,10 @@ def _say_unblocked() -> None:
 class _Sending:
     """Publishes chunks in order, with at most `_CHUNKS_MAX` of them unconfirmed."""
 
-    def __init__(self, transient: bool) -> None:
+    def __init__(self, *, transient: bool, routing_key: str, mandatory: bool) -> None:
         self._transient = transient
+        self._routing_key = routing_key
+        self._mandatory = mandatory
         self._started = time.perf_counter()
         self.published = 0
         self.confirmed = 0
@@ -53,11 +55,16 @@ class _Sending:
         places = asyncio.Semaphore(_CHUNKS_MAX)
         self._started = time.perf_counter()
         with progress_bar() as bar:
-            shown = bar.add_task(f"publish {publisher.queue}", total=total, note="")
+            shown = bar.add_task(f"publish {publisher.target}", total=total, note="")
 
             async def one(bodies: list[bytes]) -> None:
                 try:
-                    await publisher.publish_batch(bodies, transient=self._transient)
+                    await publisher.publish_batch(
+                        bodies,
+                        transient=self._transient,
+                        routing_key=self._routing_key,
+                        mandatory=self._mandatory,
+                    )
                 finally:
                     places.release()
                 self.confirmed += len(bodies)
@@ -69,10 +76,11 @@ class _Sending:
                     self.published += len(bodies)
                     group.create_task(one(bodies))
 
-    def report(self, queue: str) -> dict[str, Any]:
+    def report(self, queue: str, exchange: str | None) -> dict[str, Any]:
         seconds = time.perf_counter() - self._started
+        target = {"queue": queue} if exchange is None else {"exchange": exchange}
         return {
-            "queue": queue,
+            **target,
             "published": self.published,
             "confirmed": self.confirmed,
             "seconds": round(seconds, 6),
@@ -81,7 +89,13 @@ class _Sending:
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queue", required=False, default="")
+@click.option(
+    "--exchange",
+    help='Publish to this exchange instead of a queue; "" is the default exchange.',
+)
+@click.option("--routing-key", default="", help="Of all messages, for the exchange.")
+@click.option("--mandatory", is_flag=True, help="Fail if no queue is bound for the key.")
 @click.option(
     "--file",
     "path",
@@ -106,6 +120,9 @@ class _Sending:
 @client_options
 def publish(
     queue: str,
+    exchange: str | None,
+    routing_key: str,
+    mandatory: bool,
     path: Path | None,
     count: int | None,
     size_bytes: int | None,
@@ -114,15 +131,23 @@ def publish(
     target: Target,
 ) -> None:
     """Publish lines to QUEUE, each one a message, and wait for the confirms."""
+    if (exchange is None) == (not queue):
+        raise click.UsageError("give a QUEUE or an --exchange")
+    if exchange is None and (routing_key or mandatory):
+        raise click.UsageError("--routing-key and --mandatory go with --exchange")
     if count is None and size_bytes is not None:
         raise click.UsageError("--size goes with --count")
     if count is not None and path is not None:
         raise click.UsageError("--count and --file exclude each other")
-    sending = _Sending(transient)
+    sending = _Sending(transient=transient, routing_key=routing_key, mandatory=mandatory)
 
     async def work(client: Client) -> None:
         async with client.publisher(
-            queue, window_messages=window, on_blocked=_say_blocked, on_unblocked=_say_unblocked
+            queue,
+            exchange=exchange,
+            window_messages=window,
+            on_blocked=_say_blocked,
+            on_unblocked=_say_unblocked,
         ) as publisher:
             if count is not None:
                 size = SIZE_BYTES if size_bytes is None else size_bytes
@@ -136,6 +161,6 @@ def publish(
     except BaseException:
         # The number of confirmed messages is worth knowing all the more when the rest failed.
         if sending.published:
-            emit_report(sending.report(queue), as_json=target.as_json)
+            emit_report(sending.report(queue, exchange), as_json=target.as_json)
         raise
-    emit_report(sending.report(queue), as_json=target.as_json)
+    emit_report(sending.report(queue, exchange), as_json=target.as_json)
