@@ -45,7 +45,7 @@ async def test_masters_and_the_node_of_the_session_die(cluster: Cluster) -> None
             name for name, at in cluster.addresses.items() if at == publisher.node_address
         )
         master = next(name for name in "abc" if name != routing)
-        waiting = []
+        waiting: list[asyncio.Future[None]] = []
         for number in range(total):
             if number == total // 3:
                 cluster.kill(master)
