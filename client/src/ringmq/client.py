@@ -293,7 +293,7 @@ class Client:
         return Reader(
             self._open_nodes(),
             queue,
-            vhost=vhost,
+            vhost=vhost or self._nodes.vhost,
             numbering=numbering,
             deadline_s=self.deadline_s if deadline_s is None else deadline_s,
         )
@@ -419,7 +419,7 @@ class Client:
             queue,
             self._seen_epochs.of(queue) if exchange is None else None,
             exchange=exchange,
-            vhost=vhost,
+            vhost=vhost or self._nodes.vhost,
             first_sequence=first_sequence,
             window_messages=window_messages,
             window_bytes=window_bytes,

@@ -35,7 +35,7 @@ from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.alarms import ClusterAlarms
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.browsing import Browsing
-from ringmq_node.broker.catalogue import QueueCatalogue
+from ringmq_node.broker.catalogue import QueueCatalogue, Touched
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings, enrol
 from ringmq_node.broker.declaring import Declaring
@@ -49,8 +49,8 @@ from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.reconciler import Reconciler
 from ringmq_node.broker.reconciling import Reconciling
 from ringmq_node.broker.replicas import Replicas
-from ringmq_node.broker.routing.default import default_routes
 from ringmq_node.broker.routing.routing import Routing
+from ringmq_node.broker.topology.parts import TopologyParts
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.broker.verifying import Verifying
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, ConfigError, NodeConfig
@@ -152,6 +152,9 @@ class Node:
         self.resources = self._watch_resources()
         self.catalogue = QueueCatalogue(registry)
         self.transient = TransientQueues(registry, self.group)
+        self.topology = TopologyParts(
+            registry, self.catalogue, self.group, lambda: self.settings.nodes
+        )
         self.broker = self._make_broker()
         self.reconciling = self._make_reconciling()
         self.hosting.on_changed = self.reconciling.queue_changed
@@ -168,6 +171,7 @@ class Node:
     def _make_broker(self) -> Broker:
         peers, spawn = GrpcPeers(self.channels), self.supervisor.spawn
         locator = Locator(self.catalogue, self.cluster, self.group, self.hosting, self.gate)
+        deleting = Deleting(self.registry, self.catalogue, self.supervisor.spawn)
         listing = Listing(
             self.catalogue,
             self.cluster,
@@ -197,8 +201,9 @@ class Node:
                 self.cluster,
                 self.transient,
                 self.supervisor.spawn,
+                self.topology.topology,
             ),
-            deleting=Deleting(self.registry, self.catalogue, self.supervisor.spawn),
+            deleting=deleting,
             listing=listing,
             operating=Operating(
                 self.registry, self.settings, self.catalogue, self.cluster, listing, self.gate
@@ -212,8 +217,13 @@ class Node:
             peers=peers,
             descriptions=Descriptions(peers, self.supervisor.spawn),
             budget=self.budget,
-            routing=Routing(default_routes(self.catalogue), OutwardStreams(self.channels), spawn),
+            routing=Routing(self.topology.topology.router, OutwardStreams(self.channels), spawn),
+            topology=self.topology.service(deleting, self.gate),
         )
+
+    async def _reconcile(self, touched: Touched) -> None:
+        await self.hosting.reconcile(touched)
+        self.topology.topology.queues_touched(touched)
 
     def _make_reconciling(self) -> Reconciling:
         return Reconciling(
@@ -299,12 +309,14 @@ class Node:
                 await or_fatal(self.settings.loaded.wait())
                 # Not earlier: opening the replicas holds the loop while it reads their journals,
                 # and the group would miss its own deadlines.
-                self.supervisor.spawn(self.catalogue.follow(self.hosting.reconcile), "catalogue")
+                self.supervisor.spawn(self.catalogue.follow(self._reconcile), "catalogue")
+                self.supervisor.spawn(self.topology.topology.follow(), "topology")
                 await or_fatal(self.catalogue.answered.wait())
         except TimeoutError:
             raise StartError(f"registry {self.config.registry}: no answer") from None
         # Without a deadline: a node may have any amount of data to recover.
         await or_fatal(self.catalogue.loaded.wait())
+        await or_fatal(self.topology.begin(self.supervisor.spawn))
         await self._trust_disk()
         self.supervisor.spawn(self.transient.run(self.hosting), "transient queues")
         await or_fatal(self._drop_leftovers())

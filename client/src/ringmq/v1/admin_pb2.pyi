@@ -475,11 +475,14 @@ class ListQueuesRequest(google.protobuf.message.Message):
     QUEUES_MAX_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     prefix: builtins.str
     """Only queues whose names begin with this prefix."""
     queues_max: builtins.int
     """The most queues to return (0: 1000), beginning with the first name after `after`."""
     after: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Between nodes only: those of these queues (at most 1000) whose master serves on the called
@@ -493,8 +496,9 @@ class ListQueuesRequest(google.protobuf.message.Message):
         queues_max: builtins.int = ...,
         after: builtins.str = ...,
         queues: collections.abc.Iterable[builtins.str] | None = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["after", b"after", "prefix", b"prefix", "queues", b"queues", "queues_max", b"queues_max"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["after", b"after", "prefix", b"prefix", "queues", b"queues", "queues_max", b"queues_max", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ListQueuesRequest: typing_extensions.TypeAlias = ListQueuesRequest
@@ -555,16 +559,20 @@ class VerifyQueueRequest(google.protobuf.message.Message):
 
     QUEUE_FIELD_NUMBER: builtins.int
     RATE_BYTES_MAX_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     rate_bytes_max: builtins.int
     """Bytes of bodies that each replica reads per second. 0: as fast as they come."""
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
         rate_bytes_max: builtins.int = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue", "rate_bytes_max", b"rate_bytes_max"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue", "rate_bytes_max", b"rate_bytes_max", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___VerifyQueueRequest: typing_extensions.TypeAlias = VerifyQueueRequest
@@ -657,19 +665,23 @@ class SyncQueueRequest(google.protobuf.message.Message):
     QUEUE_FIELD_NUMBER: builtins.int
     NODE_FIELD_NUMBER: builtins.int
     CANCEL_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     node: builtins.str
     """Only the replica on this node; empty: all that aren't synchronised."""
     cancel: builtins.bool
     """Stop fetching. A replica fetches again when it is asked to, or after a restart of its node."""
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
         node: builtins.str = ...,
         cancel: builtins.bool = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "node", b"node", "queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "node", b"node", "queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___SyncQueueRequest: typing_extensions.TypeAlias = SyncQueueRequest
@@ -701,6 +713,7 @@ class PromoteMirrorRequest(google.protobuf.message.Message):
     NODE_FIELD_NUMBER: builtins.int
     ACCEPT_LOSS_FIELD_NUMBER: builtins.int
     OPERATOR_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     node: builtins.str
     accept_loss: builtins.bool
@@ -709,6 +722,8 @@ class PromoteMirrorRequest(google.protobuf.message.Message):
     """
     operator: builtins.str
     """Who decides that, for the record. At most 128 bytes; empty: the caller's address."""
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
@@ -716,8 +731,9 @@ class PromoteMirrorRequest(google.protobuf.message.Message):
         node: builtins.str = ...,
         accept_loss: builtins.bool = ...,
         operator: builtins.str = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["accept_loss", b"accept_loss", "node", b"node", "operator", b"operator", "queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["accept_loss", b"accept_loss", "node", b"node", "operator", b"operator", "queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___PromoteMirrorRequest: typing_extensions.TypeAlias = PromoteMirrorRequest
@@ -760,13 +776,17 @@ class DiscardDamagedRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___DiscardDamagedRequest: typing_extensions.TypeAlias = DiscardDamagedRequest
@@ -792,13 +812,17 @@ class GetReplicaRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___GetReplicaRequest: typing_extensions.TypeAlias = GetReplicaRequest

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from ringmq.v1 import admin_pb2 as ringmq_dot_v1_dot_admin__pb2
+from ringmq.v1 import topology_pb2 as ringmq_dot_v1_dot_topology__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -108,6 +109,31 @@ class AdminStub(object):
                 '/ringmq.v1.Admin/GetResources',
                 request_serializer=ringmq_dot_v1_dot_admin__pb2.GetResourcesRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_admin__pb2.GetResourcesResponse.FromString,
+                _registered_method=True)
+        self.ListExchanges = channel.unary_unary(
+                '/ringmq.v1.Admin/ListExchanges',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.ListExchangesRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.ListExchangesResponse.FromString,
+                _registered_method=True)
+        self.ListBindings = channel.unary_unary(
+                '/ringmq.v1.Admin/ListBindings',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.ListBindingsRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.ListBindingsResponse.FromString,
+                _registered_method=True)
+        self.CreateVhost = channel.unary_unary(
+                '/ringmq.v1.Admin/CreateVhost',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.CreateVhostRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.CreateVhostResponse.FromString,
+                _registered_method=True)
+        self.DeleteVhost = channel.unary_unary(
+                '/ringmq.v1.Admin/DeleteVhost',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.DeleteVhostRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.DeleteVhostResponse.FromString,
+                _registered_method=True)
+        self.ListVhosts = channel.unary_unary(
+                '/ringmq.v1.Admin/ListVhosts',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.ListVhostsRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.ListVhostsResponse.FromString,
                 _registered_method=True)
 
 
@@ -221,6 +247,39 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListExchanges(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListBindings(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateVhost(self, request, context):
+        """Vhosts keep names apart: queues, exchanges and bindings of one know nothing of another. "/" is
+        always there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteVhost(self, request, context):
+        """Without `force`, a vhost that has queues is left as it is: REASON_VHOST_IN_USE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListVhosts(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -298,6 +357,31 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GetResources,
                     request_deserializer=ringmq_dot_v1_dot_admin__pb2.GetResourcesRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_admin__pb2.GetResourcesResponse.SerializeToString,
+            ),
+            'ListExchanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListExchanges,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.ListExchangesRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.ListExchangesResponse.SerializeToString,
+            ),
+            'ListBindings': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListBindings,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.ListBindingsRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.ListBindingsResponse.SerializeToString,
+            ),
+            'CreateVhost': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateVhost,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.CreateVhostRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.CreateVhostResponse.SerializeToString,
+            ),
+            'DeleteVhost': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteVhost,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.DeleteVhostRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.DeleteVhostResponse.SerializeToString,
+            ),
+            'ListVhosts': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListVhosts,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.ListVhostsRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.ListVhostsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -705,6 +789,141 @@ class Admin(object):
             '/ringmq.v1.Admin/GetResources',
             ringmq_dot_v1_dot_admin__pb2.GetResourcesRequest.SerializeToString,
             ringmq_dot_v1_dot_admin__pb2.GetResourcesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListExchanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/ListExchanges',
+            ringmq_dot_v1_dot_topology__pb2.ListExchangesRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.ListExchangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListBindings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/ListBindings',
+            ringmq_dot_v1_dot_topology__pb2.ListBindingsRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.ListBindingsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateVhost(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/CreateVhost',
+            ringmq_dot_v1_dot_topology__pb2.CreateVhostRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.CreateVhostResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteVhost(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/DeleteVhost',
+            ringmq_dot_v1_dot_topology__pb2.DeleteVhostRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.DeleteVhostResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListVhosts(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/ListVhosts',
+            ringmq_dot_v1_dot_topology__pb2.ListVhostsRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.ListVhostsResponse.FromString,
             options,
             channel_credentials,
             insecure,

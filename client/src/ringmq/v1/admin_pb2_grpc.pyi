@@ -8,6 +8,7 @@ import collections.abc
 import grpc
 import grpc.aio
 import ringmq.v1.admin_pb2
+import ringmq.v1.topology_pb2
 import typing
 
 
@@ -52,6 +53,15 @@ class AdminStub:
     """The called node's own replica of a queue. The call is never relayed."""
     GetResources: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.admin_pb2.GetResourcesRequest, ringmq.v1.admin_pb2.GetResourcesResponse]
     """The memory and disk that the called node uses. The call is never relayed."""
+    ListExchanges: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.ListExchangesRequest, ringmq.v1.topology_pb2.ListExchangesResponse]
+    ListBindings: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.ListBindingsRequest, ringmq.v1.topology_pb2.ListBindingsResponse]
+    CreateVhost: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.CreateVhostRequest, ringmq.v1.topology_pb2.CreateVhostResponse]
+    """Vhosts keep names apart: queues, exchanges and bindings of one know nothing of another. "/" is
+    always there.
+    """
+    DeleteVhost: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.DeleteVhostRequest, ringmq.v1.topology_pb2.DeleteVhostResponse]
+    """Without `force`, a vhost that has queues is left as it is: REASON_VHOST_IN_USE."""
+    ListVhosts: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.ListVhostsRequest, ringmq.v1.topology_pb2.ListVhostsResponse]
 
 class AdminServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -179,5 +189,44 @@ class AdminServicer(metaclass=abc.ABCMeta):
         context: grpc.aio.ServicerContext[ringmq.v1.admin_pb2.GetResourcesRequest, collections.abc.Awaitable[ringmq.v1.admin_pb2.GetResourcesResponse]],
     ) -> collections.abc.Awaitable[ringmq.v1.admin_pb2.GetResourcesResponse]:
         """The memory and disk that the called node uses. The call is never relayed."""
+
+    @abc.abstractmethod
+    def ListExchanges(
+        self,
+        request: ringmq.v1.topology_pb2.ListExchangesRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.ListExchangesRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.ListExchangesResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.ListExchangesResponse]: ...
+
+    @abc.abstractmethod
+    def ListBindings(
+        self,
+        request: ringmq.v1.topology_pb2.ListBindingsRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.ListBindingsRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.ListBindingsResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.ListBindingsResponse]: ...
+
+    @abc.abstractmethod
+    def CreateVhost(
+        self,
+        request: ringmq.v1.topology_pb2.CreateVhostRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.CreateVhostRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.CreateVhostResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.CreateVhostResponse]:
+        """Vhosts keep names apart: queues, exchanges and bindings of one know nothing of another. "/" is
+        always there.
+        """
+
+    @abc.abstractmethod
+    def DeleteVhost(
+        self,
+        request: ringmq.v1.topology_pb2.DeleteVhostRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.DeleteVhostRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.DeleteVhostResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.DeleteVhostResponse]:
+        """Without `force`, a vhost that has queues is left as it is: REASON_VHOST_IN_USE."""
+
+    @abc.abstractmethod
+    def ListVhosts(
+        self,
+        request: ringmq.v1.topology_pb2.ListVhostsRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.ListVhostsRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.ListVhostsResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.ListVhostsResponse]: ...
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: grpc.aio.Server) -> None: ...

@@ -161,6 +161,7 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     DURABLE_FIELD_NUMBER: builtins.int
     MASTER_LOCATOR_FIELD_NUMBER: builtins.int
     RULES_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     """1 to 255 bytes of UTF-8, no control characters."""
     replicas: builtins.int
@@ -178,6 +179,8 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     """
     master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType
     """Where the master of a new queue goes. Unspecified: as a policy says, else min-masters."""
+    vhost: builtins.str
+    """Empty: "/"."""
     @property
     def rules(self) -> ringmq.v1.common_pb2.QueueRules:
         """A rule that is absent isn't set for a new queue, and may be anything for one that exists."""
@@ -192,10 +195,11 @@ class DeclareQueueRequest(google.protobuf.message.Message):
         durable: builtins.bool | None = ...,
         master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType = ...,
         rules: ringmq.v1.common_pb2.QueueRules | None = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "rules", b"rules"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "master_locator", b"master_locator", "min_insync", b"min_insync", "mode", b"mode", "queue", b"queue", "replicas", b"replicas", "rules", b"rules"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "master_locator", b"master_locator", "min_insync", b"min_insync", "mode", b"mode", "queue", b"queue", "replicas", b"replicas", "rules", b"rules", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__durable: typing_extensions.TypeAlias = typing.Literal["durable"]
     _WhichOneofArgType__durable: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable"]
@@ -233,11 +237,14 @@ class DeleteQueueRequest(google.protobuf.message.Message):
     IF_EMPTY_FIELD_NUMBER: builtins.int
     IF_UNUSED_FIELD_NUMBER: builtins.int
     FORCE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     if_empty: builtins.bool
     if_unused: builtins.bool
     force: builtins.bool
     """Deletes the queue without its master, which may be gone for good. Nothing is checked."""
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
@@ -245,8 +252,9 @@ class DeleteQueueRequest(google.protobuf.message.Message):
         if_empty: builtins.bool = ...,
         if_unused: builtins.bool = ...,
         force: builtins.bool = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["force", b"force", "if_empty", b"if_empty", "if_unused", b"if_unused", "queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["force", b"force", "if_empty", b"if_empty", "if_unused", b"if_unused", "queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___DeleteQueueRequest: typing_extensions.TypeAlias = DeleteQueueRequest
@@ -273,13 +281,17 @@ class PurgeQueueRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___PurgeQueueRequest: typing_extensions.TypeAlias = PurgeQueueRequest
@@ -305,13 +317,17 @@ class GetQueueRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___GetQueueRequest: typing_extensions.TypeAlias = GetQueueRequest
@@ -341,15 +357,19 @@ class SetQueueModeRequest(google.protobuf.message.Message):
 
     QUEUE_FIELD_NUMBER: builtins.int
     MODE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     mode: ringmq.v1.common_pb2.QueueMode.ValueType
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
         mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["mode", b"mode", "queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["mode", b"mode", "queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___SetQueueModeRequest: typing_extensions.TypeAlias = SetQueueModeRequest
@@ -376,13 +396,17 @@ class LocateQueueRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     QUEUE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___LocateQueueRequest: typing_extensions.TypeAlias = LocateQueueRequest
@@ -676,6 +700,7 @@ class QueueInfo(google.protobuf.message.Message):
     OPERATOR_POLICY_FIELD_NUMBER: builtins.int
     WANTED_FIELD_NUMBER: builtins.int
     FLOW_REASONS_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     replicas_wanted: builtins.int
     min_insync: builtins.int
@@ -714,6 +739,7 @@ class QueueInfo(google.protobuf.message.Message):
     policy: builtins.str
     """The policies that apply, by name. Empty: none does."""
     operator_policy: builtins.str
+    vhost: builtins.str
     @property
     def ring(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReplicaInfo]:
         """In ring order, the master first."""
@@ -769,10 +795,11 @@ class QueueInfo(google.protobuf.message.Message):
         operator_policy: builtins.str = ...,
         wanted: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         flow_reasons: collections.abc.Iterable[Global___BlockReason.ValueType] | None = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "wanted", b"wanted"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "vhost", b"vhost", "wanted", b"wanted"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__durable: typing_extensions.TypeAlias = typing.Literal["durable"]
     _WhichOneofArgType__durable: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable"]
@@ -1205,6 +1232,7 @@ class ConsumeOpen(google.protobuf.message.Message):
     EXCLUSIVE_FIELD_NUMBER: builtins.int
     AUTO_ACK_FIELD_NUMBER: builtins.int
     CONSUMER_ID_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     prefetch_messages: builtins.int
     """The most messages and bytes that may be unacknowledged on this stream. 0: the node's default
@@ -1225,6 +1253,8 @@ class ConsumeOpen(google.protobuf.message.Message):
     CONSUMER_REPLACED: a client that reconnects isn't kept out by its own stream of before. Empty: it
     replaces none.
     """
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
@@ -1236,8 +1266,9 @@ class ConsumeOpen(google.protobuf.message.Message):
         exclusive: builtins.bool = ...,
         auto_ack: builtins.bool = ...,
         consumer_id: builtins.bytes = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["auto_ack", b"auto_ack", "consumer_id", b"consumer_id", "consumer_tag", b"consumer_tag", "exclusive", b"exclusive", "prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages", "priority", b"priority", "queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["auto_ack", b"auto_ack", "consumer_id", b"consumer_id", "consumer_tag", b"consumer_tag", "exclusive", b"exclusive", "prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages", "priority", b"priority", "queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ConsumeOpen: typing_extensions.TypeAlias = ConsumeOpen
@@ -1536,10 +1567,13 @@ class GetMessagesRequest(google.protobuf.message.Message):
     MESSAGES_MAX_FIELD_NUMBER: builtins.int
     BYTES_MAX_FIELD_NUMBER: builtins.int
     MODE_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     messages_max: builtins.int
     bytes_max: builtins.int
     mode: Global___GetMode.ValueType
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
@@ -1547,8 +1581,9 @@ class GetMessagesRequest(google.protobuf.message.Message):
         messages_max: builtins.int = ...,
         bytes_max: builtins.int = ...,
         mode: Global___GetMode.ValueType = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes_max", b"bytes_max", "messages_max", b"messages_max", "mode", b"mode", "queue", b"queue"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes_max", b"bytes_max", "messages_max", b"messages_max", "mode", b"mode", "queue", b"queue", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___GetMessagesRequest: typing_extensions.TypeAlias = GetMessagesRequest

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from ringmq.v1 import broker_pb2 as ringmq_dot_v1_dot_broker__pb2
+from ringmq.v1 import topology_pb2 as ringmq_dot_v1_dot_topology__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -79,6 +80,26 @@ class BrokerStub(object):
                 request_serializer=ringmq_dot_v1_dot_broker__pb2.ConsumeRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_broker__pb2.ConsumeResponse.FromString,
                 _registered_method=True)
+        self.DeclareExchange = channel.unary_unary(
+                '/ringmq.v1.Broker/DeclareExchange',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.DeclareExchangeRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.DeclareExchangeResponse.FromString,
+                _registered_method=True)
+        self.DeleteExchange = channel.unary_unary(
+                '/ringmq.v1.Broker/DeleteExchange',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.DeleteExchangeRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.DeleteExchangeResponse.FromString,
+                _registered_method=True)
+        self.Bind = channel.unary_unary(
+                '/ringmq.v1.Broker/Bind',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.BindRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.BindResponse.FromString,
+                _registered_method=True)
+        self.Unbind = channel.unary_unary(
+                '/ringmq.v1.Broker/Unbind',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.UnbindRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.UnbindResponse.FromString,
+                _registered_method=True)
 
 
 class BrokerServicer(object):
@@ -147,6 +168,32 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeclareExchange(self, request, context):
+        """Creates the exchange, or finds that it was declared the same; else REASON_EXCHANGE_EXISTS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteExchange(self, request, context):
+        """Deletes the exchange, and the bindings from it and to it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Bind(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Unbind(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BrokerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -194,6 +241,26 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.Consume,
                     request_deserializer=ringmq_dot_v1_dot_broker__pb2.ConsumeRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_broker__pb2.ConsumeResponse.SerializeToString,
+            ),
+            'DeclareExchange': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeclareExchange,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.DeclareExchangeRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.DeclareExchangeResponse.SerializeToString,
+            ),
+            'DeleteExchange': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteExchange,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.DeleteExchangeRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.DeleteExchangeResponse.SerializeToString,
+            ),
+            'Bind': grpc.unary_unary_rpc_method_handler(
+                    servicer.Bind,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.BindRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.BindResponse.SerializeToString,
+            ),
+            'Unbind': grpc.unary_unary_rpc_method_handler(
+                    servicer.Unbind,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.UnbindRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.UnbindResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -439,6 +506,114 @@ class Broker(object):
             '/ringmq.v1.Broker/Consume',
             ringmq_dot_v1_dot_broker__pb2.ConsumeRequest.SerializeToString,
             ringmq_dot_v1_dot_broker__pb2.ConsumeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeclareExchange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Broker/DeclareExchange',
+            ringmq_dot_v1_dot_topology__pb2.DeclareExchangeRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.DeclareExchangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteExchange(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Broker/DeleteExchange',
+            ringmq_dot_v1_dot_topology__pb2.DeleteExchangeRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.DeleteExchangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Bind(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Broker/Bind',
+            ringmq_dot_v1_dot_topology__pb2.BindRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.BindResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Unbind(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Broker/Unbind',
+            ringmq_dot_v1_dot_topology__pb2.UnbindRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.UnbindResponse.FromString,
             options,
             channel_credentials,
             insecure,

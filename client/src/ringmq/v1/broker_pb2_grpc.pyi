@@ -14,6 +14,7 @@ import collections.abc
 import grpc
 import grpc.aio
 import ringmq.v1.broker_pb2
+import ringmq.v1.topology_pb2
 import typing
 
 
@@ -42,6 +43,12 @@ class BrokerStub:
     """
     Consume: grpc.aio.StreamStreamMultiCallable[ringmq.v1.broker_pb2.ConsumeRequest, ringmq.v1.broker_pb2.ConsumeResponse]
     """One queue, one consumer. First request: Open. Then acks and nacks."""
+    DeclareExchange: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.DeclareExchangeRequest, ringmq.v1.topology_pb2.DeclareExchangeResponse]
+    """Creates the exchange, or finds that it was declared the same; else REASON_EXCHANGE_EXISTS."""
+    DeleteExchange: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.DeleteExchangeRequest, ringmq.v1.topology_pb2.DeleteExchangeResponse]
+    """Deletes the exchange, and the bindings from it and to it."""
+    Bind: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.BindRequest, ringmq.v1.topology_pb2.BindResponse]
+    Unbind: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.UnbindRequest, ringmq.v1.topology_pb2.UnbindResponse]
 
 class BrokerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -117,5 +124,35 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         context: grpc.aio.ServicerContext[collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConsumeRequest], collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConsumeResponse]],
     ) -> collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConsumeResponse]:
         """One queue, one consumer. First request: Open. Then acks and nacks."""
+
+    @abc.abstractmethod
+    def DeclareExchange(
+        self,
+        request: ringmq.v1.topology_pb2.DeclareExchangeRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.DeclareExchangeRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.DeclareExchangeResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.DeclareExchangeResponse]:
+        """Creates the exchange, or finds that it was declared the same; else REASON_EXCHANGE_EXISTS."""
+
+    @abc.abstractmethod
+    def DeleteExchange(
+        self,
+        request: ringmq.v1.topology_pb2.DeleteExchangeRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.DeleteExchangeRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.DeleteExchangeResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.DeleteExchangeResponse]:
+        """Deletes the exchange, and the bindings from it and to it."""
+
+    @abc.abstractmethod
+    def Bind(
+        self,
+        request: ringmq.v1.topology_pb2.BindRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.BindRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.BindResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.BindResponse]: ...
+
+    @abc.abstractmethod
+    def Unbind(
+        self,
+        request: ringmq.v1.topology_pb2.UnbindRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.UnbindRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.UnbindResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.UnbindResponse]: ...
 
 def add_BrokerServicer_to_server(servicer: BrokerServicer, server: grpc.aio.Server) -> None: ...

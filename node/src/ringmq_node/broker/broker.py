@@ -42,6 +42,7 @@ from ringmq_node.broker.rebalancing import MasterMove
 from ringmq_node.broker.replicas import Replicas
 from ringmq_node.broker.routing.routing import Routing
 from ringmq_node.broker.routing.session import RoutedSession, SessionClient
+from ringmq_node.broker.topology.service import TopologyService
 from ringmq_node.broker.verifying import Verifying
 from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo, VerifyInfo
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -115,6 +116,7 @@ class Broker:
         descriptions: Descriptions,
         budget: PublishBudget,
         routing: Routing,
+        topology: TopologyService,
     ) -> None:
         self.settings = settings
         self.node = cluster.me.node
@@ -127,6 +129,8 @@ class Broker:
         self._listing = listing
         # For operators: policies and nodes.
         self.operating = operating
+        # Vhosts, exchanges and bindings.
+        self.topology = topology
         self._promoting = promoting
         self._replicas = replicas
         self._verifying = verifying
@@ -170,6 +174,8 @@ class Broker:
         self, vhost: str, exchange: str, session: SessionClient, *, producer_id: bytes
     ) -> RoutedSession:
         """A publisher to an exchange, on any node."""
+        self._gate.check()
+        await self.topology.check_publish(vhost, exchange)
         return self.routing.open(vhost, exchange, session, producer_id=producer_id)
 
     async def open_consumer(

@@ -16,6 +16,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from ringmq_gm import View, first_view, ring_key
 from ringmq_gm.registry.base import (
@@ -32,6 +33,7 @@ from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.placement import Fleet, place
 from ringmq_node.broker.transient import TransientQueues
+from ringmq_node.model.names import vhost_of
 from ringmq_node.model.reasons import BrokerError, Reason, quarantined
 from ringmq_node.model.records import (
     QueueMode,
@@ -47,6 +49,14 @@ from ringmq_node.replica.hosting import Spawn
 COMMIT_TRIES = 5
 # Queues in one commit: each is a record and a ring.
 BATCH_MAX = OPERATIONS_MAX // 2
+
+
+class Vhosts(Protocol):
+    """What a declare has to know of vhosts (`topology.topology.Topology`)."""
+
+    def vhost_guards(self, name: str) -> list[Guard]:
+        """They hold as long as the vhost is there. Raises `BrokerError` if it isn't."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +84,7 @@ class Declaring:
         cluster: Cluster,
         transient: TransientQueues,
         spawn: Spawn,
+        vhosts: Vhosts,
     ) -> None:
         self._registry = registry
         self._catalogue = catalogue
@@ -81,6 +92,7 @@ class Declaring:
         self._cluster = cluster
         self._transient = transient
         self._spawn = spawn
+        self._vhosts = vhosts
         self._waiting: deque[_Wanted] = deque()
         self._runs = False
 
@@ -141,6 +153,9 @@ class Declaring:
             if not new:
                 return
             guards = [Guard(record.key, 0) for _, record, _ in new]
+            # Those of "/" have none.
+            for vhost in dict.fromkeys(vhost_of(record.name) for _, record, _ in new):
+                guards += self._vhosts.vhost_guards(vhost)
             puts: list[Put] = []
             for _, record, view in new:
                 puts.append(Put(record.key, record.encode()))
@@ -233,6 +248,7 @@ class Declaring:
 
     def _new_record(self, new: _Wanted, fleet: Fleet) -> tuple[QueueRecord, View]:
         arguments = new.arguments
+        self._vhosts.vhost_guards(vhost_of(new.name))
         check_possible(arguments, fleet.nodes)
         record = QueueRecord(
             new.name,

@@ -24,6 +24,7 @@ from ringmq_node.model.info import (
     StoreNumbers,
     SyncInfo,
 )
+from ringmq_node.model.names import SEPARATOR
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import QueueMode, QueueRecord
 from ringmq_node.model.settings import LIST_MAX
@@ -136,8 +137,12 @@ class Listing:
             return info
         return replace(info, ring=tuple(await asyncio.gather(*map(told, info.ring))))
 
-    async def queues(self, prefix: str, *, after: str, queues_max: int) -> Page:
+    async def queues(
+        self, prefix: str, *, after: str, queues_max: int, every_vhost: bool = False
+    ) -> Page:
         """Queues whose names begin with `prefix` and come after `after`; 0: the largest page.
+
+        They are of the prefix's vhost, or with `every_vhost` of any.
 
         Each master knows its queues best, so all nodes are asked at once, for the queues of this
         page. A queue whose master doesn't answer is described from the registry's record and view.
@@ -145,7 +150,12 @@ class Listing:
         count = min(queues_max or LIST_MAX, LIST_MAX)
         records, unreadable = self._catalogue.records, self._catalogue.unreadable
         every = {**records, **unreadable}
-        names = sorted(name for name in every if name.startswith(prefix) and name > after)
+        is_any = every_vhost or SEPARATOR in prefix
+        names = sorted(
+            name
+            for name in every
+            if name.startswith(prefix) and name > after and (is_any or SEPARATOR not in name)
+        )
         page = names[:count]
         known, failed = await self._ask_nodes(page)
         queues: list[QueueInfo] = []

@@ -169,7 +169,7 @@ class Operating:
         queues: list[Mastered] = []
         after = ""
         while True:
-            page = await self._listing.queues(prefix, after=after, queues_max=0)
+            page = await self._listing.queues(prefix, after=after, queues_max=0, every_vhost=True)
             for info in page.queues:
                 record = self._catalogue.records.get(info.queue)
                 found = record and mastered(info, self._settings.wanted_of(record), fleet)

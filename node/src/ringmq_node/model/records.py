@@ -15,7 +15,6 @@ are as wanted (`broker.reconciler`).
 from __future__ import annotations
 
 import json
-import unicodedata
 import uuid
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -23,7 +22,8 @@ from typing import Self, TypeVar
 from urllib.parse import quote, unquote
 
 from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
-from ringmq_node.model.reasons import BrokerError, bad_request
+from ringmq_node.model.names import check_name, split_name
+from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.rules import NO_RULES, QueueRules
 
 QUEUES = "queues/"
@@ -167,15 +167,5 @@ def new_queue_id() -> str:
 
 
 def check_queue_name(name: str) -> None:
-    """Raises `BrokerError` unless `name` can be the name of a queue."""
-    size = len(name.encode())
-    if not 1 <= size <= QUEUE_NAME_BYTES_MAX or any(map(_is_control, name)):
-        raise bad_request(
-            f"a queue's name has 1 to {QUEUE_NAME_BYTES_MAX} bytes and no control characters; "
-            f"this one has {size} bytes",
-            field="queue",
-        )
-
-
-def _is_control(letter: str) -> bool:
-    return unicodedata.category(letter) == "Cc"
+    """Raises `BrokerError` unless `name`, an internal one, can be the name of a queue."""
+    check_name(split_name(name)[1], "a queue", field="queue")

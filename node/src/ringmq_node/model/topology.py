@@ -68,21 +68,26 @@ X_MATCH = "x-match"
 
 @dataclass(frozen=True, slots=True)
 class VhostRecord:
+    """While it is `deleting`, nothing is declared in it, so that what it has can be counted."""
+
     name: str
     id: str
+    deleting: bool = False
 
     @property
     def key(self) -> str:
         return vhost_key(self.name)
 
     def encode(self) -> bytes:
-        return _encode({"name": self.name, "id": self.id})
+        return _encode({"name": self.name, "id": self.id, "deleting": self.deleting})
 
     @staticmethod
     def decode(key: str, data: bytes) -> VhostRecord:
         """Raises `TopologyRecordError`, also for a record that belongs at another key."""
         fields = _Fields(key, data)
-        return fields.at_home(VhostRecord(fields.text("name"), fields.id("id")))
+        return fields.at_home(
+            VhostRecord(fields.text("name"), fields.id("id"), fields.flag("deleting"))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,10 @@ class ExchangeRecord:
     def is_default(self) -> bool:
         """Whether every queue of the vhost is bound to it, by its name."""
         return not split_name(self.name)[1]
+
+    @property
+    def is_predeclared(self) -> bool:
+        return is_predeclared(self.name)
 
     def encode(self) -> bytes:
         return _encode(
@@ -233,6 +242,10 @@ _PREDECLARED = {
     "amq.headers": ExchangeKind.HEADERS,
     "amq.match": ExchangeKind.HEADERS,
 }
+
+
+def is_predeclared(name: str) -> bool:
+    return split_name(name)[1] in _PREDECLARED
 
 
 def predeclared(vhost: VhostRecord) -> list[ExchangeRecord]:

@@ -55,8 +55,8 @@ class Router:
         self.version = 0
         self._queues = queues
         self._exchanges: dict[str, _Exchange] = {}
-        # By the name of the exchange they lead from, and their keys; whether it is there or not.
-        self._bindings: dict[str, dict[str, BindingRecord]] = {}
+        # By the name of the exchange that they lead from, whether it is there or not.
+        self._bindings: dict[str, dict[BindingRecord, None]] = {}
         # Whether headers have to be known for a message to an exchange.
         self._looks_at_headers: dict[str, bool] = {}
 
@@ -69,7 +69,7 @@ class Router:
             known.record = record
             return
         exchange = self._exchanges[record.name] = _Exchange(record)
-        for binding in self._bindings.get(record.name, {}).values():
+        for binding in self._bindings.get(record.name, ()):
             if binding.source_id == record.id:
                 exchange.matcher.add(binding)
 
@@ -78,12 +78,12 @@ class Router:
         self._exchanges.pop(name, None)
 
     def bind(self, binding: BindingRecord) -> None:
-        """Does nothing if it is there: a binding has no more to it than its key."""
+        """Does nothing if it is there."""
         known = self._bindings.setdefault(binding.source, {})
-        if binding.key in known:
+        if binding in known:
             return
         self._change()
-        known[binding.key] = binding
+        known[binding] = None
         exchange = self._exchanges.get(binding.source)
         if exchange is not None and exchange.record.id == binding.source_id:
             exchange.matcher.add(binding)
@@ -91,9 +91,10 @@ class Router:
     def unbind(self, binding: BindingRecord) -> None:
         """Does nothing if it isn't there."""
         known = self._bindings.get(binding.source, {})
-        if known.pop(binding.key, None) is None:
+        if binding not in known:
             return
         self._change()
+        del known[binding]
         if not known:
             del self._bindings[binding.source]
         exchange = self._exchanges.get(binding.source)
@@ -118,7 +119,7 @@ class Router:
 
     def bindings_from(self, exchange: str) -> list[BindingRecord]:
         """All that have this name as their source; dead ones, too."""
-        return list(self._bindings.get(exchange, {}).values())
+        return list(self._bindings.get(exchange, ()))
 
     def is_live(self, binding: BindingRecord) -> bool:
         """Whether both ends are there, and are those that were bound."""
@@ -126,9 +127,7 @@ class Router:
         return (
             source is not None
             and source.record.id == binding.source_id
-            and self._has_destination(
-                binding.to_exchange, binding.destination, binding.destination_id
-            )
+            and self.has_end(binding.to_exchange, binding.destination, binding.destination_id)
         )
 
     def looks_at_headers(self, exchange: str) -> bool:
@@ -203,7 +202,7 @@ class Router:
             return True
         is_matched = False
         for end in place.matcher.match(routing_key, headers):
-            if self._has_destination(*end):
+            if self.has_end(*end):
                 is_matched = True
                 if end.to_exchange:
                     ahead.append(end.name)
@@ -211,7 +210,7 @@ class Router:
                     queues.add(end.name)
         return is_matched
 
-    def _has_destination(self, to_exchange: bool, name: str, destination_id: str) -> bool:
+    def has_end(self, to_exchange: bool, name: str, destination_id: str) -> bool:
         if not to_exchange:
             return self._queues.has_id(name, destination_id)
         found = self._exchanges.get(name)

@@ -12,6 +12,7 @@ from ringmq_node.broker.peers import Acceptance
 from ringmq_node.doors.grpc.peers import ADMIN
 from ringmq_node.doors.grpc.policies import policy_from_wire, policy_to_wire
 from ringmq_node.doors.grpc.service import Context, caller_of, parse, routes
+from ringmq_node.doors.grpc.topology import TopologyDoor
 from ringmq_node.doors.grpc.wire import (
     promoted_to_wire,
     queue_to_wire,
@@ -22,9 +23,18 @@ from ringmq_node.doors.grpc.wire import (
     verify_to_wire,
 )
 from ringmq_node.model.info import QueueInfo, SyncInfo
+from ringmq_node.model.names import split_name
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import LIST_MAX
 from ringmq_wire import Accept
+
+NamesQueue = (
+    admin.GetReplicaRequest
+    | admin.DiscardDamagedRequest
+    | admin.VerifyQueueRequest
+    | admin.SyncQueueRequest
+    | admin.PromoteMirrorRequest
+)
 
 
 class AdminService:
@@ -51,6 +61,7 @@ class AdminService:
                 "RebalanceQueues": self._rebalance,
                 "GetReplica": self._get_replica,
                 "GetResources": self._get_resources,
+                **TopologyDoor(self._broker.topology).admin_methods(),
             },
             unary_stream={"VerifyQueue": self._verify_queue},
         )
@@ -78,10 +89,13 @@ class AdminService:
                 )
             own = await self._broker.own_queues(request.queues)
             return await _listed(own.queues, "", own.joining)
+        name = self._broker.topology.internal_name
         page = await self._broker.queues(
-            request.prefix, after=request.after, queues_max=request.queues_max
+            await name(request.vhost, request.prefix),
+            after=await name(request.vhost, request.after) if request.after else "",
+            queues_max=request.queues_max,
         )
-        return await _listed(page.queues, page.next)
+        return await _listed(page.queues, split_name(page.next)[1])
 
     # --- policies ---
 
@@ -130,37 +144,44 @@ class AdminService:
             moves=[admin.MasterMove(**asdict(move)) for move in moves]
         ).SerializeToString()
 
+    async def _queue_of(self, request: NamesQueue) -> str:
+        """The internal name of the queue of a request, whose vhost has to be there."""
+        return await self._broker.topology.internal_name(request.vhost, request.queue)
+
     # --- one node's own ---
 
     async def _get_replica(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.GetReplicaRequest, data)
-        replica = replica_to_wire(self._broker.replica_info(request.queue))
+        queue = await self._queue_of(request)
+        replica = replica_to_wire(self._broker.replica_info(queue))
         return admin.GetReplicaResponse(replica=replica).SerializeToString()
 
     async def _discard_damaged(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.DiscardDamagedRequest, data)
-        messages = await self._broker.discard_damaged(request.queue, caller_of(context))
+        queue = await self._queue_of(request)
+        messages = await self._broker.discard_damaged(queue, caller_of(context))
         return admin.DiscardDamagedResponse(messages=messages).SerializeToString()
 
     async def _verify_queue(self, data: bytes, context: Context) -> None:
         request = parse(admin.VerifyQueueRequest, data)
-        told = self._broker.verify(request.queue, rate_bytes_max=request.rate_bytes_max)
+        queue = await self._queue_of(request)
+        told = self._broker.verify(queue, rate_bytes_max=request.rate_bytes_max)
         async for info in told:
             await context.write(verify_to_wire(info).SerializeToString())
 
     async def _sync_queue(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.SyncQueueRequest, data)
+        queue = await self._queue_of(request)
         nodes = await self._broker.sync_queue(
-            request.queue, request.node, caller_of(context), cancel=request.cancel
+            queue, request.node, caller_of(context), cancel=request.cancel
         )
         return admin.SyncQueueResponse(nodes=nodes).SerializeToString()
 
     async def _promote(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.PromoteMirrorRequest, data)
+        queue = await self._queue_of(request)
         acceptance = Acceptance(request.accept_loss, request.operator or context.call.peer)
-        promoted = await self._broker.promote(
-            request.queue, request.node, caller_of(context), acceptance
-        )
+        promoted = await self._broker.promote(queue, request.node, caller_of(context), acceptance)
         return promoted_to_wire(promoted).SerializeToString()
 
 

@@ -21,11 +21,23 @@ from ringmq_node.doors.grpc.routed import RoutedStream
 from ringmq_node.doors.grpc.rules import rules_from_wire
 from ringmq_node.doors.grpc.service import Context, caller_of, parse, routes
 from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
+from ringmq_node.doors.grpc.topology import TopologyDoor
 from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire, queue_to_wire, run_to_wire
 from ringmq_node.model.reasons import bad_request
 from ringmq_wire import Accept
 
 Request = TypeVar("Request", bound=Message)
+NamesQueue = (
+    PublishOpen
+    | ConsumeOpen
+    | broker.DeclareQueueRequest
+    | broker.SetQueueModeRequest
+    | broker.DeleteQueueRequest
+    | broker.PurgeQueueRequest
+    | broker.GetQueueRequest
+    | broker.LocateQueueRequest
+    | broker.GetMessagesRequest
+)
 
 
 class BrokerService:
@@ -46,6 +58,7 @@ class BrokerService:
                 "SetQueueMode": self._set_mode,
                 "LocateQueue": self._locate,
                 "GetMessages": self._get_messages,
+                **TopologyDoor(self._broker.topology).broker_methods(),
             },
             streams={"Publish": self._publish, "Consume": self._consume},
         )
@@ -82,6 +95,7 @@ class BrokerService:
         self, opening: PublishOpen | ConsumeOpen, method: str, data: bytes, context: Context
     ) -> bool:
         """Relays the stream to the master's node, to its end; False if that is this node."""
+        opening.queue = await self._queue_of(opening)
         address = await self._broker.route(opening.queue, caller_of(context))
         if address:
             await relay_stream(self._channels, address, f"/{BROKER}/{method}", data, context)
@@ -89,8 +103,13 @@ class BrokerService:
 
     # --- queues ---
 
+    async def _queue_of(self, request: NamesQueue) -> str:
+        """The internal name of the queue of a request, whose vhost has to be there."""
+        return await self._broker.topology.internal_name(request.vhost, request.queue)
+
     async def _declare(self, data: bytes, context: Context) -> bytes:
         request = parse(broker.DeclareQueueRequest, data)
+        queue = await self._queue_of(request)
         arguments = QueueArguments(
             replicas=request.replicas,
             min_insync=request.min_insync,
@@ -99,57 +118,63 @@ class BrokerService:
             master_locator=locator_from_wire(request.master_locator),
             rules=rules_from_wire(request.rules),
         )
-        declared = await self._broker.declare(request.queue, arguments, caller_of(context))
+        declared = await self._broker.declare(queue, arguments, caller_of(context))
         return broker.DeclareQueueResponse(
             queue=queue_to_wire(declared.info), created=declared.created
         ).SerializeToString()
 
     async def _set_mode(self, data: bytes, context: Context) -> bytes:
         request = parse(broker.SetQueueModeRequest, data)
+        queue = await self._queue_of(request)
         mode = mode_from_wire(request.mode)
         if mode is None:
             raise bad_request("say which mode", field="mode")
-        before = await self._broker.set_mode(request.queue, mode, caller_of(context))
+        before = await self._broker.set_mode(queue, mode, caller_of(context))
         return broker.SetQueueModeResponse(before=mode_to_wire(before)).SerializeToString()
 
     async def _delete(self, data: bytes, context: Context) -> bytes:
         request = parse(broker.DeleteQueueRequest, data)
+        queue = await self._queue_of(request)
         conditions = DeleteConditions(request.if_empty, request.if_unused)
         caller = caller_of(context)
         if not request.force:
-            messages = await self._broker.delete(request.queue, conditions, caller)
+            messages = await self._broker.delete(queue, conditions, caller)
             return broker.DeleteQueueResponse(messages=messages).SerializeToString()
         if conditions:
             raise bad_request(
                 "a delete that is forced checks nothing: neither if_empty nor if_unused",
                 field="force",
             )
-        await self._broker.delete_by_force(request.queue, caller)
+        await self._broker.delete_by_force(queue, caller)
         return broker.DeleteQueueResponse().SerializeToString()
 
     async def _purge(self, data: bytes, context: Context) -> bytes:
         request = parse(broker.PurgeQueueRequest, data)
-        messages = await self._broker.purge(request.queue, caller_of(context))
+        queue = await self._queue_of(request)
+        messages = await self._broker.purge(queue, caller_of(context))
         return broker.PurgeQueueResponse(messages=messages).SerializeToString()
 
     async def _get_queue(self, data: bytes, context: Context) -> bytes:
         request = parse(broker.GetQueueRequest, data)
-        info = await self._broker.queue_info(request.queue, caller_of(context))
+        queue = await self._queue_of(request)
+        info = await self._broker.queue_info(queue, caller_of(context))
         return broker.GetQueueResponse(queue=queue_to_wire(info)).SerializeToString()
 
     async def _locate(self, data: bytes, context: Context) -> bytes:
         request = parse(broker.LocateQueueRequest, data)
-        location = await self._broker.locate(request.queue)
+        queue = await self._queue_of(request)
+        location = await self._broker.locate(queue)
         return broker.LocateQueueResponse(
             node=location.node, address=location.address, epoch=location.epoch
         ).SerializeToString()
 
     async def _get_messages(self, data: bytes, context: Context) -> bytes:
         request = parse(broker.GetMessagesRequest, data)
+        queue = await self._queue_of(request)
         if request.mode not in (broker.GET_MODE_PEEK, broker.GET_MODE_REMOVE):
             raise bad_request("say whether to remove or to peek", field="mode")
         got = await self._broker.get(
-            request.queue,
+            queue,
             caller_of(context),
             messages_max=request.messages_max,
             bytes_max=request.bytes_max,

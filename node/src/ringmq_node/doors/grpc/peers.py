@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 from google.protobuf.message import Message
 
@@ -20,6 +20,7 @@ from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.service import RELAYED_METADATA, parse
 from ringmq_node.doors.grpc.status import from_call
 from ringmq_node.model.info import NodeResources, QueueInfo, ReplicaInfo
+from ringmq_node.model.names import DEFAULT_VHOST, split_name
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block, BlockError
@@ -38,6 +39,11 @@ MESSAGES_DEADLINE_S = 60.0
 TIMEOUT_S_MAX = 3600.0
 
 Response = TypeVar("Response", bound=Message)
+
+
+class _Named(TypedDict):
+    vhost: str
+    queue: str
 
 
 class GrpcPeers:
@@ -72,7 +78,7 @@ class GrpcPeers:
         response = await self._ask(
             address,
             f"{BROKER}/GetQueue",
-            broker.GetQueueRequest(queue=queue),
+            broker.GetQueueRequest(**_named(queue)),
             broker.GetQueueResponse,
             deadline_s=deadline_s,
             repeatable=True,
@@ -85,7 +91,7 @@ class GrpcPeers:
         response = await self._ask(
             address,
             f"{BROKER}/SetQueueMode",
-            broker.SetQueueModeRequest(queue=queue, mode=wire.mode_to_wire(mode)),
+            broker.SetQueueModeRequest(**_named(queue), mode=wire.mode_to_wire(mode)),
             broker.SetQueueModeResponse,
             deadline_s=deadline_s,
             repeatable=True,
@@ -99,7 +105,7 @@ class GrpcPeers:
             address,
             f"{BROKER}/DeleteQueue",
             broker.DeleteQueueRequest(
-                queue=queue, if_empty=conditions.if_empty, if_unused=conditions.if_unused
+                **_named(queue), if_empty=conditions.if_empty, if_unused=conditions.if_unused
             ),
             broker.DeleteQueueResponse,
             deadline_s=deadline_s,
@@ -111,7 +117,7 @@ class GrpcPeers:
         response = await self._ask(
             address,
             f"{BROKER}/PurgeQueue",
-            broker.PurgeQueueRequest(queue=queue),
+            broker.PurgeQueueRequest(**_named(queue)),
             broker.PurgeQueueResponse,
             deadline_s=deadline_s,
             repeatable=False,
@@ -132,7 +138,7 @@ class GrpcPeers:
             address,
             f"{BROKER}/GetMessages",
             broker.GetMessagesRequest(
-                queue=queue,
+                **_named(queue),
                 messages_max=messages_max,
                 bytes_max=bytes_max,
                 mode=broker.GET_MODE_REMOVE if remove else broker.GET_MODE_PEEK,
@@ -149,7 +155,7 @@ class GrpcPeers:
         response = await self._ask(
             address,
             f"{ADMIN}/DiscardDamaged",
-            admin.DiscardDamagedRequest(queue=queue),
+            admin.DiscardDamagedRequest(**_named(queue)),
             admin.DiscardDamagedResponse,
             deadline_s=deadline_s,
             repeatable=True,
@@ -160,7 +166,7 @@ class GrpcPeers:
         response = await self._ask(
             address,
             f"{ADMIN}/GetReplica",
-            admin.GetReplicaRequest(queue=queue),
+            admin.GetReplicaRequest(**_named(queue)),
             admin.GetReplicaResponse,
             deadline_s=deadline_s,
             repeatable=True,
@@ -174,7 +180,7 @@ class GrpcPeers:
             address,
             f"{ADMIN}/PromoteMirror",
             admin.PromoteMirrorRequest(
-                queue=queue,
+                **_named(queue),
                 node=node,
                 accept_loss=acceptance.is_given,
                 operator=acceptance.operator,
@@ -192,7 +198,7 @@ class GrpcPeers:
         response = await self._ask(
             address,
             f"{ADMIN}/SyncQueue",
-            admin.SyncQueueRequest(queue=queue, node=node, cancel=cancel),
+            admin.SyncQueueRequest(**_named(queue), node=node, cancel=cancel),
             admin.SyncQueueResponse,
             deadline_s=deadline_s,
             repeatable=True,
@@ -228,6 +234,12 @@ class GrpcPeers:
             repeatable=True,
         )
         return wire.resources_from_wire(response.resources)
+
+
+def _named(queue: str) -> _Named:
+    """A queue as requests name it."""
+    vhost, name = split_name(queue)
+    return {"vhost": "" if vhost == DEFAULT_VHOST else vhost, "queue": name}
 
 
 class GrpcDigests:

@@ -34,6 +34,7 @@ from ringmq_node.model.info import (
     SyncPhase,
     VerifyInfo,
 )
+from ringmq_node.model.names import join_name, split_name
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import QueueMode
 from ringmq_node.queue.block import Block
@@ -67,7 +68,7 @@ _BLOCK_REASONS = {
     reason: broker.BlockReason.Value(f"BLOCK_REASON_{reason.name}") for reason in BlockReason
 }
 _BLOCK_REASONS_FROM_WIRE = {value: reason for reason, value in _BLOCK_REASONS.items()}
-_QUEUE_PARTS = ("mode", "condition", "ring", "losses", "storage", "flow_reasons")
+_QUEUE_PARTS = ("queue", "mode", "condition", "ring", "losses", "storage", "flow_reasons")
 _NODE_CONDITIONS = {
     condition: admin.NodeState.Value(f"NODE_STATE_{condition.name}") for condition in NodeCondition
 }
@@ -140,8 +141,11 @@ def run_from_wire(delivery: broker.Delivery) -> Run:
 
 def queue_to_wire(info: QueueInfo) -> broker.QueueInfo:
     values = _values(info, QueueInfo, but=_QUEUE_PARTS)
+    vhost, queue = split_name(info.queue)
     return broker.QueueInfo(
         **values,
+        queue=queue,
+        vhost=vhost,
         mode=mode_to_wire(info.mode),
         state=_CONDITIONS[info.condition],
         ring=map(member_to_wire, info.ring),
@@ -155,6 +159,7 @@ def queue_from_wire(info: broker.QueueInfo) -> QueueInfo:
     values = _values(info, QueueInfo, but=(*_QUEUE_PARTS, "wanted"))
     return QueueInfo(
         **values,
+        queue=join_name(info.vhost, info.queue),
         mode=mode_from_wire(info.mode) or QueueMode.DEFAULT,
         condition=_CONDITIONS_FROM_WIRE.get(info.state, QueueCondition.DOWN),
         ring=tuple(map(member_from_wire, info.ring)),

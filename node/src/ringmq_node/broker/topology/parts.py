@@ -1,0 +1,49 @@
+"""The parts of a node's topology, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from ringmq_gm import Group
+from ringmq_gm.registry.base import Registry, RegistryError
+from ringmq_node.broker.catalogue import QueueCatalogue
+from ringmq_node.broker.deleting import Deleting
+from ringmq_node.broker.gate import NodeGate
+from ringmq_node.broker.topology.changing import TopologyChanges
+from ringmq_node.broker.topology.service import TopologyService
+from ringmq_node.broker.topology.sweeping import TopologyKeeper
+from ringmq_node.broker.topology.topology import Topology
+from ringmq_node.replica.hosting import Spawn
+
+
+class TopologyParts:
+    """`belonging` are the nodes of the cluster, as an operator has it."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        catalogue: QueueCatalogue,
+        group: Group,
+        belonging: Callable[[], Collection[str]],
+    ) -> None:
+        self.topology = Topology(registry, catalogue)
+        self._registry = registry
+        self._catalogue = catalogue
+        self._changes = TopologyChanges(registry, self.topology, catalogue)
+        self._keeper = TopologyKeeper(
+            registry, self.topology, catalogue, self._changes, group, belonging
+        )
+
+    def service(self, deleting: Deleting, gate: NodeGate) -> TopologyService:
+        return TopologyService(
+            self._registry, self.topology, self._changes, self._catalogue, deleting, gate
+        )
+
+    async def begin(self, spawn: Spawn) -> None:
+        """Returns once the node knows the exchanges, and in which life of the cluster it is; if
+        the registry is away, the latter comes later."""
+        await self.topology.loaded.wait()
+        with suppress(RegistryError):
+            await self._keeper.keep_life()
+        spawn(self._keeper.run(), "topology keeper")
