@@ -100,6 +100,7 @@ from ringmq.model.queues import (
     SyncProgress,
 )
 from ringmq.model.rules import Overflow, QueueRules
+from ringmq.model.topology import Binding, Exchange, ExchangeType, Vhost
 from ringmq.publishing.publisher import Publisher
 from ringmq.reading.lease import HeldLease
 from ringmq.reading.reader import Reader
@@ -111,6 +112,7 @@ __all__ = [
     "AcknowledgedBelow",
     "BadRequestError",
     "Batch",
+    "Binding",
     "BlockReason",
     "BrowseSource",
     "BrowsedBatch",
@@ -123,9 +125,11 @@ __all__ = [
     "Difference",
     "DifferenceKind",
     "DiskFullError",
+    "Exchange",
     "ExchangeExistsError",
     "ExchangeInUseError",
     "ExchangeNotFoundError",
+    "ExchangeType",
     "ExclusiveUseError",
     "ForbiddenByPolicyError",
     "ForcedPromotion",
@@ -191,6 +195,7 @@ __all__ = [
     "UnavailableError",
     "UnknownDeliveryError",
     "UnroutableError",
+    "Vhost",
     "VhostInUseError",
     "VhostNotFoundError",
     "WindowFullError",

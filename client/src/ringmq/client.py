@@ -37,6 +37,7 @@ from ringmq.operator import Operator
 from ringmq.publishing.epochs import SeenEpochs
 from ringmq.publishing.publisher import Publisher
 from ringmq.reading.reader import Reader
+from ringmq.topology import TopologyCalls
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
@@ -112,6 +113,7 @@ class Client:
         request = request_of(
             broker.DeclareQueueRequest,
             queue=name,
+            vhost=self._nodes.vhost,
             replicas=replicas,
             min_insync=min_insync,
             mode=common.QUEUE_MODE_UNSPECIFIED if mode is None else _mode_to_wire(mode),
@@ -143,6 +145,7 @@ class Client:
         request = request_of(
             broker.DeleteQueueRequest,
             queue=name,
+            vhost=self._nodes.vhost,
             if_empty=if_empty,
             if_unused=if_unused,
             force=force,
@@ -170,7 +173,12 @@ class Client:
         Publishers and consumers go on meanwhile. If the answer of a first attempt was lost, the
         returned mode is the new one: the second attempt found it.
         """
-        request = request_of(broker.SetQueueModeRequest, queue=name, mode=_mode_to_wire(mode))
+        request = request_of(
+            broker.SetQueueModeRequest,
+            vhost=self._nodes.vhost,
+            queue=name,
+            mode=_mode_to_wire(mode),
+        )
 
         async def attempt(node: NodeChannel, timeout_s: float) -> QueueMode:
             answer = await node.broker.SetQueueMode(request, timeout=timeout_s)
@@ -180,7 +188,7 @@ class Client:
 
     async def purge_queue(self, name: str, *, deadline_s: float | None = None) -> int:
         """Removes the ready messages; returns how many (those of the last attempt)."""
-        request = request_of(broker.PurgeQueueRequest, queue=name)
+        request = request_of(broker.PurgeQueueRequest, vhost=self._nodes.vhost, queue=name)
 
         async def attempt(node: NodeChannel, timeout_s: float) -> int:
             answer = await node.broker.PurgeQueue(request, timeout=timeout_s)
@@ -191,7 +199,7 @@ class Client:
     async def discard_damaged(self, name: str, *, deadline_s: float | None = None) -> int:
         """Removes the messages whose bodies every replica has lost; returns how many (those of
         the last attempt). They are gone for good, also if a replica that has them comes back."""
-        request = request_of(admin.DiscardDamagedRequest, queue=name)
+        request = request_of(admin.DiscardDamagedRequest, vhost=self._nodes.vhost, queue=name)
 
         async def attempt(node: NodeChannel, timeout_s: float) -> int:
             answer = await node.admin.DiscardDamaged(request, timeout=timeout_s)
@@ -201,7 +209,7 @@ class Client:
 
     async def queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
         """The queue's state, counts and replicas now."""
-        request = request_of(broker.GetQueueRequest, queue=name)
+        request = request_of(broker.GetQueueRequest, vhost=self._nodes.vhost, queue=name)
 
         async def attempt(node: NodeChannel, timeout_s: float) -> QueueInfo:
             answer = await node.broker.GetQueue(request, timeout=timeout_s)
@@ -215,7 +223,11 @@ class Client:
         after = ""
         while True:
             request = request_of(
-                admin.ListQueuesRequest, prefix=prefix, queues_max=LIST_PAGE, after=after
+                admin.ListQueuesRequest,
+                vhost=self._nodes.vhost,
+                prefix=prefix,
+                queues_max=LIST_PAGE,
+                after=after,
             )
 
             async def attempt(
@@ -231,7 +243,7 @@ class Client:
 
     async def locate_queue(self, name: str, *, deadline_s: float | None = None) -> Location:
         """Where the queue's master is."""
-        request = request_of(broker.LocateQueueRequest, queue=name)
+        request = request_of(broker.LocateQueueRequest, vhost=self._nodes.vhost, queue=name)
 
         async def attempt(node: NodeChannel, timeout_s: float) -> Location:
             answer = await node.broker.LocateQueue(request, timeout=timeout_s)
@@ -256,6 +268,7 @@ class Client:
         request = request_of(
             broker.GetMessagesRequest,
             queue=queue,
+            vhost=self._nodes.vhost,
             messages_max=messages_max,
             bytes_max=bytes_max,
             mode=mode,
@@ -299,6 +312,11 @@ class Client:
         )
 
     # --- the cluster ---
+
+    @property
+    def topology(self) -> TopologyCalls:
+        """Exchanges, bindings and vhosts."""
+        return TopologyCalls(self._open_nodes())
 
     @property
     def operator(self) -> Operator:
@@ -350,6 +368,7 @@ class Client:
         request = request_of(
             admin.PromoteMirrorRequest,
             queue=queue,
+            vhost=self._nodes.vhost,
             node=node,
             accept_loss=accept_loss,
             operator=operator,
@@ -376,7 +395,9 @@ class Client:
     ) -> list[str]:
         """Has the replicas that aren't synchronised (the one on `node`, if named) fetch what they
         lack; with `cancel`, stop fetching. Returns the nodes of the replicas that were told."""
-        request = request_of(admin.SyncQueueRequest, queue=queue, node=node, cancel=cancel)
+        request = request_of(
+            admin.SyncQueueRequest, vhost=self._nodes.vhost, queue=queue, node=node, cancel=cancel
+        )
 
         async def attempt(asked: NodeChannel, timeout_s: float) -> list[str]:
             return [*(await asked.admin.SyncQueue(request, timeout=timeout_s)).nodes]

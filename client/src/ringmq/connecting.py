@@ -20,7 +20,8 @@ class connect:
     `seeds`: addresses of some nodes, as a list or separated by commas; the others are learned
     from them. `deadline_s`: for every call that is given none, and for each message from
     `publish` to its confirm. `receive_bytes_max`: the largest response that is accepted; it must
-    be above the cluster's largest message.
+    be above the cluster's largest message. `vhost`: that of the queues and exchanges which the
+    client names; "" is "/". It is looked for with the first call that names one.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class connect:
         *,
         deadline_s: float = DEADLINE_S,
         receive_bytes_max: int = RECEIVE_BYTES_MAX,
+        vhost: str = "",
     ) -> None:
         if deadline_s <= 0:
             raise BadRequestError(
@@ -43,12 +45,16 @@ class connect:
         self._seeds = parse_seeds(seeds)
         self._deadline_s = deadline_s
         self._receive_bytes_max = receive_bytes_max
+        self._vhost = vhost
         # The clients that were entered and not left: one, unless it is entered again inside.
         self._entered: list[Client] = []
 
     async def _connect(self) -> Client:
         nodes = KnownNodes(
-            self._seeds, deadline_s=self._deadline_s, receive_bytes_max=self._receive_bytes_max
+            self._seeds,
+            deadline_s=self._deadline_s,
+            receive_bytes_max=self._receive_bytes_max,
+            vhost=self._vhost,
         )
         client = Client(nodes)
         try:

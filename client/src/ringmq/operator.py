@@ -84,7 +84,12 @@ class Operator:
         `rate_bytes_max`: bytes of bodies that each replica reads per second; 0: as fast as they
         come. `on_progress` is called now and then. It begins anew if the node that is asked fails.
         """
-        request = request_of(admin.VerifyQueueRequest, queue=queue, rate_bytes_max=rate_bytes_max)
+        request = request_of(
+            admin.VerifyQueueRequest,
+            vhost=self._nodes.vhost,
+            queue=queue,
+            rate_bytes_max=rate_bytes_max,
+        )
 
         async def attempt(asked: NodeChannel, timeout_s: float) -> ReplicaComparison:
             last = ReplicaComparison.from_wire(admin.VerifyQueueResponse())

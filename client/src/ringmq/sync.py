@@ -30,6 +30,7 @@ from ringmq.model.queues import BlockReason, Location, Promotion, QueueInfo, Que
 from ringmq.model.rules import NO_RULES, QueueRules
 from ringmq.publishing.publisher import Publisher
 from ringmq.reading.sync_reader import SyncReader
+from ringmq.sync_topology import SyncTopology
 
 
 def connect_sync(
@@ -37,11 +38,14 @@ def connect_sync(
     *,
     deadline_s: float = DEADLINE_S,
     receive_bytes_max: int = RECEIVE_BYTES_MAX,
+    vhost: str = "",
 ) -> SyncClient:
     """A connected client; see `ringmq.connect`. A context manager, or call `close`."""
 
     async def work() -> Client:
-        return await connect(seeds, deadline_s=deadline_s, receive_bytes_max=receive_bytes_max)
+        return await connect(
+            seeds, deadline_s=deadline_s, receive_bytes_max=receive_bytes_max, vhost=vhost
+        )
 
     return SyncClient(_run(work()))
 
@@ -63,6 +67,10 @@ class SyncClient:
 
     def close(self) -> None:
         _run(self._client.close())
+
+    @property
+    def topology(self) -> SyncTopology:
+        return SyncTopology(self._client.topology)
 
     def declare_queue(
         self,

@@ -22,6 +22,7 @@ from grpc_status import rpc_status  # type: ignore[import-untyped]
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq.v1 import topology_pb2 as topology
 from ringmq.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 from ringmq.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 from ringmq_base.ranges import RangeSet
@@ -244,6 +245,33 @@ class FakeNode(BrokerServicer, AdminServicer):
         await self._check_node(context, request.node)
         del self.standings[request.node]
         return admin.ForgetNodeResponse()
+
+    async def DeclareExchange(self, request: Any, context: Any) -> Any:
+        return topology.DeclareExchangeResponse(created=True, exchange=request.exchange)
+
+    async def DeleteExchange(self, request: Any, context: Any) -> Any:
+        return topology.DeleteExchangeResponse()
+
+    async def ListExchanges(self, request: Any, context: Any) -> Any:
+        return topology.ListExchangesResponse()
+
+    async def Bind(self, request: Any, context: Any) -> Any:
+        return topology.BindResponse(created=True)
+
+    async def Unbind(self, request: Any, context: Any) -> Any:
+        return topology.UnbindResponse(removed=True)
+
+    async def ListBindings(self, request: Any, context: Any) -> Any:
+        return topology.ListBindingsResponse()
+
+    async def CreateVhost(self, request: Any, context: Any) -> Any:
+        return topology.CreateVhostResponse(created=True)
+
+    async def DeleteVhost(self, request: Any, context: Any) -> Any:
+        return topology.DeleteVhostResponse()
+
+    async def ListVhosts(self, request: Any, context: Any) -> Any:
+        return topology.ListVhostsResponse()
 
     async def _check_node(self, context: Any, node: str) -> None:
         await self._check(context)

@@ -81,8 +81,12 @@ class _Trouble:
 class KnownNodes:
     """Channels by address, made when first needed, and the order in which to try them."""
 
-    def __init__(self, seeds: list[str], *, deadline_s: float, receive_bytes_max: int) -> None:
+    def __init__(
+        self, seeds: list[str], *, deadline_s: float, receive_bytes_max: int, vhost: str = ""
+    ) -> None:
         self.deadline_s = deadline_s
+        # Of the queues and exchanges that the client names; "" is "/".
+        self.vhost = vhost
         self._receive_bytes_max = receive_bytes_max
         self._channels: dict[str, NodeChannel] = {}
         # In the order in which they are tried: the node that answered last is first. Shuffled,

@@ -19,9 +19,10 @@ ATTEMPT_S = 1.0
 class Route:
     """One per kept stream: it remembers where the streams before have failed."""
 
-    def __init__(self, nodes: KnownNodes, queue: str) -> None:
+    def __init__(self, nodes: KnownNodes, queue: str, vhost: str = "") -> None:
         self._nodes = nodes
         self._queue = queue
+        self._vhost = vhost or nodes.vhost
         self._hint = ""
         # Addresses at which a stream failed since one last worked.
         self._failed: set[str] = set()
@@ -66,7 +67,7 @@ class Route:
         return newest.address
 
     async def _ask(self, node: NodeChannel, timeout_s: float) -> tuple[Location, NodeChannel]:
-        request = request_of(broker.LocateQueueRequest, queue=self._queue)
+        request = request_of(broker.LocateQueueRequest, vhost=self._vhost, queue=self._queue)
         answer = await node.broker.LocateQueue(request, timeout=timeout_s)
         return Location(answer.node, answer.address, answer.epoch), node
 

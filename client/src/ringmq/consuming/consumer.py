@@ -62,7 +62,11 @@ class Consumer:
         self._lifetime = Lifetime(f"consumer of queue {queue!r}", self._failed)
         self._reception = Reception(self._lifetime, self._settling, consumer_tag)
         opening = opening_of(
-            queue, prefetch=prefetch, prefetch_bytes=prefetch_bytes, consumer_tag=consumer_tag
+            queue,
+            nodes.vhost,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            consumer_tag=consumer_tag,
         )
         speaker = ConsumerSpeaker(
             opening,

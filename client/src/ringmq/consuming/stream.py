@@ -105,12 +105,13 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
 
 
 def opening_of(
-    queue: str, *, prefetch: int, prefetch_bytes: int, consumer_tag: str
+    queue: str, vhost: str, *, prefetch: int, prefetch_bytes: int, consumer_tag: str
 ) -> broker.ConsumeOpen:
     """Raises `BadRequestError` for values that the wire can't hold."""
     return request_of(
         broker.ConsumeOpen,
         queue=queue,
+        vhost=vhost,
         prefetch_messages=prefetch,
         prefetch_bytes=prefetch_bytes,
         consumer_tag=consumer_tag,

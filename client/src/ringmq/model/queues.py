@@ -250,6 +250,7 @@ class QueueInfo:
     wanted: Mapping[str, str] = field(default_factory=dict)
     # Why publishers are held, or were within the last second; `state` is FLOW then.
     flow_reasons: tuple[BlockReason, ...] = ()
+    vhost: str = "/"
 
     @property
     def master(self) -> str:
@@ -260,6 +261,7 @@ class QueueInfo:
     def from_wire(cls, wire: broker.QueueInfo) -> QueueInfo:
         return cls(
             queue=wire.queue,
+            vhost=wire.vhost or "/",
             replicas_wanted=wire.replicas_wanted,
             min_insync=wire.min_insync,
             state=QueueState(wire.state),

@@ -120,13 +120,13 @@ class Publisher:
             self._lifetime,
             queue,
             exchange=exchange,
-            vhost=vhost,
+            vhost=vhost or nodes.vhost,
             on_answer=self._answered,
             on_refusal=self._refused,
             on_block=self._block_told,
         )
         speaker.open_request()  # A fault in it is said now.
-        route = Route(nodes, queue) if exchange is None else AnyNode(nodes)
+        route = Route(nodes, queue, vhost) if exchange is None else AnyNode(nodes)
         self._keeper = Keeper(speaker, route, self._name)
         self._timer = Timer(self._on_timer)
         self._room = Notifier()

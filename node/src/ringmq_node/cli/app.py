@@ -30,6 +30,7 @@ from ringmq_node.cli.queue.command import queue
 from ringmq_node.cli.queue.promote import promote
 from ringmq_node.cli.set_aside.command import set_aside
 from ringmq_node.cli.store.command import store
+from ringmq_node.cli.topology.command import binding, exchange, vhost
 from ringmq_node.config import ConfigError
 from ringmq_node.identity import StartError
 
@@ -45,6 +46,9 @@ for _command in (
     cluster,
     queue,
     promote,
+    exchange,
+    binding,
+    vhost,
     policy,
     publish,
     consume,

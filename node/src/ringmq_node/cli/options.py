@@ -34,12 +34,15 @@ class Target:
     seeds: str
     timeout_s: float
     as_json: bool
+    vhost: str = "/"
 
     def run(self, work: Callable[[Client], Awaitable[R]]) -> R:
         """Runs `work` with a client of the cluster, which is closed afterwards."""
 
         async def with_client() -> R:
-            async with ringmq.connect(self.seeds, deadline_s=self.timeout_s) as client:
+            async with ringmq.connect(
+                self.seeds, deadline_s=self.timeout_s, vhost=self.vhost
+            ) as client:
                 return await work(client)
 
         return run(with_client())
@@ -50,11 +53,13 @@ def json_option(command: F) -> F:
 
 
 def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--seeds`, `--timeout` and `--json`; the command gets them as one argument, `target`."""
+    """`--seeds`, `--timeout`, `--vhost` and `--json`: one argument of the command, `target`."""
 
     @functools.wraps(command)
-    def with_target(*, seeds: str, timeout_s: float, as_json: bool, **others: Any) -> Any:
-        return command(target=Target(seeds, timeout_s, as_json), **others)
+    def with_target(
+        *, seeds: str, timeout_s: float, as_json: bool, vhost: str, **others: Any
+    ) -> Any:
+        return command(target=Target(seeds, timeout_s, as_json, vhost), **others)
 
     seeds_option = click.option(
         "--seeds",
@@ -74,7 +79,14 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="SECONDS",
         help="How long the cluster may take to answer.",
     )
-    return seeds_option(timeout_option(json_option(with_target)))
+    vhost_option = click.option(
+        "--vhost",
+        envvar="RINGMQ_VHOST",
+        default="/",
+        show_default=True,
+        help="The vhost of the queues and exchanges (or RINGMQ_VHOST).",
+    )
+    return seeds_option(timeout_option(vhost_option(json_option(with_target))))
 
 
 def run(work: Coroutine[Any, Any, R]) -> R:

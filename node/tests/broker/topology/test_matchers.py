@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringmq_node.broker.topology.matchers import matcher_for, words_of
@@ -68,6 +68,7 @@ BINDINGS = st.lists(
 )
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(ExchangeKind), BINDINGS, st.data())
 def test_a_matcher_finds_what_a_look_at_every_binding_finds(
     kind: ExchangeKind, bindings: list[BindingRecord], data: st.DataObject
@@ -88,6 +89,7 @@ def test_a_matcher_finds_what_a_look_at_every_binding_finds(
         assert found == expected, (key, headers, left)
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.sampled_from(ExchangeKind), BINDINGS)
 def test_nothing_is_left_of_bindings_that_were_removed(
     kind: ExchangeKind, bindings: list[BindingRecord]

@@ -1,0 +1,102 @@
+"""Exchanges and bindings, as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ringmq.errors import BadRequestError
+from ringmq.v1 import topology_pb2 as wire
+
+
+class ExchangeType(Enum):
+    """How an exchange chooses the queues of a message."""
+
+    # Those bound with the message's routing key.
+    DIRECT = "direct"
+    # All.
+    FANOUT = "fanout"
+    # Those bound with a pattern for the routing key: `*` is one word, `#` any number of words.
+    TOPIC = "topic"
+    # Those bound with headers that the message has.
+    HEADERS = "headers"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """`type` is that of an `ExchangeType`, as text: a newer node may know more of them."""
+
+    exchange: str
+    type: str
+    vhost: str = "/"
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    alternate_exchange: str = ""
+
+    @classmethod
+    def from_wire(cls, exchange: wire.Exchange) -> Exchange:
+        return cls(
+            exchange.exchange,
+            exchange.type,
+            exchange.vhost,
+            exchange.durable,
+            exchange.auto_delete,
+            exchange.internal,
+            exchange.alternate_exchange,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """From an exchange to a queue, or to an exchange if `to_exchange`. None as an argument's value
+    is "whatever the value"."""
+
+    source: str
+    destination: str
+    routing_key: str = ""
+    arguments: Mapping[str, str | None] = field(default_factory=dict)
+    to_exchange: bool = False
+    vhost: str = "/"
+
+    def to_wire(self) -> wire.Binding:
+        """Raises `BadRequestError` for text that isn't UTF-8."""
+        try:
+            return wire.Binding(
+                vhost=self.vhost,
+                source=self.source,
+                destination=self.destination,
+                to_exchange=self.to_exchange,
+                routing_key=self.routing_key,
+                arguments={
+                    name: wire.ArgumentValue(text=value) for name, value in self.arguments.items()
+                },
+            )
+        except (ValueError, TypeError) as error:
+            raise BadRequestError(
+                f"a binding's names and arguments are text, in UTF-8: {error}",
+                metadata={"field": "binding"},
+            ) from error
+
+    @classmethod
+    def from_wire(cls, binding: wire.Binding) -> Binding:
+        return cls(
+            binding.source,
+            binding.destination,
+            binding.routing_key,
+            {
+                name: value.text if value.HasField("text") else None
+                for name, value in binding.arguments.items()
+            },
+            binding.to_exchange,
+            binding.vhost,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Vhost:
+    """While it is `deleting`, nothing is declared in it: repeat the deletion that did not end."""
+
+    vhost: str
+    deleting: bool = False

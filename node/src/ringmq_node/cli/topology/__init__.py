@@ -1,0 +1,1 @@
+"""`ringmq exchange`, `ringmq binding` and `ringmq vhost`."""
