@@ -44,6 +44,7 @@ ROOMS = (
     "cli",
     "running",
     "node",
+    "opening",
     "shortage",
     "supervisor",
     "identity",

@@ -28,7 +28,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServicer_to_server
 
-from ringmq_gm import Group, GroupOptions, MemberId, next_incarnation
+from ringmq_gm import Group, MemberId, next_incarnation
 from ringmq_gm.nodes import NodeRecordError
 from ringmq_gm.registry.base import AddressError, Registry, RegistryError
 from ringmq_gm.registry.url import open_registry
@@ -37,7 +37,7 @@ from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.catalogue import QueueCatalogue, Touched
 from ringmq_node.broker.cluster import Cluster
-from ringmq_node.broker.cluster_settings import ClusterSettings, enrol
+from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.declaring import Declaring
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.descriptions import Descriptions
@@ -73,6 +73,7 @@ from ringmq_node.identity import (
 )
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
+from ringmq_node.opening import enrol_node, group_options, open_store
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.producer_budget import ProducerBudget, time_step_ms
 from ringmq_node.replica.replica import Replica
@@ -81,7 +82,6 @@ from ringmq_node.resources.budget import PublishBudget
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 from ringmq_node.resources.loop_watch import LoopWatch
 from ringmq_node.storage import QueueStore, Store, StoreError
-from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.scrub import Scrub
 from ringmq_node.supervisor import Supervisor
 from ringmq_wire import WireServer
@@ -124,7 +124,7 @@ class Node:
             node=config.node,
             incarnation=self.me.incarnation,
             address=self.address,
-            options=_group_options(config),
+            options=group_options(config),
             extra={"version": version("ringmq"), "identity": disk.life.identity},
         )
         self._group_task: asyncio.Task[None] | None = None
@@ -303,7 +303,7 @@ class Node:
             async with asyncio.timeout(START_DEADLINE_S):
                 await or_fatal(self.group.wait_ready())
                 # Once more: an operator could forget the node until its lease was there.
-                await or_fatal(_enrol(self.registry, self.config))
+                await or_fatal(enrol_node(self.registry, self.config))
                 # Before the queues: a replica is configured when it is opened.
                 self.supervisor.spawn(self.settings.follow(self._settings_changed), "settings")
                 await or_fatal(self.settings.loaded.wait())
@@ -436,17 +436,6 @@ class Node:
         self.cluster_alarms.set_own(kind, on)
 
 
-def _group_options(config: NodeConfig) -> GroupOptions:
-    return GroupOptions(
-        ring_timeout_s=config.ring_timeout_s,
-        slow_timeout_s=config.slow_timeout_s,
-        lease_ttl_s=config.lease_s,
-        cache_bytes_max=config.ring_bytes_max,
-        joiner_bytes_max=config.ring_bytes_max,
-        payload_bytes_max=2 * config.message_bytes_max + REQUEST_OVERHEAD_BYTES,
-    )
-
-
 async def make_node(config: NodeConfig) -> Node:
     """A node that has its place in the cluster, not started yet. Raises `StartError`."""
     try:
@@ -461,7 +450,7 @@ async def make_node(config: NodeConfig) -> Node:
         ) from error
     except RegistryError as error:
         raise StartError(f"registry {config.registry}: {error}") from error
-    store = _open_store(config, cluster_id)
+    store = open_store(config, cluster_id)
     try:
         # Before the disk is judged: the node that has this name now may be on the right one.
         await check_own_name(registry, config, store)
@@ -473,7 +462,7 @@ async def make_node(config: NodeConfig) -> Node:
                 config.data,
                 disk.standing.value,
             )
-        await _enrol(registry, config)
+        await enrol_node(registry, config)
         return Node(
             config,
             registry,
@@ -485,27 +474,3 @@ async def make_node(config: NodeConfig) -> Node:
         store.close()
         await registry.close()
         raise
-
-
-async def _enrol(registry: Registry, config: NodeConfig) -> None:
-    try:
-        await patiently(lambda: enrol(registry, config.node))
-    except RegistryError as error:
-        raise StartError(f"registry {config.registry}: {error}") from error
-
-
-def _open_store(config: NodeConfig, cluster_id: str) -> Store:
-    try:
-        return Store.open(
-            Path(config.data),
-            cluster_id=cluster_id,
-            node=config.node,
-            limits=StoreLimits(
-                queue_memory_bytes_max=config.queue_memory_bytes_max,
-                embed_below=config.embed_below,
-                disk_timeout_s=config.disk_timeout_s,
-                unsynced_bytes_max=config.unsynced_bytes_max,
-            ),
-        )
-    except (StoreError, OSError) as error:
-        raise StartError(f"data directory {config.data}: {error}") from error

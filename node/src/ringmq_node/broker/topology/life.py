@@ -4,8 +4,8 @@
 
 A transient exchange goes with the life in which it was declared. A node that starts can't tell by
 itself whether others are up: their leases may not have run out yet. So no node takes itself into a
-life. Its members do: a member that sees a newcomer adds it, at the latest half a second after it has
-heard of it. Each member thereby witnesses that the life goes on.
+life. Its members do: a member that sees a newcomer adds it, at the latest half a second after
+it has heard of it. Each member thereby witnesses that the life goes on.
 
 A node begins a new life only if it knows of every member that this one has ended: a later
 incarnation of the member's node was seen, or an operator has forgotten the node. A member that

@@ -1,0 +1,48 @@
+"""What a node opens before it is one: its store, its place in the cluster, its group's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ringmq_gm import GroupOptions
+from ringmq_gm.registry.base import Registry, RegistryError
+from ringmq_node.broker.cluster_settings import enrol
+from ringmq_node.config import REQUEST_OVERHEAD_BYTES, NodeConfig
+from ringmq_node.identity import StartError, patiently
+from ringmq_node.storage import Store, StoreError
+from ringmq_node.storage.limits import StoreLimits
+
+
+def group_options(config: NodeConfig) -> GroupOptions:
+    return GroupOptions(
+        ring_timeout_s=config.ring_timeout_s,
+        slow_timeout_s=config.slow_timeout_s,
+        lease_ttl_s=config.lease_s,
+        cache_bytes_max=config.ring_bytes_max,
+        joiner_bytes_max=config.ring_bytes_max,
+        payload_bytes_max=2 * config.message_bytes_max + REQUEST_OVERHEAD_BYTES,
+    )
+
+
+async def enrol_node(registry: Registry, config: NodeConfig) -> None:
+    try:
+        await patiently(lambda: enrol(registry, config.node))
+    except RegistryError as error:
+        raise StartError(f"registry {config.registry}: {error}") from error
+
+
+def open_store(config: NodeConfig, cluster_id: str) -> Store:
+    try:
+        return Store.open(
+            Path(config.data),
+            cluster_id=cluster_id,
+            node=config.node,
+            limits=StoreLimits(
+                queue_memory_bytes_max=config.queue_memory_bytes_max,
+                embed_below=config.embed_below,
+                disk_timeout_s=config.disk_timeout_s,
+                unsynced_bytes_max=config.unsynced_bytes_max,
+            ),
+        )
+    except (StoreError, OSError) as error:
+        raise StartError(f"data directory {config.data}: {error}") from error
