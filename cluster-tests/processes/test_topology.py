@@ -1,0 +1,115 @@
+"""Exchanges, bindings and vhosts of real nodes: through any of them, and when they are killed."""
+
+from __future__ import annotations
+
+import pytest
+from nemesis import Cluster, scenario, until
+
+import ringmq
+from ringmq import ExchangeType
+
+
+async def listed(cluster: Cluster, node: str) -> tuple[list[str], list[tuple[str, str]]]:
+    """The exchanges that aren't predeclared, and the bindings, as one node has them."""
+    async with cluster.client(node) as client:
+        exchanges = [each.exchange for each in await client.topology.exchanges()]
+        bindings = [(each.source, each.destination) for each in await client.topology.bindings()]
+        return [name for name in exchanges if name and not name.startswith("amq.")], bindings
+
+
+@scenario(deadline_s=60, queue="q")
+async def test_topology_through_every_node_and_over_deaths(cluster: Cluster) -> None:
+    a, b, c = cluster.nodes
+    async with cluster.client(a) as one, cluster.client(b) as two:
+        await one.topology.declare_exchange("x", ExchangeType.TOPIC)
+        await one.topology.declare_exchange("passing", ExchangeType.FANOUT, durable=False)
+        # At once through another node, whether or not it has heard of them.
+        assert await two.topology.bind("x", "q", "a.#")
+        assert await two.topology.bind("passing", "x", to_exchange=True)
+        with pytest.raises(ringmq.ExchangeExistsError, match=r"type topic.*fanout") as caught:
+            await two.topology.declare_exchange("x", ExchangeType.FANOUT)
+        assert caught.value.metadata["field"] == "type"
+        await two.declare_queue("lost", replicas=1)
+        await two.topology.bind("x", "lost", "b")
+
+    everything = (["passing", "x"], [("passing", "x"), ("x", "lost"), ("x", "q")])
+    for node in cluster.nodes:
+        await until(lambda node=node: _lists(cluster, node, everything), within_s=10)
+
+    # A master dies; its queue, which has no other replica, is deleted without it. The bindings of
+    # that queue are gone with it, on the nodes that are up and on the one that comes back.
+    await cluster.restart(c)
+    killed = await cluster.master_of("q")
+    cluster.kill(killed)
+    left = cluster.others(killed)
+    async with cluster.client(*left) as client:
+        await client.delete_queue("lost", force=True)
+        await client.topology.bind("amq.fanout", "q")
+    after = (["passing", "x"], [("amq.fanout", "q"), ("passing", "x"), ("x", "q")])
+    for node in left:
+        await until(lambda node=node: _lists(cluster, node, after), within_s=10)
+    await cluster.start(killed)
+    await until(lambda: _lists(cluster, killed, after), within_s=10)
+
+    # A node was up all the time, and the transient exchange is there. Not after all were down.
+    await cluster.wait_synchronised("q")
+    cluster.kill(*cluster.nodes)
+    await cluster.start()
+    durable = (["x"], [("amq.fanout", "q"), ("x", "q")])
+    for node in cluster.nodes:
+        await until(lambda node=node: _lists(cluster, node, durable), within_s=20)
+
+
+async def _lists(cluster: Cluster, node: str, what: object) -> bool:
+    return await listed(cluster, node) == what
+
+
+@scenario(deadline_s=60, queue="q")
+async def test_a_vhost_has_queues_of_its_own(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        assert await client.topology.create_vhost("shop")
+        with pytest.raises(ringmq.BadRequestError):
+            await client.declare_queue("shop\x1fq")
+    async with cluster.client(vhost="none") as client:
+        for call in (
+            client.declare_queue("q"),
+            client.queue("q"),
+            client.queues(),
+            client.purge_queue("q"),
+            client.get_messages("q"),
+            client.topology.exchanges(),
+            client.topology.bindings(),
+        ):
+            with pytest.raises(ringmq.VhostNotFoundError):
+                await call
+    async with cluster.client(vhost="shop") as shop, cluster.client() as root:
+        declared = await shop.declare_queue("q")
+        assert (declared.vhost, declared.queue) == ("shop", "q")
+        await shop.declare_queue("r", replicas=1)
+        async with shop.publisher("q") as publisher:
+            await publisher.publish_batch([b"1", b"2", b"3"])
+        assert [each.queue for each in await shop.queues()] == ["q", "r"]
+        assert [each.queue for each in await root.queues()] == ["q"]
+        assert (await root.queue("q")).messages_ready == 0
+
+        async def is_synchronised() -> bool:
+            ring = (await shop.queue("q")).ring
+            return len(ring) == 3 and all(each.synchronised for each in ring)
+
+        await until(is_synchronised, within_s=20)
+        killed = (await shop.queue("q")).master
+        cluster.kill(killed)
+        async with shop.consumer("q") as consumer:
+            got: list[bytes] = []
+            async for batch in consumer:
+                got += [message.body for message in batch]
+                await consumer.ack(batch, wait=True)
+                if len(got) >= 3:
+                    break
+        assert set(got) == {b"1", b"2", b"3"}
+        await cluster.start(killed)
+        with pytest.raises(ringmq.VhostInUseError, match="2 queues"):
+            await root.topology.delete_vhost("shop")
+        assert await root.topology.delete_vhost("shop", force=True) == 2
+        assert [each.vhost for each in await root.topology.vhosts()] == ["/"]
+        assert [each.queue for each in await root.queues()] == ["q"]
