@@ -34,6 +34,7 @@ SIZES = (
     "ring_bytes_max",
     "publish_bytes_max",
     "unsynced_bytes_max",
+    "buffer_bytes_max",
 )
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 TIMES = (
@@ -94,6 +95,8 @@ class NodeConfig:
     # Bytes that wait for this node's disk, over all queues. Above it neither publishers here nor
     # the masters of rings with a mirror here bring more.
     unsynced_bytes_max: int = 64 * MIB
+    # Bytes that the node holds for its clients, each kind by itself: see `resources.buffers`.
+    buffer_bytes_max: int = 256 * MIB
     # At this much memory in use the alarm is on; from half of it on queues page out. A
     # fraction of the memory that the process may use, or a size: see `resources.limits`.
     memory_watermark: str = "0.4"

@@ -79,6 +79,7 @@ from ringmq_node.replica.producer_budget import ProducerBudget, time_step_ms
 from ringmq_node.replica.replica import Replica
 from ringmq_node.resources import Alarm, ResourceMonitor
 from ringmq_node.resources.budget import PublishBudget
+from ringmq_node.resources.buffers import ClientBuffers
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 from ringmq_node.resources.loop_watch import LoopWatch
 from ringmq_node.storage import QueueStore, Store, StoreError
@@ -117,7 +118,9 @@ class Node:
         self.supervisor = Supervisor()
         self.loop_watch = LoopWatch()
         limit = config.message_bytes_max + REQUEST_OVERHEAD_BYTES
-        self._server = WireServer(options=wire_options(limit))
+        buffer = config.buffer_bytes_max
+        self._server = WireServer(options=wire_options(limit), unread_bytes_max=buffer)
+        self.buffers = ClientBuffers(buffer, self._server.unread)
         self.address = self._listen()
         self.group = Group(
             registry,
@@ -183,6 +186,7 @@ class Node:
             store=self.store,
             monitor=self.resources,
             budget=self.budget,
+            buffers=self.buffers,
         )
         return Broker(
             settings=BrokerSettings(
@@ -217,6 +221,7 @@ class Node:
             peers=peers,
             descriptions=Descriptions(peers, self.supervisor.spawn),
             budget=self.budget,
+            buffers=self.buffers,
             routing=Routing(self.topology.topology.router, OutwardStreams(self.channels), spawn),
             topology=self.topology.service(deleting, self.gate),
         )

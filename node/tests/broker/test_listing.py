@@ -38,6 +38,7 @@ def test_a_queue_that_is_deleted_while_the_masters_are_asked_is_not_listed() -> 
         store=cast(Any, None),
         monitor=cast(Any, None),
         budget=cast(Any, None),
+        buffers=cast(Any, None),
     )
     page = run(listing.queues("", after="", queues_max=0))
     assert [info.queue for info in page.queues] == ["p"]

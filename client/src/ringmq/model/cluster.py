@@ -114,6 +114,13 @@ class Resources:
     publish_bytes: int
     publish_bytes_max: int
     publishes_held: int
+    # Held for clients: unread requests, unsent deliveries, answers of gets; the budget of each.
+    unread_bytes: int
+    unsent_bytes: int
+    get_bytes: int
+    buffer_bytes_max: int
+    # Alarms of any node that hold the publishers of this one: "memory", "disk".
+    publishers_blocked_by: tuple[str, ...]
     leftovers: tuple[Leftover, ...]
     set_aside: tuple[SetAside, ...]
     store: StoreNumbers
@@ -134,6 +141,11 @@ class Resources:
             publish_bytes=wire.publish_bytes,
             publish_bytes_max=wire.publish_bytes_max,
             publishes_held=wire.publishes_held,
+            unread_bytes=wire.unread_bytes,
+            unsent_bytes=wire.unsent_bytes,
+            get_bytes=wire.get_bytes,
+            buffer_bytes_max=wire.buffer_bytes_max,
+            publishers_blocked_by=tuple(wire.publishers_blocked_by),
             leftovers=tuple(
                 Leftover(each.id, each.queue, each.messages, each.removed_at_s)
                 for each in wire.leftovers

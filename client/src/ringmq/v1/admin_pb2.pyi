@@ -287,6 +287,11 @@ class Resources(google.protobuf.message.Message):
     PUBLISHES_HELD_FIELD_NUMBER: builtins.int
     LEFTOVERS_FIELD_NUMBER: builtins.int
     SET_ASIDE_FIELD_NUMBER: builtins.int
+    UNREAD_BYTES_FIELD_NUMBER: builtins.int
+    UNSENT_BYTES_FIELD_NUMBER: builtins.int
+    GET_BYTES_FIELD_NUMBER: builtins.int
+    BUFFER_BYTES_MAX_FIELD_NUMBER: builtins.int
+    PUBLISHERS_BLOCKED_BY_FIELD_NUMBER: builtins.int
     memory_used_bytes: builtins.int
     """The process's resident memory, the watermark that raises the alarm, and the memory that the
     machine or its cgroup lets the process use.
@@ -308,6 +313,13 @@ class Resources(google.protobuf.message.Message):
     """
     publish_bytes_max: builtins.int
     publishes_held: builtins.int
+    unread_bytes: builtins.int
+    """Bytes that the node holds for its clients, and the budget of each of the three: requests that
+    weren't read yet, deliveries that weren't sent yet, and answers of gets.
+    """
+    unsent_bytes: builtins.int
+    get_bytes: builtins.int
+    buffer_bytes_max: builtins.int
     @property
     def store(self) -> Global___StoreNumbers:
         """Read for this answer, unlike the fields above."""
@@ -316,6 +328,10 @@ class Resources(google.protobuf.message.Message):
     def leftovers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Leftover]: ...
     @property
     def set_aside(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SetAside]: ...
+    @property
+    def publishers_blocked_by(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The alarms of any node, as this one knows them, that hold its publishers: memory, disk."""
+
     def __init__(
         self,
         *,
@@ -334,10 +350,15 @@ class Resources(google.protobuf.message.Message):
         publishes_held: builtins.int = ...,
         leftovers: collections.abc.Iterable[Global___Leftover] | None = ...,
         set_aside: collections.abc.Iterable[Global___SetAside] | None = ...,
+        unread_bytes: builtins.int = ...,
+        unsent_bytes: builtins.int = ...,
+        get_bytes: builtins.int = ...,
+        buffer_bytes_max: builtins.int = ...,
+        publishers_blocked_by: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "store", b"store"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_desired_duration_s", b"_desired_duration_s", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "leftovers", b"leftovers", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "publish_bytes", b"publish_bytes", "publish_bytes_max", b"publish_bytes_max", "publishes_held", b"publishes_held", "set_aside", b"set_aside", "store", b"store", "store_failure", b"store_failure"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_desired_duration_s", b"_desired_duration_s", "buffer_bytes_max", b"buffer_bytes_max", "desired_duration_s", b"desired_duration_s", "disk_alarm", b"disk_alarm", "disk_free_bytes", b"disk_free_bytes", "disk_limit_bytes", b"disk_limit_bytes", "get_bytes", b"get_bytes", "leftovers", b"leftovers", "memory_alarm", b"memory_alarm", "memory_limit_bytes", b"memory_limit_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "publish_bytes", b"publish_bytes", "publish_bytes_max", b"publish_bytes_max", "publishers_blocked_by", b"publishers_blocked_by", "publishes_held", b"publishes_held", "set_aside", b"set_aside", "store", b"store", "store_failure", b"store_failure", "unread_bytes", b"unread_bytes", "unsent_bytes", b"unsent_bytes"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__desired_duration_s: typing_extensions.TypeAlias = typing.Literal["desired_duration_s"]
     _WhichOneofArgType__desired_duration_s: typing_extensions.TypeAlias = typing.Literal["_desired_duration_s", b"_desired_duration_s"]

@@ -59,6 +59,7 @@ from ringmq_node.replica.description import queue_info, replica_info
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
 from ringmq_node.resources.budget import PublishBudget
+from ringmq_node.resources.buffers import ClientBuffers
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ class Broker:
         descriptions: Descriptions,
         budget: PublishBudget,
         routing: Routing,
+        buffers: ClientBuffers,
         topology: TopologyService,
     ) -> None:
         self.settings = settings
@@ -138,6 +140,7 @@ class Broker:
         self.browsing = browsing
         self._peers = peers
         self.budget = budget
+        self.buffers = buffers
         self.routing = routing
         routing.begin(
             locator, cluster, gate, budget, open_here=partial(self.open_publisher, with_gaps=True)

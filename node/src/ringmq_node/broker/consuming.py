@@ -107,6 +107,10 @@ class Consuming:
         """Ends the deliveries; unsettled messages stay the consumer's."""
         self._subscribers.cancel(self.number)
 
+    def hold(self, held: bool) -> None:
+        """Whether the door has more deliveries to send than it may have."""
+        self._subscribers.hold(self.number, held=held)
+
     def successor(self) -> tuple[str, str]:
         """Node and address of the new master, for a session that has heard `moved`."""
         return self._successor(self._mastership.name)

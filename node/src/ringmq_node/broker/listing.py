@@ -32,6 +32,7 @@ from ringmq_node.replica.description import losses_of, queue_info
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.resources import ResourceMonitor
 from ringmq_node.resources.budget import PublishBudget
+from ringmq_node.resources.buffers import ClientBuffers
 from ringmq_node.storage import Store
 
 LIST_DEADLINE_S = 5.0
@@ -63,6 +64,7 @@ class Listing:
         store: Store,
         monitor: ResourceMonitor,
         budget: PublishBudget,
+        buffers: ClientBuffers,
     ) -> None:
         self._catalogue = catalogue
         self._cluster = cluster
@@ -74,6 +76,7 @@ class Listing:
         self._store = store
         self._monitor = monitor
         self._budget = budget
+        self._buffers = buffers
 
     # --- queues ---
 
@@ -277,6 +280,11 @@ class Listing:
             publish_bytes=self._budget.under_way_bytes,
             publish_bytes_max=self._budget.limit_bytes,
             publishes_held=self._budget.waiting,
+            unread_bytes=self._buffers.unread.held_bytes,
+            unsent_bytes=self._buffers.unsent.used_bytes,
+            get_bytes=self._buffers.gets.used_bytes,
+            buffer_bytes_max=self._buffers.limit_bytes,
+            publishers_blocked_by=tuple(sorted(each.text for each in self._budget.alarms)),
             leftovers=self._hosting.leftovers.describe(),
             set_aside=self._hosting.set_asides.describe(),
             store=store_numbers(self._store),

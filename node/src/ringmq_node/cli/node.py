@@ -39,6 +39,7 @@ _HELP = {
     "embed_below": "Smaller messages are kept in their queue's index; 0: none.",
     "publish_bytes_max": "Bytes of publishes under way on the node above which publishers wait.",
     "unsynced_bytes_max": "Bytes that wait for the disk above which nobody brings more.",
+    "buffer_bytes_max": "Bytes held for clients: unread, unsent, and answers of gets, each.",
     "producers_max": "Producers that all queues remember, to recognise repeats.",
     "producer_expiry_s": "A producer that is silent for so long is forgotten; 0: never.",
     "ring_bytes_max": "Bytes of one ring on the way to its mirrors above which publishers wait.",

@@ -302,6 +302,14 @@ class NodeResources:
     publish_bytes: int
     publish_bytes_max: int
     publishes_held: int
+    # Held for clients: requests that weren't read, deliveries that weren't sent, answers of gets;
+    # and the budget of each kind.
+    unread_bytes: int
+    unsent_bytes: int
+    get_bytes: int
+    buffer_bytes_max: int
+    # Alarms of any node, as this one knows them: while there is one, it admits no publish.
+    publishers_blocked_by: tuple[str, ...]
     leftovers: tuple[LeftoverInfo, ...]
     set_aside: tuple[SetAsideEntry, ...]
     store: StoreNumbers

@@ -81,13 +81,15 @@ class Subscription:
     # Its deliveries may begin.
     begun: bool = False
     cancelled: bool = False
+    # Its stream has more to send than it may have.
+    is_held: bool = False
     # It may have more than its prefetch: some outstanding bodies were missing here for a while, and
     # didn't count; or its prefetch was lowered.
     had_more: bool = False
 
     @property
     def room_messages(self) -> int:
-        if self.cancelled or not self.begun:
+        if self.cancelled or self.is_held or not self.begun:
             return 0
         return self.prefetch_messages - len(self.outstanding)
 
@@ -174,6 +176,12 @@ class Subscriptions:
             return []
         self.active = None
         return [TellActive(consumer, active=False), *self._choose_active()]
+
+    def hold(self, consumer: int, *, held: bool) -> None:
+        """It is given nothing more while it is held."""
+        subscription = self._by_id[consumer]
+        subscription.is_held = held
+        self._place(subscription)
 
     def close(self, consumer: int) -> tuple[list[Range], list[TellActive]]:
         """It is gone; returns the messages that it had, and who is told of that."""

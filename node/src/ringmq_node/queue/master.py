@@ -156,6 +156,11 @@ class QueueMaster:
         told = self.consumers.cancel(consumer)
         return [*told, *self._dispatch()] if told else []
 
+    def consumer_held(self, consumer: int, *, held: bool) -> list[Effect]:
+        """Its stream is full of deliveries, or has sent them all. To hold one has no effects."""
+        self.consumers.hold(consumer, held=held)
+        return [] if held else self._dispatch()
+
     def consumer_closed(self, consumer: int) -> list[Effect]:
         """It is gone; the messages that it had go back to their places."""
         ranges, told = self.consumers.close(consumer)

@@ -115,6 +115,10 @@ class Subscribers:
         if self._is_open(number):
             self._carry_out(self._queue.consumer_cancelled(number))
 
+    def hold(self, number: int, *, held: bool) -> None:
+        if self._is_open(number):
+            self._carry_out(self._queue.consumer_held(number, held=held))
+
     def close(self, number: int) -> None:
         self._sessions.pop(number, None)
         if self._is_open(number):

@@ -24,6 +24,7 @@ from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
 from ringmq_node.doors.grpc.topology import TopologyDoor
 from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire, queue_to_wire, run_to_wire
 from ringmq_node.model.reasons import bad_request
+from ringmq_node.model.settings import GET_BYTES_MAX
 from ringmq_wire import Accept
 
 Request = TypeVar("Request", bound=Message)
@@ -173,14 +174,21 @@ class BrokerService:
         queue = await self._queue_of(request)
         if request.mode not in (broker.GET_MODE_PEEK, broker.GET_MODE_REMOVE):
             raise bad_request("say whether to remove or to peek", field="mode")
-        got = await self._broker.get(
-            queue,
-            caller_of(context),
-            messages_max=request.messages_max,
-            bytes_max=request.bytes_max,
-            remove=request.mode == broker.GET_MODE_REMOVE,
-        )
-        return broker.GetMessagesResponse(
-            deliveries=[run_to_wire(run) for run in got.runs],
-            messages_ready=got.messages_ready,
-        ).SerializeToString()
+        caller = caller_of(context)
+        async with (
+            asyncio.timeout(caller.deadline_s),
+            self._broker.buffers.gets.reserved(
+                min(request.bytes_max or GET_BYTES_MAX, GET_BYTES_MAX)
+            ),
+        ):
+            got = await self._broker.get(
+                queue,
+                caller,
+                messages_max=request.messages_max,
+                bytes_max=request.bytes_max,
+                remove=request.mode == broker.GET_MODE_REMOVE,
+            )
+            return broker.GetMessagesResponse(
+                deliveries=[run_to_wire(run) for run in got.runs],
+                messages_ready=got.messages_ready,
+            ).SerializeToString()

@@ -28,6 +28,7 @@ from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.run import Run
+from ringmq_node.resources.buffers import ByteBudget, UnsentBytes
 
 # How long a client that doesn't read may hold up the end of its stream.
 LAST_WRITE_S = 5.0
@@ -38,8 +39,11 @@ HEARTBEAT_BYTES = 4
 class Stream:
     """The parts that both kinds of stream share: reading, writing, heartbeats, the end."""
 
-    def __init__(self, context: Context, heartbeat_s: float) -> None:
-        self.writer = StreamWriter(context, self.ranges_response)
+    def __init__(
+        self, context: Context, heartbeat_s: float, unsent: ByteBudget | None = None
+    ) -> None:
+        held = None if unsent is None else UnsentBytes(unsent, self.hold)
+        self.writer = StreamWriter(context, self.ranges_response, held)
         self._context = context
         self._heartbeat_s = heartbeat_s
         # The peer has sent something since the last heartbeat was due.
@@ -133,6 +137,9 @@ class Stream:
 
     async def wait_answered(self) -> None:
         """Returns when each request has its answer."""
+
+    def hold(self, held: bool) -> None:
+        """Whether more waits to be sent than may wait."""
 
     @abstractmethod
     def successor(self) -> tuple[str, str]:
@@ -284,7 +291,7 @@ class ConsumeStream(Stream):
         cls, context: Context, door: Broker, opening: broker.ConsumeOpen
     ) -> ConsumeStream:
         """Raises `BrokerError` if the queue can't be consumed from."""
-        stream = cls(context, door.settings.heartbeat_s)
+        stream = cls(context, door.settings.heartbeat_s, door.buffers.unsent)
         consuming = stream.consuming = await door.open_consumer(
             opening.queue,
             stream,
@@ -350,6 +357,9 @@ class ConsumeStream(Stream):
             return
         positions = [run.positions for run in runs]
         self.writer.put(response, answer=False, then=lambda: self.consuming.sent(positions))
+
+    def hold(self, held: bool) -> None:
+        self.consuming.hold(held)
 
     def settled(self, positions: Sequence[Range]) -> None:
         # Of an auto-ack consumer nobody waits for it.

@@ -335,9 +335,16 @@ def resources_from_wire(resources: admin.Resources) -> NodeResources:
         **_values(
             resources,
             NodeResources,
-            but=("desired_duration_s", "leftovers", "set_aside", "store"),
+            but=(
+                "desired_duration_s",
+                "leftovers",
+                "set_aside",
+                "store",
+                "publishers_blocked_by",
+            ),
         ),
         desired_duration_s=duration_s,
+        publishers_blocked_by=tuple(resources.publishers_blocked_by),
         leftovers=tuple(
             LeftoverInfo(**_values(each, LeftoverInfo)) for each in resources.leftovers
         ),

@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.doors.grpc.service import Context
+from ringmq_node.resources.buffers import UnsentBytes
 
 # Answers that may wait for one peer to read them: messages, and ranges within them.
 ANSWERS_MAX = 1024
@@ -20,16 +21,23 @@ Then = Callable[[], None] | None
 class StreamWriter:
     """Writes a stream's messages in order, and bounds the answers that wait for the peer to read.
 
-    Deliveries are bounded by the consumer's prefetch. Answers are bounded by `wait_room`, which a
-    stream awaits before it takes the next request: a peer that sends and never reads isn't read
-    either. Ranges (confirms, settlements) that wait are merged into one message, unless another
-    message was put between them: the order is kept. `of_ranges` makes that message.
+    Deliveries are bounded by the consumer's prefetch, and over all streams by `unsent`. Answers are
+    bounded by `wait_room`, which a stream awaits before it takes the next request: a peer that
+    sends and never reads isn't read either. Ranges (confirms, settlements) that wait are merged
+    into one message, unless another message was put between them: the order is kept. `of_ranges`
+    makes that message.
 
     While the stream takes what is written, no task is woken for it: a call of the loop writes all
     that has gathered in a turn. `run` goes on where the stream has to be waited for.
     """
 
-    def __init__(self, context: Context, of_ranges: Callable[[Sequence[Range]], Message]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        of_ranges: Callable[[Sequence[Range]], Message],
+        unsent: UnsentBytes | None = None,
+    ) -> None:
+        """`unsent` counts the bytes of messages that are no answers."""
         self._context = context
         self._of_ranges = of_ranges
         # Either a serialized message, the number of answers that it counts for, and what is called
@@ -42,6 +50,7 @@ class StreamWriter:
         self._is_due = False
         self._room: asyncio.Future[None] | None = None
         self._closed = False
+        self._unsent = unsent
         self.written = 0
 
     @property
@@ -54,9 +63,12 @@ class StreamWriter:
 
     def put(self, message: Message, *, answer: bool = True, then: Then = None) -> None:
         """`then` is called when the stream has taken the message, unless that never happens."""
-        self._messages.append((message.SerializeToString(), int(answer), then))
+        data = message.SerializeToString()
+        self._messages.append((data, int(answer), then))
         self._answers += answer
         self._write_soon()
+        if not answer and self._unsent is not None:
+            self._unsent.put(len(data))
 
     def put_ranges(self, ranges: Sequence[Range]) -> None:
         waiting = self._messages[-1] if self._messages else None
@@ -88,12 +100,16 @@ class StreamWriter:
         """Takes nothing more, and forgets every message but the one that is being written."""
         self._messages.clear()
         self._answers = 0
+        if self._unsent is not None:
+            self._unsent.end()
         self.close()
 
     def _take(self) -> tuple[bytes, Then]:
         message = self._messages.popleft()
         if isinstance(message, tuple):
             self._answers -= message[1]
+            if not message[1] and self._unsent is not None:
+                self._unsent.taken(len(message[0]))
             return message[0], message[2]
         ranges = message if isinstance(message, list) else message.ranges()
         self._answers -= len(ranges)
