@@ -93,12 +93,19 @@ async def alarm_story(cluster: Cluster, disks: Disks) -> None:
         while len(info.ring) < 2:
             info = await client.queue("q")
         (full,) = cluster.others(*(replica.node for replica in info.ring))
-        told = Told()
-        async with publisher(client, "q", told) as publishing:
+        told, routed_told = Told(), Told()
+        async with (
+            publisher(client, "q", told) as publishing,
+            client.publisher(
+                exchange="", on_blocked=routed_told.on_blocked, deadline_s=60.0
+            ) as routed,
+        ):
             await publishing.publish(b"before")
             async with alarmed(cluster, disks, full):
                 held = asyncio.ensure_future(publishing.publish(b"held"))
+                held_too = asyncio.ensure_future(routed.publish(b"held", routing_key="q"))
                 await until(lambda: told.now == (BlockReason.DISK,), "told why")
+                await until(lambda: routed_told.now == (BlockReason.DISK,), "told why")
                 state = await client.queue("q")
                 assert state.state is ringmq.QueueState.FLOW
                 assert state.flow_reasons == (BlockReason.DISK,)
@@ -112,7 +119,8 @@ async def alarm_story(cluster: Cluster, disks: Disks) -> None:
                 await client.declare_queue("other", replicas=2, min_insync=1)
                 await client.delete_queue("other")
                 assert not held.done()
-            await held
+                assert not held_too.done()
+            await asyncio.gather(held, held_too)
             await until(lambda: told.now == (), "told the end")
 
 

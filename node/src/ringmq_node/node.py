@@ -69,6 +69,7 @@ from ringmq_node.identity import (
     check_own_name,
     cluster_id_of,
     disk_identity,
+    group_options,
     patiently,
 )
 from ringmq_node.model.reasons import Reason

@@ -58,6 +58,8 @@ class PublishBudget:
         self.is_crowded = False
         # Alarms of any node: while there is one, nothing is admitted.
         self.alarms: frozenset[BlockReason] = frozenset()
+        # Called when they have changed: routed sessions wait for them, too.
+        self.on_alarms: Callable[[], None] = lambda: None
         # At the doors.
         self.held_bytes = 0
         self._used_bytes = used_bytes
@@ -71,6 +73,7 @@ class PublishBudget:
         """Those of any node."""
         self.alarms = alarms
         self.freed()
+        self.on_alarms()
 
     @property
     def under_way_bytes(self) -> int:

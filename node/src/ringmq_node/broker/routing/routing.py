@@ -29,6 +29,7 @@ from ringmq_node.broker.routing.session import (
     SessionClient,
 )
 from ringmq_node.broker.routing.ways import RemoteStreams, Way
+from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.names import join_name
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.queue.block import Block
@@ -92,6 +93,7 @@ class Routing:
         self._cluster = cluster
         self._gate = gate
         self._budget = budget
+        budget.on_alarms = self._freed.notify
         self._open_here = open_here
 
     # --- sessions ---
@@ -168,6 +170,10 @@ class Routing:
         self._held_bytes += more_bytes
         if more_bytes < 0:
             self._freed.notify()
+
+    @property
+    def alarms(self) -> frozenset[BlockReason]:
+        return self._budget.alarms
 
     async def wait_freed(self) -> None:
         await self._freed.wait()

@@ -31,7 +31,9 @@ from ringmq_node.broker.routing.core import (
 from ringmq_node.broker.routing.stamp import stamped
 from ringmq_node.broker.routing.targets import SubBatch
 from ringmq_node.broker.routing.ways import Way
+from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+from ringmq_node.resources.flow import Reasons
 
 # Unanswered, of one session. A queue remembers as many gaps of one producer as there may be runs
 # (`queue.gaps`).
@@ -72,7 +74,15 @@ class SessionHost(Protocol):
         """A session has so many more unanswered bytes, or fewer."""
         ...
 
-    async def wait_freed(self) -> None: ...
+    @property
+    def alarms(self) -> frozenset[BlockReason]:
+        """Of any node: while there is one, no batch is taken."""
+        ...
+
+    async def wait_freed(self) -> None:
+        """Returns when sessions hold less, or the alarms have changed."""
+        ...
+
     def new_message_id(self) -> bytes: ...
     def closed(self, session: RoutedSession) -> None: ...
 
@@ -127,20 +137,38 @@ class RoutedSession:
 
     # --- for a door ---
 
+    @property
+    def is_full(self) -> bool:
+        """Whether its queues haven't answered as much as it may have unanswered."""
+        core = self._core
+        return (
+            core.runs >= RUNS_MAX or core.messages >= MESSAGES_MAX or core.size_bytes >= BYTES_MAX
+        )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `wait_room` would return at once."""
+        return self._is_closed or not (
+            self.is_full or self._host.alarms or not self._host.admits(self._core.size_bytes)
+        )
+
+    def block_reasons(self) -> Reasons:
+        """Why a batch is held now."""
+        found = {*self._host.alarms}
+        if self.is_full:
+            # One of its queues, or more; which one, their masters know.
+            found.add(BlockReason.RING_FULL)
+        if not self._host.admits(self._core.size_bytes):
+            found.add(BlockReason.PUBLISH_BUDGET)
+        return tuple(sorted(found, key=lambda reason: reason.value))
+
     async def wait_room(self) -> None:
         """Returns when the session takes another batch."""
-        core = self._core
-        while not self._is_closed:
-            if (
-                core.runs >= RUNS_MAX
-                or core.messages >= MESSAGES_MAX
-                or core.size_bytes >= BYTES_MAX
-            ):
+        while not self.has_room:
+            if self.is_full:
                 await self._changed.wait()
-            elif not self._host.admits(core.size_bytes):
-                await self._host.wait_freed()
             else:
-                return
+                await self._host.wait_freed()
 
     def publish(self, batch: RoutedBatch) -> None:
         """Raises `BrokerError` if nothing of the batch was taken: the exchange doesn't exist."""

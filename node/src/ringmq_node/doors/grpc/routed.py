@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
@@ -12,9 +12,10 @@ from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.publishing import check_batch
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
 from ringmq_node.broker.routing.session import RoutedBatch, RoutedSession
+from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.service import Context, parse
 from ringmq_node.doors.grpc.status import reason_to_wire
-from ringmq_node.doors.grpc.streams import Stream, rejection
+from ringmq_node.doors.grpc.streams import HEARTBEAT_BYTES, Stream, rejection
 from ringmq_node.doors.grpc.wire import ranges_to_wire
 from ringmq_node.model.reasons import BrokerError, bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
@@ -24,6 +25,7 @@ class RoutedStream(Stream):
     """Batches in, confirms out. Made by `open`."""
 
     session: RoutedSession
+    teller: BlockTeller
     # Messages that are neither confirmed nor rejected; and the end of waiting for them.
     _unanswered = 0
     _answered: asyncio.Future[None] | None = None
@@ -38,6 +40,10 @@ class RoutedStream(Stream):
             raise bad_request("a stream is opened on a queue or an exchange", field="queue")
         stream = cls(context, door.settings.heartbeat_s)
         stream._door = door
+        stream.teller = BlockTeller(
+            lambda: stream.session.block_reasons(),
+            lambda told: stream.writer.put(told, answer=False),
+        )
         stream.session = await door.open_routed(
             opening.vhost, opening.exchange, stream, producer_id=opening.producer_id
         )
@@ -58,10 +64,13 @@ class RoutedStream(Stream):
         return self._door.budget.is_readable
 
     async def wait_readable(self) -> None:
-        await self._door.budget.wait_readable()
+        with self.teller.held():
+            await self._door.budget.wait_readable()
 
-    def wait_room(self, size_bytes: int) -> Awaitable[None]:
-        return self.session.wait_room()
+    async def wait_room(self, size_bytes: int) -> None:
+        if not self.session.has_room and size_bytes > HEARTBEAT_BYTES:
+            with self.teller.held():
+                await self.session.wait_room()
 
     def received(self, data: bytes) -> None:
         request = parse(broker.PublishRequest, data)
@@ -152,6 +161,7 @@ class RoutedStream(Stream):
         return "", ""
 
     def closed(self) -> None:
+        self.teller.close()
         self.session.close()
 
     def heartbeat(self) -> broker.PublishResponse:
