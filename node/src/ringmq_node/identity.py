@@ -32,7 +32,6 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from ringmq_gm import GroupOptions
 from ringmq_gm.nodes import NODES, NodeRecord, NodeRecordError
 from ringmq_gm.registry.base import (
     Change,
@@ -48,7 +47,7 @@ from ringmq_gm.registry.base import (
     Removed,
     Reset,
 )
-from ringmq_node.config import REQUEST_OVERHEAD_BYTES, NodeConfig
+from ringmq_node.config import NodeConfig
 from ringmq_node.storage import Store, StoreLife
 from ringmq_node.storage.disk.life import read_life, write_life
 
@@ -294,14 +293,3 @@ def _readable(node: str, value: bytes) -> NodeRecord | None:
     except NodeRecordError:
         # A node that lives writes its own record again: what can't be read is nobody's for long.
         return None
-
-
-def group_options(config: NodeConfig) -> GroupOptions:
-    return GroupOptions(
-        ring_timeout_s=config.ring_timeout_s,
-        slow_timeout_s=config.slow_timeout_s,
-        lease_ttl_s=config.lease_s,
-        cache_bytes_max=config.ring_bytes_max,
-        joiner_bytes_max=config.ring_bytes_max,
-        payload_bytes_max=2 * config.message_bytes_max + REQUEST_OVERHEAD_BYTES,
-    )

@@ -58,7 +58,6 @@ from ringmq_node.doors.grpc.admin import AdminService
 from ringmq_node.doors.grpc.broker import BrokerService
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.generated import GeneratedServices
-from ringmq_node.doors.grpc.options import wire_options
 from ringmq_node.doors.grpc.outward import OutwardStreams
 from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcDigests, GrpcPeers, GrpcSources
 from ringmq_node.doors.grpc.reader import READER, ReaderService
@@ -69,24 +68,21 @@ from ringmq_node.identity import (
     check_own_name,
     cluster_id_of,
     disk_identity,
-    group_options,
     patiently,
 )
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
-from ringmq_node.opening import enrol_node, group_options, open_store
+from ringmq_node.opening import enrol_node, group_options, open_store, server_of
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.producer_budget import ProducerBudget, time_step_ms
 from ringmq_node.replica.replica import Replica
 from ringmq_node.resources import Alarm, ResourceMonitor
 from ringmq_node.resources.budget import PublishBudget
-from ringmq_node.resources.buffers import ClientBuffers
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 from ringmq_node.resources.loop_watch import LoopWatch
 from ringmq_node.storage import QueueStore, Store, StoreError
 from ringmq_node.storage.scrub import Scrub
 from ringmq_node.supervisor import Supervisor
-from ringmq_wire import WireServer
 
 logger = logging.getLogger(__name__)
 
@@ -119,9 +115,7 @@ class Node:
         self.supervisor = Supervisor()
         self.loop_watch = LoopWatch()
         limit = config.message_bytes_max + REQUEST_OVERHEAD_BYTES
-        buffer = config.buffer_bytes_max
-        self._server = WireServer(options=wire_options(limit), unread_bytes_max=buffer)
-        self.buffers = ClientBuffers(buffer, self._server.unread)
+        self._server, self.buffers = server_of(config, limit)
         self.address = self._listen()
         self.group = Group(
             registry,

@@ -8,9 +8,12 @@ from ringmq_gm import GroupOptions
 from ringmq_gm.registry.base import Registry, RegistryError
 from ringmq_node.broker.cluster_settings import enrol
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, NodeConfig
+from ringmq_node.doors.grpc.options import wire_options
 from ringmq_node.identity import StartError, patiently
+from ringmq_node.resources.buffers import ClientBuffers
 from ringmq_node.storage import Store, StoreError
 from ringmq_node.storage.limits import StoreLimits
+from ringmq_wire import WireServer
 
 
 def group_options(config: NodeConfig) -> GroupOptions:
@@ -22,6 +25,13 @@ def group_options(config: NodeConfig) -> GroupOptions:
         joiner_bytes_max=config.ring_bytes_max,
         payload_bytes_max=2 * config.message_bytes_max + REQUEST_OVERHEAD_BYTES,
     )
+
+
+def server_of(config: NodeConfig, message_bytes_max: int) -> tuple[WireServer, ClientBuffers]:
+    """The port's server, which isn't bound yet, and what the node may hold for its clients."""
+    limit_bytes = config.buffer_bytes_max
+    server = WireServer(options=wire_options(message_bytes_max), unread_bytes_max=limit_bytes)
+    return server, ClientBuffers(limit_bytes, server.unread)
 
 
 async def enrol_node(registry: Registry, config: NodeConfig) -> None:
