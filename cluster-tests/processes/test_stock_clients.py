@@ -89,6 +89,7 @@ REFUSED: list[tuple[str, Message, str]] = [
     ("Admin/PromoteMirror", admin.PromoteMirrorRequest(queue="q", node="x"), "NOT_A_MEMBER"),
 ]
 STREAMS = {
+    "Broker/Connect",
     "Broker/Publish",
     "Broker/Consume",
     "Admin/VerifyQueue",

@@ -19,6 +19,7 @@ from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.calls.retrying import is_refused
+from ringmq.connection import ConnectedClient, name_token
 from ringmq.consuming.consumer import Consumer
 from ringmq.errors import (
     BadRequestError,
@@ -31,7 +32,7 @@ from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch
 from ringmq.model.policies import MasterLocator
 from ringmq.model.positions import Numbering
-from ringmq.model.queues import BlockReason, Location, Promotion, QueueInfo, QueueMode
+from ringmq.model.queues import BlockReason, Location, Promotion, QueueInfo, QueueMode, mode_to_wire
 from ringmq.model.rules import NO_RULES, QueueRules
 from ringmq.operator import Operator
 from ringmq.publishing.epochs import SeenEpochs
@@ -46,11 +47,11 @@ WINDOW_BYTES = 16 * 1024 * 1024
 LIST_PAGE = 1000
 
 
-class Client:
+class Client(ConnectedClient):
     """Made by `connect`."""
 
     def __init__(self, nodes: KnownNodes) -> None:
-        self._nodes = nodes
+        super().__init__(nodes)
         self._streams: set[Publisher | Consumer] = set()
         self._seen_epochs = SeenEpochs()
         self._closed = False
@@ -74,6 +75,7 @@ class Client:
                 await stream.close(flush=False)
             else:
                 await stream.close()
+        await self._connection.close()
         await self._nodes.close()
 
     @property
@@ -84,7 +86,7 @@ class Client:
 
     async def declare_queue(
         self,
-        name: str,
+        name: str = "",
         replicas: int = 0,
         min_insync: int = 0,
         *,
@@ -92,6 +94,8 @@ class Client:
         durable: bool | None = None,
         master_locator: MasterLocator | None = None,
         rules: QueueRules = NO_RULES,
+        exclusive: bool | None = None,
+        auto_delete: bool | None = None,
         deadline_s: float | None = None,
     ) -> QueueInfo:
         """Creates the queue, unless it exists with the same arguments; else `QueueExistsError`.
@@ -105,6 +109,9 @@ class Client:
         queue goes; None: as a policy says, else to the node with the fewest masters. A policy for
         the queue's name counts over `replicas` and `min_insync`. `rules`: limits such as
         `QueueRules(max_length=1000)`; of an existing queue, those that are None may be anything.
+
+        An empty name: the cluster gives the queue one. `exclusive`: for this client only, until it
+        is closed or loses its connection. `auto_delete`: until its last consumer has left.
         """
         if replicas < 0 or min_insync < 0:
             raise BadRequestError(
@@ -116,11 +123,17 @@ class Client:
             vhost=self._nodes.vhost,
             replicas=replicas,
             min_insync=min_insync,
-            mode=common.QUEUE_MODE_UNSPECIFIED if mode is None else _mode_to_wire(mode),
+            mode=common.QUEUE_MODE_UNSPECIFIED if mode is None else mode_to_wire(mode),
             durable=durable,
             master_locator=None if master_locator is None else master_locator.value,
             rules=rules.to_wire(),
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            name_token=b"" if name else name_token(),
         )
+        if exclusive:
+            self._open_nodes()
+            await self._connection.hold(deadline_s)
 
         async def attempt(node: NodeChannel, timeout_s: float) -> QueueInfo:
             answer = await node.broker.DeclareQueue(request, timeout=timeout_s)
@@ -177,7 +190,7 @@ class Client:
             broker.SetQueueModeRequest,
             vhost=self._nodes.vhost,
             queue=name,
-            mode=_mode_to_wire(mode),
+            mode=mode_to_wire(mode),
         )
 
         async def attempt(node: NodeChannel, timeout_s: float) -> QueueMode:
@@ -485,11 +498,3 @@ class Client:
         if self._closed:
             raise ClosedError("this client has been closed; connect again")
         return self._nodes
-
-
-def _mode_to_wire(mode: QueueMode) -> common.QueueMode.ValueType:
-    if mode is QueueMode.DEFAULT:
-        return common.QUEUE_MODE_DEFAULT
-    if mode is QueueMode.LAZY:
-        return common.QUEUE_MODE_LAZY
-    raise BadRequestError(f"a queue can't be given the mode {mode}", metadata={"field": "mode"})

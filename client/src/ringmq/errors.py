@@ -9,6 +9,7 @@
     │   ├── BadRequestError          (ValueError) a field is wrong: `field`
     │   ├── QueueNotFoundError       (LookupError)
     │   ├── QueueExistsError         declared again with other arguments
+    │   ├── QueueLockedError         it is exclusive to another connection
     │   ├── QueueNotEmptyError       delete with if_empty
     │   ├── QueueInUseError          delete with if_unused
     │   ├── MessageTooLargeError     (ValueError) `size_bytes`, `limit_bytes`
@@ -202,6 +203,10 @@ class ForbiddenByPolicyError(RequestError):
 
 class NodeNotFoundError(RequestError, LookupError):
     """No node of this name belongs to the cluster."""
+
+
+class QueueLockedError(RequestError):
+    """The queue is exclusive to another connection."""
 
 
 class NodeIsUpError(RequestError):

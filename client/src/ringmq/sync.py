@@ -74,13 +74,15 @@ class SyncClient:
 
     def declare_queue(
         self,
-        name: str,
+        name: str = "",
         replicas: int = 0,
         min_insync: int = 0,
         *,
         mode: QueueMode | None = None,
         durable: bool | None = None,
         rules: QueueRules = NO_RULES,
+        exclusive: bool | None = None,
+        auto_delete: bool | None = None,
         deadline_s: float | None = None,
     ) -> QueueInfo:
         return _run(
@@ -91,9 +93,14 @@ class SyncClient:
                 mode=mode,
                 durable=durable,
                 rules=rules,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
                 deadline_s=deadline_s,
             )
         )
+
+    def check_queue(self, name: str, *, deadline_s: float | None = None) -> QueueInfo:
+        return _run(self._client.check_queue(name, deadline_s=deadline_s))
 
     def set_queue_mode(
         self, name: str, mode: QueueMode, *, deadline_s: float | None = None

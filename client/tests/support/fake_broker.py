@@ -314,6 +314,16 @@ class FakeNode(BrokerServicer, AdminServicer):
 
     # --- publish ---
 
+    async def Connect(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
+        """The connection's id is as long as the real ones; the client ends it."""
+        del request_iterator
+        context = Stream(context)
+        await context.read()
+        opened = broker.ConnectOpened(connection="a.1.1.secret", heartbeat_ms=1000, node="a")
+        await context.write(broker.ConnectResponse(opened=opened))
+        while await context.read() is not None:
+            pass
+
     async def Publish(  # type: ignore[override]
         self, request_iterator: Any, context: Any
     ) -> None:

@@ -48,6 +48,7 @@ TIMES = (
         "scrub_pause_s",
     ),
     "replace_after_s",
+    "orphan_s",
 )
 
 
@@ -113,6 +114,9 @@ class NodeConfig:
     replace_after_s: float = 300.0
     # For so long a replica that no queue's record names any more stays on the disk.
     leftover_s: float = 24 * 3600
+    # How long a queue outlives the connection or the consumers that it lives by, if these were lost
+    # without a word: they, or their nodes, may merely be out of reach.
+    orphan_s: float = 10.0
     # Ends of logs that replicas had to cut, kept for operators as long as that; 0: none are kept.
     set_aside_bytes_max: int = GIB
     reflection: bool = True

@@ -38,6 +38,7 @@ from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.catalogue import QueueCatalogue, Touched
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
+from ringmq_node.broker.connections import Connections
 from ringmq_node.broker.declaring import Declaring
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.descriptions import Descriptions
@@ -45,6 +46,7 @@ from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing
 from ringmq_node.broker.locating import Locator
 from ringmq_node.broker.operating import Operating
+from ringmq_node.broker.orphans import Orphans
 from ringmq_node.broker.promoting import Promoting
 from ringmq_node.broker.reconciler import Reconciler
 from ringmq_node.broker.reconciling import Reconciling
@@ -153,23 +155,40 @@ class Node:
         self.topology = TopologyParts(
             registry, self.catalogue, self.group, lambda: self.settings.nodes
         )
+        self.deleting = Deleting(registry, self.catalogue, self.supervisor.spawn)
+        self.orphans = self._make_orphans()
         self.broker = self._make_broker()
         self.reconciling = self._make_reconciling()
         self.hosting.on_changed = self.reconciling.queue_changed
         self._health = health.aio.HealthServicer()
         self._add_services()
-        store.on_durable = self._durable
-        store.on_failed = self._store_failed
-        store.on_crowded = self._crowded
+        self._listen_to_parts()
+
+    # --- wiring ---
+
+    def _listen_to_parts(self) -> None:
+        self.store.on_durable = self._durable
+        self.store.on_failed = self._store_failed
+        self.store.on_crowded = self._crowded
         self.group.on_freed = self.budget.freed
         self.group.on_notices = self.cluster_alarms.learn
 
-    # --- wiring ---
+    def _make_orphans(self) -> Orphans:
+        return Orphans(
+            self.catalogue,
+            self.cluster,
+            self.group,
+            self.hosting,
+            self.deleting,
+            Connections(self.cluster.me),
+            gate=self.gate,
+            spawn=self.supervisor.spawn,
+            grace_s=self.config.orphan_s,
+        )
 
     def _make_broker(self) -> Broker:
         peers, spawn = GrpcPeers(self.channels), self.supervisor.spawn
         locator = Locator(self.catalogue, self.cluster, self.group, self.hosting, self.gate)
-        deleting = Deleting(self.registry, self.catalogue, self.supervisor.spawn)
         listing = Listing(
             self.catalogue,
             self.cluster,
@@ -199,10 +218,11 @@ class Node:
                 self.settings,
                 self.cluster,
                 self.transient,
+                self.orphans.delete_if_gone,
                 self.supervisor.spawn,
                 self.topology.topology,
             ),
-            deleting=deleting,
+            deleting=self.deleting,
             listing=listing,
             operating=Operating(
                 self.registry, self.settings, self.catalogue, self.cluster, listing, self.gate
@@ -218,7 +238,8 @@ class Node:
             budget=self.budget,
             buffers=self.buffers,
             routing=Routing(self.topology.topology.router, OutwardStreams(self.channels), spawn),
-            topology=self.topology.service(deleting, self.gate),
+            topology=self.topology.service(self.deleting, self.gate),
+            orphans=self.orphans,
         )
 
     async def _reconcile(self, touched: Touched) -> None:
@@ -319,6 +340,7 @@ class Node:
         await or_fatal(self.topology.begin(self.supervisor.spawn))
         await self._trust_disk()
         self.supervisor.spawn(self.transient.run(self.hosting), "transient queues")
+        self.supervisor.spawn(self.orphans.run(), "orphans")
         await or_fatal(self._drop_leftovers())
         self._begin_scrub()
         budget = ProducerBudget(

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 
+from ringmq.calls.identity import Identity
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.retrying import SUCCESSOR_S, is_nodes_own, is_retryable, retry_wait_s
 from ringmq.calls.status import from_call
@@ -88,6 +89,7 @@ class KnownNodes:
         # Of the queues and exchanges that the client names; "" is "/".
         self.vhost = vhost
         self._receive_bytes_max = receive_bytes_max
+        self.identity = Identity()
         self._channels: dict[str, NodeChannel] = {}
         # In the order in which they are tried: the node that answered last is first. Shuffled,
         # so that clients with the same seeds spread over them.
@@ -96,7 +98,9 @@ class KnownNodes:
     def channel(self, address: str) -> NodeChannel:
         found = self._channels.get(address)
         if found is None:
-            found = self._channels[address] = NodeChannel(address, self._receive_bytes_max)
+            found = self._channels[address] = NodeChannel(
+                address, self._receive_bytes_max, self.identity
+            )
         return found
 
     def learn(self, addresses: Iterable[str]) -> None:

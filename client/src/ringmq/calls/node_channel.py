@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from ringmq.calls.identity import Identity
 from ringmq.calls.stubs import StubChannel
 from ringmq.v1.admin_pb2_grpc import AdminStub
 from ringmq.v1.broker_pb2_grpc import BrokerStub
@@ -29,8 +30,9 @@ RECONNECT_MAX_S = 0.5
 class NodeChannel:
     """The channel is made at once, but connects with the first call."""
 
-    def __init__(self, address: str, receive_bytes_max: int) -> None:
+    def __init__(self, address: str, receive_bytes_max: int, identity: Identity) -> None:
         self.address = address
+        self.identity = identity
         self.wire = WireChannel(
             address,
             WireOptions(
@@ -42,7 +44,7 @@ class NodeChannel:
             connect_timeout_s=CONNECT_S,
             backoff=Backoff(RECONNECT_FIRST_S, RECONNECT_MAX_S, random.Random()),
         )
-        stubs: Any = StubChannel(self.wire)
+        stubs: Any = StubChannel(self.wire, identity)
         self.broker = BrokerStub(stubs)
         self.admin = AdminStub(stubs)
         self.reader = ReaderStub(stubs)

@@ -1,6 +1,6 @@
 """The generated stubs on our own transport: the part of grpc.aio's channel that they use.
 
-    stub = BrokerStub(StubChannel(wire))
+    stub = BrokerStub(StubChannel(wire, identity))
     answer = await stub.GetQueue(request, timeout=1.0)
 
 Failed calls raise `RpcError`. Publish and Consume aren't called through stubs: the streams' own
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from ringmq.calls.identity import Identity
 from ringmq_wire import WireChannel
 
 Response = TypeVar("Response", bound=Message)
@@ -22,8 +23,9 @@ Response = TypeVar("Response", bound=Message)
 class StubChannel:
     """See the module."""
 
-    def __init__(self, wire: WireChannel) -> None:
+    def __init__(self, wire: WireChannel, identity: Identity) -> None:
         self._wire = wire
+        self._identity = identity
 
     def unary_unary(
         self,
@@ -34,7 +36,12 @@ class StubChannel:
         **_: Any,
     ) -> Callable[..., Awaitable[Response]]:
         async def call(request: Message, *, timeout: float | None = None) -> Response:
-            answer = await self._wire.unary(path, request_serializer(request), timeout_s=timeout)
+            answer = await self._wire.unary(
+                path,
+                request_serializer(request),
+                timeout_s=timeout,
+                metadata=self._identity.metadata,
+            )
             return response_deserializer(answer)
 
         return call
@@ -50,7 +57,9 @@ class StubChannel:
         async def call(
             request: Message, *, timeout: float | None = None
         ) -> AsyncIterator[Response]:
-            stream = await self._wire.stream(path, timeout_s=timeout)
+            stream = await self._wire.stream(
+                path, timeout_s=timeout, metadata=self._identity.metadata
+            )
             try:
                 await stream.write(request_serializer(request))
                 stream.half_close()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from ringmq.errors import BadRequestError
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
@@ -251,6 +252,9 @@ class QueueInfo:
     # Why publishers are held, or were within the last second; `state` is FLOW then.
     flow_reasons: tuple[BlockReason, ...] = ()
     vhost: str = "/"
+    auto_delete: bool = False
+    # Of an exclusive queue: its connection, as node.incarnation.number.
+    owner: str = ""
 
     @property
     def master(self) -> str:
@@ -290,6 +294,8 @@ class QueueInfo:
             operator_policy=wire.operator_policy,
             wanted=dict(wire.wanted),
             flow_reasons=tuple(map(BlockReason, wire.flow_reasons)),
+            auto_delete=wire.auto_delete,
+            owner=wire.owner,
         )
 
 
@@ -320,3 +326,11 @@ class Promotion:
             took_ms=wire.took_ms,
             loss=AcceptedLoss.from_wire(wire.loss) if wire.HasField("loss") else None,
         )
+
+
+def mode_to_wire(mode: QueueMode) -> common.QueueMode.ValueType:
+    if mode is QueueMode.DEFAULT:
+        return common.QUEUE_MODE_DEFAULT
+    if mode is QueueMode.LAZY:
+        return common.QUEUE_MODE_LAZY
+    raise BadRequestError(f"a queue can't be given the mode {mode}", metadata={"field": "mode"})

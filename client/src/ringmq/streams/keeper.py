@@ -168,7 +168,7 @@ class Keeper(Generic[Request, Response]):
 
     async def _start_call(self, node: NodeChannel) -> CallStream:
         try:
-            return await node.wire.stream(self._speaker.path)
+            return await node.wire.stream(self._speaker.path, metadata=node.identity.metadata)
         except RpcError as failure:
             raise from_call(failure, node.address) from failure
 

@@ -149,6 +149,95 @@ GET_MODE_PEEK: GetMode.ValueType  # 2
 Global___GetMode: typing_extensions.TypeAlias = GetMode
 
 @typing.final
+class ConnectRequest(google.protobuf.message.Message):
+    """--- connections ---"""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OPEN_FIELD_NUMBER: builtins.int
+    HEARTBEAT_FIELD_NUMBER: builtins.int
+    @property
+    def open(self) -> Global___ConnectOpen: ...
+    @property
+    def heartbeat(self) -> Global___Heartbeat: ...
+    def __init__(
+        self,
+        *,
+        open: Global___ConnectOpen | None = ...,
+        heartbeat: Global___Heartbeat | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["heartbeat", b"heartbeat", "open", b"open", "request", b"request"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["heartbeat", b"heartbeat", "open", b"open", "request", b"request"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_request: typing_extensions.TypeAlias = typing.Literal["open", "heartbeat"]
+    _WhichOneofArgType_request: typing_extensions.TypeAlias = typing.Literal["request", b"request"]
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+Global___ConnectRequest: typing_extensions.TypeAlias = ConnectRequest
+
+@typing.final
+class ConnectOpen(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ConnectOpen: typing_extensions.TypeAlias = ConnectOpen
+
+@typing.final
+class ConnectResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OPENED_FIELD_NUMBER: builtins.int
+    HEARTBEAT_FIELD_NUMBER: builtins.int
+    @property
+    def opened(self) -> Global___ConnectOpened: ...
+    @property
+    def heartbeat(self) -> Global___Heartbeat: ...
+    def __init__(
+        self,
+        *,
+        opened: Global___ConnectOpened | None = ...,
+        heartbeat: Global___Heartbeat | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["heartbeat", b"heartbeat", "opened", b"opened", "response", b"response"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["heartbeat", b"heartbeat", "opened", b"opened", "response", b"response"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_response: typing_extensions.TypeAlias = typing.Literal["opened", "heartbeat"]
+    _WhichOneofArgType_response: typing_extensions.TypeAlias = typing.Literal["response", b"response"]
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
+
+Global___ConnectResponse: typing_extensions.TypeAlias = ConnectResponse
+
+@typing.final
+class ConnectOpened(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONNECTION_FIELD_NUMBER: builtins.int
+    HEARTBEAT_MS_FIELD_NUMBER: builtins.int
+    NODE_FIELD_NUMBER: builtins.int
+    connection: builtins.str
+    """A secret. Calls and streams to any node that carry it as the metadata `ringmq-connection` are
+    this connection's.
+    """
+    heartbeat_ms: builtins.int
+    node: builtins.str
+    def __init__(
+        self,
+        *,
+        connection: builtins.str = ...,
+        heartbeat_ms: builtins.int = ...,
+        node: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["connection", b"connection", "heartbeat_ms", b"heartbeat_ms", "node", b"node"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ConnectOpened: typing_extensions.TypeAlias = ConnectOpened
+
+@typing.final
 class DeclareQueueRequest(google.protobuf.message.Message):
     """--- queues ---"""
 
@@ -162,8 +251,14 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     MASTER_LOCATOR_FIELD_NUMBER: builtins.int
     RULES_FIELD_NUMBER: builtins.int
     VHOST_FIELD_NUMBER: builtins.int
+    EXCLUSIVE_FIELD_NUMBER: builtins.int
+    AUTO_DELETE_FIELD_NUMBER: builtins.int
+    PASSIVE_FIELD_NUMBER: builtins.int
+    NAME_TOKEN_FIELD_NUMBER: builtins.int
     queue: builtins.str
-    """1 to 255 bytes of UTF-8, no control characters."""
+    """1 to 255 bytes of UTF-8, no control characters. Empty: the node gives the queue a name, which
+    the answer has. Names that begin with "amq." can't be declared, except `passive`.
+    """
     replicas: builtins.int
     """How many replicas, the master included. 0: as many as there are nodes, at most 3."""
     min_insync: builtins.int
@@ -181,6 +276,21 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     """Where the master of a new queue goes. Unspecified: as a policy says, else min-masters."""
     vhost: builtins.str
     """Empty: "/"."""
+    exclusive: builtins.bool
+    """True: for the caller's connection only (see `Connect`); others may publish to it, and do nothing
+    else. The queue is deleted with the connection. Absent: false for a new queue, either for one
+    that exists.
+    """
+    auto_delete: builtins.bool
+    """True: the queue is deleted when its last consumer has left, once it has had one. Absent: false
+    for a new queue, either for one that exists.
+    """
+    passive: builtins.bool
+    """Creates nothing: answers whether the queue exists. Other fields are ignored."""
+    name_token: builtins.bytes
+    """With an empty name: 1 to 64 random bytes. A declaration that is repeated with the same ones,
+    because its answer was lost, means the same queue.
+    """
     @property
     def rules(self) -> ringmq.v1.common_pb2.QueueRules:
         """A rule that is absent isn't set for a new queue, and may be anything for one that exists."""
@@ -196,14 +306,27 @@ class DeclareQueueRequest(google.protobuf.message.Message):
         master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType = ...,
         rules: ringmq.v1.common_pb2.QueueRules | None = ...,
         vhost: builtins.str = ...,
+        exclusive: builtins.bool | None = ...,
+        auto_delete: builtins.bool | None = ...,
+        passive: builtins.bool = ...,
+        name_token: builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "rules", b"rules"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_auto_delete", b"_auto_delete", "_durable", b"_durable", "_exclusive", b"_exclusive", "auto_delete", b"auto_delete", "durable", b"durable", "exclusive", b"exclusive", "rules", b"rules"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "master_locator", b"master_locator", "min_insync", b"min_insync", "mode", b"mode", "queue", b"queue", "replicas", b"replicas", "rules", b"rules", "vhost", b"vhost"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_auto_delete", b"_auto_delete", "_durable", b"_durable", "_exclusive", b"_exclusive", "auto_delete", b"auto_delete", "durable", b"durable", "exclusive", b"exclusive", "master_locator", b"master_locator", "min_insync", b"min_insync", "mode", b"mode", "name_token", b"name_token", "passive", b"passive", "queue", b"queue", "replicas", b"replicas", "rules", b"rules", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__auto_delete: typing_extensions.TypeAlias = typing.Literal["auto_delete"]
+    _WhichOneofArgType__auto_delete: typing_extensions.TypeAlias = typing.Literal["_auto_delete", b"_auto_delete"]
     _WhichOneofReturnType__durable: typing_extensions.TypeAlias = typing.Literal["durable"]
     _WhichOneofArgType__durable: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable"]
+    _WhichOneofReturnType__exclusive: typing_extensions.TypeAlias = typing.Literal["exclusive"]
+    _WhichOneofArgType__exclusive: typing_extensions.TypeAlias = typing.Literal["_exclusive", b"_exclusive"]
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__auto_delete) -> _WhichOneofReturnType__auto_delete | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__durable) -> _WhichOneofReturnType__durable | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exclusive) -> _WhichOneofReturnType__exclusive | None: ...
 
 Global___DeclareQueueRequest: typing_extensions.TypeAlias = DeclareQueueRequest
 
@@ -701,6 +824,8 @@ class QueueInfo(google.protobuf.message.Message):
     WANTED_FIELD_NUMBER: builtins.int
     FLOW_REASONS_FIELD_NUMBER: builtins.int
     VHOST_FIELD_NUMBER: builtins.int
+    AUTO_DELETE_FIELD_NUMBER: builtins.int
+    OWNER_FIELD_NUMBER: builtins.int
     queue: builtins.str
     replicas_wanted: builtins.int
     min_insync: builtins.int
@@ -740,6 +865,9 @@ class QueueInfo(google.protobuf.message.Message):
     """The policies that apply, by name. Empty: none does."""
     operator_policy: builtins.str
     vhost: builtins.str
+    auto_delete: builtins.bool
+    owner: builtins.str
+    """Of an exclusive queue, its connection: node, incarnation and number. Not enough to use it."""
     @property
     def ring(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReplicaInfo]:
         """In ring order, the master first."""
@@ -796,10 +924,12 @@ class QueueInfo(google.protobuf.message.Message):
         wanted: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         flow_reasons: collections.abc.Iterable[Global___BlockReason.ValueType] | None = ...,
         vhost: builtins.str = ...,
+        auto_delete: builtins.bool = ...,
+        owner: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "vhost", b"vhost", "wanted", b"wanted"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "auto_delete", b"auto_delete", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "owner", b"owner", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "vhost", b"vhost", "wanted", b"wanted"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__durable: typing_extensions.TypeAlias = typing.Literal["durable"]
     _WhichOneofArgType__durable: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable"]

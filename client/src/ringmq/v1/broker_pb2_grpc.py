@@ -70,6 +70,11 @@ class BrokerStub(object):
                 request_serializer=ringmq_dot_v1_dot_broker__pb2.GetMessagesRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_broker__pb2.GetMessagesResponse.FromString,
                 _registered_method=True)
+        self.Connect = channel.stream_stream(
+                '/ringmq.v1.Broker/Connect',
+                request_serializer=ringmq_dot_v1_dot_broker__pb2.ConnectRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_broker__pb2.ConnectResponse.FromString,
+                _registered_method=True)
         self.Publish = channel.stream_stream(
                 '/ringmq.v1.Broker/Publish',
                 request_serializer=ringmq_dot_v1_dot_broker__pb2.PublishRequest.SerializeToString,
@@ -153,6 +158,15 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Connect(self, request_iterator, context):
+        """Holds a connection at this node: it lives as long as the stream, and with it the queues that
+        are exclusive to it. First request: Open. Then heartbeats. The node ends a stream that the
+        client has ended when those queues are gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Publish(self, request_iterator, context):
         """One queue, one producer. First request: Open. Then batches. A client that ends its side still
         gets every answer.
@@ -231,6 +245,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.GetMessages,
                     request_deserializer=ringmq_dot_v1_dot_broker__pb2.GetMessagesRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_broker__pb2.GetMessagesResponse.SerializeToString,
+            ),
+            'Connect': grpc.stream_stream_rpc_method_handler(
+                    servicer.Connect,
+                    request_deserializer=ringmq_dot_v1_dot_broker__pb2.ConnectRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_broker__pb2.ConnectResponse.SerializeToString,
             ),
             'Publish': grpc.stream_stream_rpc_method_handler(
                     servicer.Publish,
@@ -452,6 +471,33 @@ class Broker(object):
             '/ringmq.v1.Broker/GetMessages',
             ringmq_dot_v1_dot_broker__pb2.GetMessagesRequest.SerializeToString,
             ringmq_dot_v1_dot_broker__pb2.GetMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Connect(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/ringmq.v1.Broker/Connect',
+            ringmq_dot_v1_dot_broker__pb2.ConnectRequest.SerializeToString,
+            ringmq_dot_v1_dot_broker__pb2.ConnectResponse.FromString,
             options,
             channel_credentials,
             insecure,

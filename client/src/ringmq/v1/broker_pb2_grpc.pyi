@@ -37,6 +37,11 @@ class BrokerStub:
     """The node and address of the queue's master."""
     GetMessages: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.broker_pb2.GetMessagesRequest, ringmq.v1.broker_pb2.GetMessagesResponse]
     """Returns a few messages without a subscription."""
+    Connect: grpc.aio.StreamStreamMultiCallable[ringmq.v1.broker_pb2.ConnectRequest, ringmq.v1.broker_pb2.ConnectResponse]
+    """Holds a connection at this node: it lives as long as the stream, and with it the queues that
+    are exclusive to it. First request: Open. Then heartbeats. The node ends a stream that the
+    client has ended when those queues are gone.
+    """
     Publish: grpc.aio.StreamStreamMultiCallable[ringmq.v1.broker_pb2.PublishRequest, ringmq.v1.broker_pb2.PublishResponse]
     """One queue, one producer. First request: Open. Then batches. A client that ends its side still
     gets every answer.
@@ -106,6 +111,17 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         context: grpc.aio.ServicerContext[ringmq.v1.broker_pb2.GetMessagesRequest, collections.abc.Awaitable[ringmq.v1.broker_pb2.GetMessagesResponse]],
     ) -> collections.abc.Awaitable[ringmq.v1.broker_pb2.GetMessagesResponse]:
         """Returns a few messages without a subscription."""
+
+    @abc.abstractmethod
+    def Connect(
+        self,
+        request_iterator: collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConnectRequest],
+        context: grpc.aio.ServicerContext[collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConnectRequest], collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConnectResponse]],
+    ) -> collections.abc.AsyncIterator[ringmq.v1.broker_pb2.ConnectResponse]:
+        """Holds a connection at this node: it lives as long as the stream, and with it the queues that
+        are exclusive to it. First request: Open. Then heartbeats. The node ends a stream that the
+        client has ended when those queues are gone.
+        """
 
     @abc.abstractmethod
     def Publish(

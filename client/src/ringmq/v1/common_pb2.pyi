@@ -169,6 +169,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """a newer stream has the same `consumer_id`"""
     REASON_CONSUMER_TIMEOUT: _Reason.ValueType  # 92
     """it held a message for longer than the queue's consumer_timeout_ms"""
+    REASON_QUEUE_LOCKED: _Reason.ValueType  # 149
+    """the queue is exclusive to another connection"""
     REASON_POSITIONS_UNSAFE: _Reason.ValueType  # 86
     """The cluster's state is in the way for now: try again after the time in RetryInfo.
     not confirmed yet, as far as the node that was asked knows
@@ -276,6 +278,8 @@ REASON_CONSUMER_REPLACED: Reason.ValueType  # 91
 """a newer stream has the same `consumer_id`"""
 REASON_CONSUMER_TIMEOUT: Reason.ValueType  # 92
 """it held a message for longer than the queue's consumer_timeout_ms"""
+REASON_QUEUE_LOCKED: Reason.ValueType  # 149
+"""the queue is exclusive to another connection"""
 REASON_POSITIONS_UNSAFE: Reason.ValueType  # 86
 """The cluster's state is in the way for now: try again after the time in RetryInfo.
 not confirmed yet, as far as the node that was asked knows

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from ringmq.v1 import common_pb2 as ringmq_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14ringmq/v1/ring.proto\x12\tringmq.v1\x1a\x16ringmq/v1/common.proto\"\x1d\n\x0bLinkMessage\x12\x0e\n\x06\x66rames\x18\x01 \x01(\x0c\"6\n\x11\x46\x65tchStateRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\nnumber_min\x18\x02 \x01(\x04\"L\n\rProducerState\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x0c\x12\x15\n\rlast_sequence\x18\x02 \x01(\x04\x12\x0f\n\x07used_ms\x18\x03 \x01(\x04\"I\n\nEpochStart\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0c\x66irst_number\x18\x02 \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x04\"\x91\x03\n\x12\x46\x65tchStateResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x15\n\rnext_position\x18\x02 \x01(\x04\x12\x0c\n\x04live\x18\x03 \x01(\x0c\x12\x13\n\x0bredelivered\x18\x04 \x01(\x0c\x12+\n\tproducers\x18\x05 \x03(\x0b\x32\x18.ringmq.v1.ProducerState\x12%\n\x06\x65pochs\x18\x06 \x03(\x0b\x32\x15.ringmq.v1.EpochStart\x12\x11\n\ttransient\x18\x07 \x01(\x0c\x12\x0f\n\x07time_ms\x18\x08 \x01(\x04\x12\x0e\n\x06\x63ounts\x18\t \x03(\x0c\x12\x10\n\x08\x65xpiries\x18\n \x01(\x0c\x12\x12\n\npriorities\x18\x0b \x01(\x0c\x12\x11\n\tacked_end\x18( \x01(\x04\x12\x12\n\npurged_end\x18) \x01(\x04\x12 \n\x06leases\x18* \x03(\x0b\x32\x10.ringmq.v1.Lease\x12\x15\n\rsequence_gaps\x18< \x01(\x0c\x12\x0e\n\x06\x64oomed\x18\x14 \x01(\x0c\x12\x13\n\x0bnext_letter\x18\x15 \x01(\x04\"]\n\x14\x46\x65tchMessagesRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12#\n\tpositions\x18\x02 \x03(\x0b\x32\x10.ringmq.v1.Range\x12\x11\n\tbytes_max\x18\x03 \x01(\x04\"U\n\nMessageRun\x12\x16\n\x0e\x66irst_position\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05\x62lock\x18\x03 \x01(\x0c\x12\x11\n\ttransient\x18\x04 \x01(\x08\"_\n\x15\x46\x65tchMessagesResponse\x12#\n\x04runs\x18\x01 \x03(\x0b\x32\x15.ringmq.v1.MessageRun\x12!\n\x07missing\x18\x02 \x03(\x0b\x32\x10.ringmq.v1.Range\"i\n\x15\x44igestMessagesRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\nnumber_min\x18\x02 \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x04\x12\x15\n\rlast_position\x18\x04 \x01(\x04\"\x94\x02\n\x16\x44igestMessagesResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x15\n\rnext_position\x18\x03 \x01(\x04\x12\x15\n\rlast_position\x18\x04 \x01(\x04\x12\x1e\n\x04live\x18\x05 \x03(\x0b\x32\x10.ringmq.v1.Range\x12%\n\x0bredelivered\x18\x06 \x03(\x0b\x32\x10.ringmq.v1.Range\x12#\n\ttransient\x18\x07 \x03(\x0b\x32\x10.ringmq.v1.Range\x12!\n\x07missing\x18\x08 \x03(\x0b\x32\x10.ringmq.v1.Range\x12\x0f\n\x07\x64igests\x18\t \x01(\x0c\x12\r\n\x05\x62ytes\x18\n \x01(\x04\x32\xba\x02\n\x04Ring\x12:\n\x04Link\x12\x16.ringmq.v1.LinkMessage\x1a\x16.ringmq.v1.LinkMessage(\x01\x30\x01\x12I\n\nFetchState\x12\x1c.ringmq.v1.FetchStateRequest\x1a\x1d.ringmq.v1.FetchStateResponse\x12T\n\rFetchMessages\x12\x1f.ringmq.v1.FetchMessagesRequest\x1a .ringmq.v1.FetchMessagesResponse0\x01\x12U\n\x0e\x44igestMessages\x12 .ringmq.v1.DigestMessagesRequest\x1a!.ringmq.v1.DigestMessagesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14ringmq/v1/ring.proto\x12\tringmq.v1\x1a\x16ringmq/v1/common.proto\"\x1d\n\x0bLinkMessage\x12\x0e\n\x06\x66rames\x18\x01 \x01(\x0c\"6\n\x11\x46\x65tchStateRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\nnumber_min\x18\x02 \x01(\x04\"L\n\rProducerState\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x0c\x12\x15\n\rlast_sequence\x18\x02 \x01(\x04\x12\x0f\n\x07used_ms\x18\x03 \x01(\x04\"I\n\nEpochStart\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0c\x66irst_number\x18\x02 \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x04\"\xa0\x03\n\x12\x46\x65tchStateResponse\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x15\n\rnext_position\x18\x02 \x01(\x04\x12\x0c\n\x04live\x18\x03 \x01(\x0c\x12\x13\n\x0bredelivered\x18\x04 \x01(\x0c\x12+\n\tproducers\x18\x05 \x03(\x0b\x32\x18.ringmq.v1.ProducerState\x12%\n\x06\x65pochs\x18\x06 \x03(\x0b\x32\x15.ringmq.v1.EpochStart\x12\x11\n\ttransient\x18\x07 \x01(\x0c\x12\x0f\n\x07time_ms\x18\x08 \x01(\x04\x12\r\n\x04used\x18\x95\x01 \x01(\x08\x12\x0e\n\x06\x63ounts\x18\t \x03(\x0c\x12\x10\n\x08\x65xpiries\x18\n \x01(\x0c\x12\x12\n\npriorities\x18\x0b \x01(\x0c\x12\x11\n\tacked_end\x18( \x01(\x04\x12\x12\n\npurged_end\x18) \x01(\x04\x12 \n\x06leases\x18* \x03(\x0b\x32\x10.ringmq.v1.Lease\x12\x15\n\rsequence_gaps\x18< \x01(\x0c\x12\x0e\n\x06\x64oomed\x18\x14 \x01(\x0c\x12\x13\n\x0bnext_letter\x18\x15 \x01(\x04\"]\n\x14\x46\x65tchMessagesRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12#\n\tpositions\x18\x02 \x03(\x0b\x32\x10.ringmq.v1.Range\x12\x11\n\tbytes_max\x18\x03 \x01(\x04\"U\n\nMessageRun\x12\x16\n\x0e\x66irst_position\x18\x01 \x01(\x04\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\r\n\x05\x62lock\x18\x03 \x01(\x0c\x12\x11\n\ttransient\x18\x04 \x01(\x08\"_\n\x15\x46\x65tchMessagesResponse\x12#\n\x04runs\x18\x01 \x03(\x0b\x32\x15.ringmq.v1.MessageRun\x12!\n\x07missing\x18\x02 \x03(\x0b\x32\x10.ringmq.v1.Range\"i\n\x15\x44igestMessagesRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x12\n\nnumber_min\x18\x02 \x01(\x04\x12\x16\n\x0e\x66irst_position\x18\x03 \x01(\x04\x12\x15\n\rlast_position\x18\x04 \x01(\x04\"\x94\x02\n\x16\x44igestMessagesResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x15\n\rnext_position\x18\x03 \x01(\x04\x12\x15\n\rlast_position\x18\x04 \x01(\x04\x12\x1e\n\x04live\x18\x05 \x03(\x0b\x32\x10.ringmq.v1.Range\x12%\n\x0bredelivered\x18\x06 \x03(\x0b\x32\x10.ringmq.v1.Range\x12#\n\ttransient\x18\x07 \x03(\x0b\x32\x10.ringmq.v1.Range\x12!\n\x07missing\x18\x08 \x03(\x0b\x32\x10.ringmq.v1.Range\x12\x0f\n\x07\x64igests\x18\t \x01(\x0c\x12\r\n\x05\x62ytes\x18\n \x01(\x04\x32\xba\x02\n\x04Ring\x12:\n\x04Link\x12\x16.ringmq.v1.LinkMessage\x1a\x16.ringmq.v1.LinkMessage(\x01\x30\x01\x12I\n\nFetchState\x12\x1c.ringmq.v1.FetchStateRequest\x1a\x1d.ringmq.v1.FetchStateResponse\x12T\n\rFetchMessages\x12\x1f.ringmq.v1.FetchMessagesRequest\x1a .ringmq.v1.FetchMessagesResponse0\x01\x12U\n\x0e\x44igestMessages\x12 .ringmq.v1.DigestMessagesRequest\x1a!.ringmq.v1.DigestMessagesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,17 +41,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EPOCHSTART']._serialized_start=224
   _globals['_EPOCHSTART']._serialized_end=297
   _globals['_FETCHSTATERESPONSE']._serialized_start=300
-  _globals['_FETCHSTATERESPONSE']._serialized_end=701
-  _globals['_FETCHMESSAGESREQUEST']._serialized_start=703
-  _globals['_FETCHMESSAGESREQUEST']._serialized_end=796
-  _globals['_MESSAGERUN']._serialized_start=798
-  _globals['_MESSAGERUN']._serialized_end=883
-  _globals['_FETCHMESSAGESRESPONSE']._serialized_start=885
-  _globals['_FETCHMESSAGESRESPONSE']._serialized_end=980
-  _globals['_DIGESTMESSAGESREQUEST']._serialized_start=982
-  _globals['_DIGESTMESSAGESREQUEST']._serialized_end=1087
-  _globals['_DIGESTMESSAGESRESPONSE']._serialized_start=1090
-  _globals['_DIGESTMESSAGESRESPONSE']._serialized_end=1366
-  _globals['_RING']._serialized_start=1369
-  _globals['_RING']._serialized_end=1683
+  _globals['_FETCHSTATERESPONSE']._serialized_end=716
+  _globals['_FETCHMESSAGESREQUEST']._serialized_start=718
+  _globals['_FETCHMESSAGESREQUEST']._serialized_end=811
+  _globals['_MESSAGERUN']._serialized_start=813
+  _globals['_MESSAGERUN']._serialized_end=898
+  _globals['_FETCHMESSAGESRESPONSE']._serialized_start=900
+  _globals['_FETCHMESSAGESRESPONSE']._serialized_end=995
+  _globals['_DIGESTMESSAGESREQUEST']._serialized_start=997
+  _globals['_DIGESTMESSAGESREQUEST']._serialized_end=1102
+  _globals['_DIGESTMESSAGESRESPONSE']._serialized_start=1105
+  _globals['_DIGESTMESSAGESRESPONSE']._serialized_end=1381
+  _globals['_RING']._serialized_start=1384
+  _globals['_RING']._serialized_end=1698
 # @@protoc_insertion_point(module_scope)

@@ -116,6 +116,7 @@ class FetchStateResponse(google.protobuf.message.Message):
     EPOCHS_FIELD_NUMBER: builtins.int
     TRANSIENT_FIELD_NUMBER: builtins.int
     TIME_MS_FIELD_NUMBER: builtins.int
+    USED_FIELD_NUMBER: builtins.int
     COUNTS_FIELD_NUMBER: builtins.int
     EXPIRIES_FIELD_NUMBER: builtins.int
     PRIORITIES_FIELD_NUMBER: builtins.int
@@ -132,6 +133,8 @@ class FetchStateResponse(google.protobuf.message.Message):
     transient: builtins.bytes
     time_ms: builtins.int
     """Milliseconds since 1970, as a master has said it last in an op."""
+    used: builtins.bool
+    """Whether the queue has had a consumer, of one that is deleted without any."""
     expiries: builtins.bytes
     """When messages expire: for each range its first and its last position, and milliseconds since
     1970, 64 bits each. And their priorities, as `Priorities.pack` has them.
@@ -175,6 +178,7 @@ class FetchStateResponse(google.protobuf.message.Message):
         epochs: collections.abc.Iterable[Global___EpochStart] | None = ...,
         transient: builtins.bytes = ...,
         time_ms: builtins.int = ...,
+        used: builtins.bool = ...,
         counts: collections.abc.Iterable[builtins.bytes] | None = ...,
         expiries: builtins.bytes = ...,
         priorities: builtins.bytes = ...,
@@ -185,7 +189,7 @@ class FetchStateResponse(google.protobuf.message.Message):
         doomed: builtins.bytes = ...,
         next_letter: builtins.int = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["acked_end", b"acked_end", "counts", b"counts", "doomed", b"doomed", "epochs", b"epochs", "expiries", b"expiries", "leases", b"leases", "live", b"live", "next_letter", b"next_letter", "next_position", b"next_position", "number", b"number", "priorities", b"priorities", "producers", b"producers", "purged_end", b"purged_end", "redelivered", b"redelivered", "sequence_gaps", b"sequence_gaps", "time_ms", b"time_ms", "transient", b"transient"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["acked_end", b"acked_end", "counts", b"counts", "doomed", b"doomed", "epochs", b"epochs", "expiries", b"expiries", "leases", b"leases", "live", b"live", "next_letter", b"next_letter", "next_position", b"next_position", "number", b"number", "priorities", b"priorities", "producers", b"producers", "purged_end", b"purged_end", "redelivered", b"redelivered", "sequence_gaps", b"sequence_gaps", "time_ms", b"time_ms", "transient", b"transient", "used", b"used"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___FetchStateResponse: typing_extensions.TypeAlias = FetchStateResponse

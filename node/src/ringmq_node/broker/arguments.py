@@ -26,6 +26,10 @@ class QueueArguments:
     durable: bool | None = None
     master_locator: MasterLocator | None = None
     rules: QueueRules = NO_RULES
+    auto_delete: bool | None = None
+    exclusive: bool | None = None
+    # The connection that an exclusive queue is for: `Owner.encode`.
+    owner: str = ""
 
 
 def check_equivalent(record: QueueRecord, wanted: Wanted, arguments: QueueArguments) -> None:
@@ -44,6 +48,8 @@ def check_equivalent(record: QueueRecord, wanted: Wanted, arguments: QueueArgume
         ),
         ("mode", record.mode.value, arguments.mode and arguments.mode.value),
         ("durable", _yes_or_no(record.durable), _yes_or_no(arguments.durable)),
+        ("auto_delete", _yes_or_no(record.auto_delete), _yes_or_no(arguments.auto_delete)),
+        ("exclusive", _yes_or_no(bool(record.owner)), _yes_or_no(arguments.exclusive)),
     ]
     # Not what policies make of them: the program asks for what it has declared.
     for each in fields(QueueRules):

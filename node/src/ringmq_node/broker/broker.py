@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,16 +18,18 @@ from typing import TypeVar
 
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.browsing import Browsing
-from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
+from ringmq_node.broker.catalogue import QueueCatalogue, by_registry
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.consuming import Consuming
 from ringmq_node.broker.declaring import Declaring
-from ringmq_node.broker.deleting import Deleting
+from ringmq_node.broker.deleting import Deleting, check_conditions
 from ringmq_node.broker.descriptions import Descriptions
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing, Page
 from ringmq_node.broker.locating import Location, Locator
 from ringmq_node.broker.operating import Operating
+from ringmq_node.broker.orphans import Orphans
+from ringmq_node.broker.ownership import check_usable, named
 from ringmq_node.broker.peers import (
     NOT_ACCEPTED,
     Acceptance,
@@ -44,8 +47,9 @@ from ringmq_node.broker.routing.routing import Routing
 from ringmq_node.broker.routing.session import RoutedSession, SessionClient
 from ringmq_node.broker.topology.service import TopologyService
 from ringmq_node.broker.verifying import Verifying
+from ringmq_node.model.connections import SECRET_BYTES, owner_of
 from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo, VerifyInfo
-from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import QueueMode, check_queue_name
 from ringmq_node.model.rules import check_offered
 from ringmq_node.model.settings import (
@@ -63,9 +67,6 @@ from ringmq_node.resources.buffers import ClientBuffers
 
 logger = logging.getLogger(__name__)
 
-# The share of a call's time that the registry may take. The rest is there to tell the client that
-# the registry doesn't answer.
-REGISTRY_SHARE = 0.75
 # While a master is waited for: how long its replica here is waited for at once, and the pause
 # before the cluster is looked at again.
 MASTER_POLL_S = 0.25
@@ -83,6 +84,8 @@ class Caller:
     deadline_s: float = CALL_DEADLINE_S
     # Another node has sent the call here, because this node was the master.
     forwarded: bool = False
+    # The id of the client's connection, or empty. Of no meaning in a call that is forwarded.
+    connection: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,7 @@ class Broker:
         routing: Routing,
         buffers: ClientBuffers,
         topology: TopologyService,
+        orphans: Orphans,
     ) -> None:
         self.settings = settings
         self.node = cluster.me.node
@@ -146,13 +150,18 @@ class Broker:
             locator, cluster, gate, budget, open_here=partial(self.open_publisher, with_gaps=True)
         )
         self._descriptions = descriptions
+        # For doors: clients' connections.
+        self.orphans = orphans
 
     # --- sessions ---
 
-    async def route(self, queue: str, caller: Caller) -> str:
+    async def route(self, queue: str, caller: Caller, *, consumes: bool = False) -> str:
         """The address to which a stream on `queue` is to be relayed; empty: it is served here."""
         self._gate.check()
-        return await self._locator.route(queue, forwarded=caller.forwarded)
+        address = await self._locator.route(queue, forwarded=caller.forwarded)
+        if consumes:
+            self._check_usable(queue, caller)
+        return address
 
     async def open_publisher(
         self,
@@ -197,17 +206,27 @@ class Broker:
             terms=terms,
             auto_ack=auto_ack,
             successor=self._locator.successor,
+            seen=self.orphans,
         )
 
     # --- queues ---
 
-    async def declare(self, queue: str, arguments: QueueArguments, caller: Caller) -> Declared:
-        """Creates the queue, or finds that it exists with these arguments."""
-        check_queue_name(queue)
+    async def declare(
+        self, queue: str, arguments: QueueArguments, caller: Caller, *, name_token: bytes = b""
+    ) -> Declared:
+        """Creates the queue, or finds that it exists with these arguments. An empty name: the queue
+        is given one, the same for the same `name_token`."""
+        queue = named(queue, name_token or secrets.token_bytes(SECRET_BYTES))
         check_offered(arguments.rules, declared=True)
         self._gate.check()
+        owner = owner_of(caller.connection).encode() if caller.connection else ""
+        if arguments.exclusive and not owner:
+            raise bad_request("an exclusive queue needs a connection", field="exclusive")
+        arguments = replace(arguments, owner=owner)
         while True:
-            created = await _by_registry(self._declaring.declare(queue, arguments), caller)
+            created = await by_registry(
+                self._declaring.declare(queue, arguments), caller.deadline_s
+            )
             try:
                 async with asyncio.timeout(caller.deadline_s):
                     info = await self._wait_info(queue)
@@ -216,6 +235,14 @@ class Broker:
                 # Deleted since it was declared: a transient one that nobody held, for example.
                 if error.reason is not Reason.QUEUE_NOT_FOUND:
                     raise
+
+    async def declare_passively(self, queue: str, caller: Caller) -> Declared:
+        """Finds that the queue exists, and is not another connection's."""
+        self._gate.check()
+        check_queue_name(queue)
+        await self._catalogue.ensure_known(queue)
+        self._check_usable(queue, caller)
+        return Declared(replace(await self.queue_info(queue, caller), storage=None), created=False)
 
     async def _wait_info(self, queue: str) -> QueueInfo:
         """The master's description, once a master serves; the caller has the deadline."""
@@ -258,6 +285,7 @@ class Broker:
             caller,
             here,
             lambda address: self._peers.queue_info(address, queue, deadline_s=caller.deadline_s),
+            only_looks=True,
         )
 
     async def set_mode(self, queue: str, mode: QueueMode, caller: Caller) -> QueueMode:
@@ -267,9 +295,10 @@ class Broker:
         """
         self._gate.check()
         address = await self._locator.route(queue, forwarded=caller.forwarded)
+        self._check_usable(queue, caller)
         if address:
             return await self._peers.set_mode(address, queue, mode, deadline_s=caller.deadline_s)
-        return await _by_registry(self._declaring.set_mode(queue, mode), caller)
+        return await by_registry(self._declaring.set_mode(queue, mode), caller.deadline_s)
 
     async def delete(self, queue: str, conditions: DeleteConditions, caller: Caller) -> int:
         """Deletes the queue if the conditions hold; returns how many messages it had."""
@@ -280,7 +309,8 @@ class Broker:
             messages = mastership.queue.messages
             if conditions:
                 await self._deleting.delete_if(
-                    self._locator.replica_of(queue), lambda: _check(mastership, conditions)
+                    self._locator.replica_of(queue),
+                    lambda: check_conditions(mastership, conditions),
                 )
             else:
                 await self._deleting.delete(queue)
@@ -440,45 +470,28 @@ class Broker:
 
     # --- here or there ---
 
+    def _check_usable(self, queue: str, caller: Caller) -> None:
+        """Raises `BrokerError` if the queue, which is known, is another connection's."""
+        record = self._catalogue.dependent.get(queue)
+        if record is not None and not caller.forwarded:
+            check_usable(record, caller.connection)
+
     async def _at_master(
         self,
         queue: str,
         caller: Caller,
         here: Callable[[Mastership], Awaitable[T]],
         there: Callable[[str], Awaitable[T]],
+        *,
+        only_looks: bool = False,
     ) -> T:
-        """Carries the call out at the queue's master: `here`, or `there`, at that address."""
+        """Carries the call out at the queue's master: `here`, or `there`, at that address.
+        `only_looks`: at the queue itself, which may be anybody's."""
         self._gate.check()
         address = await self._locator.route(queue, forwarded=caller.forwarded)
+        if not only_looks:
+            self._check_usable(queue, caller)
         if address:
             return await there(address)
         async with asyncio.timeout(caller.deadline_s):
             return await here(await self._locator.serving(queue))
-
-
-def _check(mastership: Mastership, conditions: DeleteConditions) -> None:
-    """Raises `BrokerError` unless the conditions of the delete hold."""
-    messages, consumers = mastership.queue.messages, len(mastership.queue.consumers)
-    if conditions.if_empty and messages:
-        raise BrokerError(
-            Reason.QUEUE_NOT_EMPTY,
-            f"queue {mastership.name!r} has {messages} messages",
-            queue=mastership.name,
-            messages=messages,
-        )
-    if conditions.if_unused and consumers:
-        raise BrokerError(
-            Reason.QUEUE_IN_USE,
-            f"queue {mastership.name!r} has {consumers} consumers",
-            queue=mastership.name,
-            consumers=consumers,
-        )
-
-
-async def _by_registry(work: Awaitable[T], caller: Caller) -> T:
-    """The result of `work`, which needs the registry; refuses while there is time to say why."""
-    try:
-        async with asyncio.timeout(caller.deadline_s * REGISTRY_SHARE):
-            return await work
-    except TimeoutError:
-        raise registry_away() from None

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 from ringmq_base.notifier import Notifier
 from ringmq_base.pieces import Pieces
@@ -44,6 +45,11 @@ logger = logging.getLogger(__name__)
 
 # How far this node's watch may be behind the registry before a caller is refused.
 WATCH_LAG_S_MAX = 5.0
+# The share of a call's time that the registry may take. The rest is there to tell the client that
+# the registry doesn't answer.
+REGISTRY_SHARE = 0.75
+
+T = TypeVar("T")
 
 # By queue id: its record as it is now, or None if the queue is gone.
 Touched = Mapping[str, QueueRecord | None]
@@ -55,6 +61,8 @@ class QueueCatalogue:
 
     def __init__(self, registry: Registry) -> None:
         self.records: dict[str, QueueRecord] = {}
+        # Those that are deleted when a connection ends, or their last consumer leaves.
+        self.dependent: dict[str, QueueRecord] = {}
         # Why a queue's record can't be read, by the queue's name.
         self.unreadable: dict[str, str] = {}
         # Set once the registry has said which queues there are, and once this node's replicas
@@ -133,6 +141,10 @@ class QueueCatalogue:
             touched[before.id] = None
         touched[record.id] = record
         self.records[record.name] = record
+        if record.owner or record.auto_delete:
+            self.dependent[record.name] = record
+        else:
+            self.dependent.pop(record.name, None)
         self._names[entry.key] = record.name
         self._revisions[record.name] = entry.revision
 
@@ -141,6 +153,7 @@ class QueueCatalogue:
         name = self._names.pop(key, None)
         if name is not None:
             record = self.records.pop(name)
+            self.dependent.pop(name, None)
             touched[record.id] = None
             del self._revisions[name]
 
@@ -211,3 +224,12 @@ class QueueCatalogue:
 def registry_away() -> BrokerError:
     """The refusal of a call that needs the registry, while the registry is away."""
     return BrokerError(Reason.REGISTRY_UNAVAILABLE, "the registry does not answer; data goes on")
+
+
+async def by_registry(work: Awaitable[T], deadline_s: float) -> T:
+    """The result of `work`, which needs the registry; refuses while there is time to say why."""
+    try:
+        async with asyncio.timeout(deadline_s * REGISTRY_SHARE):
+            return await work
+    except TimeoutError:
+        raise registry_away() from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Protocol
 
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.ranges import Range
@@ -21,6 +22,15 @@ from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.sessions import ConsumerSession
 
 
+class ConsumersSeen(Protocol):
+    """Hears of consumers; see `orphans`."""
+
+    def opened(self, mastership: Mastership) -> None: ...
+    def left(self, mastership: Mastership) -> None:
+        """One has gone in good order."""
+        ...
+
+
 class Consuming:
     """One consumer of a queue. `begin` starts its deliveries; close it when its stream ends."""
 
@@ -32,6 +42,7 @@ class Consuming:
         terms: ConsumerTerms,
         auto_ack: bool = False,
         successor: Callable[[str], tuple[str, str]],
+        seen: ConsumersSeen,
     ) -> None:
         """A prefetch of 0 is the default. Raises `BrokerError` if the queue can't be served, is
         being deleted, or the prefetch is above its limits."""
@@ -46,6 +57,7 @@ class Consuming:
         check_not_deleting(mastership)
         self._mastership = mastership
         self._successor = successor
+        self._seen = seen
         self.epoch = mastership.epoch
         self._subscribers = mastership.subscribers
         self.number, self._begin = mastership.open_consumer(
@@ -57,6 +69,7 @@ class Consuming:
 
     def begin(self) -> None:
         """Starts the deliveries; the door has told its client by now that it is subscribed."""
+        self._seen.opened(self._mastership)
         self._begin()
 
     def wait_room(self) -> Awaitable[None]:
@@ -115,9 +128,12 @@ class Consuming:
         """Node and address of the new master, for a session that has heard `moved`."""
         return self._successor(self._mastership.name)
 
-    def close(self) -> None:
-        """Unsettled messages go back to their places in the queue."""
+    def close(self, *, in_good_order: bool = False) -> None:
+        """Unsettled messages go back to their places in the queue. `in_good_order`: the client
+        has said so, and isn't just out of reach."""
         self._subscribers.close(self.number)
+        if in_good_order:
+            self._seen.left(self._mastership)
 
 
 def _checked_prefetch(messages: int, size_bytes: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -31,6 +31,7 @@ from ringmq_node.broker.arguments import QueueArguments, check_equivalent, check
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
+from ringmq_node.broker.ownership import check_owner
 from ringmq_node.broker.placement import Fleet, place
 from ringmq_node.broker.transient import TransientQueues
 from ringmq_node.model.names import vhost_of
@@ -83,6 +84,7 @@ class Declaring:
         settings: ClusterSettings,
         cluster: Cluster,
         transient: TransientQueues,
+        delete_orphan: Callable[[QueueRecord], Awaitable[bool]],
         spawn: Spawn,
         vhosts: Vhosts,
     ) -> None:
@@ -91,6 +93,8 @@ class Declaring:
         self._settings = settings
         self._cluster = cluster
         self._transient = transient
+        # Deletes an exclusive queue if its connection is over; whether it did.
+        self._delete_orphan = delete_orphan
         self._spawn = spawn
         self._vhosts = vhosts
         self._waiting: deque[_Wanted] = deque()
@@ -200,6 +204,9 @@ class Declaring:
                 existing = decode_entry(entry.key, entry.value)
                 if not existing.durable and await self._delete_if_gone(existing):
                     continue
+                if existing.owner and await self._delete_orphan(existing):
+                    continue
+                check_owner(existing, wanted.arguments.owner)
                 check_equivalent(existing, self._settings.wanted_of(existing), wanted.arguments)
             except RecordError as error:
                 _refuse(wanted, quarantined(wanted.name, str(error)))
@@ -260,6 +267,8 @@ class Declaring:
             replicas=arguments.replicas,
             master_locator=arguments.master_locator,
             rules=arguments.rules,
+            auto_delete=bool(arguments.auto_delete),
+            owner=arguments.owner if arguments.exclusive else "",
         )
         wanted = self._settings.wanted_among(record, fleet.nodes)
         members = place(wanted, fleet, local=self._cluster.me.node, choice=random.choice)

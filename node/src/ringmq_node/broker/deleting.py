@@ -36,6 +36,7 @@ from ringmq_gm.registry.base import (
 from ringmq_gm.registry_views import RINGS
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.declaring import COMMIT_TRIES
+from ringmq_node.broker.peers import DeleteConditions
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import (
     QUEUES,
@@ -60,6 +61,25 @@ def check_not_deleting(mastership: Mastership) -> None:
             Reason.DRAINING,
             f"queue {mastership.name!r} is being deleted",
             queue=mastership.name,
+        )
+
+
+def check_conditions(mastership: Mastership, conditions: DeleteConditions) -> None:
+    """Raises `BrokerError` unless the conditions of the delete hold."""
+    messages, consumers = mastership.queue.messages, len(mastership.queue.consumers)
+    if conditions.if_empty and messages:
+        raise BrokerError(
+            Reason.QUEUE_NOT_EMPTY,
+            f"queue {mastership.name!r} has {messages} messages",
+            queue=mastership.name,
+            messages=messages,
+        )
+    if conditions.if_unused and consumers:
+        raise BrokerError(
+            Reason.QUEUE_IN_USE,
+            f"queue {mastership.name!r} has {consumers} consumers",
+            queue=mastership.name,
+            consumers=consumers,
         )
 
 

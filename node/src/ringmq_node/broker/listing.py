@@ -14,6 +14,7 @@ from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.peers import Peers, QueuesAt
+from ringmq_node.model.connections import owner_name
 from ringmq_node.model.info import (
     ClusterStatus,
     MemberInfo,
@@ -220,6 +221,8 @@ class Listing:
             wanted=wanted.facts(),
             mode=record.mode,
             durable=record.durable,
+            auto_delete=record.auto_delete,
+            owner=owner_name(record.owner),
             condition=QueueCondition.DOWN,
             epoch=0 if view is None else view.epoch,
             ring=tuple(

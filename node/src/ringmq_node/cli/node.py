@@ -47,6 +47,8 @@ _HELP = {
     "disk_free_limit": "Disk alarm: free space like 50MB, or 0.5mem: half the memory.",
     "drain_s": "How long a stopping node tries to hand its masters over.",
     "replace_after_s": "Replicas of a node that is down for so long go to another node.",
+    "orphan_s": "How long an exclusive or auto-delete queue outlives a connection or consumers "
+    "that were lost without a word.",
     "leftover_s": "How long a replica that no record names any more is kept.",
     "set_aside_bytes_max": "Bytes of ends of logs that had to be cut and are kept; 0: none.",
     "reflection": "Serve gRPC reflection.",

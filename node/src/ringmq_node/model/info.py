@@ -153,6 +153,9 @@ class QueueInfo:
     policy: str = ""
     operator_policy: str = ""
     wanted: Mapping[str, str] = field(default_factory=dict)
+    auto_delete: bool = False
+    # Of an exclusive queue: `Owner.name` of its connection.
+    owner: str = ""
     # Looked at only when asked for: it costs a look at every index entry in memory.
     storage: QueueStorage | None = None
     # What an operator has to put right: a record in the registry that can't be read, replicas that

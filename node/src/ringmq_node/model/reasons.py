@@ -50,6 +50,7 @@ class Reason(Enum):
     LEASE_HELD = auto()
     LEASE_LOST = auto()
     NOT_SUPPORTED = auto()
+    QUEUE_LOCKED = auto()
     # The cluster's state: the same call may succeed later.
     NO_MASTER = auto()
     NOT_MASTER = auto()

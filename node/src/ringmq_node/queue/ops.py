@@ -4,7 +4,7 @@ An op's encoded form is the payload that goes around the ring, and the payload
 of its journal record, byte for byte.
 
     kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier | 5 forget |
-                   6 time | 7 doom | 20 gone | 21 lease
+                   6 time | 7 doom | 9 use | 20 gone | 21 lease
     flags    u8    publish: bit 0 transient, bit 1 has a message id, bit 2 expires,
                    bit 3 has a priority; requeue: bit 0 counted; doom: the reason's code
                    (`model.deaths`)
@@ -18,6 +18,7 @@ of its journal record, byte for byte.
     requeue  as remove
     barrier  nothing; as a remove of no ranges
     forget   producers u32 in `count`; (size u16, id) each
+    use      nothing; as a remove of no ranges
     time     0 in `count`; milliseconds since 1970 u64
     doom     as remove
     gone     0 in `count`; acknowledged below u64, purged below u64
@@ -47,6 +48,7 @@ BARRIER = 4
 FORGET = 5
 TIME = 6
 DOOM = 7
+USE = 9
 GONE = 20
 LEASE = 21
 
@@ -178,6 +180,11 @@ class NoteTime:
 
 
 @value
+class Use:
+    """The queue has had a consumer: one that is deleted without consumers may go from now on."""
+
+
+@value
 class NoteGone:
     """Readers by position have acknowledged all below `acked_end`, and a purge has removed
     messages below `purged_end`. Sent ahead of the removals, so that no reader finds a gap that
@@ -198,7 +205,7 @@ class Doom:
 
 # The ops that a master's core asks for. A publish comes from its client.
 AskedOp = Barrier | Doom | Remove | Requeue | NoteGone | ChangeLease
-Op = Publish | AskedOp | Forget | NoteTime
+Op = Publish | AskedOp | Forget | NoteTime | Use
 
 
 def encode(op: Op) -> bytes:
@@ -213,6 +220,8 @@ def encode(op: Op) -> bytes:
             return _encode_ranges(BARRIER, ())
         case Doom(reason, ranges):
             return _encode_ranges(DOOM, ranges, reason.code)
+        case Use():
+            return _encode_ranges(USE, ())
         case Forget(producer_ids):
             return _encode_forget(producer_ids)
         case NoteTime(time_ms):
@@ -327,7 +336,7 @@ def decode(payload: bytes) -> Op:
         return NoteTime(TIME_OP.unpack(payload)[4])
     if kind in (GONE, LEASE):
         return _decode_of_readers(payload)
-    if kind not in (REMOVE, REQUEUE, BARRIER, DOOM):
+    if kind not in (REMOVE, REQUEUE, BARRIER, DOOM, USE):
         raise OpError(f"op of unknown kind {kind}")
     ranges = _decode_ranges(payload)
     if kind == DOOM:
@@ -339,6 +348,10 @@ def decode(payload: bytes) -> Op:
         if ranges:
             raise OpError(f"barrier with {len(ranges)} ranges, it has none")
         return Barrier()
+    if kind == USE:
+        if ranges:
+            raise OpError(f"use with {len(ranges)} ranges, it has none")
+        return Use()
     if kind == REMOVE:
         return Remove(ranges)
     return Requeue(ranges, counted=bool(payload[1] & FLAG_COUNTED))

@@ -41,6 +41,7 @@ from ringmq_node.queue.ops import (
     Publish,
     Remove,
     Requeue,
+    Use,
 )
 from ringmq_node.queue.priorities import Priorities
 
@@ -92,6 +93,8 @@ class ReplicatedState:
     gaps: SequenceGaps = field(default_factory=SequenceGaps)
     # None: no message was ever doomed.
     doomed: Doomed | None = None
+    # Whether the queue has had a consumer. Noted of queues that are deleted without one.
+    used: bool = False
 
     def __post_init__(self) -> None:
         self.live = _summed(self.live)
@@ -118,6 +121,7 @@ class ReplicatedState:
             self.priorities.copy(),
             self.gaps.copy(),
             None if self.doomed is None else self.doomed.copy(),
+            used=self.used,
         )
 
     @property
@@ -161,6 +165,8 @@ class ReplicatedState:
                 self.purged_end = max(self.purged_end, min(purged_end, self.next_position))
             case ChangeLease():
                 leases.change(self.leases, number, op)
+            case Use():
+                self.used = True
         # Last: if an assertion above stops this op, its number isn't used up.
         self.last_number = number
         return gone
@@ -275,6 +281,7 @@ class ReplicatedState:
             hasher.update(self.gaps.pack())
         if self.doomed is not None:
             hasher.update(repr(self.doomed.sums).encode())
+        hasher.update(b"used" if self.used else b"")
         return hasher.hexdigest()
 
     def check(self) -> None:

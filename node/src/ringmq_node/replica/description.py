@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ringmq_gm import Ring, View
+from ringmq_node.model.connections import owner_name
 from ringmq_node.model.info import LossInfo, MemberInfo, QueueInfo, ReplicaInfo
 from ringmq_node.model.records import QueueMode
 from ringmq_node.replica.replica import Replica
@@ -40,6 +41,8 @@ def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
         wanted=replica.wanted.facts(),
         mode=record.mode,
         durable=record.durable,
+        auto_delete=record.auto_delete,
+        owner=owner_name(record.owner),
         condition=replica.condition,
         epoch=replica.view.epoch,
         ring=_members(replica.ring),

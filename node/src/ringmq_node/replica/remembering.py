@@ -16,7 +16,7 @@ from typing import Protocol
 
 from ringmq_gm import Ring
 from ringmq_node.queue import ops
-from ringmq_node.queue.ops import Forget, NoteTime, Op
+from ringmq_node.queue.ops import Forget, NoteTime, Op, Use
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.refusals import takes_nothing
 from ringmq_node.storage import QueueStore
@@ -81,6 +81,12 @@ class Remembering:
         if refusal is not None:
             # This op has made the ring full.
             raise takes_nothing(self._replica.queue_name, refusal)
+
+    def note_use(self) -> None:
+        """As the master: has all replicas know that the queue has had a consumer. If the ring takes
+        nothing now, the caller comes again."""
+        if not self._replica.store.state.used and self._replica.ring.refusal() is None:
+            self._replica.multicast(Use())
 
     def forget(self, producers: int) -> int:
         """As the master: the queue forgets so many producers, those whose last publish is the

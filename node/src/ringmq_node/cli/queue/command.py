@@ -25,7 +25,7 @@ def queue() -> None:
 
 
 @queue.command()
-@click.argument("name")
+@click.argument("name", default="")
 @click.option(
     "--replicas",
     type=click.IntRange(0),
@@ -56,6 +56,18 @@ def queue() -> None:
     help="Where the master goes.  [default: as a policy says, else min-masters]",
 )
 @rule_options(declared=True)
+@click.option(
+    "--exclusive",
+    is_flag=True,
+    default=None,
+    help="For this command only: it holds the queue until it is interrupted.",
+)
+@click.option(
+    "--auto-delete",
+    is_flag=True,
+    default=None,
+    help="Deleted when its last consumer has left, once it has had one.",
+)
 @client_options
 def declare(
     name: str,
@@ -65,12 +77,18 @@ def declare(
     durable: bool | None,
     master_locator: str | None,
     rules: QueueRules,
+    exclusive: bool | None,
+    auto_delete: bool | None,
     target: Target,
 ) -> None:
-    """Create the queue NAME, unless it is there with the same arguments."""
+    """Create the queue NAME, unless it is there with the same arguments.
+
+    Without a NAME the cluster gives it one, and prints it.
+    """
     mode = None if mode_name is None else QueueMode[mode_name.upper()]
-    info = target.run(
-        lambda client: client.declare_queue(
+
+    async def declared(client: Client) -> None:
+        info = await client.declare_queue(
             name,
             replicas,
             min_insync,
@@ -78,12 +96,19 @@ def declare(
             durable=durable,
             master_locator=locator_of(master_locator),
             rules=rules,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
         )
-    )
-    if target.as_json:
-        emit_json(queue_json(info))
-    else:
-        click.echo(f"queue {info.queue}: {info.state.name.lower()}, ring {ring_text(info)}")
+        if target.as_json:
+            emit_json(queue_json(info))
+        else:
+            click.echo(f"queue {info.queue}: {info.state.name.lower()}, ring {ring_text(info)}")
+        if exclusive:
+            await client.wait_disconnected()
+
+    target.run(declared)
+    if exclusive:
+        raise click.ClickException("the connection was lost, and with it the queue")
 
 
 @queue.command()

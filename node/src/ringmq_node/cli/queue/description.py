@@ -46,6 +46,8 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
         "acknowledged_total": info.acknowledged_total,
         "mode": info.mode.name.lower(),
         "durable": info.durable,
+        "auto_delete": info.auto_delete,
+        "owner": info.owner or None,
         "losses": [asdict(loss) for loss in info.losses],
         "stable": info.stable,
         "digest": info.digest,

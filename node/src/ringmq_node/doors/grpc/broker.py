@@ -8,12 +8,12 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from ringmq.v1 import broker_pb2 as broker
-from ringmq.v1.broker_pb2 import ConsumeOpen, PublishOpen
 from ringmq_base.limits import HEARTBEATS_MISSED_MAX
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import DeleteConditions
 from ringmq_node.doors.grpc.channels import PeerChannels
+from ringmq_node.doors.grpc.connections import ConnectStream
 from ringmq_node.doors.grpc.peers import BROKER
 from ringmq_node.doors.grpc.policies import locator_from_wire
 from ringmq_node.doors.grpc.relay import relay_stream
@@ -29,8 +29,8 @@ from ringmq_wire import Accept
 
 Request = TypeVar("Request", bound=Message)
 NamesQueue = (
-    PublishOpen
-    | ConsumeOpen
+    broker.PublishOpen
+    | broker.ConsumeOpen
     | broker.DeclareQueueRequest
     | broker.SetQueueModeRequest
     | broker.DeleteQueueRequest
@@ -61,10 +61,20 @@ class BrokerService:
                 "GetMessages": self._get_messages,
                 **TopologyDoor(self._broker.topology).broker_methods(),
             },
-            streams={"Publish": self._publish, "Consume": self._consume},
+            streams={
+                "Connect": self._connect,
+                "Publish": self._publish,
+                "Consume": self._consume,
+            },
         )
 
     # --- streams ---
+
+    async def _connect(self, context: Context) -> None:
+        request = parse(broker.ConnectRequest, await self._first(context))
+        if request.WhichOneof("request") != "open":
+            raise bad_request("a connect stream begins with Open", field="request")
+        await ConnectStream(context, self._broker).run()
 
     async def _publish(self, context: Context) -> None:
         data = await self._first(context)
@@ -73,7 +83,10 @@ class BrokerService:
             raise bad_request("a publish stream begins with Open", field="request")
         if request.open.HasField("exchange"):
             await (await RoutedStream.open(context, self._broker, request.open)).run()
-        elif not await self._relayed(request.open, "Publish", data, context):
+            return
+        request.open.queue = await self._queue_of(request.open)
+        address = await self._broker.route(request.open.queue, caller_of(context))
+        if not await self._relayed(address, "Publish", data, context):
             await (await PublishStream.open(context, self._broker, request.open)).run()
 
     async def _consume(self, context: Context) -> None:
@@ -81,7 +94,10 @@ class BrokerService:
         request = parse(broker.ConsumeRequest, data)
         if request.WhichOneof("request") != "open":
             raise bad_request("a consume stream begins with Open", field="request")
-        if not await self._relayed(request.open, "Consume", data, context):
+        request.open.queue = await self._queue_of(request.open)
+        caller = caller_of(context)
+        address = await self._broker.route(request.open.queue, caller, consumes=True)
+        if not await self._relayed(address, "Consume", data, context):
             await (await ConsumeStream.open(context, self._broker, request.open)).run()
 
     async def _first(self, context: Context) -> bytes:
@@ -92,12 +108,8 @@ class BrokerService:
             raise bad_request("the stream ended before its Open", field="request")
         return data
 
-    async def _relayed(
-        self, opening: PublishOpen | ConsumeOpen, method: str, data: bytes, context: Context
-    ) -> bool:
+    async def _relayed(self, address: str, method: str, data: bytes, context: Context) -> bool:
         """Relays the stream to the master's node, to its end; False if that is this node."""
-        opening.queue = await self._queue_of(opening)
-        address = await self._broker.route(opening.queue, caller_of(context))
         if address:
             await relay_stream(self._channels, address, f"/{BROKER}/{method}", data, context)
         return bool(address)
@@ -111,6 +123,12 @@ class BrokerService:
     async def _declare(self, data: bytes, context: Context) -> bytes:
         request = parse(broker.DeclareQueueRequest, data)
         queue = await self._queue_of(request)
+        caller = caller_of(context)
+        if request.passive:
+            declared = await self._broker.declare_passively(queue, caller)
+            return broker.DeclareQueueResponse(
+                queue=queue_to_wire(declared.info)
+            ).SerializeToString()
         arguments = QueueArguments(
             replicas=request.replicas,
             min_insync=request.min_insync,
@@ -118,8 +136,12 @@ class BrokerService:
             durable=request.durable if request.HasField("durable") else None,
             master_locator=locator_from_wire(request.master_locator),
             rules=rules_from_wire(request.rules),
+            auto_delete=request.auto_delete if request.HasField("auto_delete") else None,
+            exclusive=request.exclusive if request.HasField("exclusive") else None,
         )
-        declared = await self._broker.declare(queue, arguments, caller_of(context))
+        declared = await self._broker.declare(
+            queue, arguments, caller, name_token=request.name_token
+        )
         return broker.DeclareQueueResponse(
             queue=queue_to_wire(declared.info), created=declared.created
         ).SerializeToString()

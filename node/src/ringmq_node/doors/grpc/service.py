@@ -20,6 +20,8 @@ from ringmq_wire import Accept, CallStream, Code, RpcError, RpcStatus, streaming
 # Marks calls that another node has forwarded.
 RELAYED_KEY = "ringmq-relayed"
 RELAYED_METADATA = ((RELAYED_KEY, "1"),)
+# Names the caller's connection; see `model.connections`.
+CONNECTION_KEY = "ringmq-connection"
 
 # A call, as its handler reads and answers it.
 Context = CallStream
@@ -45,8 +47,14 @@ def failure(error: BrokerError) -> RpcError:
 
 def caller_of(context: Context) -> Caller:
     """A call without a deadline gets `CALL_DEADLINE_S`."""
-    forwarded = any(key == RELAYED_KEY for key, _ in context.call.metadata)
-    return Caller(context.call.time_remaining() or CALL_DEADLINE_S, forwarded=forwarded)
+    forwarded, connection = False, ""
+    for key, value in context.call.metadata:
+        if key == RELAYED_KEY:
+            forwarded = True
+        elif key == CONNECTION_KEY:
+            connection = value if isinstance(value, str) else ""
+    deadline_s = context.call.time_remaining() or CALL_DEADLINE_S
+    return Caller(deadline_s, forwarded=forwarded, connection=connection)
 
 
 def routes(

@@ -50,6 +50,8 @@ class Stream:
         self._heard = True
         # The last request waits for room in the ring; meanwhile nothing more is read.
         self._held_back = False
+        # The client has ended its side.
+        self.has_ended = False
 
     async def run(self) -> None:
         """Returns when the client ends the stream, the queue moves, or the peer falls silent."""
@@ -89,6 +91,7 @@ class Stream:
                 self._held_back = False
             data = await self._context.read()
             if data is None:
+                self.has_ended = True
                 return
             self._heard = True
             if self.writer.full:
@@ -381,7 +384,7 @@ class ConsumeStream(Stream):
         return self.consuming.successor()
 
     def closed(self) -> None:
-        self.consuming.close()
+        self.consuming.close(in_good_order=self.has_ended)
 
     def heartbeat(self) -> broker.ConsumeResponse:
         return broker.ConsumeResponse(heartbeat=broker.Heartbeat())

@@ -380,6 +380,7 @@ async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
         sequence_gaps=state.gaps.pack() if state.gaps else b"",
         doomed=b"" if state.doomed is None else state.doomed.pack(),
         next_letter=0 if state.doomed is None else state.doomed.next_letter,
+        used=state.used,
         epochs=[
             ring.EpochStart(
                 epoch=start.epoch,
@@ -447,6 +448,7 @@ async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:
         doomed=(
             Doomed.unpack(response.next_letter, response.doomed) if response.next_letter else None
         ),
+        used=response.used,
     )
 
 

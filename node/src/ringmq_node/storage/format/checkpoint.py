@@ -3,7 +3,7 @@
     generation      u64   of the journal
     flags           u32   bit 0 damaged: ops were lost, the state is a guess; bit 1 has counts;
                           bit 2 has expiries or priorities; bit 3 has gaps of sequences; bit 4 has
-                          doomed messages
+                          doomed messages; bit 7 the queue has had a consumer (of auto-delete ones)
     epochs          u32   this and the next six are counts of the items below
     live            u32   ranges
     redelivered     u32   ranges
@@ -67,6 +67,7 @@ _HAS_COUNTS = 2
 _HAS_ATTRIBUTES = 4
 _HAS_GAPS = 8
 _HAS_DOOMED = 16
+_USED = 128
 
 
 class CheckpointError(ValueError):
@@ -161,6 +162,7 @@ def _flags(checkpoint: Checkpoint) -> int:
         | (_HAS_ATTRIBUTES if state.expiries or state.priorities else 0)
         | (_HAS_GAPS if state.gaps else 0)
         | (0 if state.doomed is None else _HAS_DOOMED)
+        | (_USED if state.used else 0)
     )
 
 
@@ -226,6 +228,7 @@ def _decode(payload: bytes) -> Checkpoint:
         priorities=priorities,
         gaps=gaps,
         doomed=doomed,
+        used=bool(flags & _USED),
     )
     state.check()
     return Checkpoint(generation, state, cuts, bool(flags & _DAMAGED))

@@ -20,6 +20,7 @@ from ringmq_node.queue.ops import (
     Outline,
     Remove,
     Requeue,
+    Use,
 )
 from ringmq_node.storage.format import journal_records, tables
 from ringmq_node.storage.format.checkpoint import Checkpoint
@@ -71,6 +72,8 @@ def of_journal(file: RecordFile, header: Header) -> tuple[list[BodyRange], Detai
             details = {"op": "barrier"}
         case NoteTime(time_ms):
             details = {"op": "time", "time_ms": time_ms}
+        case Use():
+            details = {"op": "use"}
         case Forget(producer_ids):
             details = {"op": "forget", "producers": len(producer_ids)}
         case NoteGone(acked_end, purged_end):

@@ -1,0 +1,98 @@
+"""Exclusive, auto-delete and server-named queues of a cluster, one node of which is killed.
+
+One cluster for all of it: node a is the home of one connection, the master of all queues, and has
+the only consumer of one of them when it dies.
+"""
+
+from __future__ import annotations
+
+import pytest
+from nemesis import Cluster, scenario, until
+from nemesis.wire import RawStream
+
+import ringmq
+from ringmq.v1 import broker_pb2 as broker
+
+
+async def names(client: ringmq.Client) -> set[str]:
+    return {info.queue for info in await client.queues()}
+
+
+async def wait_gone(client: ringmq.Client, *queues: str) -> None:
+    async def are_gone() -> bool:
+        return not {*queues} & await names(client)
+
+    await until(are_gone, f"{queues} are gone", within_s=30.0)
+
+
+async def declare_at_a(cluster: Cluster) -> None:
+    """Queues without a connection, whose master is a."""
+    async with cluster.client("a") as client:
+        for queue in ("shared", "lost", "unused"):
+            info = await client.declare_queue(
+                queue, auto_delete=True, master_locator=ringmq.MasterLocator.CLIENT_LOCAL
+            )
+            assert info.auto_delete
+
+
+async def check_locks(other: ringmq.Client, *, mine: str) -> None:
+    """Another client may publish to an exclusive queue, and do nothing else with it."""
+    async with other.publisher(mine) as publisher:
+        await publisher.publish(b"answer")
+    for refused in (
+        other.check_queue(mine),
+        other.declare_queue("x", exclusive=True),
+        other.delete_queue(mine),
+        other.purge_queue(mine),
+        other.get_messages(mine),
+    ):
+        with pytest.raises(ringmq.QueueLockedError):
+            await refused
+    with pytest.raises(ringmq.QueueLockedError):
+        async with other.consumer(mine):
+            pass
+    with pytest.raises(ringmq.AccessDeniedError):
+        await other.declare_queue("amq.mine")
+    with pytest.raises(ringmq.QueueNotFoundError):
+        await other.check_queue("none")
+
+
+@scenario(deadline_s=90, queue="", orphan_s=1.0, lease_s=2.0)
+async def test_queues_go_with_what_they_live_by(cluster: Cluster) -> None:
+    await declare_at_a(cluster)
+    async with (
+        cluster.client("b") as other,
+        cluster.client("a") as dying,
+        RawStream(cluster.addresses["a"], "Consume") as last_consumer,
+    ):
+        async with cluster.client("c") as client:
+            # The home of this connection lives on, and the queue's master dies.
+            mine = (await client.declare_queue(exclusive=True, min_insync=2)).queue
+            assert mine.startswith("amq.gen-")
+            assert (await other.queue(mine)).owner.startswith("c.")
+            # The home of this one dies.
+            await dying.declare_queue("x", exclusive=True)
+            for queue in (mine, "x", "shared", "lost", "unused"):
+                await cluster.wait_synchronised(queue)
+            if await cluster.master_of(mine) != "a":
+                await cluster.promote(mine, "a")
+            await check_locks(other, mine=mine)
+            await last_consumer.send(broker.ConsumeRequest(open=broker.ConsumeOpen(queue="lost")))
+            assert (await last_consumer.receive()).HasField("opened")
+            async with client.consumer("shared") as consumer:
+                cluster.kill("a")
+                async with other.publisher("shared") as publisher:
+                    await publisher.publish(b"work")
+                batch = await consumer.next_batch(timeout_s=20.0)
+                assert batch is not None
+                await consumer.ack(batch, wait=True)
+                await wait_gone(other, "lost", "x")
+                assert {mine, "shared", "unused"} <= await names(other)
+                (answer,) = await client.get_messages(mine, remove=True)
+                assert answer.body == b"answer"
+            await wait_gone(other, "shared")
+            # The client whose home has died goes on, with another connection.
+            assert (await dying.declare_queue("x", exclusive=True)).owner[:2] in ("b.", "c.")
+            with pytest.raises(ringmq.QueueLockedError):
+                await client.check_queue("x")
+        await wait_gone(other, mine)
