@@ -24,9 +24,8 @@ def stamped(properties: Sequence[bytes], exchange: str, routing_key: str) -> Seq
 
 
 def _text(field: int, text: str) -> bytes:
+    # Also if it is empty: a publisher may have set one of its own.
     data = text.encode()
-    if not data:
-        return b""
     return bytes((field << 3 | _LENGTH_DELIMITED,)) + _varint(len(data)) + data
 
 

@@ -11,7 +11,6 @@ present stream hasn't been given are in the order in which they came.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 from ringmq_base.ranges import Range, RangeSet
@@ -45,9 +44,8 @@ class TargetBatches:
         # Their first sequences, rising.
         self._firsts: list[int] = []
         self._open = RangeSet()
-        # Those of them, and perhaps some that have been answered since, that the present stream
-        # hasn't been given.
-        self._unsent: deque[SubBatch] = deque()
+        # Those of them that the present stream hasn't been given, in the same order.
+        self._unsent: dict[int, SubBatch] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -63,15 +61,12 @@ class TargetBatches:
         self._batches[batch.first] = batch
         insort(self._firsts, batch.first)
         self._open.add(batch.first, batch.last)
-        self._unsent.append(batch)
+        self._unsent[batch.first] = batch
 
     def next(self) -> SubBatch | None:
         """The next one for the present stream."""
-        while self._unsent:
-            batch = self._unsent.popleft()
-            if self._batches.get(batch.first) is batch:
-                return batch
-        return None
+        first = next(iter(self._unsent), None)
+        return None if first is None else self._unsent.pop(first)
 
     def answered(self, sequences: Iterable[Range]) -> None:
         """The queue has confirmed these, or refused them for good."""
@@ -83,10 +78,11 @@ class TargetBatches:
                 batch = self._batches[at]
                 if not self._open.bounds(batch.first, batch.last)[0]:
                     del self._batches[at]
+                    self._unsent.pop(at, None)
                     del self._firsts[bisect_left(self._firsts, at)]
 
     def stream_ended(self) -> None:
-        self._unsent = deque(self._batches.values())
+        self._unsent = self._batches.copy()
 
     def take_all(self) -> list[Range]:
         """Gives up; returns the sequences that are unanswered."""
@@ -104,5 +100,4 @@ class TargetBatches:
             assert self._open.count_in(batch.first, batch.last)
         covered = RangeSet((batch.first, batch.last) for batch in self._batches.values())
         assert not self._open.without(covered)
-        order = [batch.first for batch in self._unsent if batch.first in self._batches]
-        assert order == [first for first in self._batches if first in order]
+        assert [*self._unsent] == [first for first in self._batches if first in self._unsent]

@@ -1,0 +1,374 @@
+"""Routed sessions on a node whose queues are played: streams break, queues fill up or go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+from loops import run
+from waiting import until
+
+from ringmq_node.broker.publishing import Publishing
+from ringmq_node.broker.routing import session as session_module
+from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerReturned
+from ringmq_node.broker.routing.routing import Routing
+from ringmq_node.broker.routing.session import RoutedBatch, RoutedSession
+from ringmq_node.broker.routing.targets import SubBatch
+from ringmq_node.broker.routing.ways import Feed
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.gaps import PRODUCER_GAPS_MAX
+from ringmq_node.replica.sessions import PublisherSession
+from ringmq_node.resources.budget import PublishBudget
+
+
+class PlayedQueues:
+    """The router, the locator and the other nodes: queues `q1` and so on."""
+
+    def __init__(self) -> None:
+        # By routing key.
+        self.bound: dict[str, tuple[str, ...]] = {"k": ("q1", "q2", "q3")}
+        self.has: dict[str, dict[int, bytes]] = defaultdict(dict)
+        self.got: list[tuple[str, SubBatch]] = []
+        self.deleted: set[str] = set()
+        self.full: set[str] = set()
+        self.freed = asyncio.Event()
+        # Batches until a stream breaks; the batch then arrives, and its confirm doesn't.
+        self.breaks_after = 10**9
+        self.fences: set[str] = set()
+        self.streams = 0
+
+    def route(
+        self, exchange: str, routing_key: str, headers: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]:
+        if exchange == "missing":
+            raise BrokerError(Reason.EXCHANGE_NOT_FOUND, "there is none")
+        key = headers["to"] if headers else routing_key
+        return self.bound.get(key, ())
+
+    def looks_at_headers(self, exchange: str) -> bool:
+        self.route(exchange, "")
+        return exchange == "by headers"
+
+    # --- a locator, as far as it is asked ---
+
+    async def route_to(self, queue: str, *, forwarded: bool) -> str:
+        if queue in self.deleted:
+            raise BrokerError(Reason.QUEUE_NOT_FOUND, "it is deleted")
+        return "elsewhere:1"
+
+    # --- the other nodes ---
+
+    async def run(self, address: str, feed: Feed) -> None:
+        self.streams += 1
+        left = self.breaks_after
+        while not feed.is_over:
+            if feed.queue in self.fences:
+                raise BrokerError(Reason.PRODUCER_FENCED, "another one has it")
+            if feed.queue in self.deleted:
+                raise BrokerError(Reason.NO_MASTER, "it is going")
+            batch = feed.next() if feed.queue not in self.full else None
+            if batch is None:
+                waits = self.freed if feed.queue in self.full else feed.work
+                waits.clear()
+                await waits.wait()
+                continue
+            self.got.append((feed.queue, batch))
+            stored = self.has[feed.queue]
+            for sequence, body in enumerate(batch.bodies, batch.first):
+                assert stored.setdefault(sequence, body) == body
+            left -= 1
+            if not left:
+                raise BrokerError(Reason.NO_MASTER, "the stream broke")
+            await asyncio.sleep(0)
+            feed.confirmed([(batch.first, batch.last)])
+
+
+class PlayedClient:
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.ended: list[Reason] = []
+
+    def answered(self, answers: Sequence[Answer]) -> None:
+        self.answers += answers
+
+    def moved(self, reason: Reason) -> None:
+        self.ended.append(reason)
+
+    def confirmed(self) -> list[int]:
+        return [
+            n
+            for answer in self.answers
+            if isinstance(answer, AnswerConfirmed)
+            for first, last in answer.sequences
+            for n in range(first, last + 1)
+        ]
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.queues = PlayedQueues()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.routing = Routing(self.queues, self.queues, self.spawn)
+        locator, cluster, gate = (type("Played", (), {})() for _ in range(3))
+        locator.route = self.queues.route_to
+        cluster.nodes, cluster.address = lambda _: [], "here:1"
+        gate.check = lambda: None
+        self.budget = PublishBudget(1000, lambda: 0)
+
+        async def here(queue: str, session: PublisherSession, *, producer_id: bytes) -> Publishing:
+            raise AssertionError("every queue is elsewhere")
+
+        self.routing.begin(
+            cast(Any, locator), cast(Any, cluster), cast(Any, gate), self.budget, open_here=here
+        )
+
+    def spawn(self, work: Any, name: str) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
+        self.tasks.add(task)
+        return task
+
+    def open(
+        self, client: PlayedClient, exchange: str = "e", producer: bytes = b"p"
+    ) -> RoutedSession:
+        return self.routing.open("", exchange, client, producer_id=producer)
+
+
+def batch(
+    first: int,
+    *bodies: bytes,
+    key: str = "k",
+    mandatory: bool = False,
+    headers: Sequence[Mapping[str, str]] = (),
+) -> RoutedBatch:
+    return RoutedBatch(first, bodies, (), lambda: headers, key, mandatory)
+
+
+def play(story: Callable[[Stage], Awaitable[None]]) -> None:
+    async def told() -> None:
+        stage = Stage()
+        async with asyncio.timeout(20):
+            await story(stage)
+        stage.routing.stop(Reason.DRAINING)
+        for result in await asyncio.gather(*stage.tasks, return_exceptions=True):
+            assert result is None or isinstance(result, asyncio.CancelledError), result
+
+    run(told())
+
+
+def test_what_is_confirmed_is_in_every_queue_over_breaking_streams() -> None:
+    async def story(stage: Stage) -> None:
+        stage.queues.breaks_after = 3
+        client = PlayedClient()
+        session = stage.open(client)
+        wanted: dict[int, bytes] = {}
+        for first in range(1, 41, 2):
+            wanted |= {first: b"%d" % first, first + 1: b"%d" % (first + 1)}
+            session.publish(batch(first, wanted[first], wanted[first + 1]))
+        await until(lambda: len(client.confirmed()) == 40, within_s=15)
+        assert sorted(client.confirmed()) == [*wanted]
+        assert stage.queues.has == dict.fromkeys(("q1", "q2", "q3"), wanted)
+        assert session.messages == 0
+
+    play(story)
+
+
+def test_a_fan_out_shares_one_batch_and_its_id() -> None:
+    async def story(stage: Stage) -> None:
+        stage.queues.bound["one"] = ("q1",)
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"a", b"b"))
+        session.publish(batch(3, b"c", key="one"))
+        await until(lambda: len(client.confirmed()) == 3, within_s=5)
+        shared = [part for _, part in stage.queues.got if part.first == 1]
+        assert len(shared) == 3
+        assert all(part is shared[0] for part in shared)
+        assert len(shared[0].message_id) == 16
+        [alone] = [part for _, part in stage.queues.got if part.first == 3]
+        assert alone.message_id == b""
+
+    play(story)
+
+
+def test_headers_send_the_messages_of_a_batch_different_ways() -> None:
+    async def story(stage: Stage) -> None:
+        stage.queues.bound |= {"a": ("q1",), "b": ("q1", "q2"), "": ()}
+        client = PlayedClient()
+        session = stage.open(client, "by headers")
+        headers = [{"to": to} for to in ("a", "a", "b", "nobody", "b")]
+        session.publish(batch(1, b"1", b"2", b"3", b"4", b"5", mandatory=True, headers=headers))
+        await until(lambda: len(client.confirmed()) == 5, within_s=5)
+        assert stage.queues.has == {
+            "q1": {1: b"1", 2: b"2", 3: b"3", 5: b"5"},
+            "q2": {3: b"3", 5: b"5"},
+        }
+        assert AnswerReturned(((4, 4),), Reason.UNROUTABLE) in client.answers
+
+    play(story)
+
+
+def test_a_queue_that_is_deleted_meanwhile_was_not_routed_to() -> None:
+    async def story(stage: Stage) -> None:
+        queues = stage.queues
+        queues.bound = {"k": ("q1", "q2"), "only": ("q2",)}
+        queues.full = {"q2"}
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"both", mandatory=True))
+        session.publish(batch(2, b"only", key="only", mandatory=True))
+        await until(lambda: 1 in queues.has["q1"], within_s=5)
+        assert client.answers == []
+        queues.deleted = {"q2"}
+        queues.full = set()
+        queues.freed.set()
+        await until(lambda: sorted(client.confirmed()) == [1, 2], within_s=5)
+        returned = [each for each in client.answers if isinstance(each, AnswerReturned)]
+        assert returned == [AnswerReturned(((2, 2),), Reason.UNROUTABLE)]
+
+    play(story)
+
+
+def test_a_full_queue_stops_its_own_session_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "RUNS_MAX", 4)
+
+    async def story(stage: Stage) -> None:
+        stage.queues.bound["other"] = ("q9",)
+        stage.queues.full = {"q2"}
+        stuck, free = PlayedClient(), PlayedClient()
+        held = stage.open(stuck)
+        for first in range(1, 5):
+            await held.wait_room()
+            held.publish(batch(first, bytes(100)))
+        waiting = asyncio.create_task(held.wait_room())
+        other = stage.open(free, producer=b"other")
+        for first in range(1, 21):
+            await other.wait_room()
+            other.publish(batch(first, bytes(100), key="other"))
+        await until(lambda: len(free.confirmed()) == 20, within_s=5)
+        assert not waiting.done()
+        assert stuck.answers == []
+        stage.queues.full = set()
+        stage.queues.freed.set()
+        await waiting
+        await until(lambda: len(stuck.confirmed()) == 4, within_s=5)
+
+    play(story)
+
+
+def test_the_bytes_of_all_sessions_are_bounded_and_shared() -> None:
+    async def story(stage: Stage) -> None:
+        stage.queues.full = {"q1", "q2", "q3"}
+        greedy = stage.open(PlayedClient())
+        first = 0
+        while stage.routing.admits(greedy._core.size_bytes):
+            first += 1
+            greedy.publish(batch(first, bytes(50)))
+        # Others have their share, though this one would take more.
+        assert stage.routing.admits(0)
+        assert 500 < greedy._core.size_bytes < 1000
+        greedy.close()
+        assert stage.routing._held_bytes == 0
+
+    play(story)
+
+
+def test_a_newer_session_of_the_producer_ends_this_one() -> None:
+    async def story(stage: Stage) -> None:
+        stage.queues.fences = {"q2"}
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"x"))
+        await until(lambda: client.ended == [Reason.PRODUCER_FENCED], within_s=5)
+        assert stage.routing.sessions == 0
+        session.end(Reason.DRAINING)
+        assert client.ended == [Reason.PRODUCER_FENCED]
+
+    play(story)
+
+
+def test_ways_without_work_end_their_streams_and_come_back() -> None:
+    async def story(stage: Stage) -> None:
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"x"))
+        await until(lambda: client.confirmed() == [1], within_s=5)
+        session.drop_idle_ways(asyncio.get_running_loop().time() + 1)
+        await until(lambda: all(task.done() for task in stage.tasks), within_s=5)
+        session.publish(batch(2, b"y"))
+        await until(lambda: client.confirmed() == [1, 2], within_s=5)
+        assert stage.queues.streams == 6
+
+    play(story)
+
+
+def test_bad_batches_are_refused_whole() -> None:
+    async def story(stage: Stage) -> None:
+        with pytest.raises(BrokerError) as caught:
+            stage.open(PlayedClient(), "missing")
+        assert caught.value.reason is Reason.EXCHANGE_NOT_FOUND
+        for producer in (b"", b"p" * 65):
+            with pytest.raises(BrokerError, match="producer id") as caught:
+                stage.open(PlayedClient(), producer=producer)
+            assert caught.value.metadata["field"] == "producer_id"
+        stage.queues.full = {"q1", "q2", "q3"}
+        session = stage.open(PlayedClient())
+        session.publish(batch(5, b"x"))
+        with pytest.raises(BrokerError) as caught:
+            session.publish(batch(4, b"x", b"y"))
+        assert caught.value.metadata["field"] == "first_sequence"
+        assert session.messages == 1
+
+    play(story)
+
+
+def test_the_node_publishes_for_itself_and_hears_when_every_target_has_it() -> None:
+    async def story(stage: Stage) -> None:
+        stage.queues.breaks_after = 2
+        publish = stage.routing.publish
+        block = Block.of([b"dead", b"letters"])
+        # In any order of their sequences, and several at a time.
+        answers = await asyncio.gather(
+            publish("", "e", "k", block, b"of q", 9),
+            publish("", "e", "k", block, b"of q", 1),
+            publish("", "e", "nobody", block, b"of q", 20),
+            publish("", "e", "k", block, b"of q", 30, except_queues=frozenset({"q1", "q3"})),
+        )
+        assert [*answers] == [True, True, False, True]
+        assert sorted(stage.queues.has["q1"]) == [1, 2, 9, 10]
+        assert sorted(stage.queues.has["q2"]) == [1, 2, 9, 10, 30, 31]
+        with pytest.raises(BrokerError) as caught:
+            await publish("", "missing", "k", block, b"of r", 1)
+        assert caught.value.reason is Reason.EXCHANGE_NOT_FOUND
+        stage.queues.full = {"q1"}
+        waiting = asyncio.create_task(publish("", "e", "k", block, b"of q", 40))
+        await until(lambda: 40 in stage.queues.has["q2"], within_s=5)
+        assert not waiting.done()
+        stage.routing.close(b"of q")
+        with pytest.raises(BrokerError) as caught:
+            await waiting
+        assert caught.value.reason is Reason.NOT_MASTER
+
+    play(story)
+
+
+def test_an_answer_that_refuses_reaches_who_waits() -> None:
+    async def story(stage: Stage) -> None:
+        async def refuse(address: str, feed: Feed) -> None:
+            part = feed.next()
+            assert part is not None
+            feed.refused(part.first, part.last, BrokerError(Reason.SEQUENCE_FORGOTTEN, "no"))
+
+        stage.routing.remotes = type("Played", (), {"run": staticmethod(refuse)})()
+        with pytest.raises(BrokerError) as caught:
+            await stage.routing.publish("", "e", "k", Block.of([b"x"]), b"p", 1)
+        assert caught.value.reason is Reason.SEQUENCE_FORGOTTEN
+
+    play(story)
+
+
+def test_a_queue_remembers_more_gaps_than_a_session_can_make() -> None:
+    assert session_module.RUNS_MAX < PRODUCER_GAPS_MAX
