@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 
 import pytest
 from nemesis import Cluster, scenario
@@ -11,59 +10,65 @@ from nemesis import Cluster, scenario
 import ringmq
 
 QUEUES = ("qa", "qb", "qc")
+TOTAL = 600
 
 
-async def spread(cluster: Cluster) -> None:
-    """Each queue's master is on another node."""
-    for queue, node in zip(QUEUES, "abc", strict=True):
+async def spread(cluster: Cluster, client: ringmq.Client) -> None:
+    """Each queue's master is on another node. All are bound for "all", each for its own name."""
+    for queue, node in zip(QUEUES, cluster.nodes, strict=True):
         await cluster.declare(queue)
         await cluster.wait_synchronised(queue)
         if await cluster.master_of(queue) != node:
             await cluster.promote(queue, node)
+    await client.topology.declare_exchange("x", ringmq.ExchangeType.DIRECT)
+    for queue in QUEUES:
+        await client.topology.bind("x", queue, "all")
+        await client.topology.bind("x", queue, queue)
 
 
-async def bodies_in(cluster: Cluster, queue: str, *names: str) -> list[bytes]:
-    async with cluster.client(*names) as client:
-        return (await client.get_messages(queue, 1000)).bodies
-
-
-def numbered(numbers: Iterable[int]) -> list[bytes]:
-    return [b"%d" % number for number in numbers]
+def key_of(number: int) -> str:
+    """Runs of messages for one queue, and a fan-out between them: gaps in every queue."""
+    return "all" if number % 4 == 0 else QUEUES[number // 4 % 3]
 
 
 @scenario(deadline_s=60, queue="")
 async def test_masters_and_the_node_of_the_session_die(cluster: Cluster) -> None:
-    """Each message is in its queue once, in order, whoever dies: first the master of a queue, then
-    the node that routes."""
-    await spread(cluster)
-    total = 600
-    async with (
-        cluster.client("a", "b", "c", deadline_s=40) as client,
-        client.publisher(exchange="", window_messages=50) as publisher,
-    ):
-        routing = next(
-            name for name, at in cluster.addresses.items() if at == publisher.node_address
-        )
-        master = next(name for name in "abc" if name != routing)
+    """Each confirmed message is in all of its queues once, in order, whoever dies in the middle:
+    a master of one of them, then the node that routes."""
+    async with cluster.client(deadline_s=40) as client:
+        await spread(cluster, client)
+        publisher = client.publisher(exchange="x", window_messages=50)
+        # Through the node that has bound them: another one may not have heard of it yet.
+        await publisher.open()
+        at = {address: name for name, address in cluster.addresses.items()}
+        routing = at[publisher.node_address]
+        master = next(name for name in cluster.nodes if name != routing)
         waiting: list[asyncio.Future[None]] = []
-        for number in range(total):
-            if number == total // 3:
+        for number in range(TOTAL):
+            if number == TOTAL // 3:
                 cluster.kill(master)
-            if number == total // 2:
+            if number == TOTAL // 2:
                 await asyncio.gather(*waiting)
                 await cluster.restart(master)
                 for queue in QUEUES:
                     await cluster.wait_synchronised(queue)
-            if number == 2 * total // 3:
+            if number == 2 * TOTAL // 3:
                 cluster.kill(routing)
-            key = QUEUES[number % 3]
-            future = await publisher.submit(b"%d" % number, routing_key=key, mandatory=True)
-            waiting.append(future)
+            body, key = b"%d" % number, key_of(number)
+            waiting.append(await publisher.submit(body, routing_key=key, mandatory=True))
         await asyncio.gather(*waiting)
+        assert publisher.node_address != cluster.addresses[routing]
         with pytest.raises(ringmq.UnroutableError) as caught:
             await publisher.publish_batch([b"x", b"y"], routing_key="nobody", mandatory=True)
         assert caught.value.failed == ((0, 1),)
         await publisher.publish(b"z", routing_key="nobody")
-    left = cluster.others(routing)
-    for n, queue in enumerate(QUEUES):
-        assert await bodies_in(cluster, queue, *left) == numbered(range(n, total, 3))
+        await publisher.close()
+    async with cluster.client(*cluster.others(routing)) as client:
+        for queue in QUEUES:
+            keys = ("all", queue)
+            wanted = [b"%d" % n for n in range(TOTAL) if key_of(n) in keys]
+            batch = await client.get_messages(queue, 1000)
+            assert batch.bodies == wanted
+            assert {(m.properties.exchange, m.properties.routing_key) for m in batch} == {
+                ("x", key) for key in keys
+            }

@@ -24,6 +24,9 @@ class Properties:
     content_type: str = ""
     timestamp_ms: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
+    #: Of a delivered message that was published to an exchange. Not sent: the broker says them.
+    exchange: str = ""
+    routing_key: str = ""
 
     def to_wire(self) -> common.Properties:
         return common.Properties(
@@ -44,6 +47,8 @@ class Properties:
             content_type=wire.content_type,
             timestamp_ms=wire.timestamp_ms,
             headers=dict(wire.headers),
+            exchange=wire.exchange,
+            routing_key=wire.routing_key,
         )
 
 
