@@ -24,16 +24,23 @@ from waiting import until
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq.v1 import reader_pb2 as reader
 from ringmq.v1 import ring_pb2 as ring
 from ringmq.v1.admin_pb2_grpc import AdminStub
 from ringmq.v1.broker_pb2_grpc import BrokerStub
+from ringmq.v1.reader_pb2_grpc import ReaderStub
 from ringmq.v1.ring_pb2_grpc import RingStub
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 MIB = 1024 * 1024
 SIZES = [0, 1, 100, 16_384, 65_535, 65_536, 300_000, MIB, 4 * MIB - 100]
-STUBS: dict[str, Any] = {"Broker": BrokerStub, "Admin": AdminStub, "Ring": RingStub}
+STUBS: dict[str, Any] = {
+    "Broker": BrokerStub,
+    "Admin": AdminStub,
+    "Reader": ReaderStub,
+    "Ring": RingStub,
+}
 OPTIONS = [
     ("grpc.max_receive_message_length", 64 * MIB),
     ("grpc.max_send_message_length", -1),
@@ -78,21 +85,64 @@ def questions(queue_id: str) -> Iterator[tuple[str, Message, Callable[[Any], boo
     yield "Ring/FetchState", state, lambda r: r.next_position > 0
     digests = ring.DigestMessagesRequest(queue=queue_id, first_position=0, last_position=9)
     yield "Ring/DigestMessages", digests, lambda r: len(r.digests) >= 16
+    yield "Reader/QueueStat", reader.QueueStatRequest(queue="q"), lambda r: r.end > 0
+    whole = reader.RangeEndRequest(queue="q", messages_max=2)
+    yield "Reader/RangeEnd", whole, lambda r: r.messages == 2
+    yield "Reader/AckUpTo", reader.AckUpToRequest(queue="n"), lambda r: not r.messages
+    lease = reader.AcquireLeaseRequest(
+        queue="q", lease="l", holder="h", instance=b"i", ttl_ms=60_000
+    )
+    yield "Reader/AcquireLease", lease, lambda r: r.lease.holder == "h"
+    yield "Reader/ReleaseLease", reader.ReleaseLeaseRequest(queue="q", lease="l"), lambda r: True
     yield "Broker/DeleteQueue", broker.DeleteQueueRequest(queue="n"), lambda r: True
 
 
+WRONG_LEASES: list[dict[str, Any]] = [
+    {"lease": "", "holder": "h", "instance": b"i", "ttl_ms": 1000},
+    {"lease": "l" * 256, "holder": "h", "instance": b"i", "ttl_ms": 1000},
+    {"lease": "l", "holder": "\n", "instance": b"i", "ttl_ms": 1000},
+    {"lease": "l", "holder": "h", "instance": b"", "ttl_ms": 1000},
+    {"lease": "l", "holder": "h", "instance": b"i" * 65, "ttl_ms": 1000},
+    {"lease": "l", "holder": "h", "instance": b"i", "ttl_ms": 99},
+    {"lease": "l", "holder": "h", "instance": b"i", "ttl_ms": 1 << 40},
+]
 # Refused: a node that is up isn't forgotten, and this one isn't drained for long.
 REFUSED: list[tuple[str, Message, str]] = [
     ("Admin/ForgetNode", admin.ForgetNodeRequest(node="a"), "NODE_IS_UP"),
     ("Admin/DrainNode", admin.DrainNodeRequest(node="x"), "NODE_NOT_FOUND"),
     ("Admin/ReviveNode", admin.ReviveNodeRequest(node="x"), "NODE_NOT_FOUND"),
     ("Admin/PromoteMirror", admin.PromoteMirrorRequest(queue="q", node="x"), "NOT_A_MEMBER"),
+    (
+        "Reader/RenewLease",
+        reader.RenewLeaseRequest(queue="q", lease="l", token=1, ttl_ms=1000),
+        "LEASE_LOST",
+    ),
+    ("Reader/QueueStat", reader.QueueStatRequest(queue="none"), "QUEUE_NOT_FOUND"),
+    ("Reader/RangeEnd", reader.RangeEndRequest(queue="q", first=1 << 63), "BAD_REQUEST"),
+    ("Reader/AckUpTo", reader.AckUpToRequest(queue="q", end=1 << 63), "BAD_REQUEST"),
+    (
+        "Reader/AckUpTo",
+        reader.AckUpToRequest(queue="q", numbering=reader.Numbering(queue_id="another")),
+        "POSITIONS_MOVED",
+    ),
+    ("Reader/AckUpTo", reader.AckUpToRequest(queue="q", lease="none", token=9), "LEASE_LOST"),
+    *(
+        ("Reader/AcquireLease", reader.AcquireLeaseRequest(queue="q", **wrong), "BAD_REQUEST")
+        for wrong in WRONG_LEASES
+    ),
+]
+WRONG_BROWSES: list[dict[str, Any]] = [
+    {"first": 3, "end": 2},
+    {"first": 1 << 63},
+    {"source": 9},
+    {"encoding": 9},
 ]
 STREAMS = {
     "Broker/Connect",
     "Broker/Publish",
     "Broker/Consume",
     "Admin/VerifyQueue",
+    "Reader/Browse",
     "Ring/Link",
     "Ring/FetchMessages",
 }
@@ -113,7 +163,9 @@ def method_of(channel: Any, method: str) -> Any:
 
 
 def test_every_method(tmp_path: Path) -> None:
-    services = [module.DESCRIPTOR.services_by_name.values() for module in (broker, admin, ring)]
+    services = [
+        module.DESCRIPTOR.services_by_name.values() for module in (broker, admin, reader, ring)
+    ]
     named = {f"{each.name}/{m.name}" for kind in services for each in kind for m in each.methods}
     asked = {method for method, _, _ in questions("")} | {method for method, _, _ in REFUSED}
     assert asked | STREAMS == named
@@ -144,6 +196,16 @@ async def ask_everything(channel: Any, queue_id: str) -> None:
         admin.VerifyQueueRequest(queue="q"), timeout=TIMEOUT_S
     )
     assert [answer.done async for answer in verify][-1]
+    browse = method_of(channel, "Reader/Browse")
+    pieces = [piece async for piece in browse(reader.BrowseRequest(queue="q"), timeout=TIMEOUT_S)]
+    assert [piece.first for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
+    assert pieces[-1].end == len(SIZES)
+    assert pieces[0].runs[0].bodies[0] == body(0)
+    for wrong in WRONG_BROWSES:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _ in browse(reader.BrowseRequest(queue="q", **wrong), timeout=TIMEOUT_S):
+                pass
+        assert Refusal(caught.value).reason == "BAD_REQUEST"
     fetch = ring.FetchMessagesRequest(
         queue=queue_id, positions=[common.Range(first=0, last=99)], bytes_max=64 * MIB
     )

@@ -269,7 +269,7 @@ class Node:
             self.group.routes(),
             BrokerService(self.broker, self.channels).routes(),
             AdminService(self.broker).routes(),
-            ReaderService(self.broker.browsing, self.channels, self.config.node).routes(),
+            ReaderService(self.broker, self.channels).routes(),
             FetchService(self.hosting).routes(),
         ):
             self._server.add(routes)

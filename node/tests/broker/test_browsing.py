@@ -104,6 +104,31 @@ def test_arrow_batches_have_the_same_rows(tmp_path: Path) -> None:
     with_reader(tmp_path, work)
 
 
+def test_the_reader_without_asyncio_is_the_same(tmp_path: Path) -> None:
+    def in_a_thread(address: str) -> None:
+        with ringmq.connect_sync(address) as client:
+            reader = client.reader("q")
+            with reader.acquire_lease("ingest", holder="a thread") as lease:
+                assert lease.expires_in_s > 20
+                lease.renew()
+                end = reader.range_end(0, messages_max=5).end
+                batches = reader.browse(0, end)
+                assert [m.body for batch in batches for m in batch.messages] == [b"x"] * 5
+                for _ in reader.browse(0):
+                    break  # It ends the call.
+                assert sum(rows.num_rows for _, rows in reader.browse_arrow(0)) == 9
+                assert reader.ack_up_to(end, lease=lease).messages == 5
+            stat = reader.stat()
+            assert (stat.leases, stat.messages) == ((), 4)
+            assert reader.numbering == stat.numbering
+
+    async def work(client: Client, reader: Reader, node: Node) -> None:
+        await publish(client, *[b"x"] * 9)
+        await asyncio.to_thread(in_a_thread, node.address)
+
+    with_reader(tmp_path, work)
+
+
 def test_pieces_are_bounded_and_follow_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +237,25 @@ def test_a_queue_declared_anew_is_another_one(tmp_path: Path) -> None:
         again = client.reader("q", numbering=reader.numbering)
         with pytest.raises(PositionsMovedError, match="positions 1 to 2 belong to other"):
             await all_of(again.browse(1, 3))
+
+    with_reader(tmp_path, work)
+
+
+def test_a_queue_of_a_vhost_is_read_and_named(tmp_path: Path) -> None:
+    async def work(client: Client, reader: Reader, node: Node) -> None:
+        await client.topology.create_vhost("shop")
+        async with ringmq.connect(node.address, vhost="shop") as other:
+            await other.declare_queue("q")
+            async with other.publisher("q") as publisher:
+                await publisher.publish(b"of the shop")
+            for there in (other.reader("q"), client.reader("q", vhost="shop")):
+                assert bodies_of(await all_of(there.browse(0))) == {0: b"of the shop"}
+            await other.purge_queue("q")
+            with pytest.raises(PositionsGoneError, match="vhost shop"):
+                await all_of(there.browse(0, 1))
+        assert await all_of(reader.browse(0)) == []
+        with pytest.raises(ringmq.VhostNotFoundError):
+            await client.reader("q", vhost="none").stat()
 
     with_reader(tmp_path, work)
 

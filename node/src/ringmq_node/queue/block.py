@@ -133,6 +133,13 @@ class Block:
         offsets = self._offsets[start : self.count + 1 if stop is None else stop + 1]
         return [data[a:b] for a, b in pairwise(offsets)]
 
+    def bodies_together(self) -> tuple[memoryview, array[int]]:
+        """All bodies, back to back, and where each begins, and the last one ends; 4 bytes each."""
+        offsets = self._offsets
+        begin = offsets[0]
+        together = memoryview(self.data)[begin : offsets[-1]]
+        return together, array("i", [offset - begin for offset in offsets])
+
     def properties(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """As published: none, one piece for all messages, or one for each of these."""
         data = self.data

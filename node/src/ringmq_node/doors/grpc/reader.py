@@ -12,7 +12,8 @@ from contextlib import aclosing
 from typing import Any, cast
 
 from ringmq.v1 import reader_pb2 as wire
-from ringmq_node.broker.browsing import BrowseSource, Browsing
+from ringmq_node.broker.broker import Broker
+from ringmq_node.broker.browsing import BrowseSource
 from ringmq_node.doors.grpc import arrow
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.relay import relay_stream
@@ -23,7 +24,6 @@ from ringmq_node.doors.grpc.service import (
     routes,
 )
 from ringmq_node.doors.grpc.wire import lease_to_wire, ranges_to_wire
-from ringmq_node.model.names import join_name
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.positions import BrowsedPiece, Numbering
@@ -44,10 +44,11 @@ _SOURCES = {
 class ReaderService:
     """Translates between `ringmq.v1.Reader` and `broker.browsing`."""
 
-    def __init__(self, browsing: Browsing, channels: PeerChannels, node: str) -> None:
-        self._browsing = browsing
+    def __init__(self, door: Broker, channels: PeerChannels) -> None:
+        self._broker = door
+        self._browsing = door.browsing
         self._channels = channels
-        self._node = node
+        self._node = door.node
 
     def routes(self) -> dict[str, Accept]:
         return routes(
@@ -83,7 +84,7 @@ class ReaderService:
 
     async def _stat(self, data: bytes, context: Context) -> None:
         request = parse(wire.QueueStatRequest, data)
-        queue = join_name(request.vhost, request.queue)
+        queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "QueueStat", data, context):
             return
         stat = await self._browsing.stat(queue, caller_of(context).deadline_s)
@@ -107,7 +108,7 @@ class ReaderService:
 
     async def _range_end(self, data: bytes, context: Context) -> None:
         request = parse(wire.RangeEndRequest, data)
-        queue = join_name(request.vhost, request.queue)
+        queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "RangeEnd", data, context):
             return
         counted = await self._browsing.range_end(
@@ -125,7 +126,7 @@ class ReaderService:
 
     async def _browse(self, data: bytes, context: Context) -> None:
         request = parse(wire.BrowseRequest, data)
-        queue = join_name(request.vhost, request.queue)
+        queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         source = _SOURCES.get(request.source)
         if source is None:
             raise bad_request(f"there is no source {request.source}", field="source")
@@ -157,7 +158,7 @@ class ReaderService:
 
     async def _acknowledge(self, data: bytes, context: Context) -> None:
         request = parse(wire.AckUpToRequest, data)
-        queue = join_name(request.vhost, request.queue)
+        queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "AckUpTo", data, context):
             return
         done = await self._browsing.acknowledge_below(
@@ -173,7 +174,7 @@ class ReaderService:
 
     async def _acquire(self, data: bytes, context: Context) -> None:
         request = parse(wire.AcquireLeaseRequest, data)
-        queue = join_name(request.vhost, request.queue)
+        queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "AcquireLease", data, context):
             return
         lease = await self._browsing.acquire_lease(
@@ -190,7 +191,7 @@ class ReaderService:
 
     async def _renew(self, data: bytes, context: Context) -> None:
         request = parse(wire.RenewLeaseRequest, data)
-        queue = join_name(request.vhost, request.queue)
+        queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "RenewLease", data, context):
             return
         lease = await self._browsing.renew_lease(
@@ -205,7 +206,7 @@ class ReaderService:
 
     async def _release(self, data: bytes, context: Context) -> None:
         request = parse(wire.ReleaseLeaseRequest, data)
-        queue = join_name(request.vhost, request.queue)
+        queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "ReleaseLease", data, context):
             return
         await self._browsing.release_lease(
