@@ -22,6 +22,7 @@
     │   ├── ForbiddenByPolicyError   a policy of the queue refuses it
     │   ├── NodeNotFoundError        (LookupError)
     │   ├── NodeIsUpError            a node that is up can't be forgotten
+    │   ├── QueueFullError           its overflow is reject-publish; later there may be room
     │   ├── UnroutableError          a mandatory message that no queue is bound for
     │   ├── ExchangeNotFoundError    (LookupError)
     │   ├── ExchangeExistsError      declared again otherwise: `metadata` says what differs
@@ -211,6 +212,10 @@ class QueueLockedError(RequestError):
 
 class NodeIsUpError(RequestError):
     """The node is up, and can't be forgotten."""
+
+
+class QueueFullError(RequestError):
+    """The queue has its `max_length`, and refuses publishes until messages have left it."""
 
 
 class UnroutableError(RequestError):

@@ -284,6 +284,7 @@ class SyncPublisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        ttl_ms: int | None = None,
         deadline_s: float | None = None,
     ) -> None:
         _run(
@@ -293,6 +294,7 @@ class SyncPublisher:
                 transient=transient,
                 routing_key=routing_key,
                 mandatory=mandatory,
+                ttl_ms=ttl_ms,
                 deadline_s=deadline_s,
             )
         )
@@ -305,6 +307,7 @@ class SyncPublisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        ttl_ms: int | None = None,
         deadline_s: float | None = None,
     ) -> None:
         # The caller's iterable runs in the caller's thread.
@@ -316,6 +319,7 @@ class SyncPublisher:
                 transient=transient,
                 routing_key=routing_key,
                 mandatory=mandatory,
+                ttl_ms=ttl_ms,
                 deadline_s=deadline_s,
             )
         )
@@ -328,6 +332,7 @@ class SyncPublisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        ttl_ms: int | None = None,
         deadline_s: float | None = None,
     ) -> concurrent.futures.Future[None]:
         """Waits for room in the window only; the future is done when the message is confirmed."""
@@ -352,6 +357,7 @@ class SyncPublisher:
                 transient=transient,
                 routing_key=routing_key,
                 mandatory=mandatory,
+                ttl_ms=ttl_ms,
                 deadline_s=deadline_s,
             )
             future.add_done_callback(done)

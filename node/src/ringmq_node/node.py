@@ -202,6 +202,8 @@ class Node:
             budget=self.budget,
             buffers=self.buffers,
         )
+        deleting = Deleting(self.registry, self.catalogue, self.supervisor.spawn)
+        self.hosting.on_unused = deleting.begin_deleting_unused
         return Broker(
             settings=BrokerSettings(
                 message_bytes_max=self.config.message_bytes_max,

@@ -15,8 +15,9 @@ from ringmq_node.node import Node
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import ConsumerTerms
+from ringmq_node.queue.deliveries import TURN_BYTES_MAX
 from ringmq_node.queue.effects import DeliverRuns
-from ringmq_node.queue.master import TURN_BYTES_MAX, QueueMaster
+from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import Publish
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.description import queue_info

@@ -8,8 +8,7 @@ import pytest
 from node.tests.queue.memory import MemoryQueue
 
 from ringmq_base.ranges import Range
-from ringmq_node.queue import master as master_module
-from ringmq_node.queue import ops
+from ringmq_node.queue import deliveries, ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import ConsumerTerms, NotOutstandingError
 from ringmq_node.queue.effects import (
@@ -246,7 +245,7 @@ def test_other_consumer_takes_the_message_that_does_not_fit_the_first() -> None:
 
 
 def test_message_larger_than_a_turn_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "TURN_BYTES_MAX", 10)
+    monkeypatch.setattr(deliveries, "TURN_BYTES_MAX", 10)
     scene = Scene()
     scene.publish(1, size=5)
     scene.publish(1, size=50)
@@ -436,7 +435,7 @@ def test_very_many_runs_are_delivered_in_pieces_and_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At 30 000 ranges one piece took the loop a second."""
-    monkeypatch.setattr(master_module, "PIECE_RUNS_MAX", 2)
+    monkeypatch.setattr(deliveries, "PIECE_RUNS_MAX", 2)
     scene = Scene()
     scene.publish(10)
     scene.all_safe()
@@ -457,7 +456,7 @@ def test_very_many_runs_are_delivered_in_pieces_and_in_order(
 
 
 def test_two_consumers_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(master_module, "TURN_MESSAGES_MAX", 2)
+    monkeypatch.setattr(deliveries, "TURN_MESSAGES_MAX", 2)
     scene = Scene()
     scene.consume(7)
     scene.consume(8)

@@ -23,8 +23,7 @@ from node.tests.storage.simulated_disk import SimulatedDisk
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.model.rules import QueueRules
-from ringmq_node.queue import master as master_module
-from ringmq_node.queue import ops
+from ringmq_node.queue import deliveries, ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import ConsumerTerms, NotAloneError, NotOutstandingError
 from ringmq_node.queue.effects import (
@@ -134,9 +133,9 @@ class MasterMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(master_module, "TURN_MESSAGES_MAX", TURN_MESSAGES_MAX)
-        self.patch.setattr(master_module, "PIECE_RUNS_MAX", 2)
-        self.patch.setattr(master_module, "TURN_BYTES_MAX", TURN_BYTES_MAX)
+        self.patch.setattr(deliveries, "TURN_MESSAGES_MAX", TURN_MESSAGES_MAX)
+        self.patch.setattr(deliveries, "PIECE_RUNS_MAX", 2)
+        self.patch.setattr(deliveries, "TURN_BYTES_MAX", TURN_BYTES_MAX)
         self.patch.setattr(ops, "RANGES_SENT_MAX", RANGES_SENT_MAX)
         self.patch.setattr(ops, "REQUEUED_RANGES_MAX", RANGES_SENT_MAX)
         self.queue = self.make_queue()

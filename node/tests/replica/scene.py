@@ -163,6 +163,9 @@ class PlayedHost:
     def view_changed(self, replica: Replica) -> None:
         return
 
+    def queue_unused(self, replica: Replica) -> None:
+        raise AssertionError("the queue has no such rule")
+
     async def sync_store(self) -> None:
         await self.store.sync()
 

@@ -23,8 +23,8 @@ from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue import ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Publish, Remove
-from ringmq_node.replica import mastership as mastership_module
 from ringmq_node.replica import repair as repair_module
+from ringmq_node.replica import taking
 from ringmq_node.replica.description import queue_info
 from ringmq_node.replica.fetching import Fetched, Lacking, SourceError
 from ringmq_node.replica.hosting import Hosting
@@ -425,7 +425,7 @@ def test_get_waits_for_the_repair(tmp_path: Path) -> None:
 def test_get_says_so_when_the_repair_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mastership_module, "REPAIR_WAIT_S", 0.02)
+    monkeypatch.setattr(taking, "REPAIR_WAIT_S", 0.02)
 
     async def play(scene: DamagedScene) -> None:
         await scene.become_master()

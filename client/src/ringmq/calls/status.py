@@ -41,6 +41,7 @@ BY_REASON: dict[common.Reason.ValueType, type[errors.RingMQError]] = {
     common.REASON_NODE_NOT_FOUND: errors.NodeNotFoundError,
     common.REASON_NODE_IS_UP: errors.NodeIsUpError,
     common.REASON_QUEUE_LOCKED: errors.QueueLockedError,
+    common.REASON_QUEUE_FULL: errors.QueueFullError,
     common.REASON_UNROUTABLE: errors.UnroutableError,
     common.REASON_SEQUENCE_FORGOTTEN: errors.OutcomeUnknownError,
     common.REASON_EXCHANGE_NOT_FOUND: errors.ExchangeNotFoundError,

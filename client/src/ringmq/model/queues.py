@@ -234,6 +234,9 @@ class QueueInfo:
     stable: int
     published_total: int
     acknowledged_total: int
+    expired_total: int
+    dropped_total: int
+    rejected_total: int
     mode: QueueMode
     # The master's; None in lists, and from `declare_queue`.
     storage: QueueStorage | None
@@ -284,6 +287,9 @@ class QueueInfo:
             stable=wire.stable,
             published_total=wire.published_total,
             acknowledged_total=wire.acknowledged_total,
+            expired_total=wire.expired_total,
+            dropped_total=wire.dropped_total,
+            rejected_total=wire.rejected_total,
             mode=QueueMode(wire.mode),
             storage=QueueStorage.from_wire(wire.storage) if wire.HasField("storage") else None,
             durable=wire.durable if wire.HasField("durable") else True,

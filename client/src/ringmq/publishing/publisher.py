@@ -211,16 +211,18 @@ class Publisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        ttl_ms: int | None = None,
         deadline_s: float | None = None,
     ) -> None:
         """Returns when the message is confirmed; raises if it is not within the deadline.
 
         Cancelling it does not take the message back. `routing_key`, `mandatory`: of a publisher to
-        an exchange. If no queue is bound for a mandatory message, `UnroutableError`.
+        an exchange. If no queue is bound for a mandatory message, `UnroutableError`. `ttl_ms`: how
+        long it may be ready before it expires, if the queue doesn't say less; 0: it expires unless
+        a consumer takes it at once.
         """
-        await self._submit(
-            (body,), properties, self._attributes(transient, routing_key, mandatory), deadline_s
-        )
+        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms)
+        await self._submit((body,), properties, attributes, deadline_s)
 
     async def publish_batch(
         self,
@@ -230,6 +232,7 @@ class Publisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        ttl_ms: int | None = None,
         deadline_s: float | None = None,
     ) -> None:
         """Publishes in order, and returns when all are confirmed.
@@ -240,9 +243,8 @@ class Publisher:
         """
         listed = list(bodies)
         if listed:
-            await self._submit(
-                listed, properties, self._attributes(transient, routing_key, mandatory), deadline_s
-            )
+            attributes = self._attributes(transient, routing_key, mandatory, ttl_ms)
+            await self._submit(listed, properties, attributes, deadline_s)
 
     def publish_nowait(
         self,
@@ -252,6 +254,7 @@ class Publisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        ttl_ms: int | None = None,
         deadline_s: float | None = None,
     ) -> asyncio.Future[None]:
         """A future that is done when the message is confirmed; `WindowFullError` without room.
@@ -260,11 +263,8 @@ class Publisher:
         """
         if not self._core.room:
             raise WindowFullError(f"{self._window_full()}; `submit` waits for room")
-        return self._detach(
-            self._submit(
-                (body,), properties, self._attributes(transient, routing_key, mandatory), deadline_s
-            )
-        )
+        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms)
+        return self._detach(self._submit((body,), properties, attributes, deadline_s))
 
     async def submit(
         self,
@@ -274,16 +274,14 @@ class Publisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        ttl_ms: int | None = None,
         deadline_s: float | None = None,
     ) -> asyncio.Future[None]:
         """Like `publish_nowait`, but waits for room in the window (within the deadline)."""
         if not self._core.room:
             await self._wait_room(self.deadline_s if deadline_s is None else deadline_s)
-        return self._detach(
-            self._submit(
-                (body,), properties, self._attributes(transient, routing_key, mandatory), deadline_s
-            )
-        )
+        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms)
+        return self._detach(self._submit((body,), properties, attributes, deadline_s))
 
     async def flush(self) -> None:
         """Waits until everything handed over before is confirmed or has failed.
@@ -330,8 +328,14 @@ class Publisher:
 
     # --- inside ---
 
-    def _attributes(self, transient: bool, routing_key: str, mandatory: bool) -> Attributes:
+    def _attributes(
+        self, transient: bool, routing_key: str, mandatory: bool, ttl_ms: int | None
+    ) -> Attributes:
+        if ttl_ms is not None and not 0 <= ttl_ms < 2**63:
+            raise BadRequestError(f"ttl_ms {ttl_ms} is out of range", metadata={"field": "ttl_ms"})
         if not routing_key and not mandatory:
+            if ttl_ms is not None:
+                return Attributes(transient, ttl_ms=ttl_ms)
             return TRANSIENT if transient else PERSISTENT
         if self.exchange is None:
             raise BadRequestError(
@@ -344,7 +348,7 @@ class Publisher:
                 f"a routing key has at most {ROUTING_KEY_BYTES_MAX} bytes",
                 metadata={"field": "routing_key"},
             )
-        return Attributes(transient, routing_key, mandatory)
+        return Attributes(transient, routing_key, mandatory, ttl_ms)
 
     def _submit(
         self,

@@ -150,6 +150,8 @@ def _request_of(flight: Flight[Future, common.Properties]) -> broker.PublishRequ
     if attributes.routing_key or attributes.mandatory:
         batch.routing_key = attributes.routing_key
         batch.mandatory = attributes.mandatory
+    if attributes.ttl_ms is not None:
+        batch.ttl_ms = attributes.ttl_ms
     slices = flight.slices
     if len(slices) == 1:
         batch.bodies.extend(slices[0].bodies)

@@ -31,6 +31,8 @@ class Attributes:
     #: To an exchange.
     routing_key: str = ""
     mandatory: bool = False
+    #: How long the messages may be ready, in milliseconds; None: as the queue says.
+    ttl_ms: int | None = None
 
 
 PERSISTENT = Attributes()

@@ -811,6 +811,9 @@ class QueueInfo(google.protobuf.message.Message):
     STABLE_FIELD_NUMBER: builtins.int
     PUBLISHED_TOTAL_FIELD_NUMBER: builtins.int
     ACKNOWLEDGED_TOTAL_FIELD_NUMBER: builtins.int
+    EXPIRED_TOTAL_FIELD_NUMBER: builtins.int
+    DROPPED_TOTAL_FIELD_NUMBER: builtins.int
+    REJECTED_TOTAL_FIELD_NUMBER: builtins.int
     MODE_FIELD_NUMBER: builtins.int
     STORAGE_FIELD_NUMBER: builtins.int
     DURABLE_FIELD_NUMBER: builtins.int
@@ -844,6 +847,12 @@ class QueueInfo(google.protobuf.message.Message):
     stable: builtins.int
     published_total: builtins.int
     acknowledged_total: builtins.int
+    expired_total: builtins.int
+    """Messages that have expired, that were dropped for the queue's length, and that were refused for
+    it; since its master became the master, as the two above.
+    """
+    dropped_total: builtins.int
+    rejected_total: builtins.int
     mode: ringmq.v1.common_pb2.QueueMode.ValueType
     durable: builtins.bool
     """False: a transient queue. Absent, from an older node: true."""
@@ -911,6 +920,9 @@ class QueueInfo(google.protobuf.message.Message):
         stable: builtins.int = ...,
         published_total: builtins.int = ...,
         acknowledged_total: builtins.int = ...,
+        expired_total: builtins.int = ...,
+        dropped_total: builtins.int = ...,
+        rejected_total: builtins.int = ...,
         mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
         storage: Global___QueueStorage | None = ...,
         durable: builtins.bool | None = ...,
@@ -929,7 +941,7 @@ class QueueInfo(google.protobuf.message.Message):
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "auto_delete", b"auto_delete", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "durable", b"durable", "epoch", b"epoch", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "owner", b"owner", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "vhost", b"vhost", "wanted", b"wanted"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "auto_delete", b"auto_delete", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "digest", b"digest", "dropped_total", b"dropped_total", "durable", b"durable", "epoch", b"epoch", "expired_total", b"expired_total", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "owner", b"owner", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "rejected_total", b"rejected_total", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "vhost", b"vhost", "wanted", b"wanted"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__durable: typing_extensions.TypeAlias = typing.Literal["durable"]
     _WhichOneofArgType__durable: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable"]

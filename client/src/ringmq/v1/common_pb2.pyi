@@ -129,6 +129,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """metadata "policy" names it"""
     REASON_NODE_NOT_FOUND: _Reason.ValueType  # 16
     """no node of this name belongs to the cluster"""
+    REASON_QUEUE_FULL: _Reason.ValueType  # 70
+    """its overflow is reject-publish"""
     REASON_NODE_IS_UP: _Reason.ValueType  # 17
     """a node that is up can't be forgotten"""
     REASON_UNROUTABLE: _Reason.ValueType  # 60
@@ -238,6 +240,8 @@ REASON_FORBIDDEN_BY_POLICY: Reason.ValueType  # 15
 """metadata "policy" names it"""
 REASON_NODE_NOT_FOUND: Reason.ValueType  # 16
 """no node of this name belongs to the cluster"""
+REASON_QUEUE_FULL: Reason.ValueType  # 70
+"""its overflow is reject-publish"""
 REASON_NODE_IS_UP: Reason.ValueType  # 17
 """a node that is up can't be forgotten"""
 REASON_UNROUTABLE: Reason.ValueType  # 60

@@ -325,6 +325,9 @@ class PlayedNode:
     def view_changed(self, replica: Replica) -> None:
         """Nobody waits for it."""
 
+    def queue_unused(self, replica: Replica) -> None:
+        raise AssertionError("the queue has no such rule")
+
 
 class KeptTails:
     """The ends of logs that were set aside: they are only counted."""

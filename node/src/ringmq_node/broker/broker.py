@@ -230,6 +230,9 @@ class Broker:
             try:
                 async with asyncio.timeout(caller.deadline_s):
                     info = await self._wait_info(queue)
+                    if not created and "expires_ms" in info.wanted:
+                        # A look is a use, and nothing else tells the master of this one.
+                        await self.get(queue, caller, messages_max=1, bytes_max=1, remove=False)
                 return Declared(replace(info, storage=None), created)
             except BrokerError as error:
                 # Deleted since it was declared: a transient one that nobody held, for example.

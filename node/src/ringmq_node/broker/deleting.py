@@ -162,6 +162,25 @@ class Deleting:
         if refusal is not None:
             raise refusal
 
+    def begin_deleting_unused(self, replica: Replica) -> None:
+        """The queue, whose master is here, has been unused for as long as it may be."""
+        self._spawn(self._delete_unused(replica), f"delete unused {replica.record.name}")
+
+    async def _delete_unused(self, replica: Replica) -> None:
+        def check() -> None:
+            mastership = replica.serving()
+            check_not_deleting(mastership)
+            if not mastership.upkeep.is_unused:
+                raise BrokerError(Reason.QUEUE_IN_USE, "it is used again")
+
+        name = replica.record.name
+        try:
+            await self.delete_if(replica, check)
+        except BrokerError as error:
+            logger.debug("queue %s: unused, and not deleted yet: %s", name, error.message)
+        else:
+            logger.info("queue %s: deleted, as nobody has used it for its expires_ms", name)
+
     async def _carry_through(
         self,
         replica: Replica,

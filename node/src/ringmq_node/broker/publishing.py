@@ -20,6 +20,7 @@ from ringmq_node.broker.deleting import check_not_deleting
 from ringmq_node.broker.routing.stamp import STAMP_BYTES_MAX
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+from ringmq_node.model.rules import check_ttl
 from ringmq_node.model.settings import BATCH_MESSAGES_MAX, BrokerSettings
 from ringmq_node.queue.ops import MESSAGE_ID_BYTES
 from ringmq_node.replica.mastership import Mastership
@@ -142,18 +143,22 @@ class Publishing:
         *,
         transient: bool,
         message_id: bytes = b"",
+        ttl_ms: int | None = None,
     ) -> None:
         """Enqueues a batch whose messages have consecutive sequences; the session is told when
         they are confirmed.
 
-        `properties`, encoded, are none, one for all bodies, or one for each. Raises `BrokerError`
-        if the batch is refused; then none of it was enqueued. `message_id` (with gaps): 16 bytes if
-        other queues get the very same batch.
+        `properties`, encoded, are none, one for all bodies, or one for each. `message_id` (with
+        gaps): 16 bytes if other queues get the very same batch. `ttl_ms`: how long each of these
+        messages may be ready. Raises `BrokerError` if the batch is refused; then none of it was
+        enqueued, but for the messages in front of a `FullQueueRefusal`.
         """
         stamp_bytes = STAMP_BYTES_MAX if self._with_gaps else 0
         check_batch(self._settings, first_sequence, bodies, properties, stamp_bytes=stamp_bytes)
         if message_id and (len(message_id) != MESSAGE_ID_BYTES or not self._with_gaps):
             raise bad_request("a message id is 16 bytes, and from a node", field="message_id")
+        if ttl_ms is not None:
+            check_ttl(ttl_ms)
         check_not_deleting(self._mastership)
         self._mastership.publish(
             self._number,
@@ -164,6 +169,7 @@ class Publishing:
             transient=transient,
             with_gaps=self._with_gaps,
             message_id=message_id,
+            ttl_ms=ttl_ms,
         )
 
     def successor(self) -> tuple[str, str]:

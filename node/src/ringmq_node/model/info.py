@@ -147,6 +147,9 @@ class QueueInfo:
     stable: int = 0
     published_total: int = 0
     acknowledged_total: int = 0
+    expired_total: int = 0
+    dropped_total: int = 0
+    rejected_total: int = 0
     # Oldest first.
     losses: tuple[LossInfo, ...] = ()
     # The names of the policies that apply; and what is wanted by them and the declaration.

@@ -35,6 +35,7 @@ class Reason(Enum):
     EXCLUSIVE_CONSUMER = auto()
     CONSUMER_REPLACED = auto()
     CONSUMER_TIMEOUT = auto()
+    QUEUE_FULL = auto()
     UNROUTABLE = auto()
     SEQUENCE_FORGOTTEN = auto()
     EXCHANGE_NOT_FOUND = auto()

@@ -160,6 +160,12 @@ def check_offered(rules: QueueRules, *, declared: bool) -> None:
         raise bad_request("overflow reject-publish-dlx is not offered yet", field="overflow")
 
 
+def check_ttl(ttl_ms: int) -> None:
+    """Raises `BrokerError` for a time to live that a message can't have."""
+    if not 0 <= ttl_ms <= MILLISECONDS_MAX:
+        raise bad_request(f"ttl_ms {ttl_ms} is above {MILLISECONDS_MAX}", field="ttl_ms")
+
+
 def merged(*rules: QueueRules) -> QueueRules:
     """The rules that hold; `rules` in the order of their weight, the declaration's first."""
     given = [each for each in rules if each]

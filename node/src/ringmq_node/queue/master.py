@@ -8,6 +8,7 @@ joined; each decides one thing and says why in its own module:
     ready       the messages that nobody has, given out from the front
     consumers   the messages that each consumer has, prefetch, turns
     departures  the messages that leave: letters, and removals that aren't safe yet
+    keeping     the ready messages that it doesn't keep: expired, or beyond its length
     barriers    who waits for a trip around the ring that begins now
 
 Every live message is in one place: ready, damaged, outstanding with one consumer, a dead letter,
@@ -23,7 +24,7 @@ Invariants (`check`):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from ringmq_base.ranges import Range, RangeSet, numbers_in
@@ -32,29 +33,17 @@ from ringmq_node.queue import ops
 from ringmq_node.queue.barriers import Barriers
 from ringmq_node.queue.confirms import Confirms
 from ringmq_node.queue.consumers import ConsumerTerms, Subscriptions
+from ringmq_node.queue.deliveries import deliver
 from ringmq_node.queue.departures import Departures
-from ringmq_node.queue.effects import (
-    DeliverMore,
-    DeliverRuns,
-    Effect,
-    EndConsumer,
-    EndReason,
-    MulticastOp,
-)
+from ringmq_node.queue.effects import DeliverMore, Effect, EndConsumer, EndReason, MulticastOp
 from ringmq_node.queue.inheritance import Inheritance
+from ringmq_node.queue.keeping import Keeping
 from ringmq_node.queue.leases import ChangeLease
 from ringmq_node.queue.leaving import LeaveReason, Leaving
 from ringmq_node.queue.ops import AskedOp, Barrier, Doom, NoteGone, Publish, Remove, Requeue
 from ringmq_node.queue.ready import Ready
 from ringmq_node.queue.run import Messages, Run
 from ringmq_node.queue.state import ReplicatedState
-
-# What one consumer is given at a time, so that several take turns.
-TURN_MESSAGES_MAX = 1000
-TURN_BYTES_MAX = 512 * 1024
-# Runs that are given out at a time: each takes some 25 us. A consumer with a large prefetch, on a
-# queue with a hole at every other position, would hold the caller's loop for a second.
-PIECE_RUNS_MAX = 200
 
 
 class QueueMaster:
@@ -68,7 +57,10 @@ class QueueMaster:
         inheritance: Inheritance | None = None,
         *,
         has_dead_letters: bool = False,
+        now_ms: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`now_ms` says the time, in milliseconds since 1970; it is asked only while messages may
+        expire."""
         self.state = state
         # How often a message may come back; beyond that it leaves. None: for ever.
         self.delivery_limit: int | None = None
@@ -89,6 +81,7 @@ class QueueMaster:
             state, messages, self._ready.is_given_up, has_dead_letters=has_dead_letters
         )
         self._removals = self.departures.removals
+        self.keeping = Keeping(state.expiries, self._ready, now_ms)
         self._barriers = Barriers()
         # On their way back in `Requeue` ops that have not been applied; and those of them that
         # are in no op yet, as another one is in hand.
@@ -107,6 +100,8 @@ class QueueMaster:
         # Ready at once, though hidden: a purge removes it too. Its publisher is confirmed all
         # the same, when every disk has the publish.
         self._ready.add(op.first_position, op.last_position, op.block.body_bytes())
+        if op.expires_at_ms is not None:
+            self.keeping.expiry.add(op.first_position, op.last_position, op.expires_at_ms)
         confirms.hide(number, op.last_position + 1, transient=transient)
         confirms.wait(number, publisher, (op.first_sequence, op.last_sequence), transient=transient)
         if number > (confirms.received if transient else confirms.persisted):
@@ -171,13 +166,14 @@ class QueueMaster:
         return [EndConsumer(consumer, reason), *self.consumer_closed(consumer)]
 
     def follow(self, rules: QueueRules) -> list[Effect]:
-        """The rules that hold from now on."""
+        """The rules that hold from now on. A shorter queue lets go of messages at once."""
+        self.keeping.follow(rules)
         self.delivery_limit = rules.delivery_limit
         self.consumer_timeout_ms = rules.consumer_timeout_ms
         self.consumers.set_timeout(on=rules.consumer_timeout_ms is not None)
         letters = self.departures.dead_letter(enabled=rules.dead_letter_exchange is not None)
         told = self.consumers.set_single_active(single=bool(rules.single_active_consumer))
-        return [*letters, *told, *self._dispatch()] if told else letters
+        return [*letters, *told, *self._dispatch()]
 
     def tick(self, now_ms: int) -> list[Effect]:
         """It is this time, on a clock that doesn't go back: consumers that have held a message for
@@ -208,7 +204,7 @@ class QueueMaster:
         effects = [*self._requeue(requeued), *self.departures.next_ops()]
         # A requeued message is in front of any that could be delivered now. `applied`
         # dispatches when it is back in its place.
-        return effects if requeued else effects + self._dispatch()
+        return effects if self._requeue_in_hand else effects + self._dispatch()
 
     def _requeue(self, ranges: Sequence[Range]) -> list[Effect]:
         # By an op, and back in place only when it is applied. If they were back at once:
@@ -250,6 +246,10 @@ class QueueMaster:
         return RangeSet(ranges).without(over).ranges()
 
     # --- messages that leave ---
+
+    def expire(self) -> list[Effect]:
+        """Lets go of messages that have expired; some of them, if there are many."""
+        return self._dispatch()
 
     def leave(self, leaving: Leaving) -> None:
         """These messages, which nobody has any more, leave the queue: see `leaving`. The caller
@@ -310,7 +310,7 @@ class QueueMaster:
         if end > self.state.acked_end:
             note.append(MulticastOp(NoteGone(acked_end=end)))
         count, effects = self._remove_whole(taker, self._ready.take_below(end))
-        return count, note + effects
+        return count, note + effects + self._dispatch()
 
     def discard_damaged(self, taker: int) -> tuple[int, list[Effect]]:
         """Removes every damaged message: how many. `ReportSettled` for `taker` says when that
@@ -337,6 +337,7 @@ class QueueMaster:
                 self._requeuing.subtract(ranges)
                 self._requeues_are_many &= bool(self._requeuing)
                 self._ready.put_back(ranges)
+                self.keeping.expiry.watch(ranges)
                 # First what is back: the next op brings those behind it.
                 return [*self._dispatch(), *self._next_requeue()]
             case Doom():
@@ -373,6 +374,7 @@ class QueueMaster:
     def filled(self, first: int, last: int) -> list[Effect]:
         """Live messages that were missing until now have their bodies again."""
         self._ready.filled(first, last)
+        self.keeping.expiry.watch([(first, last)])
         self.consumers.filled(first, last)
         return [*self.departures.filled(first, last), *self._dispatch()]
 
@@ -384,40 +386,31 @@ class QueueMaster:
     # --- deliveries ---
 
     def _dispatch(self) -> list[Effect]:
-        """Gives visible messages to consumers that have room, in turns."""
-        effects: list[Effect] = []
-        ready, consumers = self._ready, self.consumers
+        """Gives visible messages to consumers, and lets go of those that the queue doesn't keep."""
+        keeping = self.keeping
+        if not keeping.is_active:
+            return self._deliver()
+        for leaving in keeping.take_expired():
+            self.leave(leaving)
+        if keeping.is_overdue:
+            # What could be delivered now may have expired.
+            return [*self.departures.next_ops(), DeliverMore()]
+        effects = self._deliver()
+        if not (effects and isinstance(effects[-1], DeliverMore)):
+            excess = keeping.take_excess(self._confirms.visible_below)
+            for leaving in excess:
+                self.leave(leaving)
+            if excess:
+                # The message in front may have been too large for any consumer's room.
+                effects += self._deliver()
+        return [*self.departures.next_ops(), *effects]
+
+    def _deliver(self) -> list[Effect]:
         visible_below = self._confirms.visible_below
-        if self._requeues_are_many or (consumers.single_active and self._requeuing):
+        if self._requeues_are_many or (self.consumers.single_active and self._requeuing):
             # Whoever comes next would get what is behind them first, before some of them.
             visible_below = min(visible_below, self._requeuing.first)
-        given = 0
-        while ready.has_visible(visible_below):
-            if consumers.has_parked:
-                consumers.unpark(ready.front_bytes(visible_below))
-            consumer = consumers.next_turn()
-            if consumer is None:
-                break
-            if given >= PIECE_RUNS_MAX:
-                effects.append(DeliverMore())
-                break
-            room = consumer.room_bytes
-            runs = ready.take(
-                visible_below,
-                messages_max=min(consumer.room_messages, TURN_MESSAGES_MAX),
-                bytes_max=min(consumer.prefetch_bytes if room is None else room, TURN_BYTES_MAX),
-                first_bytes_max=room,
-                runs_max=PIECE_RUNS_MAX,
-            )
-            if not runs:
-                if ready.is_held(visible_below):
-                    break
-                consumers.park(consumer)
-                continue
-            given += len(runs)
-            consumers.deliver(consumer, runs)
-            effects.append(DeliverRuns(consumer.id, tuple(runs)))
-        return effects
+        return deliver(self._ready, self.consumers, visible_below)
 
     def deliver_more(self) -> list[Effect]:
         """Goes on with deliveries: a `DeliverMore` asked for it."""
@@ -477,6 +470,7 @@ class QueueMaster:
         self.consumers.check(self.visible_below)
         self.departures.check()
         self._barriers.check(self._confirms.persisted)
+        self.keeping.check()
         assert self._requeue_in_hand or not self._to_requeue
         assert self._requeuing or not self._requeues_are_many
         assert not self._to_requeue.without(self._requeuing)

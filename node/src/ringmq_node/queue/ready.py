@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ringmq_base.ranges import Range, RangeSet
+from ringmq_base.ranges import Range, RangeSet, numbers_in
+from ringmq_node.queue.limits import LengthLimits, first_ones
 from ringmq_node.queue.priorities import Line, Priorities
 from ringmq_node.queue.run import Messages, Run
 
@@ -80,6 +81,35 @@ class Ready:
             self.body_bytes -= self._messages.bytes_in(first, last)
         self.line.subtract(taken)
         return taken
+
+    def take_ranges(self, ranges: Iterable[Range]) -> list[Range]:
+        """Takes those of `ranges` that are ready, held or not."""
+        taken = [part for each in ranges for part in self.positions.intersection(*each)]
+        for first, last in taken:
+            self.body_bytes -= self._messages.bytes_in(first, last)
+        self.line.subtract(taken)
+        return taken
+
+    def take_excess(self, visible_below: int, limits: LengthLimits) -> list[Range]:
+        """Takes visible messages until no more than may be are left."""
+        positions = self.positions
+        hidden = positions.intersection(visible_below, max(visible_below, positions.last))
+        over = over_bytes = 0
+        if limits.messages_max is not None:
+            over = len(positions) - numbers_in(hidden) - limits.messages_max
+        if limits.bytes_max is not None:
+            of_hidden = sum(self._messages.bytes_in(*each) for each in hidden)
+            over_bytes = self.body_bytes - of_hidden - limits.bytes_max
+        if over <= 0 and over_bytes <= 0:
+            return []
+        parts = (
+            (first, min(last, visible_below - 1))
+            for first, last in self.line.cheapest_first()
+            if first < visible_below
+        )
+        found = first_ones(parts, over, over_bytes, self._messages)
+        # The subtraction below wants them in order: levels aren't.
+        return self.take_ranges(sorted(found))
 
     def take_damaged(self) -> list[Range]:
         """Takes every damaged message. They stay given up until `removed`."""

@@ -40,6 +40,7 @@ from itertools import chain, pairwise
 from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.queue import ops
 from ringmq_node.queue.effects import MulticastOp, ReportSettled
+from ringmq_node.queue.leaving import NOBODY
 from ringmq_node.queue.ops import AskedOp, Remove
 
 
@@ -65,7 +66,7 @@ class Removals:
     def __init__(self, make_op: Callable[[tuple[Range, ...]], AskedOp] = Remove) -> None:
         """`make_op`: of the positions that leave together."""
         self._make_op = make_op
-        # Messages whose removal is safe, since this mastership began.
+        # Messages whose removal somebody has asked for and is safe, since this mastership began.
         self.settled_total = 0
         self._gathered: dict[int, RangeSet] = {}
         # Empty, or the op that the caller is trying to multicast.
@@ -120,7 +121,7 @@ class Removals:
         while self._in_flight and self._in_flight[0].number <= persisted:
             for owner, ranges in self._in_flight.popleft().by_owner.items():
                 count = numbers_in(ranges)
-                self.settled_total += count
+                self.settled_total += count if owner != NOBODY else 0
                 whole = self._wholes.get(owner)
                 if whole is None:
                     effects.append(ReportSettled(owner, tuple(ranges)))

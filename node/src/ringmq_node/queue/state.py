@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
@@ -250,6 +251,14 @@ class ReplicatedState:
         if counted:
             # A position that an op names twice has come back once.
             self.counts.came_back(RangeSet(parts).ranges() if len(ranges) > 1 else parts)
+
+    def first_expired(self, first: int, last: int, now_ms: Callable[[], int]) -> Range | None:
+        """The first of these positions, and those behind it, that have expired by now. The time is
+        asked only if some may expire."""
+        if not self.expiries:
+            return None
+        parts, now = self.expiries.parts(first, last), now_ms()
+        return next(((low, high) for low, high, at_ms in parts if at_ms <= now), None)
 
     def is_same(self, other: ReplicatedState) -> bool:
         """Whether they are equal in all that ops can tell apart; epochs too, unlike `digest`."""

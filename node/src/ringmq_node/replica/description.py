@@ -30,6 +30,9 @@ def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
             "flow_reasons": mastership.room.flow.reasons,
             "published_total": queue.published_total,
             "acknowledged_total": queue.acknowledged_total,
+            "expired_total": queue.keeping.expired_total,
+            "dropped_total": queue.keeping.dropped_total,
+            "rejected_total": queue.keeping.rejected_total,
         }
     return QueueInfo(
         queue=record.name,

@@ -101,6 +101,8 @@ class Hosting:
         self.letter_desk: LetterDesk
         # Told of a queue whose record or view has changed here, by its id.
         self.on_changed: Callable[[str], None] = lambda queue_id: None
+        # Told of a queue whose master is here and that nobody has used for its `expires_ms`.
+        self.on_unused: Callable[[Replica], object] = lambda replica: None
 
     # --- for replicas (`ReplicaHost`) ---
 
@@ -143,6 +145,9 @@ class Hosting:
     def view_changed(self, replica: Replica) -> None:
         self._garbage.view_entered()
         self.on_changed(replica.record.id)
+
+    def queue_unused(self, replica: Replica) -> None:
+        self.on_unused(replica)
 
     # --- opening and closing ---
 

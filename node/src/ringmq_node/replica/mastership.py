@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import count
 
 from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range
 from ringmq_gm import Role
-from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.reasons import Reason
 from ringmq_node.model.rules import QueueRules
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.effects import (
@@ -48,6 +47,7 @@ from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.ops import AskedOp, Publish
 from ringmq_node.queue.run import Run
+from ringmq_node.replica import taking
 from ringmq_node.replica.asked_ops import AskedOps
 from ringmq_node.replica.master_replica import MasterReplica
 from ringmq_node.replica.outbox import Outbox
@@ -69,15 +69,12 @@ from ringmq_node.replica.sequences import (
 )
 from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
 from ringmq_node.replica.subscribers import Subscribers
+from ringmq_node.replica.upkeep import FullQueueRefusal, Upkeep
 from ringmq_node.replica.waits import Waits
 
 # How long the opening of a publisher waits for a trip around the ring. A client gives the node up
 # after 5 s; it should hear the reason before that, also behind a take-over.
 OPENING_WAIT_S = 2.5
-# How long a get waits for the first confirm after a take-over.
-INHERITANCE_WAIT_S = 1.0
-# How long a get waits for the repair of the message that comes next.
-REPAIR_WAIT_S = 5.0
 
 
 class Mastership:
@@ -99,14 +96,14 @@ class Mastership:
         self._replica = replica
         self._store = replica.store
         self._ring = replica.ring
-        # What declaration and policies say of the queue's messages now.
-        self.rules = rules
         self.queue = QueueMaster(
             replica.store.state,
             MasterBodies(replica.store, replica.store_failed),
             inheritance,
             has_dead_letters=rules.dead_letter_exchange is not None,
+            now_ms=replica.now_ms,
         )
+        self.upkeep = Upkeep(self.queue, rules, replica.now_ms, self._expire, replica.unused)
         # None before the first dead letter.
         self._outbox: Outbox | None = None
         self.ended = False
@@ -114,14 +111,14 @@ class Mastership:
         # Conditional deletions whose outcome isn't known: see `broker.deleting`.
         self._deletions = 0
         # Notified when the core's state changes in a way that somebody may wait for.
-        self._changed = Notifier()
+        self.changed = Notifier()
         self._ids = count(1)
         self.publish_sessions = Publishers(replica.record.name)
         self.subscribers = Subscribers(
             self.name,
             self.queue,
             ring=self._ring,
-            carry_out=self._carry_out,
+            carry_out=self.carry_out,
             spawn=replica.spawn,
         )
         self._waits = Waits()
@@ -136,8 +133,8 @@ class Mastership:
             spawn=lambda work: replica.spawn(work, task),
         )
         self.configure(rules)
-        self._carry_out(self.queue.give_up(given_up))
-        self._carry_out(self.queue.watermarks(received, persisted))
+        self.carry_out(self.queue.give_up(given_up))
+        self.carry_out(self.queue.watermarks(received, persisted))
 
     # --- its life ---
 
@@ -148,15 +145,17 @@ class Mastership:
         self._held_ops.end()
         if self._outbox is not None:
             self._outbox.end()
+        self.upkeep.end()
         self.publish_sessions.end(reason)
         self.subscribers.end(reason)
         self._waits.end(self.name)
-        self._changed.notify()
+        self.changed.notify()
 
     def configure(self, rules: QueueRules) -> None:
         """Takes over the rules that hold from now on, changed or not."""
         self.rules = rules
-        self._carry_out(self.queue.follow(rules))
+        self.upkeep.configure(rules)
+        self.carry_out(self.queue.follow(rules))
         self.subscribers.keep_time()
 
     @property
@@ -181,21 +180,21 @@ class Mastership:
     def watermarks(self, received: int, persisted: int) -> None:
         """Ops up to these numbers are on every synchronised member: received, and on disk."""
         hidden = self.queue.hides_inheritance
-        self._carry_out(self.queue.watermarks(received, persisted))
+        self.carry_out(self.queue.watermarks(received, persisted))
         self._held_ops.send()
         if hidden:
-            self._changed.notify()
+            self.changed.notify()
 
     def bodies_lost(self) -> None:
-        self._carry_out(self.queue.lost())
+        self.carry_out(self.queue.lost())
 
     def bodies_filled(self, first: int, last: int) -> None:
-        self._carry_out(self.queue.filled(first, last))
-        self._changed.notify()
+        self.carry_out(self.queue.filled(first, last))
+        self.changed.notify()
 
     def bodies_given_up(self, ranges: Sequence[Range]) -> None:
-        self._carry_out(self.queue.give_up(ranges))
-        self._changed.notify()
+        self.carry_out(self.queue.give_up(ranges))
+        self.changed.notify()
 
     # --- publishing ---
 
@@ -209,7 +208,7 @@ class Mastership:
         `with_gaps`: the queue gets a part of what this producer publishes.
         """
         self.check_serving()
-        number = next(self._ids)
+        number = self.next_number()
         if not producer_id:
             self.publish_sessions.open(number, session, producer_id)
             return number, 0
@@ -218,7 +217,7 @@ class Mastership:
         self.publish_sessions.open(number, opening, producer_id)
         try:
             self._waits.keep(number, opening.reached)
-            self._carry_out(self.queue.wait_barrier(number))
+            self.carry_out(self.queue.wait_barrier(number))
             async with asyncio.timeout(OPENING_WAIT_S):
                 await opening.reached
             # Both may have changed since the trip ended, before this task was woken.
@@ -251,12 +250,13 @@ class Mastership:
         transient: bool,
         with_gaps: bool = False,
         message_id: bytes = b"",
+        ttl_ms: int | None = None,
     ) -> None:
         """Enqueues a batch, without its messages that were enqueued before.
 
         `with_gaps`: as the session was opened. `message_id`: the same batch goes to other queues.
         Confirms go to the session. Raises `BrokerError` if nothing was enqueued; `with_gaps`,
-        then a retryable one may follow a part that was.
+        then a retryable one may follow a part that was. `FullQueueRefusal` may follow a part, too.
         """
         self.check_serving()
         self.check_writable()
@@ -272,12 +272,16 @@ class Mastership:
         for first, last, is_repeat in parts:
             if is_repeat:
                 repeats = self.queue.repeated(publisher, (first, last), transient=transient)
-                self._carry_out(repeats)
+                self.carry_out(repeats)
                 continue
             if len(parts) > 1:
                 # An op before this one may have made the ring full.
                 self.check_writable()
-            block = block_of_part(bodies, properties, first - first_sequence, last - first + 1)
+            start, count = first - first_sequence, last - first + 1
+            fits = self._fitting(bodies, start, count)
+            if not fits:
+                raise FullQueueRefusal(self.name, first)
+            block = block_of_part(bodies, properties, start, fits)
             op = Publish(
                 first_position=state.next_position,
                 block=block,
@@ -286,9 +290,22 @@ class Mastership:
                 first_sequence=first,
                 # The message store would compare the bodies, and keep each all the same.
                 message_id=message_id if block.count == len(bodies) else b"",
+                expires_at_ms=self.upkeep.deadline(ttl_ms),
             )
             number = self._replica.multicast(op)
-            self._carry_out(self.queue.published(number, op, publisher))
+            self.carry_out(self.queue.published(number, op, publisher))
+            if fits < count:
+                raise FullQueueRefusal(self.name, first + fits)
+
+    def _fitting(self, bodies: Sequence[bytes], start: int, count: int) -> int:
+        """How many of `count` bodies the length of the queue has room for."""
+        queue = self.queue
+        if not queue.keeping.limits.rejects:
+            return count
+        if queue.keeping.is_overdue:
+            # They count no more.
+            self.carry_out(queue.expire())
+        return queue.keeping.fitting(bodies, start, count)
 
     def check_writable(self) -> None:
         """Raises while no op could be confirmed, or the ring takes none."""
@@ -308,89 +325,48 @@ class Mastership:
     ) -> tuple[int, Callable[[], None]]:
         """Returns the session's number, and the function that begins its deliveries. All else is
         for `subscribers`. Raises `BrokerError`."""
-        number = next(self._ids)
+        number = self.next_number()
         self.subscribers.open(number, session, terms)
         return number, lambda: self.subscribers.begin(number)
 
-    # --- without a stream ---
+    # --- without a stream (`taking`) ---
 
     async def take(self, messages_max: int, bytes_max: int) -> list[Run]:
-        """Removes messages from the queue, and returns them when their removal is safe."""
-        await self._wait_inheritance()
-        while True:
-            self.check_serving()
-            self.check_writable()
-            number = next(self._ids)
-            runs, effects = self.queue.take(number, messages_max, bytes_max)
-            if runs:
-                await self._wait_settled(number, effects)
-            elif self.queue.is_held:
-                await self._wait_repaired()
-                continue
-            return runs
+        return await taking.take(self, messages_max, bytes_max)
 
     async def peek(self, messages_max: int, bytes_max: int) -> list[Run]:
-        """The first messages, which stay where they are."""
-        await self._wait_inheritance()
-        while True:
-            self.check_serving()
-            runs = self.queue.peek(messages_max, bytes_max)
-            if runs or not self.queue.is_held:
-                return runs
-            await self._wait_repaired()
+        return await taking.peek(self, messages_max, bytes_max)
 
     async def purge(self) -> int:
         """Removes the ready messages; returns how many, once their removal is safe."""
-        self.check_serving()
         return await self._remove_all(self.queue.purge)
 
     async def discard_damaged(self) -> int:
         """Removes the messages whose bodies no member has; returns how many."""
-        self.check_serving()
         return await self._remove_all(self.queue.discard_damaged)
 
     async def _remove_all(self, remove: Callable[[int], tuple[int, list[Effect]]]) -> int:
+        self.check_serving()
         self.check_writable()
-        number = next(self._ids)
+        number = self.next_number()
         removed, effects = remove(number)
         if removed:
-            self._changed.notify()
-            await self._wait_settled(number, effects)
+            self.changed.notify()
+            await self.wait_settled(number, effects)
         return removed
 
-    async def _wait_settled(self, number: int, effects: list[Effect]) -> None:
+    def next_number(self) -> int:
+        """For an owner or a waiter of the core."""
+        return next(self._ids)
+
+    async def wait_settled(self, number: int, effects: list[Effect]) -> None:
+        """Carries these out, and returns when they have reported to `number`."""
         told = self._waits.new(number)
-        self._carry_out(effects)
+        self.carry_out(effects)
         try:
             await told
         finally:
             self._waits.leave(number)
-
-    async def _wait_inheritance(self) -> None:
-        """Waits until the messages of the previous master can be seen.
-
-        A queue whose master has just changed isn't empty, but its messages are hidden until a trip
-        around the ring has confirmed them. Without a quorum there is no such trip: then the
-        caller sees the visible messages alone.
-        """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(INHERITANCE_WAIT_S):
-                while not self.ended and self.queue.hides_inheritance:
-                    await self._changed.wait()
-
-    async def _wait_repaired(self) -> None:
-        """Waits while the next message is being repaired; raises if that takes too long."""
-        try:
-            async with asyncio.timeout(REPAIR_WAIT_S):
-                while not self.ended and self.queue.is_held:
-                    await self._changed.wait()
-        except TimeoutError:
-            raise BrokerError(
-                Reason.REPAIRING,
-                f"queue {self.name!r}: its next message is damaged here, and is being "
-                "fetched from another replica",
-                queue=self.name,
-            ) from None
 
     @property
     def has_held_ops(self) -> bool:
@@ -399,9 +375,9 @@ class Mastership:
 
     async def reported(self, ask: Callable[[int], list[Effect]]) -> None:
         """Gives `ask` a number, and returns when its effects have reported to that number."""
-        number = next(self._ids)
+        number = self.next_number()
         try:
-            await self._wait_settled(number, ask(number))
+            await self.wait_settled(number, ask(number))
         finally:
             self.queue.leave_barrier(number)
 
@@ -428,7 +404,7 @@ class Mastership:
 
     # --- effects of the core ---
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case MulticastOp(op):
@@ -443,7 +419,7 @@ class Mastership:
                     if self._outbox is None:
                         leaving = self.queue.departures
                         self._outbox = Outbox(
-                            self._replica, leaving, self._carry_out, lambda: self.rules
+                            self._replica, leaving, self.carry_out, lambda: self.rules
                         )
                     self._outbox.send(letters)
                 case ConfirmSequences(publisher, sequences):
@@ -459,13 +435,21 @@ class Mastership:
                     self.subscribers.tell_active(consumer, active=active)
                 case EndConsumer(consumer, reason):
                     self.subscribers.end_one(consumer, reason)
+        if self.queue.keeping.expiry.next_ms != self.upkeep.set_to_ms:
+            self.upkeep.set_timer()
+        if self.upkeep.counts_use:
+            self.upkeep.look_at_consumers()
+
+    def _expire(self) -> None:
+        if not self.ended:
+            self.carry_out(self.queue.expire())
 
     async def _deliver_more(self) -> None:
         """In another turn of the loop, as a task has its first turn then."""
         self._delivers_more = False
         if not self.ended:
-            self._carry_out(self.queue.deliver_more())
+            self.carry_out(self.queue.deliver_more())
 
     def _send(self, op: AskedOp) -> None:
         number = self._replica.multicast(op)
-        self._carry_out(self.queue.applied(number, op))
+        self.carry_out(self.queue.applied(number, op))

@@ -257,6 +257,12 @@ class Positions:
         if not parts:
             return BrowsedPiece(first, max(first, end), (), (), numbering)
         begin, last = parts[0][0], min(parts[-1][1], end - 1)
+        # By this node's clock: the master may not have let go of them yet.
+        expired = store.state.first_expired(begin, last, replica.now_ms)
+        if expired is not None and expired[0] == begin:
+            return BrowsedPiece(first, min(expired[1] + 1, end), (), (), numbering)
+        if expired is not None:
+            last = expired[0] - 1
         try:
             runs = read_whole(
                 store,

@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import count
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range, RangeSet
@@ -35,17 +35,16 @@ from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.ops import Op, Publish, Requeue
 from ringmq_node.replica.comparing import Digests
 from ringmq_node.replica.digests import digests_at
-from ringmq_node.replica.fetching import Fetched, Sources
+from ringmq_node.replica.fetching import Fetched
+from ringmq_node.replica.host import ReplicaHost
 from ringmq_node.replica.joining import Joining
 from ringmq_node.replica.letter_desk import LetterDesk
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.refusals import not_serving
-from ringmq_node.replica.remembering import Clock, Remembering
+from ringmq_node.replica.remembering import Remembering
 from ringmq_node.replica.repair import Repair
-from ringmq_node.replica.set_asides import SetAsides
 from ringmq_node.replica.syncing import Syncing
 from ringmq_node.replica.tails import tail_of
-from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.storage import QueueStore, StoreError
 
 logger = logging.getLogger(__name__)
@@ -56,48 +55,12 @@ HAND_OVER_POLL_S = 0.05
 FIRST_EPOCH = 1
 
 
-class ReplicaHost(Clock, Protocol):
-    """The node's side of a replica."""
-
-    @property
-    def sources(self) -> Sources: ...
-    @property
-    def catch_up_turns(self) -> CatchUpTurns: ...
-    @property
-    def set_asides(self) -> SetAsides: ...
-    @property
-    def letter_desk(self) -> LetterDesk: ...
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Starts a task whose failure is the node's."""
-        ...
-
-    def store_failed(self, error: StoreError) -> None:
-        """The store can't be trusted any more; the node leaves its rings."""
-        ...
-
-    def replica_failed(self, replica: Replica, reason: str) -> None:
-        """This replica can't be trusted any more; the node goes on without it."""
-        ...
-
-    def mark_whole(self, store: QueueStore) -> None:
-        """The ring counts this replica as synchronised."""
-        ...
-
-    async def sync_store(self) -> None:
-        """Returns when everything that the store was given before is on disk."""
-        ...
-
-    def view_changed(self, replica: Replica) -> None:
-        """The replica has entered a view."""
-        ...
-
-
 class Replica:
     """Created with the queue's store opened; `attach` gives it its ring."""
 
     ring: Ring
 
-    def __init__(self, record: QueueRecord, store: QueueStore, host: ReplicaHost) -> None:
+    def __init__(self, record: QueueRecord, store: QueueStore, host: ReplicaHost[Replica]) -> None:
         self.record = record
         self.store = store
         # As declaration and policies have it now; by the declaration alone until those are known.
@@ -328,6 +291,12 @@ class Replica:
         mastership, self.mastership = self.mastership, None
         if mastership is not None:
             mastership.end(reason)
+
+    def now_ms(self) -> int:
+        return self._host.now_ms()
+
+    def unused(self) -> None:
+        self._host.queue_unused(self)
 
     def serving(self) -> Mastership:
         """The mastership through which clients are served; raises if there is none now."""

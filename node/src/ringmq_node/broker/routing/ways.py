@@ -22,6 +22,7 @@ from ringmq_node.broker.publishing import Publishing
 from ringmq_node.broker.routing.targets import SubBatch, TargetBatches
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.replica.sessions import PublisherSession
+from ringmq_node.replica.upkeep import FullQueueRefusal
 from ringmq_wire.backoff import Backoff
 
 # Pauses between streams that have brought nothing.
@@ -245,7 +246,11 @@ class Way:
                         batch.properties,
                         transient=batch.transient,
                         message_id=batch.message_id,
+                        ttl_ms=batch.ttl_ms,
                     )
+                except FullQueueRefusal as error:
+                    # Those in front of it are in the queue, and will be confirmed.
+                    self.refused(error.first_sequence, batch.last, error)
                 except BrokerError as error:
                     if error.retryable:
                         raise

@@ -28,6 +28,7 @@ from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.run import Run
+from ringmq_node.replica.upkeep import FullQueueRefusal
 from ringmq_node.resources.buffers import ByteBudget, UnsentBytes
 
 # How long a client that doesn't read may hold up the end of its stream.
@@ -255,7 +256,13 @@ class PublishStream(Stream):
                 [entry.SerializeToString() for entry in batch.properties],
                 transient=batch.transient,
                 message_id=batch.message_id,
+                ttl_ms=batch.ttl_ms if batch.HasField("ttl_ms") else None,
             )
+        except FullQueueRefusal as error:
+            # Those in front of it are in the queue, and will be confirmed.
+            refused = batch.first_sequence + count - error.first_sequence
+            self._unanswered -= refused
+            self.writer.put(rejection(error.first_sequence, refused, error))
         except BrokerError as error:
             self._unanswered -= count
             self.writer.put(rejection(batch.first_sequence, max(count, 1), error))

@@ -1,0 +1,47 @@
+"""Ready messages to consumers with room, in turns. Pure."""
+
+from __future__ import annotations
+
+from ringmq_node.queue.consumers import Subscriptions
+from ringmq_node.queue.effects import DeliverMore, DeliverRuns, Effect
+from ringmq_node.queue.ready import Ready
+
+# What one consumer is given at a time, so that several take turns.
+TURN_MESSAGES_MAX = 1000
+TURN_BYTES_MAX = 512 * 1024
+# Runs that are given out at a time: each takes some 25 us. A consumer with a large prefetch, on a
+# queue with a hole at every other position, would hold the caller's loop for a second.
+PIECE_RUNS_MAX = 200
+
+
+def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[Effect]:
+    """Gives visible messages to consumers that have room: one piece of work. If there is more to
+    do, the last effect says so."""
+    effects: list[Effect] = []
+    given = 0
+    while ready.has_visible(visible_below):
+        if consumers.has_parked:
+            consumers.unpark(ready.front_bytes(visible_below))
+        consumer = consumers.next_turn()
+        if consumer is None:
+            break
+        if given >= PIECE_RUNS_MAX:
+            effects.append(DeliverMore())
+            break
+        room = consumer.room_bytes
+        runs = ready.take(
+            visible_below,
+            messages_max=min(consumer.room_messages, TURN_MESSAGES_MAX),
+            bytes_max=min(consumer.prefetch_bytes if room is None else room, TURN_BYTES_MAX),
+            first_bytes_max=room,
+            runs_max=PIECE_RUNS_MAX,
+        )
+        if not runs:
+            if ready.is_held(visible_below):
+                break
+            consumers.park(consumer)
+            continue
+        given += len(runs)
+        consumers.deliver(consumer, runs)
+        effects.append(DeliverRuns(consumer.id, tuple(runs)))
+    return effects
