@@ -26,6 +26,7 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import reader_pb2 as reader
 from ringmq.v1 import ring_pb2 as ring
+from ringmq.v1 import topology_pb2 as topology
 from ringmq.v1.admin_pb2_grpc import AdminStub
 from ringmq.v1.broker_pb2_grpc import BrokerStub
 from ringmq.v1.reader_pb2_grpc import ReaderStub
@@ -85,6 +86,7 @@ def questions(queue_id: str) -> Iterator[tuple[str, Message, Callable[[Any], boo
     yield "Ring/FetchState", state, lambda r: r.next_position > 0
     digests = ring.DigestMessagesRequest(queue=queue_id, first_position=0, last_position=9)
     yield "Ring/DigestMessages", digests, lambda r: len(r.digests) >= 16
+    yield from topology_questions()
     yield "Reader/QueueStat", reader.QueueStatRequest(queue="q"), lambda r: r.end > 0
     whole = reader.RangeEndRequest(queue="q", messages_max=2)
     yield "Reader/RangeEnd", whole, lambda r: r.messages == 2
@@ -95,6 +97,26 @@ def questions(queue_id: str) -> Iterator[tuple[str, Message, Callable[[Any], boo
     yield "Reader/AcquireLease", lease, lambda r: r.lease.holder == "h"
     yield "Reader/ReleaseLease", reader.ReleaseLeaseRequest(queue="q", lease="l"), lambda r: True
     yield "Broker/DeleteQueue", broker.DeleteQueueRequest(queue="n"), lambda r: True
+
+
+def topology_questions() -> Iterator[tuple[str, Message, Callable[[Any], bool]]]:
+    """Exchanges, bindings and vhosts: made, listed and gone."""
+    shop = topology.CreateVhostRequest(vhost="shop")
+    yield "Admin/CreateVhost", shop, lambda r: r.created
+    yield "Admin/ListVhosts", topology.ListVhostsRequest(), lambda r: len(r.vhosts) == 2
+    yield "Admin/DeleteVhost", topology.DeleteVhostRequest(vhost="shop"), lambda r: not r.queues
+    exchange = topology.Exchange(exchange="x", type="direct", durable=True)
+    declare = topology.DeclareExchangeRequest(exchange=exchange)
+    yield "Broker/DeclareExchange", declare, lambda r: r.created
+    listed = topology.ListExchangesRequest()
+    yield "Admin/ListExchanges", listed, lambda r: "x" in [each.exchange for each in r.exchanges]
+    binding = topology.Binding(source="x", destination="n", routing_key="k")
+    yield "Broker/Bind", topology.BindRequest(binding=binding), lambda r: r.created
+    bound = topology.ListBindingsRequest(source="x")
+    yield "Admin/ListBindings", bound, lambda r: len(r.bindings) == 1
+    yield "Broker/Unbind", topology.UnbindRequest(binding=binding), lambda r: r.removed
+    gone = topology.DeleteExchangeRequest(exchange="x")
+    yield "Broker/DeleteExchange", gone, lambda r: True
 
 
 WRONG_LEASES: list[dict[str, Any]] = [
