@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ringmq_base.limits import GIB, MIB
+from ringmq_node.resources.credit import BYTES, MESSAGES, MORE_AFTER, Credit
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 
 NODE_NAME_BYTES_MAX = 128
@@ -98,6 +99,10 @@ class NodeConfig:
     unsynced_bytes_max: int = 64 * MIB
     # Bytes that the node holds for its clients, each kind by itself: see `resources.buffers`.
     buffer_bytes_max: int = 256 * MIB
+    # Of a publish stream at its queue, for batches that are held: see `resources.credit`.
+    credit_messages: int = MESSAGES
+    credit_more_after: int = MORE_AFTER
+    credit_bytes: int = BYTES
     # At this much memory in use the alarm is on; from half of it on queues page out. A
     # fraction of the memory that the process may use, or a size: see `resources.limits`.
     memory_watermark: str = "0.4"
@@ -135,6 +140,10 @@ class NodeConfig:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below {SIZE_BYTES_MIN}")
         if self.producers_max < PRODUCERS_MIN:
             raise ConfigError(f"producers_max: {self.producers_max} is below {PRODUCERS_MIN}")
+        try:
+            Credit(self.credit_messages, self.credit_more_after, self.credit_bytes)
+        except ValueError as error:
+            raise ConfigError(f"credit_messages: {error}") from error
         for name in ("embed_below", "scrub_rate_bytes", "set_aside_bytes_max"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 0")

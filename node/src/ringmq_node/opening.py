@@ -11,6 +11,7 @@ from ringmq_node.config import REQUEST_OVERHEAD_BYTES, NodeConfig
 from ringmq_node.doors.grpc.options import wire_options
 from ringmq_node.identity import StartError, patiently
 from ringmq_node.resources.buffers import ClientBuffers
+from ringmq_node.resources.credit import Credit, CreditFlow
 from ringmq_node.storage import Store, StoreError
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_wire import WireServer
@@ -27,11 +28,15 @@ def group_options(config: NodeConfig) -> GroupOptions:
     )
 
 
+def credit_of(config: NodeConfig) -> Credit:
+    return Credit(config.credit_messages, config.credit_more_after, config.credit_bytes)
+
+
 def server_of(config: NodeConfig, message_bytes_max: int) -> tuple[WireServer, ClientBuffers]:
     """The port's server, which isn't bound yet, and what the node may hold for its clients."""
     limit_bytes = config.buffer_bytes_max
     server = WireServer(options=wire_options(message_bytes_max), unread_bytes_max=limit_bytes)
-    return server, ClientBuffers(limit_bytes, server.unread)
+    return server, ClientBuffers(limit_bytes, server.unread, CreditFlow(credit_of(config)))
 
 
 async def enrol_node(registry: Registry, config: NodeConfig) -> None:

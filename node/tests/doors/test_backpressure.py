@@ -16,6 +16,7 @@ from ringmq_node.doors.grpc.streams import PublishStream
 from ringmq_node.doors.grpc.writer import ANSWERS_MAX
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import BrokerSettings
+from ringmq_node.resources.credit import CreditFlow
 
 BATCHES = 3 * ANSWERS_MAX
 
@@ -72,6 +73,7 @@ async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
             publish=publish,
             wait_room=wait_room,
             has_room=True,
+            park=lambda size_bytes: None,
             is_readable=True,
             close=lambda: None,
             last_sequence=0,
@@ -80,7 +82,10 @@ async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
         )
 
     broker_played = SimpleNamespace(
-        settings=BrokerSettings(1024, 1024, heartbeat_s), node="a", open_publisher=open_publisher
+        settings=BrokerSettings(1024, 1024, heartbeat_s),
+        node="a",
+        open_publisher=open_publisher,
+        buffers=SimpleNamespace(credit=CreditFlow()),
     )
     return await PublishStream.open(cast(Any, peer), cast(Any, broker_played), broker.PublishOpen())
 

@@ -104,6 +104,10 @@ class Publishing:
         """Returns when `is_readable`."""
         return self._budget.wait_readable()
 
+    def park(self, size_bytes: int) -> None:
+        """The door holds so many more bytes behind a batch that waits, or fewer."""
+        self._budget.park(size_bytes)
+
     @property
     def has_room(self) -> bool:
         """Whether `wait_room` would return at once."""

@@ -125,6 +125,12 @@ class PublishBudget:
             # The next one; or the batch wasn't published after all.
             self.freed()
 
+    def park(self, size_bytes: int) -> None:
+        """So many more bytes are at a door behind a batch that waits, or fewer."""
+        self.held_bytes += size_bytes
+        if size_bytes < 0:
+            self.freed()
+
     @property
     def is_readable(self) -> bool:
         """Whether a door may read another batch.

@@ -17,6 +17,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from ringmq_node.resources.credit import CreditFlow
+
 
 class Held(Protocol):
     @property
@@ -104,9 +106,11 @@ class UnsentBytes:
 
 
 class ClientBuffers:
-    """Of one node. `unread` is the transport's, and has the same limit."""
+    """Of one node. `unread` is the transport's, and has the same limit. `credit`: of publish
+    streams at their queues, for batches that were read and are held."""
 
-    def __init__(self, limit_bytes: int, unread: Held) -> None:
+    def __init__(self, limit_bytes: int, unread: Held, credit: CreditFlow) -> None:
+        self.credit = credit
         self.limit_bytes = limit_bytes
         self.unread = unread
         self.unsent = ByteBudget(limit_bytes)

@@ -144,14 +144,12 @@ class CreditFlow:
     def end(self, party: Party) -> list[Party]:
         """It is gone, whatever it owed or was owed."""
         self._held.discard(party)
-        before = [sender for sender in self._in.pop(party, {}) if self.is_blocked(sender)]
-        for sender in before:
-            self._out[sender].pop(party, None)
-        for links in self._out.values():
-            links.pop(party, None)
+        senders = list(self._in.pop(party, {}))
+        before = [sender for sender in senders if self.is_blocked(sender)]
+        for sender in senders:
+            _remove(self._out, sender, party)
         for receiver in self._out.pop(party, {}):
-            self._in.get(receiver, {}).pop(party, None)
-        self._forget_empty()
+            _remove(self._in, receiver, party)
         return self._freed(before)
 
     # --- inside ---
@@ -201,11 +199,6 @@ class CreditFlow:
             freed += self._grant(sender)
         return freed
 
-    def _forget_empty(self) -> None:
-        for table in (self._out, self._in):
-            for party in [party for party, links in table.items() if not links]:
-                del table[party]
-
     def check(self) -> None:
         """The invariants."""
         credit = self.credit
@@ -218,3 +211,10 @@ class CreditFlow:
                 if self._is_due(link):
                     assert self._is_stopped(receiver), (sender, receiver, link)
         assert self.links == sum(map(len, self._in.values()))
+
+
+def _remove(table: dict[Party, dict[Party, _Link]], party: Party, other: Party) -> None:
+    links = table[party]
+    del links[other]
+    if not links:
+        del table[party]

@@ -20,6 +20,7 @@ from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.consuming import Consuming
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.doors.grpc.blocked import BlockTeller
+from ringmq_node.doors.grpc.held import HeldBatches
 from ringmq_node.doors.grpc.service import Context, parse
 from ringmq_node.doors.grpc.status import reason_to_wire
 from ringmq_node.doors.grpc.wire import ranges_from_wire, ranges_to_wire, run_to_wire
@@ -184,6 +185,7 @@ class PublishStream(Stream):
 
     publishing: Publishing
     teller: BlockTeller
+    held: HeldBatches
     # Messages that are neither confirmed nor rejected; and the end of waiting for them.
     _unanswered = 0
     _answered: asyncio.Future[None] | None = None
@@ -204,6 +206,9 @@ class PublishStream(Stream):
             stream,
             producer_id=opening.producer_id,
             with_gaps=opening.with_gaps,
+        )
+        stream.held = HeldBatches(
+            stream.publishing, door.buffers.credit, stream.teller, stream._publish
         )
         opened = broker.PublishOpened(
             last_sequence=stream.publishing.last_sequence,
@@ -227,15 +232,18 @@ class PublishStream(Stream):
             await self.publishing.wait_readable()
 
     async def wait_room(self, size_bytes: int) -> None:
-        if not self.publishing.has_room and size_bytes > HEARTBEAT_BYTES:
-            with self.teller.held():
-                await self.publishing.wait_room(size_bytes)
+        if self.held and size_bytes > HEARTBEAT_BYTES:
+            await self.held.wait_credit()
 
     def received(self, data: bytes) -> None:
         request = parse(broker.PublishRequest, data)
         match request.WhichOneof("request"):
             case "batch":
-                self._batch(request.batch)
+                self._unanswered += len(request.batch.bodies)
+                if self.held or not self.publishing.has_room:
+                    self.held.add(request.batch, len(data))
+                else:
+                    self._publish(request.batch)
             case "heartbeat":
                 pass
             case _:
@@ -246,9 +254,8 @@ class PublishStream(Stream):
             self._answered = asyncio.get_running_loop().create_future()
             await self._answered
 
-    def _batch(self, batch: broker.PublishBatch) -> None:
+    def _publish(self, batch: broker.PublishBatch) -> None:
         count = len(batch.bodies)
-        self._unanswered += count
         try:
             self.publishing.publish(
                 batch.first_sequence,
@@ -264,13 +271,16 @@ class PublishStream(Stream):
             self._unanswered -= refused
             self.writer.put(rejection(error.first_sequence, refused, error))
         except BrokerError as error:
-            self._unanswered -= count
             self.writer.put(rejection(batch.first_sequence, max(count, 1), error))
+            self._count_answered(count)
 
     def confirmed(self, sequences: Sequence[Range]) -> None:
         self.writer.put_ranges(sequences)
         for first, last in sequences:
-            self._unanswered -= last - first + 1
+            self._count_answered(last - first + 1)
+
+    def _count_answered(self, messages: int) -> None:
+        self._unanswered -= messages
         if self._unanswered <= 0 and self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
 
@@ -282,6 +292,7 @@ class PublishStream(Stream):
 
     def closed(self) -> None:
         self.teller.close()
+        self.held.close()
         self.publishing.close()
 
     def heartbeat(self) -> broker.PublishResponse:
