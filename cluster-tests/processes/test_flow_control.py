@@ -25,10 +25,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 BYTES_MAX = 2 * MIB
 BODY = bytes(64 * KIB)
 # A window that a node could not keep, or it would not be bounded.
-WINDOW_BYTES = 256 * MIB
+WINDOW_BYTES = 64 * MIB
 # What one node may have in memory beside its own: far less than the window.
 GROWTH_BYTES_MAX = 32 * MIB
-HELD_BYTES = 48 * MIB
+HELD_BYTES = 32 * MIB
 
 
 class Told:
@@ -145,7 +145,7 @@ async def slow_mirror_story(cluster: Cluster, disks: Disks) -> None:
             try:
                 held = [await slow.submit(BODY) for _ in range(HELD_BYTES // len(BODY))]
                 await until(lambda: BlockReason.RING_FULL in told.now, "told why")
-                for _ in range(50):
+                for _ in range(20):
                     await other.publish(BODY, deadline_s=20.0)
                 assert untold.now == ()
                 after = await memory_of(cluster)
