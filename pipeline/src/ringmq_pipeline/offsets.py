@@ -1,13 +1,13 @@
-"""How far a query has come: offsets, the ranges between them, and what was lost. Pure.
+"""How far a query has come: offsets, the ranges between them, and losses. Pure.
 
-An offset says for each queue the position at which reading goes on, and what positions mean there
-(`ringmq.Numbering`): without that, a queue that was declared anew would be read from the middle,
-and its beginning skipped. Ranges are half open: from one offset's end to before the next one's. So
-a batch begins where the batch before it ended, and nothing is read twice or left out.
+An offset says for each queue the position at which reading goes on, and the meaning of positions
+there (`ringmq.Numbering`): without that, a queue that was declared anew would be read from the
+middle, and its beginning skipped. Ranges are half open: from one offset's end to before the next
+one's. So a batch begins where the batch before it ended, and nothing is read twice or left out.
 
-Invariants of what this makes, which its tests check:
+Invariants, which the tests check:
 * the partitions of a batch cover its ranges exactly, in order, and none is empty;
-* the shares of a limit add up to no more than it, and whoever has a backlog gets one at least.
+* the shares of a limit add up to no more than it, and a queue with a backlog gets one at least.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def _count(value: Any) -> int:
     return value
 
 
-# --- what there is ---
+# --- losses ---
 
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """What a queue has now; the fields of `ringmq.PositionStat` that matter here."""
+    """A queue's positions now; the fields of `ringmq.PositionStat` that matter here."""
 
     queue_id: str
     epoch: int
@@ -119,7 +119,7 @@ class DataLoss:
 
 
 def loss_of(queue: str, at: QueueOffset, now: QueueBounds | None) -> DataLoss | None:
-    """What a query that goes on at `at` has lost; None if it finds all as it left it."""
+    """The loss of a query that goes on at `at`; None if it finds all as it left it."""
     begin = at.position
     if now is None:
         return DataLoss(queue, begin, begin, "the queue has been deleted")
@@ -144,7 +144,7 @@ def loss_of(queue: str, at: QueueOffset, now: QueueBounds | None) -> DataLoss | 
 
 
 def after_loss(loss: DataLoss, now: QueueBounds) -> QueueOffset:
-    """Where a query that may skip goes on: behind what is lost, with what there is now."""
+    """Where a query that may skip goes on: behind the loss, with the messages there are now."""
     behind = max(loss.end, now.readable_from) if loss.end > loss.first else now.readable_from
     return now.offset(min(behind, now.end))
 
@@ -180,8 +180,8 @@ class QueueRange:
 
 
 def ranges(start: SourceOffset, end: SourceOffset) -> list[QueueRange]:
-    """What a batch from `start` to `end` reads. A queue that `start` lacks is new: it begins where
-    `end` says that its positions mean the same, at 0."""
+    """The messages that a batch from `start` to `end` reads. A queue that `start` lacks is new: it
+    is read from position 0 on."""
     found = []
     for name, to in sorted(end.items()):
         begin = start.get(name)

@@ -1,9 +1,10 @@
 """The options of the source `ringmq`, from the strings that Spark passes. Pure.
 
 Options have the names of Spark's Kafka source where it has one for the same thing, so that a job
-that reads Kafka can be read, and changed, by who knows that. Spark doesn't tell the letters' case
-apart, so neither does this. What can't be used is an error that names the option, and what would be
-right; an option that isn't known is one, too: a mistyped `failOnDataLos` must not be the default.
+that reads Kafka can be read, and changed, by anybody who knows that. Spark doesn't tell the
+letters' case apart, so neither does this. A value that can't be used is an error that names the
+option and the values that it takes. An option that isn't known is an error, too: a mistyped
+`failOnDataLos` must not be the default.
 """
 
 from __future__ import annotations

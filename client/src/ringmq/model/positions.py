@@ -1,4 +1,4 @@
-"""What readers by position are told, as plain values.
+"""The answers to readers by position, as plain values.
 
 Ranges have a `first`, which is included, and an `end`, which is not.
 """
@@ -25,7 +25,7 @@ class BrowseSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """What positions mean. They mean the same messages as long as this is the same."""
+    """The meaning of positions. They stand for the same messages as long as this is the same."""
 
     queue_id: str
     epoch: int
@@ -40,8 +40,8 @@ class Numbering:
 
 @dataclass(frozen=True, slots=True)
 class QueueLease:
-    """Who may read and acknowledge the queue. Times in milliseconds; `until_ms` since 1970, by
-    the clock of the queue's master."""
+    """One reader's right to read and acknowledge the queue. Times in milliseconds; `until_ms` since
+    1970, by the clock of the queue's master."""
 
     name: str
     holder: str
@@ -59,7 +59,8 @@ class QueueLease:
 
 @dataclass(frozen=True, slots=True)
 class PositionStat:
-    """What a queue has. `first` is the first live position; below `end` all can be read."""
+    """A queue's positions and counts. `first` is the first live position; all below `end` can be
+    read."""
 
     numbering: Numbering
     first: int

@@ -10,8 +10,8 @@
 
 Ranges have a `first`, which is included, and an `end`, which is not. The same range gives the same
 messages again, whichever replica answers and however often the master has changed, less those that
-have been consumed, expired or dropped meanwhile. What a reader can't have is an error that names
-the positions, never a shorter answer: `PositionsGoneError` (acknowledged, purged), and
+have been consumed, expired or dropped meanwhile. Positions that a reader can't have are an error
+that names them, never a shorter answer: `PositionsGoneError` (acknowledged, purged), and
 `PositionsMovedError` (the queue is another one). For the latter a reader keeps the `numbering` of
 its first answer; one that comes back with noted positions passes the numbering noted with them.
 
@@ -67,7 +67,7 @@ class Reader:
 
     @property
     def numbering(self) -> Numbering | None:
-        """What this reader takes positions to mean; None before the first answer."""
+        """The meaning of this reader's positions; None before the first answer."""
         return self._numbering
 
     def _request(self, kind: Any, **fields: Any) -> Any:
@@ -82,7 +82,7 @@ class Reader:
     # --- reading ---
 
     async def stat(self, *, deadline_s: float | None = None) -> PositionStat:
-        """What there is now, at the master."""
+        """The queue's positions and counts now, at the master."""
         request = self._request(wire.QueueStatRequest)
 
         async def attempt(node: NodeChannel, timeout_s: float) -> PositionStat:
@@ -220,7 +220,7 @@ class Reader:
     ) -> AcknowledgedBelow:
         """Removes the ready messages before `end`; returns when no failover brings them back.
 
-        Idempotent. Refused above what is confirmed, where consumers have messages
+        Idempotent. Refused above the last confirmed message, where consumers have messages
         (`PositionsHeldError`), and without the `lease` that somebody has (`LeaseHeldError`), or
         with one that was lost (`LeaseLostError`).
         """

@@ -1,7 +1,7 @@
 """Readers by position: where a call is served, its limits, and the clock for leases.
 
-A browse reads one piece at a time, and the next one when the reader has taken it: what it holds of
-the loop and of memory is one piece, however large its range is. The number of browses of a node is
+A browse reads one piece at a time, and the next one when the reader has taken it: it holds the
+loop and memory for one piece, however large its range is. The number of browses of a node is
 bounded, as a reader that doesn't read on keeps its piece.
 """
 
@@ -38,7 +38,7 @@ from ringmq_node.replica.positions import (
     PositionStat,
 )
 
-# Browses under way on one node. Each holds a piece (256 KiB, or one message) and what the
+# Browses under way on one node. Each holds a piece (256 KiB, or one message), and pieces that the
 # connection has not sent.
 BROWSES_MAX = 64
 # Positions are below it (`storage.format.tables.NUMBER_MAX`).

@@ -1,12 +1,12 @@
-"""Leases on a queue: who may read and acknowledge it by positions, until when. Pure.
+"""Leases on a queue: one reader may read and acknowledge it by positions, for a time. Pure.
 
-A lease has a *name* (what it is for), a *holder* (for people), the *instance* that holds it (random
+A lease has a *name* (its purpose), a *holder* (for people), the *instance* that holds it (random
 bytes of one process: two holders may have the same name) and a *token*. Two ingests of one queue
 ask for the same lease; the second is refused with the holder's name. A holder that dies is replaced
 once its time is over.
 
-Who gets a lease is decided where the op is applied, on every replica alike, and not by the master
-before it sends the op:
+A lease is granted where the op is applied, on every replica alike, and not by the master before it
+sends the op:
 
 1. A asks. The ring refuses ops for a moment, so A's op is held. The state says "free".
 2. B asks. The state still says "free".
@@ -14,7 +14,7 @@ before it sends the op:
 Decided by the state as it was when they asked, both would hold the lease. Time comes with the op,
 by its master's clock. A new master's clock may differ, so that a lease ends earlier or later than
 its holder thinks. That is what the token is for: it is the number of the op that granted the lease,
-so each later grant has a higher one, and what an earlier holder still sends is refused.
+so each later grant has a higher one, and calls of an earlier holder are refused.
 
 Invariants (`check`): each lease is kept under its own name, there are at most `LEASES_MAX`, and no
 two of them have the same token.
@@ -81,7 +81,7 @@ class ChangeLease:
 
 
 def change(leases: dict[str, QueueLease], number: int, op: ChangeLease) -> None:
-    """Applies the op, which has this number. What may not be is left as it is."""
+    """Applies the op, which has this number. A change that isn't allowed changes nothing."""
     held = leases.get(op.name)
     match op.action:
         case LeaseAction.ACQUIRE:
@@ -113,7 +113,7 @@ def _acquire(
 
 
 def _prolonged(held: QueueLease, op: ChangeLease) -> QueueLease:
-    # Never shortened: a master whose clock is behind doesn't take back what was granted.
+    # Never shortened: a master whose clock is behind takes no granted time back.
     until_ms = max(held.until_ms, op.at_ms + op.ttl_ms)
     return QueueLease(held.name, held.holder, held.instance, held.token, op.ttl_ms, until_ms)
 

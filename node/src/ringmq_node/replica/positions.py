@@ -2,8 +2,8 @@
 
 A reader notes positions, and comes back with them after days: to read the same messages again, or
 to acknowledge all before one. The master and every synchronised mirror give the same answer, up to
-the position that each knows to be confirmed. What a reader can't have is refused with its range;
-an answer that is merely shorter would be a gap that nobody sees. So the checks are made in the same
+the position that each knows to be confirmed. Positions that it can't have are refused by name; an
+answer that is merely shorter would be a gap that nobody sees. So the checks are made in the same
 turn of the loop as the look at the messages, for each piece again:
 
     moved    the queue is another one, or an operator has accepted the loss of its end
@@ -32,7 +32,7 @@ from ringmq_node.replica.refusals import no_trip
 from ringmq_node.replica.replica import Replica
 from ringmq_node.storage import StoreError
 
-# One piece: what reading and sending it takes of the loop is to be below 10 ms. One message may be
+# One piece: to read and send it is to hold the loop for less than 10 ms. One message may be
 # larger. Each run costs some 25 us, so a queue full of holes is bounded by their number.
 PIECE_BYTES_MAX = 256 * 1024
 PIECE_MESSAGES_MAX = 2048
@@ -48,7 +48,8 @@ HELD_POLL_S = 0.01
 
 @value
 class Numbering:
-    """What positions mean: the queue's id, and the epoch of the newest accepted loss (0: none)."""
+    """The meaning of positions: the queue's id, and the epoch of the newest accepted loss (0: no
+    loss)."""
 
     queue_id: str
     epoch: int
@@ -56,7 +57,7 @@ class Numbering:
 
 @value
 class PositionStat:
-    """What there is. `first` is the first live position, `end` the first that isn't safe."""
+    """The queue's positions now. `first` is the first live one, `end` the first that isn't safe."""
 
     numbering: Numbering
     first: int
@@ -94,7 +95,7 @@ class BrowsedPiece:
 
 @value
 class AcknowledgedBelow:
-    """How many messages an acknowledgement has removed, and below what all are acknowledged."""
+    """How many messages an acknowledgement has removed, and the position below which all are."""
 
     messages: int
     acked_end: int
@@ -249,7 +250,7 @@ class Positions:
         """The messages from `first` on, as many as are one piece of work; none at `end` or above.
         `first` is below `end`, or the piece is empty."""
         await self.check(asked, first, end)
-        # From here on in one turn of the loop: what is live is what the checks have seen.
+        # From here on in one turn of the loop: the checks have seen the same live messages.
         replica = self._replica
         store, numbering = replica.store, self.numbering
         parts = store.state.live.ranges_from(first, PIECE_RUNS_MAX)
@@ -331,7 +332,7 @@ class Positions:
         """Removes the ready messages below `end`; returns when that is safe."""
         mastership = await self._settled_mastership()
         try:
-            # The range is empty: what is gone before `end` is no matter.
+            # The range is empty: messages that are gone before `end` are no matter.
             self._check(asked, end, end)
             self._check_token(lease, token, now_ms)
         except BrokerError as error:
