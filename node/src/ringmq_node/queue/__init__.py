@@ -6,6 +6,7 @@ mastership:
     block, ops    messages and ops in their encoded form
     state         ReplicatedState: the sum of the ops, the same on every replica
     counts        its part that says how often messages have come back
+    marks         its part that says when messages expire
     doomed        its part for dead letters
 
     master        QueueMaster: joins the parts below; the replica talks to it alone
@@ -14,6 +15,9 @@ mastership:
     priorities    which messages have one, and the line in which ready ones are given out
     consumers     outstanding messages, prefetch, exclusive and active consumers; its parts turns
                   (who is next) and holding (who has had a message for how long)
+    deliveries    ready messages to consumers with room
+    keeping       ready messages that the queue doesn't keep; joins expiry (whose time is over) and
+                  limits (how many there may be)
     leaving       why messages leave the queue
     departures    messages that leave; joins the next two
     removals      messages that are being removed, and when that is safe
@@ -22,15 +26,10 @@ mastership:
 
 Imports point from `master` to the parts, and from all of them to `effects`, `run`, `ops` and
 `block`. No part imports another, but for `ready`, which keeps its messages in a line of
-`priorities`, and `departures`: `master` passes the facts on.
+`priorities` and knows of `limits`, and `departures` and `keeping`: `master` passes the facts on.
 
 Where later features go:
 
 * *Priorities of consumers*: the turn in `consumers`.
-* *Expiry*: a part of its own, `expiry`, with the deadlines of ready messages. Time comes in
-  as an argument (`expired(now)`), and its next deadline goes out. It runs on the master only:
-  an expired message leaves `ready` and goes through `removals`, as `purge` does.
-* *Length limits*: `limits`, asked before a publish is multicast (reject) and after it was
-  enqueued (drop from the front: out of `ready`, into `removals`).
 * A fact that replicas have to agree on, as the delivery counts, is an op and in `state`.
 """
