@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
+from typing import Unpack
 
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.calls.retrying import is_refused
 from ringmq.connection import ConnectedClient, name_token
-from ringmq.consuming.consumer import Consumer
+from ringmq.consuming.consumer import Consumer, ConsumerOptions
 from ringmq.errors import (
     BadRequestError,
     ClosedError,
@@ -474,13 +475,9 @@ class Client(ConnectedClient):
         prefetch_bytes: int = 0,
         consumer_tag: str = "",
         deadline_s: float | None = None,
+        **terms: Unpack[ConsumerOptions],
     ) -> Consumer:
-        """A consumer, to be entered with `async with` and iterated.
-
-        `prefetch`, `prefetch_bytes`: how much may be unsettled at a time; 0: the node's default.
-        `deadline_s`: for the first opening, and for waits for acks; after a break the stream is
-        opened again for as long as it takes.
-        """
+        """A consumer, to be entered with `async with` and iterated: see there."""
         self._open_nodes()
         consumer = Consumer(
             self._nodes,
@@ -490,6 +487,7 @@ class Client(ConnectedClient):
             consumer_tag=consumer_tag,
             deadline_s=self.deadline_s if deadline_s is None else deadline_s,
             on_close=self._streams.discard,
+            **terms,
         )
         self._streams.add(consumer)
         return consumer

@@ -18,11 +18,12 @@ import asyncio
 import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
+from typing import Unpack
 
 from ringmq.calls.loop_thread import run_on_loop as _run
 from ringmq.client import WINDOW_BYTES, Client
 from ringmq.connecting import DEADLINE_S, RECEIVE_BYTES_MAX, connect
-from ringmq.consuming.consumer import Consumer
+from ringmq.consuming.consumer import Consumer, ConsumerOptions
 from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch, Message, Properties
 from ringmq.model.positions import Numbering
@@ -241,8 +242,10 @@ class SyncClient:
         prefetch_bytes: int = 0,
         consumer_tag: str = "",
         deadline_s: float | None = None,
+        **terms: Unpack[ConsumerOptions],
     ) -> SyncConsumer:
-        """An open consumer; a context manager, or call `close`."""
+        """An open consumer; a context manager, or call `close`. `on_active` is called in the
+        clients' thread."""
 
         async def work() -> Consumer:
             consumer = self._client.consumer(
@@ -251,6 +254,7 @@ class SyncClient:
                 prefetch_bytes=prefetch_bytes,
                 consumer_tag=consumer_tag,
                 deadline_s=deadline_s,
+                **terms,
             )
             await consumer.open()
             return consumer
@@ -433,3 +437,24 @@ class SyncConsumer:
         return _run(
             self._consumer.nack(what, last, requeue=requeue, wait=wait, deadline_s=deadline_s)
         )
+
+    def reject(
+        self,
+        what: Batch | Message | int,
+        last: int | None = None,
+        *,
+        wait: bool = False,
+        deadline_s: float | None = None,
+    ) -> bool:
+        return _run(self._consumer.reject(what, last, wait=wait, deadline_s=deadline_s))
+
+    def set_prefetch(self, prefetch: int, prefetch_bytes: int = 0) -> None:
+        _run(self._consumer.set_prefetch(prefetch, prefetch_bytes))
+
+    @property
+    def prefetch(self) -> tuple[int, int]:
+        return self._consumer.prefetch
+
+    @property
+    def active(self) -> bool:
+        return self._consumer.active

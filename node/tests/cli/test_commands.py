@@ -182,11 +182,16 @@ def test_lines_go_in_and_come_out(run: Run, tmp_path: Path) -> None:
     looked = run("consume", "lines", "--requeue", "--count", 2)
     assert [each["body"] for each in looked] == ["one", ""]
     taken = run("consume", "lines", "--count", 3)
-    assert taken[0] == {"position": 0, "redelivered": True, "body": "one"}
+    said = {"position": 0, "redelivered": True, "delivery_count": 1, "body": "one"}
+    assert taken[0] == said
     assert taken[2]["body_base64"] == "dGhyZWUg/w=="
     last = run("consume", "lines")
     assert (last["position"], last["body"]) == (3, "four")
     assert run("consume", "lines") == []
+    assert run("publish", "lines", "--count", 30, "--size", 10)["confirmed"] == 30
+    assert len(run("consume", "lines", "--reject", "--prefetch", 2, "--count", 10)) == 10
+    assert len(run("consume", "lines", "--auto-ack", "--priority", -1, "--exclusive")) == 20
+    assert run("queue", "show", "lines")["messages_ready"] == 0
 
 
 def test_removals_count_their_messages(run: Run) -> None:

@@ -172,6 +172,7 @@ class MasterMachine(RuleBasedStateMachine):
         self.damaged: set[int] = set()
         self.clients: dict[int, Client] = {}
         self.single = False
+        self.current: int | None = None
         self.timeout_ms: int | None = None
         self.now_ms = 0
         self.overdue: set[int] = set()
@@ -283,7 +284,14 @@ class MasterMachine(RuleBasedStateMachine):
         return self.clients[number].takes(body) and (not self.single or number == self.active())
 
     def active(self) -> int | None:
-        return min((n for n, client in self.clients.items() if not client.cancelled), default=None)
+        """The first one that isn't cancelled; a cancelled one stays until it has nothing left."""
+        now = self.clients.get(self.current or 0)
+        if not self.single:
+            self.current = None
+        elif now is None or (now.cancelled and not now.has):
+            able = (n for n, client in self.clients.items() if not client.cancelled)
+            self.current = min(able, default=None)
+        return self.current
 
     def look(self, position: int, body: bytes, redelivered: bool, count: int) -> None:
         assert position in self.ready
@@ -424,6 +432,7 @@ class MasterMachine(RuleBasedStateMachine):
             for client in self.clients.values():
                 client.since = dict.fromkeys(client.has)
         self.single, self.timeout_ms = single, timeout_ms
+        self.active()
         rules = QueueRules(
             delivery_limit=self.limit,
             single_active_consumer=single,

@@ -178,10 +178,13 @@ def test_the_first_in_line_is_active_and_the_next_one_follows() -> None:
     scene.do(scene.master.consumer_closed(1))
     assert scene.told == [(2, True)]
     assert scene.take() == [(2, 0), (2, 1)]
-    # A cancelled one keeps what it has, and the next one goes on behind that.
+    # A cancelled one keeps what it has. The next one is active when that is settled: else it would
+    # get what is behind it first.
     scene.do(scene.master.consumer_cancelled(2))
+    assert scene.told == [(2, True)]
+    scene.do(scene.master.settle(2, acked=[(0, 0)], requeued=[(1, 1)]))
     assert scene.told == [(2, True), (2, False), (3, True)]
-    assert scene.take() == [(3, 2), (3, 3)]
+    assert scene.take() == [(3, 1), (3, 2)]
 
 
 def test_a_prefetch_is_changed_while_consuming() -> None:

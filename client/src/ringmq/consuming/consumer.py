@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
+from typing import TypedDict, Unpack
 
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.route import Route
@@ -31,8 +32,25 @@ from ringmq.streams.lifetime import Lifetime
 from ringmq_base.ranges import Range
 
 
+class ConsumerOptions(TypedDict, total=False):
+    """What else a consumer may ask for; none of it by default."""
+
+    #: Consumers of a higher one are given messages first, as long as they have room.
+    priority: int
+    #: Alone, or `ExclusiveUseError`; others are refused meanwhile.
+    exclusive: bool
+    #: The node acknowledges each message when it has written it; a break then loses it.
+    auto_ack: bool
+    #: Called when this consumer becomes, or ceases to be, the single active one of its queue.
+    on_active: Callable[[bool], None] | None
+
+
 class Consumer:
     """Made by `Client.consumer`; an async context manager and an async iterator of `Batch`.
+
+    `prefetch`, `prefetch_bytes`: how much may be unsettled at a time; 0: the node's default.
+    `deadline_s`: for the first opening, and for waits for acks; after a break the stream is opened
+    again for as long as it takes. The rest: `ConsumerOptions`.
 
     Leaving the context sends the acks that are waiting and ends the stream; unsettled messages go
     back to the queue.
@@ -48,12 +66,9 @@ class Consumer:
         consumer_tag: str,
         deadline_s: float,
         on_close: Callable[[Consumer], None],
+        **terms: Unpack[ConsumerOptions],
     ) -> None:
-        if prefetch < 0 or prefetch_bytes < 0:
-            raise BadRequestError(
-                f"a prefetch of {prefetch} messages and {prefetch_bytes} bytes: both are 0 (the "
-                "node's default) or more"
-            )
+        _check_prefetch(prefetch, prefetch_bytes)
         self.queue = queue
         self.deadline_s = deadline_s
         self._on_close = on_close
@@ -61,21 +76,26 @@ class Consumer:
         self._settling = Settling()
         self._lifetime = Lifetime(f"consumer of queue {queue!r}", self._failed)
         self._reception = Reception(self._lifetime, self._settling, consumer_tag)
+        self._reception.on_active = terms.get("on_active")
+        self._auto_ack = terms.get("auto_ack", False)
         opening = opening_of(
             queue,
             nodes.vhost,
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,
             consumer_tag=consumer_tag,
+            priority=terms.get("priority", 0),
+            exclusive=terms.get("exclusive", False),
+            auto_ack=self._auto_ack,
         )
-        speaker = ConsumerSpeaker(
+        self._speaker = ConsumerSpeaker(
             opening,
             self._reception,
             self._settling,
             self._lifetime,
             on_refusal=self._refused,
         )
-        self._keeper = Keeper(speaker, Route(nodes, queue), self._name)
+        self._keeper = Keeper(self._speaker, Route(nodes, queue), self._name)
 
     # --- life ---
 
@@ -181,7 +201,7 @@ class Consumer:
         wait: bool = False,
         deadline_s: float | None = None,
     ) -> bool:
-        """Puts messages back in their places, or with `requeue=False` discards them.
+        """Puts messages back in their places, or with `requeue=False` rejects them.
 
         As `ack` otherwise. Requeues can't be waited for: nodes don't report them.
         """
@@ -189,6 +209,18 @@ class Consumer:
             raise BadRequestError("a requeue is not reported, so it can't be waited for")
         verb = Verb.REQUEUE if requeue else Verb.DISCARD
         return await self._settle(verb, what, last, wait, deadline_s)
+
+    async def reject(
+        self,
+        what: Batch | Message | int,
+        last: int | None = None,
+        *,
+        wait: bool = False,
+        deadline_s: float | None = None,
+    ) -> bool:
+        """Refuses messages for good: `nack` with `requeue=False`. They go to the queue's
+        dead-letter exchange, if it has one, and are dropped otherwise."""
+        return await self._settle(Verb.DISCARD, what, last, wait, deadline_s)
 
     async def _settle(
         self,
@@ -198,6 +230,8 @@ class Consumer:
         wait: bool,
         deadline_s: float | None,
     ) -> bool:
+        if self._auto_ack:
+            raise BadRequestError("the node acknowledges the messages of an auto-ack consumer")
         generation = self.generation
         ranges: Sequence[Range]
         if isinstance(what, Batch):
@@ -234,6 +268,25 @@ class Consumer:
                 "safe: these messages may be delivered again"
             ) from None
 
+    # --- its terms ---
+
+    async def set_prefetch(self, prefetch: int, prefetch_bytes: int = 0) -> None:
+        """How much may be unsettled at a time, from now on; 0: the node's default. More that is out
+        already stays out. `prefetch` says what the node has made of it."""
+        _check_prefetch(prefetch, prefetch_bytes)
+        self._speaker.change_prefetch(prefetch, prefetch_bytes)
+        self._keeper.wake()
+
+    @property
+    def prefetch(self) -> tuple[int, int]:
+        """How much the node lets be unsettled at a time: messages, bytes."""
+        return self._reception.prefetch
+
+    @property
+    def active(self) -> bool:
+        """False while another consumer is the single active one of the queue."""
+        return self._reception.active
+
     # --- its state ---
 
     @property
@@ -255,3 +308,11 @@ class Consumer:
     def node_address(self) -> str:
         """The node that the stream goes to."""
         return self._keeper.peer
+
+
+def _check_prefetch(prefetch: int, prefetch_bytes: int) -> None:
+    if prefetch < 0 or prefetch_bytes < 0:
+        raise BadRequestError(
+            f"a prefetch of {prefetch} messages and {prefetch_bytes} bytes: both are 0 (the "
+            "node's default) or more"
+        )

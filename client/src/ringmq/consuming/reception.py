@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ringmq.consuming.settling import AwaitedSettle, Settling
 from ringmq.errors import RingMQError
@@ -28,6 +28,12 @@ class Reception:
         #: Whether acks may still go out on it.
         self.live = False
         self.consumer_tag = consumer_tag
+        #: What the node allows to be unsettled at a time: messages, bytes.
+        self.prefetch = (0, 0)
+        #: Whether this consumer is given messages: not while it waits behind a single active one.
+        self.active = True
+        #: Called when `active` has changed.
+        self.on_active: Callable[[bool], None] | None = None
         #: Why the newest stream broke; None if none did since one was opened.
         self.trouble: RingMQError | None = None
         self._lifetime = lifetime
@@ -86,6 +92,13 @@ class Reception:
         self.live = True
         self.consumer_tag = consumer_tag
         self.trouble = None
+        # Of a queue with a single active consumer the node says it next.
+        self.active = True
+
+    def active_changed(self, *, active: bool) -> None:
+        self.active = active
+        if self.on_active is not None:
+            self.on_active(active)
 
     def delivered(self, deliveries: Sequence[broker.Delivery]) -> None:
         # After a close the stream lives on until the acks are written. Its deliveries go back.

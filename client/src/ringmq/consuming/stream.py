@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from ringmq.calls.requests import request_of
@@ -14,6 +15,9 @@ from ringmq.streams.speaker import Speaker
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.ranges import Range
+
+# Tells this consumer from all others, over the streams that it opens one after the other.
+CONSUMER_ID_BYTES = 16
 
 
 class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
@@ -37,8 +41,21 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         self._lifetime = lifetime
         self._on_refusal = on_refusal
         self._cancel_sent = False
+        # The stream has another prefetch than the one that is wanted now.
+        self._prefetch_changed = False
+
+    def change_prefetch(self, messages: int, size_bytes: int) -> None:
+        """On the stream that is open, and on those that are opened after it. Raises
+        `BadRequestError` for values that the wire can't hold."""
+        checked = request_of(
+            broker.ChangePrefetch, prefetch_messages=messages, prefetch_bytes=size_bytes
+        )
+        self._opening.prefetch_messages = checked.prefetch_messages
+        self._opening.prefetch_bytes = checked.prefetch_bytes
+        self._prefetch_changed = True
 
     def open_request(self) -> broker.ConsumeRequest:
+        self._prefetch_changed = False
         return broker.ConsumeRequest(open=self._opening)
 
     def opened(self, response: broker.ConsumeResponse) -> int:
@@ -55,6 +72,7 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
             # Chosen by the node. The next stream asks for the same.
             self._opening.consumer_tag = opened.consumer_tag
         self._reception.opened(self._opening.consumer_tag)
+        self._reception.prefetch = (opened.prefetch_messages, opened.prefetch_bytes)
         self._lifetime.opened()
         return opened.heartbeat_ms
 
@@ -65,6 +83,11 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         elif kind == "settled":
             positions = response.settled.positions
             self._reception.settled([(each.first, each.last) for each in positions])
+        elif kind == "prefetch":
+            changed = response.prefetch
+            self._reception.prefetch = (changed.prefetch_messages, changed.prefetch_bytes)
+        elif kind == "active":
+            self._reception.active_changed(active=response.active.active)
         elif kind == "cancelled" and not self._lifetime.closing:
             raise from_reason(
                 response.cancelled.reason or common.REASON_QUEUE_NOT_FOUND,
@@ -76,6 +99,13 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         noted = self._settling.take_noted()
         if noted:
             return _request_of(noted)
+        if self._prefetch_changed and not self._lifetime.closing:
+            self._prefetch_changed = False
+            change = broker.ChangePrefetch(
+                prefetch_messages=self._opening.prefetch_messages,
+                prefetch_bytes=self._opening.prefetch_bytes,
+            )
+            return broker.ConsumeRequest(prefetch=change)
         if self._lifetime.closing and not self._cancel_sent:
             # After the last acks. The node then delivers no more, but still reports settles.
             self._cancel_sent = True
@@ -105,7 +135,15 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
 
 
 def opening_of(
-    queue: str, vhost: str, *, prefetch: int, prefetch_bytes: int, consumer_tag: str
+    queue: str,
+    vhost: str,
+    *,
+    prefetch: int,
+    prefetch_bytes: int,
+    consumer_tag: str,
+    priority: int,
+    exclusive: bool,
+    auto_ack: bool,
 ) -> broker.ConsumeOpen:
     """Raises `BadRequestError` for values that the wire can't hold."""
     return request_of(
@@ -115,6 +153,10 @@ def opening_of(
         prefetch_messages=prefetch,
         prefetch_bytes=prefetch_bytes,
         consumer_tag=consumer_tag,
+        priority=priority,
+        exclusive=exclusive,
+        auto_ack=auto_ack,
+        consumer_id=os.urandom(CONSUMER_ID_BYTES),
     )
 
 

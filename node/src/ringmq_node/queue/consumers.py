@@ -6,9 +6,10 @@ number and by bytes of bodies; it may be changed at any time. Consumers with roo
 turns, those of a higher priority first (`turns`).
 
 An *exclusive* consumer is alone: a second one is refused, and it is refused where there is one.
-With *single active* only one of many is given messages, the one that came first; when it goes or is
-cancelled, the next one in order is active. A consumer may say an *identity*, which its stream keeps
-when it is opened again: so a reconnecting one isn't kept out by its own dead stream (`former`).
+With *single active* only one of many is given messages, the one that came first; when it goes, or
+is cancelled and has settled what it had, the next one in order is active. A consumer may say an
+*identity*, which its stream keeps when it is opened again: so a reconnecting one isn't kept out by
+its own dead stream (`former`).
 
 Only the master knows which messages are outstanding, and that knowledge ends with it: its
 successor counts every live message as delivered before
@@ -170,12 +171,20 @@ class Subscriptions:
 
     def cancel(self, consumer: int) -> list[TellActive]:
         """It is given nothing more; its outstanding messages stay with it."""
-        self._by_id[consumer].cancelled = True
+        subscription = self._by_id[consumer]
+        subscription.cancelled = True
         self._turns.leave(consumer)
-        if self.active != consumer:
+        return self._hand_over(subscription)
+
+    def _hand_over(self, subscription: Subscription) -> list[TellActive]:
+        """The active consumer is not active any more if it is cancelled and has settled all."""
+        # Not before: what it still has may come back, and the next one would have got the messages
+        # behind that by then.
+        left = subscription.outstanding or not subscription.cancelled
+        if left or self.active != subscription.id:
             return []
         self.active = None
-        return [TellActive(consumer, active=False), *self._choose_active()]
+        return [TellActive(subscription.id, active=False), *self._choose_active()]
 
     def hold(self, consumer: int, *, held: bool) -> None:
         """It is given nothing more while it is held."""
@@ -270,7 +279,7 @@ class Subscriptions:
         elif subscription.id in self._turns:
             self._turns.passed(subscription.id)
 
-    def settle(self, consumer: int, ranges: Sequence[Range]) -> None:
+    def settle(self, consumer: int, ranges: Sequence[Range]) -> list[TellActive]:
         """It has these no more. Raises `NotOutstandingError`, and then nothing has changed,
         unless it has all of them, each once."""
         # All is looked at before anything is changed: half of a refused ack must not count.
@@ -278,7 +287,7 @@ class Subscriptions:
         if subscription is None:
             if ranges:
                 raise NotOutstandingError(*ranges[0])
-            return
+            return []
         contains_all = subscription.outstanding.contains_all
         for first, last in ranges:
             if not contains_all(first, last):
@@ -296,6 +305,7 @@ class Subscriptions:
         if self._holding is not None:
             self._holding.settled(consumer, ranges)
         self._place(subscription)
+        return self._hand_over(subscription) if subscription.cancelled else []
 
     # --- time ---
 

@@ -196,12 +196,12 @@ class QueueMaster:
         `NotOutstandingError`."""
         if not acked and not rejected and not requeued:
             return []
-        self.consumers.settle(consumer, (*acked, *rejected, *requeued))
+        told = self.consumers.settle(consumer, (*acked, *rejected, *requeued))
         if acked:
             self.leave(Leaving(LeaveReason.ACKNOWLEDGED, tuple(acked), consumer))
         if rejected:
             self.leave(Leaving(LeaveReason.REJECTED, tuple(rejected), consumer))
-        effects = [*self._requeue(requeued), *self.departures.next_ops()]
+        effects = [*told, *self._requeue(requeued), *self.departures.next_ops()]
         # A requeued message is in front of any that could be delivered now. `applied`
         # dispatches when it is back in its place.
         return effects if self._requeue_in_hand else effects + self._dispatch()

@@ -27,6 +27,7 @@ class Printer:
             row: dict[str, Any] = {
                 "position": message.position,
                 "redelivered": message.redelivered,
+                "delivery_count": message.delivery_count,
             }
             try:
                 row["body"] = message.body.decode()

@@ -14,14 +14,14 @@ async def is_empty(client: Client, queue: str) -> bool:
 
 
 class _Acks:
-    """Acks every printed message but the newest, so that there is one left to wait for.
+    """Acks (or rejects) all printed messages but the newest, so that there is one left to wait for.
 
     Acks are settled in order. So when the newest message's ack is known to be safe, all
     acks before it are safe, too, and only this one has to be waited for.
     """
 
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
+    def __init__(self, consumer: Consumer, *, reject: bool) -> None:
+        self._settle = consumer.reject if reject else consumer.ack
         self._newest: Batch | None = None
         #: Whether the newest ack that was waited for is known to be safe.
         self.known = True
@@ -29,8 +29,8 @@ class _Acks:
     async def note(self, batch: Batch) -> None:
         """`batch` has been printed."""
         if self._newest is not None:
-            await self._consumer.ack(self._newest)
-        await self._consumer.ack(batch[:-1])
+            await self._settle(self._newest)
+        await self._settle(batch[:-1])
         self._newest = batch[-1:]
 
     async def finish(self, *, wait: bool) -> None:
@@ -40,15 +40,32 @@ class _Acks:
         """
         newest, self._newest = self._newest, None
         if newest is not None:
-            self.known = await self._consumer.ack(newest, wait=wait)
+            self.known = await self._settle(newest, wait=wait)
+
+
+async def watch(client: Client, consumer: Consumer, printer: Printer, follow: bool) -> None:
+    """Prints what an auto-ack consumer is given, until (unless `follow`) none is left."""
+    while True:
+        batch = await consumer.next_batch(timeout_s=IDLE_S)
+        if batch is not None:
+            printer.show(batch)
+        elif not follow and await is_empty(client, consumer.queue):
+            return
 
 
 async def take(
-    client: Client, consumer: Consumer, printer: Printer, count: int | None, follow: bool
+    client: Client,
+    consumer: Consumer,
+    printer: Printer,
+    count: int | None,
+    follow: bool,
+    *,
+    reject: bool = False,
 ) -> None:
-    """Prints and acks, until `count` messages have come or (unless `follow`) none is left."""
+    """Prints and acks (or rejects), until `count` messages have come or (unless `follow`) none is
+    left."""
     left = count
-    acks = _Acks(consumer)
+    acks = _Acks(consumer, reject=reject)
     while left is None or left > 0:
         batch = await consumer.next_batch(timeout_s=IDLE_S)
         if batch is None:

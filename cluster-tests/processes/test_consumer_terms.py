@@ -1,0 +1,170 @@
+"""Terms of consumers over a master that is killed: counts, limits, priorities, exclusive and single
+active consumers, prefetch, auto-ack, time-outs (rabbitmq.md E.9 requeue, E.15)."""
+
+from __future__ import annotations
+
+import pytest
+from nemesis import Cluster, scenario, until
+from nemesis.oracle import body_of
+
+import ringmq
+from ringmq import QueueRules
+
+
+async def fill(client: ringmq.Client, queue: str, messages: int) -> None:
+    async with client.publisher(queue) as publisher:
+        await publisher.publish_batch([body_of("p", i, 100) for i in range(messages)])
+
+
+async def take(consumer: ringmq.Consumer, messages: int) -> list[ringmq.Message]:
+    """Exactly so many messages, which stay unsettled."""
+    found: list[ringmq.Message] = []
+    while len(found) < messages:
+        batch = await consumer.next_batch(timeout_s=15.0)
+        assert batch is not None, f"{len(found)} of {messages} came"
+        found += batch
+    assert len(found) == messages
+    return found
+
+
+async def counters(client: ringmq.Client, queue: str) -> tuple[int, int]:
+    info = await client.queue(queue)
+    return info.messages_ready, info.messages_unacknowledged
+
+
+@scenario(deadline_s=90, queue="")
+async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> None:
+    """Several queues with the same master, so that one failover serves all of them."""
+    async with cluster.client() as client:
+        await declare(cluster)
+        await without_a_failover(client)
+        for queue in ("q", "limited", "single"):
+            await fill(client, queue, 10)
+        await counts_before(client)
+        async with (
+            client.consumer("q", prefetch=4, exclusive=True) as alone,
+            client.consumer("limited", prefetch=2) as limited,
+            client.consumer("single", prefetch=3) as active,
+            client.consumer("single", prefetch=3) as waiting,
+        ):
+            await take(alone, 4)
+            with pytest.raises(ringmq.ExclusiveUseError, match="exclusive consumer"):
+                async with client.consumer("q"):
+                    pass
+            assert [m.position for m in await take(limited, 2)] == [2, 3]
+            assert [m.position for m in await take(active, 3)] == [0, 1, 2]
+            assert (active.active, waiting.active) == (True, False)
+            generations = [each.generation for each in (alone, active, waiting)]
+            cluster.kill("a")
+            await until(
+                lambda: (
+                    [each.generation for each in (alone, active, waiting)] > generations
+                    and all(
+                        each.generation > before
+                        for each, before in zip((alone, active, waiting), generations, strict=True)
+                    )
+                ),
+                "all streams are open again",
+            )
+            # The master has died: redelivered, and its count is that of before.
+            again = await take(alone, 4)
+            assert [(m.position, m.redelivered, m.delivery_count) for m in again] == [
+                (0, True, 2),
+                (1, True, 2),
+                (2, True, 0),
+                (3, True, 0),
+            ]
+            with pytest.raises(ringmq.ExclusiveUseError):
+                async with client.consumer("q"):
+                    pass
+            await single_goes_on(active, waiting)
+        for queue in ("q", "limited", "single"):
+            await cluster.wait_equal(queue, on=["b", "c"])
+
+
+async def declare(cluster: Cluster) -> None:
+    """Queues that have the same master, so that one failover serves all of them."""
+    rules = {
+        "q": QueueRules(),
+        "plain": QueueRules(),
+        "limited": QueueRules(delivery_limit=1),
+        "single": QueueRules(single_active_consumer=True),
+        "hasty": QueueRules(consumer_timeout_ms=300),
+    }
+    for queue, asked in rules.items():
+        await cluster.declare(queue, rules=asked)
+        await cluster.wait_synchronised(queue)
+        if await cluster.master_of(queue) != "a":
+            await cluster.promote(queue, "a")
+
+
+async def counts_before(client: ringmq.Client) -> None:
+    """Positions 0 and 1 of `q` have come back twice, 0 and 1 of `limited` are gone for that.
+
+    Left behind: after a nack they would be here again at once, and be counted twice."""
+    for queue in ("q", "limited"):
+        for count in range(2):
+            async with client.consumer(queue, prefetch=2) as consumer:
+                got = await take(consumer, 2)
+                assert [(m.position, m.delivery_count) for m in got] == [(0, count), (1, count)]
+    await until(lambda: is_ready(client, "q", 10), "requeued")
+    await until(lambda: is_ready(client, "limited", 8), "above the delivery limit")
+
+
+async def is_ready(client: ringmq.Client, queue: str, messages: int) -> bool:
+    return await counters(client, queue) == (messages, 0)
+
+
+async def single_goes_on(one: ringmq.Consumer, other: ringmq.Consumer) -> None:
+    """After the failover one of the two is active; when it goes, the other one is."""
+    await until(lambda: one.active != other.active, "one of them is active")
+    active, waiting = (one, other) if one.active else (other, one)
+    got = await take(active, 3)
+    assert [m.position for m in got] == [0, 1, 2]
+    await active.ack(got[0], wait=True)
+    await active.close()
+    got = await take(waiting, 3)
+    assert waiting.active
+    # In order; 3 had been on its way to the other one, which had room for it.
+    assert [m.position for m in got] == [1, 2, 3]
+    assert [m.delivery_count for m in got[:2]] == [1, 1]
+
+
+async def without_a_failover(client: ringmq.Client) -> None:
+    """A prefetch that is changed, rejects, auto-ack, a time-out."""
+    await fill(client, "plain", 30)
+    async with client.consumer("plain", prefetch=2) as consumer:
+        got = await take(consumer, 2)
+        await consumer.set_prefetch(5)
+        got += await take(consumer, 3)
+        assert consumer.prefetch[0] == 5
+        assert await counters(client, "plain") == (25, 5)
+        await consumer.reject(got[0].position, got[1].position, wait=True)
+        await consumer.set_prefetch(1)
+        await until(lambda: consumer.prefetch[0] == 1, "the prefetch is lower")
+    await until(lambda: is_ready(client, "plain", 28), "requeued")
+    async with client.consumer("plain", auto_ack=True, prefetch=3) as consumer:
+        assert len(await take(consumer, 28)) == 28
+        with pytest.raises(ringmq.BadRequestError):
+            await consumer.ack(29)
+    await until(lambda: is_ready(client, "plain", 0), "acknowledged when sent")
+    await fill(client, "hasty", 3)
+    with pytest.raises(ringmq.ConsumerTimeoutError):
+        await hold(client, "hasty")
+    await until(lambda: is_ready(client, "hasty", 3), "what it held is back")
+    got = [*await client.get_messages("hasty", 3, remove=False)]
+    assert [m.delivery_count for m in got] == [1, 0, 0]
+    async with (
+        client.consumer("plain", prefetch=10) as low,
+        client.consumer("plain", prefetch=6, priority=9) as high,
+    ):
+        await fill(client, "plain", 10)
+        assert len(await take(high, 6)) == 6
+        assert len(await take(low, 4)) == 4
+
+
+async def hold(client: ringmq.Client, queue: str) -> None:
+    """Takes a message and does nothing with it."""
+    async with client.consumer(queue, prefetch=1) as consumer:
+        while await consumer.next_batch() is not None:
+            pass
