@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from nemesis import Cluster, scenario, until
 
@@ -31,6 +33,29 @@ async def test_topology_through_every_node_and_over_deaths(cluster: Cluster) -> 
         assert caught.value.metadata["field"] == "type"
         await two.declare_queue("lost", replicas=1)
         await two.topology.bind("x", "lost", "b")
+
+        # As RabbitMQ exports it; what is there already stays.
+        document = {
+            "users": [{"name": "guest"}],
+            "policies": [
+                {"vhost": "/", "name": "two", "pattern": "^im", "definition": {"ha-mode": "all"}}
+            ],
+            "queues": [{"vhost": "/", "name": "imported", "durable": True, "arguments": {}}],
+            "exchanges": [{"vhost": "/", "name": "x", "type": "topic", "durable": True}],
+            "bindings": [
+                {"vhost": "/", "source": "x", "destination": "imported", "routing_key": "i"},
+                {"vhost": "/", "source": "x", "destination": "nothing", "routing_key": "i"},
+            ],
+        }
+        done = await two.topology.import_definitions(json.dumps(document).encode())
+        assert (done.created, done.existing) == (3, 1), done
+        assert len(done.unmapped) == 1
+        assert done.unmapped[0].startswith("users: ")
+        assert len(done.failed) == 1
+        assert done.failed[0].startswith("binding from x to nothing: ")
+        again = await two.topology.import_definitions(await one.topology.export_definitions())
+        assert (again.created, again.unmapped, again.failed) == (0, (), ())
+        await two.delete_queue("imported")
 
     everything = (["passing", "x"], [("passing", "x"), ("x", "lost"), ("x", "q")])
     for node in cluster.nodes:

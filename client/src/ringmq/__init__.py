@@ -102,7 +102,7 @@ from ringmq.model.queues import (
     SyncProgress,
 )
 from ringmq.model.rules import Overflow, QueueRules
-from ringmq.model.topology import Binding, Exchange, ExchangeType, Vhost
+from ringmq.model.topology import Binding, Exchange, ExchangeType, ImportedDefinitions, Vhost
 from ringmq.publishing.publisher import Publisher
 from ringmq.reading.lease import HeldLease
 from ringmq.reading.reader import Reader
@@ -136,6 +136,7 @@ __all__ = [
     "ForbiddenByPolicyError",
     "ForcedPromotion",
     "HeldLease",
+    "ImportedDefinitions",
     "LeaseHeldError",
     "LeaseLostError",
     "LimitExceededError",

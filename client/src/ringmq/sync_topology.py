@@ -40,3 +40,5 @@ class SyncTopology:
     create_vhost = _waiting(TopologyCalls.create_vhost)
     delete_vhost = _waiting(TopologyCalls.delete_vhost)
     vhosts = _waiting(TopologyCalls.vhosts)
+    export_definitions = _waiting(TopologyCalls.export_definitions)
+    import_definitions = _waiting(TopologyCalls.import_definitions)

@@ -14,7 +14,13 @@ from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.errors import ExchangeNotFoundError, VhostNotFoundError
-from ringmq.model.topology import Binding, Exchange, ExchangeType, Vhost
+from ringmq.model.topology import (
+    Binding,
+    Exchange,
+    ExchangeType,
+    ImportedDefinitions,
+    Vhost,
+)
 from ringmq.v1 import topology_pb2 as wire
 
 LIST_PAGE = 1000
@@ -266,6 +272,37 @@ class TopologyCalls:
             return [Vhost(each.vhost, each.deleting) for each in answer.vhosts]
 
         return await self._nodes.call(attempt, deadline_s=deadline_s)
+
+    # --- definitions ---
+
+    async def export_definitions(self, *, deadline_s: float | None = None) -> bytes:
+        """Everything that is declared, as JSON in the shape of RabbitMQ's definitions.json."""
+        request = wire.ExportDefinitionsRequest()
+
+        async def attempt(node: NodeChannel, timeout_s: float) -> bytes:
+            answer = await node.admin.ExportDefinitions(request, timeout=timeout_s)
+            return answer.definitions
+
+        return await self._nodes.call(attempt, deadline_s=deadline_s)
+
+    async def import_definitions(
+        self, definitions: bytes, *, deadline_s: float | None = None
+    ) -> ImportedDefinitions:
+        """Declares what the document has, ours or one of RabbitMQ 3.x, and isn't there. What can't
+        be mapped or is refused is in the answer."""
+        request = request_of(wire.ImportDefinitionsRequest, definitions=definitions)
+        wanted_s = self._nodes.deadline_s if deadline_s is None else deadline_s
+
+        async def attempt(node: NodeChannel, timeout_s: float) -> ImportedDefinitions:
+            answer = await node.admin.ImportDefinitions(request, timeout=timeout_s)
+            return ImportedDefinitions(
+                answer.created, answer.existing, (*answer.unmapped,), (*answer.failed,)
+            )
+
+        # A large document takes its time, and an attempt that is cut short would begin anew.
+        return await self._nodes.call(
+            attempt, deadline_s=wanted_s, attempt_s=wanted_s, changes=True
+        )
 
 
 def _order(binding: Binding) -> tuple[str, str, str]:

@@ -273,6 +273,12 @@ class FakeNode(BrokerServicer, AdminServicer):
     async def ListVhosts(self, request: Any, context: Any) -> Any:
         return topology.ListVhostsResponse()
 
+    async def ExportDefinitions(self, request: Any, context: Any) -> Any:
+        return topology.ExportDefinitionsResponse(definitions=b"{}")
+
+    async def ImportDefinitions(self, request: Any, context: Any) -> Any:
+        return topology.ImportDefinitionsResponse()
+
     async def _check_node(self, context: Any, node: str) -> None:
         await self._check(context)
         if node not in self.standings:

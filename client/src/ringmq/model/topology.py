@@ -100,3 +100,14 @@ class Vhost:
 
     vhost: str
     deleting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedDefinitions:
+    """How many things are new and how many were there; and, as lines for people, what the document
+    says that can't be here, and what was refused."""
+
+    created: int
+    existing: int
+    unmapped: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()

@@ -135,6 +135,16 @@ class AdminStub(object):
                 request_serializer=ringmq_dot_v1_dot_topology__pb2.ListVhostsRequest.SerializeToString,
                 response_deserializer=ringmq_dot_v1_dot_topology__pb2.ListVhostsResponse.FromString,
                 _registered_method=True)
+        self.ExportDefinitions = channel.unary_unary(
+                '/ringmq.v1.Admin/ExportDefinitions',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.ExportDefinitionsRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.ExportDefinitionsResponse.FromString,
+                _registered_method=True)
+        self.ImportDefinitions = channel.unary_unary(
+                '/ringmq.v1.Admin/ImportDefinitions',
+                request_serializer=ringmq_dot_v1_dot_topology__pb2.ImportDefinitionsRequest.SerializeToString,
+                response_deserializer=ringmq_dot_v1_dot_topology__pb2.ImportDefinitionsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -280,6 +290,19 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportDefinitions(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ImportDefinitions(self, request, context):
+        """Declares what the document has and isn't there. What can't be mapped or is refused is listed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -382,6 +405,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ListVhosts,
                     request_deserializer=ringmq_dot_v1_dot_topology__pb2.ListVhostsRequest.FromString,
                     response_serializer=ringmq_dot_v1_dot_topology__pb2.ListVhostsResponse.SerializeToString,
+            ),
+            'ExportDefinitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExportDefinitions,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.ExportDefinitionsRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.ExportDefinitionsResponse.SerializeToString,
+            ),
+            'ImportDefinitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportDefinitions,
+                    request_deserializer=ringmq_dot_v1_dot_topology__pb2.ImportDefinitionsRequest.FromString,
+                    response_serializer=ringmq_dot_v1_dot_topology__pb2.ImportDefinitionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -924,6 +957,60 @@ class Admin(object):
             '/ringmq.v1.Admin/ListVhosts',
             ringmq_dot_v1_dot_topology__pb2.ListVhostsRequest.SerializeToString,
             ringmq_dot_v1_dot_topology__pb2.ListVhostsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportDefinitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/ExportDefinitions',
+            ringmq_dot_v1_dot_topology__pb2.ExportDefinitionsRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.ExportDefinitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportDefinitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ringmq.v1.Admin/ImportDefinitions',
+            ringmq_dot_v1_dot_topology__pb2.ImportDefinitionsRequest.SerializeToString,
+            ringmq_dot_v1_dot_topology__pb2.ImportDefinitionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -62,6 +62,9 @@ class AdminStub:
     DeleteVhost: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.DeleteVhostRequest, ringmq.v1.topology_pb2.DeleteVhostResponse]
     """Without `force`, a vhost that has queues is left as it is: REASON_VHOST_IN_USE."""
     ListVhosts: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.ListVhostsRequest, ringmq.v1.topology_pb2.ListVhostsResponse]
+    ExportDefinitions: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.ExportDefinitionsRequest, ringmq.v1.topology_pb2.ExportDefinitionsResponse]
+    ImportDefinitions: grpc.aio.UnaryUnaryMultiCallable[ringmq.v1.topology_pb2.ImportDefinitionsRequest, ringmq.v1.topology_pb2.ImportDefinitionsResponse]
+    """Declares what the document has and isn't there. What can't be mapped or is refused is listed."""
 
 class AdminServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -228,5 +231,20 @@ class AdminServicer(metaclass=abc.ABCMeta):
         request: ringmq.v1.topology_pb2.ListVhostsRequest,
         context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.ListVhostsRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.ListVhostsResponse]],
     ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.ListVhostsResponse]: ...
+
+    @abc.abstractmethod
+    def ExportDefinitions(
+        self,
+        request: ringmq.v1.topology_pb2.ExportDefinitionsRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.ExportDefinitionsRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.ExportDefinitionsResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.ExportDefinitionsResponse]: ...
+
+    @abc.abstractmethod
+    def ImportDefinitions(
+        self,
+        request: ringmq.v1.topology_pb2.ImportDefinitionsRequest,
+        context: grpc.aio.ServicerContext[ringmq.v1.topology_pb2.ImportDefinitionsRequest, collections.abc.Awaitable[ringmq.v1.topology_pb2.ImportDefinitionsResponse]],
+    ) -> collections.abc.Awaitable[ringmq.v1.topology_pb2.ImportDefinitionsResponse]:
+        """Declares what the document has and isn't there. What can't be mapped or is refused is listed."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: grpc.aio.Server) -> None: ...

@@ -522,3 +522,80 @@ class ListVhostsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ListVhostsResponse: typing_extensions.TypeAlias = ListVhostsResponse
+
+@typing.final
+class ExportDefinitionsRequest(google.protobuf.message.Message):
+    """Everything that is declared, as JSON in the shape of RabbitMQ's definitions.json."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___ExportDefinitionsRequest: typing_extensions.TypeAlias = ExportDefinitionsRequest
+
+@typing.final
+class ExportDefinitionsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEFINITIONS_FIELD_NUMBER: builtins.int
+    definitions: builtins.bytes
+    def __init__(
+        self,
+        *,
+        definitions: builtins.bytes = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["definitions", b"definitions"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ExportDefinitionsResponse: typing_extensions.TypeAlias = ExportDefinitionsResponse
+
+@typing.final
+class ImportDefinitionsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEFINITIONS_FIELD_NUMBER: builtins.int
+    definitions: builtins.bytes
+    """Ours or RabbitMQ's (3.x), at most 16 MiB."""
+    def __init__(
+        self,
+        *,
+        definitions: builtins.bytes = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["definitions", b"definitions"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ImportDefinitionsRequest: typing_extensions.TypeAlias = ImportDefinitionsRequest
+
+@typing.final
+class ImportDefinitionsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CREATED_FIELD_NUMBER: builtins.int
+    EXISTING_FIELD_NUMBER: builtins.int
+    UNMAPPED_FIELD_NUMBER: builtins.int
+    FAILED_FIELD_NUMBER: builtins.int
+    created: builtins.int
+    existing: builtins.int
+    """They were there, declared the same (policies: replaced)."""
+    @property
+    def unmapped(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What the document says and can't be here, each with its reason."""
+
+    @property
+    def failed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What was refused, each with its reason. The others are declared."""
+
+    def __init__(
+        self,
+        *,
+        created: builtins.int = ...,
+        existing: builtins.int = ...,
+        unmapped: collections.abc.Iterable[builtins.str] | None = ...,
+        failed: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["created", b"created", "existing", b"existing", "failed", b"failed", "unmapped", b"unmapped"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ImportDefinitionsResponse: typing_extensions.TypeAlias = ImportDefinitionsResponse

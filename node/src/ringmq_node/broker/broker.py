@@ -22,6 +22,7 @@ from ringmq_node.broker.catalogue import QueueCatalogue, by_registry
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.consuming import Consuming
 from ringmq_node.broker.declaring import Declaring
+from ringmq_node.broker.definitions.service import DefinitionsService
 from ringmq_node.broker.deleting import Deleting, check_conditions
 from ringmq_node.broker.descriptions import Descriptions
 from ringmq_node.broker.gate import NodeGate
@@ -133,10 +134,9 @@ class Broker:
         self._declaring = declaring
         self._deleting = deleting
         self._listing = listing
-        # For operators: policies and nodes.
         self.operating = operating
-        # Vhosts, exchanges and bindings.
         self.topology = topology
+        self.definitions = DefinitionsService(topology, catalogue, operating)
         self._promoting = promoting
         self._replicas = replicas
         self._verifying = verifying

@@ -31,6 +31,7 @@ from ringmq_node.cli.queue.promote import promote
 from ringmq_node.cli.set_aside.command import set_aside
 from ringmq_node.cli.store.command import store
 from ringmq_node.cli.topology.command import binding, exchange, vhost
+from ringmq_node.cli.topology.definitions import definitions
 from ringmq_node.config import ConfigError
 from ringmq_node.identity import StartError
 
@@ -49,6 +50,7 @@ for _command in (
     exchange,
     binding,
     vhost,
+    definitions,
     policy,
     publish,
     consume,

@@ -31,6 +31,17 @@ class ExchangeArguments:
     alternate: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class BindingWish:
+    """A binding as a caller describes it; names are internal ones."""
+
+    source: str
+    destination: str
+    to_exchange: bool = False
+    routing_key: str = ""
+    arguments: Mapping[str, str | None] | None = None
+
+
 def kind_of(name: str) -> ExchangeKind:
     """Raises `BrokerError` for a type of exchange that doesn't exist."""
     try:

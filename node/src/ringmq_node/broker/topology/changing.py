@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ringmq_gm.registry.base import (
     CommitUnknownError,
@@ -31,6 +31,7 @@ from ringmq_gm.registry.base import (
 )
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.topology.arguments import (
+    BindingWish,
     ExchangeArguments,
     check_binding,
     check_exchange_name,
@@ -71,17 +72,6 @@ Found = Mapping[str, KeyValue]
 
 class _AgainError(Exception):
     """What this node knows is older than the registry: decide again once it has been shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class BindingWish:
-    """A binding as a caller describes it; names are internal ones."""
-
-    source: str
-    destination: str
-    to_exchange: bool = False
-    routing_key: str = ""
-    arguments: Mapping[str, str | None] | None = None
 
 
 class TopologyChanges:

@@ -16,8 +16,8 @@ from ringmq_gm.registry.base import Registry, RegistryUnavailableError
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.gate import NodeGate
-from ringmq_node.broker.topology.arguments import ExchangeArguments
-from ringmq_node.broker.topology.changing import BindingWish, TopologyChanges
+from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
+from ringmq_node.broker.topology.changing import TopologyChanges
 from ringmq_node.broker.topology.topology import Topology
 from ringmq_node.model.names import DEFAULT_VHOST, SEPARATOR, check_name, check_vhost, join_name
 from ringmq_node.model.reasons import BrokerError, Reason

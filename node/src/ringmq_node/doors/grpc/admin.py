@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from ringmq.v1 import admin_pb2 as admin
+from ringmq.v1 import topology_pb2 as topology
 from ringmq_base.pieces import Pieces
+from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import Acceptance
 from ringmq_node.doors.grpc.peers import ADMIN
@@ -62,6 +64,8 @@ class AdminService:
                 "GetReplica": self._get_replica,
                 "GetResources": self._get_resources,
                 **TopologyDoor(self._broker.topology).admin_methods(),
+                "ExportDefinitions": self._export_definitions,
+                "ImportDefinitions": self._import_definitions,
             },
             unary_stream={"VerifyQueue": self._verify_queue},
         )
@@ -115,6 +119,30 @@ class AdminService:
         parse(admin.ListPoliciesRequest, data)
         policies = map(policy_to_wire, self._broker.operating.policies())
         return admin.ListPoliciesResponse(policies=policies).SerializeToString()
+
+    # --- definitions ---
+
+    async def _export_definitions(self, data: bytes, context: Context) -> bytes:
+        parse(topology.ExportDefinitionsRequest, data)
+        document = await self._broker.definitions.export_json()
+        return topology.ExportDefinitionsResponse(definitions=document).SerializeToString()
+
+    async def _import_definitions(self, data: bytes, context: Context) -> bytes:
+        request = parse(topology.ImportDefinitionsRequest, data)
+        caller = caller_of(context)
+
+        async def declare(queue: str, arguments: QueueArguments) -> bool:
+            return (await self._broker.declare(queue, arguments, caller)).created
+
+        imported = await self._broker.definitions.import_json(
+            request.definitions, caller.deadline_s, declare
+        )
+        return topology.ImportDefinitionsResponse(
+            created=imported.created,
+            existing=imported.existing,
+            unmapped=imported.unmapped,
+            failed=imported.failed,
+        ).SerializeToString()
 
     # --- nodes ---
 

@@ -1,0 +1,208 @@
+"""Export and import of definitions, as an operator's call.
+
+An import declares what the document has, in the order in which things depend on each other: vhosts,
+exchanges, queues, bindings, policies. What exists already and is the same stays as it is; what is
+different is left alone, and reported. An entry that fails stops nothing but what needs it, so an
+import that was cut short is repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TypeVar
+
+from ringmq_node.broker.arguments import QueueArguments
+from ringmq_node.broker.catalogue import QueueCatalogue
+from ringmq_node.broker.definitions.document import (
+    Definitions,
+    read_definitions,
+    write_definitions,
+)
+from ringmq_node.broker.operating import Operating
+from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
+from ringmq_node.broker.topology.service import BindingAsked, TopologyService
+from ringmq_node.model.names import DEFAULT_VHOST, shown, split_name, vhost_of
+from ringmq_node.model.reasons import BrokerError, bad_request
+
+T = TypeVar("T")
+
+DOCUMENT_BYTES_MAX = 16 * 1024 * 1024
+AT_ONCE = 64
+
+# Declares a queue; whether it is new.
+DeclareQueue = Callable[[str, QueueArguments], Awaitable[bool]]
+
+
+@dataclass(slots=True)
+class Imported:
+    """How many were new and how many are there; `unmapped` and `failed` are lines for people."""
+
+    created: int = 0
+    existing: int = 0
+    unmapped: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+class DefinitionsService:
+    """See the module."""
+
+    def __init__(
+        self, topology: TopologyService, catalogue: QueueCatalogue, operating: Operating
+    ) -> None:
+        self._topology = topology
+        self._catalogue = catalogue
+        self._operating = operating
+
+    # --- export ---
+
+    async def export_json(self) -> bytes:
+        """What is declared now, as this node knows it. Exclusive queues are left out: they belong
+        to connections."""
+        vhosts = [vhost.name for vhost in self._topology.vhosts()]
+        exchanges: dict[str, ExchangeArguments] = {}
+        bindings: list[BindingWish] = []
+        for vhost in vhosts:
+            for each in await self._topology.exchanges(vhost):
+                if not each.is_predeclared:
+                    exchanges[each.name] = ExchangeArguments(
+                        each.kind, each.durable, each.auto_delete, each.internal, each.alternate
+                    )
+            bindings += [
+                BindingWish(
+                    each.source,
+                    each.destination,
+                    each.to_exchange,
+                    each.routing_key,
+                    dict(each.arguments),
+                )
+                for each in await self._topology.bindings(vhost)
+            ]
+        queues = {
+            record.name: QueueArguments(
+                record.replicas,
+                record.min_insync,
+                record.mode,
+                record.durable,
+                record.master_locator,
+                record.rules,
+                record.auto_delete,
+            )
+            for record in sorted(self._catalogue.records.values(), key=lambda each: each.name)
+            if not record.owner and vhost_of(record.name) in vhosts
+        }
+        definitions = Definitions(
+            tuple(vhosts),
+            exchanges,
+            queues,
+            tuple(each for each in bindings if each.to_exchange or each.destination in queues),
+            tuple(self._operating.policies()),
+        )
+        document = write_definitions(definitions, version("ringmq"))
+        return json.dumps(document, indent=1, ensure_ascii=False).encode()
+
+    # --- import ---
+
+    async def import_json(
+        self, document: bytes, deadline_s: float, declare: DeclareQueue
+    ) -> Imported:
+        """Raises `BrokerError` if the document can't be read; nothing is declared then."""
+        if len(document) > DOCUMENT_BYTES_MAX:
+            raise bad_request(
+                f"{len(document)} bytes: definitions have at most {DOCUMENT_BYTES_MAX}",
+                field="definitions",
+            )
+        try:
+            definitions = read_definitions(json.loads(document))
+        except (ValueError, RecursionError) as error:
+            raise bad_request(f"no JSON: {error}", field="definitions") from error
+        # Refuses if this node takes no calls.
+        self._topology.vhosts()
+        outcomes = _Outcomes()
+        topology = self._topology
+        until = asyncio.get_running_loop().time() + deadline_s
+
+        def left_s() -> float:
+            return max(0.001, until - asyncio.get_running_loop().time())
+
+        async def exchange(item: tuple[str, ExchangeArguments]) -> bool:
+            vhost, name = split_name(item[0])
+            told = item[1]
+            arguments = ExchangeArguments(
+                told.kind,
+                told.durable,
+                told.auto_delete,
+                told.internal,
+                split_name(told.alternate)[1],
+            )
+            return await topology.declare_exchange(vhost, name, arguments, left_s())
+
+        async def queue(item: tuple[str, QueueArguments]) -> bool:
+            await topology.check_vhost(vhost_of(item[0]))
+            return await declare(*item)
+
+        async def binding(wish: BindingWish) -> bool:
+            vhost, source = split_name(wish.source)
+            destination = split_name(wish.destination)[1]
+            asked = BindingAsked(
+                vhost, source, destination, wish.to_exchange, wish.routing_key, wish.arguments
+            )
+            return await topology.bind(asked, left_s())
+
+        vhosts = [vhost for vhost in definitions.vhosts if vhost != DEFAULT_VHOST]
+        await outcomes.gather(
+            vhosts, lambda vhost: topology.create_vhost(vhost, left_s()), "vhost {}".format
+        )
+        exchanges, queues = definitions.exchanges or {}, definitions.queues or {}
+        await outcomes.gather(
+            exchanges.items(), exchange, lambda item: f"exchange {shown(item[0])}"
+        )
+        await outcomes.gather(queues.items(), queue, lambda item: f"queue {shown(item[0])}")
+        await outcomes.gather(definitions.bindings, binding, _binding_said)
+        for policy in definitions.policies:
+            await outcomes.one(
+                policy,
+                lambda each: _created(self._operating.set_policy(each, left_s())),
+                lambda each: f"policy {each.name}",
+            )
+        outcomes.imported.unmapped = definitions.unmapped
+        return outcomes.imported
+
+
+async def _created(set_policy: Awaitable[object]) -> bool:
+    return bool(getattr(await set_policy, "created", False))
+
+
+def _binding_said(wish: BindingWish) -> str:
+    return f"binding from {shown(wish.source)} to {shown(wish.destination)}"
+
+
+class _Outcomes:
+    """Counts what was done, and gathers what failed."""
+
+    def __init__(self) -> None:
+        self.imported = Imported()
+        self._gate = asyncio.Semaphore(AT_ONCE)
+
+    async def gather(
+        self, items: Iterable[T], work: Callable[[T], Awaitable[bool]], said: Callable[[T], str]
+    ) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for item in items:
+                tasks.create_task(self.one(item, work, said))
+
+    async def one(
+        self, item: T, work: Callable[[T], Awaitable[bool]], said: Callable[[T], str]
+    ) -> None:
+        async with self._gate:
+            try:
+                is_new = await work(item)
+            except (BrokerError, TimeoutError) as error:
+                why = str(error) or "no answer in time; import once more"
+                self.imported.failed += (f"{said(item)}: {why}",)
+            else:
+                self.imported.created += is_new
+                self.imported.existing += not is_new

@@ -1,0 +1,61 @@
+"""`ringmq definitions ...`: everything that is declared, as one JSON document."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from ringmq_node.cli.errors import EXIT_FAILED
+from ringmq_node.cli.options import Target, client_options
+from ringmq_node.cli.output import emit_json
+
+
+@click.group()
+def definitions() -> None:
+    """Export and import vhosts, exchanges, queues, bindings and policies."""
+
+
+@definitions.command("export")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@client_options
+def export_definitions(file: Path | None, target: Target) -> None:
+    """Write the definitions to FILE, or to stdout."""
+    document = target.run(lambda client: client.topology.export_definitions())
+    if file is None:
+        sys.stdout.write(document.decode() + "\n")
+    else:
+        file.write_bytes(document + b"\n")
+
+
+@definitions.command("import")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
+@client_options
+def import_definitions(file: Path, target: Target) -> int:
+    """Declare what FILE has and isn't there; `-` is stdin.
+
+    FILE is an export of ours, or a definitions.json of RabbitMQ 3.x. What can't be mapped or is
+    refused is told on stderr; if something is refused, the exit code is 1.
+    """
+    if str(file) == "-":
+        document = sys.stdin.buffer.read()
+    else:
+        document = file.read_bytes()
+    done = target.run(lambda client: client.topology.import_definitions(document))
+    if target.as_json:
+        emit_json(
+            {
+                "created": done.created,
+                "existing": done.existing,
+                "unmapped": list(done.unmapped),
+                "failed": list(done.failed),
+            }
+        )
+    else:
+        click.echo(f"{done.created} created, {done.existing} there already")
+        for line in done.unmapped:
+            click.echo(f"not mapped: {line}", err=True)
+        for line in done.failed:
+            click.echo(f"refused: {line}", err=True)
+    return EXIT_FAILED if done.failed else 0

@@ -1,0 +1,361 @@
+"""Definitions: RabbitMQ's are taken as they are, ours are read as they were written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringmq_node.broker.arguments import QueueArguments
+from ringmq_node.broker.definitions.document import (
+    Definitions,
+    read_definitions,
+    write_definitions,
+)
+from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
+from ringmq_node.model.names import join_name
+from ringmq_node.model.policies import Mirrors, Policy, PolicyDefinition
+from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.records import MasterLocator, QueueMode
+from ringmq_node.model.rules import OFFERED, Overflow, QueueRules
+from ringmq_node.model.settings import SyncMode
+from ringmq_node.model.topology import ExchangeKind
+
+# In the shape of an export of RabbitMQ 3.11's management plug-in, with something of everything.
+RABBITMQ: dict[str, Any] = {
+    "rabbit_version": "3.11.20",
+    "rabbitmq_version": "3.11.20",
+    "product_name": "RabbitMQ",
+    "product_version": "3.11.20",
+    "users": [{"name": "guest", "password_hash": "x", "tags": ["administrator"], "limits": {}}],
+    "vhosts": [{"name": "/"}, {"name": "shop"}],
+    "permissions": [
+        {"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    ],
+    "topic_permissions": [],
+    "parameters": [],
+    "global_parameters": [{"name": "internal_cluster_id", "value": "rabbitmq-cluster-id-x"}],
+    "policies": [
+        {
+            "vhost": "/",
+            "name": "two",
+            "pattern": "^two\\.",
+            "apply-to": "queues",
+            "definition": {
+                "ha-mode": "exactly",
+                "ha-params": 2,
+                "ha-sync-mode": "automatic",
+                "ha-promote-on-failure": "when-synced",
+                "max-length": 1000,
+            },
+            "priority": 3,
+        },
+        {
+            "vhost": "/",
+            "name": "all",
+            "pattern": ".*",
+            "apply-to": "all",
+            "definition": {
+                "ha-mode": "all",
+                "ha-promote-on-failure": "always",
+                "ha-sync-batch-size": 100,
+                "federation-upstream-set": "all",
+            },
+            "priority": 0,
+        },
+        {
+            "vhost": "/",
+            "name": "named",
+            "pattern": "^named",
+            "apply-to": "queues",
+            "definition": {"ha-mode": "nodes", "ha-params": ["rabbit@a", "rabbit@b"]},
+            "priority": 0,
+        },
+        {
+            "vhost": "shop",
+            "name": "elsewhere",
+            "pattern": ".*",
+            "apply-to": "queues",
+            "definition": {"ha-mode": "all"},
+            "priority": 0,
+        },
+        {
+            "vhost": "/",
+            "name": "spare",
+            "pattern": ".*",
+            "apply-to": "exchanges",
+            "definition": {"alternate-exchange": "x"},
+            "priority": 0,
+        },
+    ],
+    "queues": [
+        {
+            "name": "orders",
+            "vhost": "/",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {
+                "x-queue-type": "classic",
+                "x-message-ttl": 60000,
+                "x-max-length": 10,
+                "x-overflow": "reject-publish",
+                "x-queue-mode": "lazy",
+                "x-queue-master-locator": "min-masters",
+                "x-queue-version": 2,
+            },
+        },
+        {
+            "name": "q",
+            "vhost": "shop",
+            "durable": False,
+            "auto_delete": True,
+            "arguments": {"x-queue-type": "quorum", "x-delivery-limit": -1},
+        },
+        {
+            "name": "log",
+            "vhost": "shop",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": "stream"},
+        },
+    ],
+    "exchanges": [
+        {
+            "name": "events",
+            "vhost": "/",
+            "type": "topic",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {"alternate-exchange": "unrouted", "x-other": 1},
+        },
+        {
+            "name": "later",
+            "vhost": "/",
+            "type": "x-delayed-message",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {"x-delayed-type": "direct"},
+        },
+    ],
+    "bindings": [
+        {
+            "source": "events",
+            "vhost": "/",
+            "destination": "orders",
+            "destination_type": "queue",
+            "routing_key": "order.#",
+            "arguments": {"h": 1, "i": None, "j": True, "x-match": "any"},
+        },
+        {
+            "source": "later",
+            "vhost": "/",
+            "destination": "orders",
+            "destination_type": "queue",
+            "routing_key": "",
+            "arguments": {},
+        },
+        {
+            "source": "amq.topic",
+            "vhost": "shop",
+            "destination": "amq.fanout",
+            "destination_type": "exchange",
+            "routing_key": "#",
+            "arguments": {},
+        },
+    ],
+}
+
+
+def test_definitions_of_rabbitmq_are_taken_as_they_are() -> None:
+    found = read_definitions(json.loads(json.dumps(RABBITMQ)))
+    assert found.vhosts == ("/", "shop")
+    assert found.exchanges == {
+        "events": ExchangeArguments(ExchangeKind.TOPIC, alternate="unrouted")
+    }
+    assert found.queues == {
+        "orders": QueueArguments(
+            mode=QueueMode.LAZY,
+            durable=True,
+            master_locator=MasterLocator.MIN_MASTERS,
+            rules=QueueRules(message_ttl_ms=60000, max_length=10, overflow=Overflow.REJECT_PUBLISH),
+            auto_delete=False,
+        ),
+        "shop\x1fq": QueueArguments(durable=False, auto_delete=True),
+    }
+    assert found.bindings == (
+        BindingWish(
+            *("events", "orders", False, "order.#"),
+            {"h": "1", "i": None, "j": "true", "x-match": "any"},
+        ),
+        BindingWish("shop\x1famq.topic", "shop\x1famq.fanout", True, "#", {}),
+    )
+    assert found.policies == (
+        Policy(
+            *("two", "^two\\.", 3),
+            PolicyDefinition(
+                Mirrors(count=2),
+                sync_mode=SyncMode.AUTOMATIC,
+                rules=QueueRules(max_length=1000),
+            ),
+        ),
+        Policy("all", ".*", 0, PolicyDefinition(Mirrors())),
+        Policy("named", "^named", 0, PolicyDefinition(Mirrors(nodes=("a", "b")))),
+    )
+
+
+def test_what_can_not_be_mapped_is_listed() -> None:
+    told = read_definitions(RABBITMQ).unmapped
+    expected = [
+        ("users", "not kept"),
+        ("permissions", "not kept"),
+        ("global_parameters", "not kept"),
+        ("exchange 'events'", "x-other"),
+        ("exchange 'later'", "x-delayed-message"),
+        ("exchange 'later'", "x-delayed-type"),
+        ("queue 'orders'", "x-queue-version"),
+        ("queue 'q' of vhost 'shop'", "quorum"),
+        ("queue 'q' of vhost 'shop'", "x-delivery-limit -1"),
+        ("queue 'log' of vhost 'shop'", "streams"),
+        ("binding from 'later' to 'orders'", "'later' can't be mapped"),
+        ("policy 'all'", "ha-promote-on-failure"),
+        ("policy 'all'", "ha-sync-batch-size"),
+        ("policy 'all'", "federation-upstream-set"),
+        ("policy 'elsewhere'", "vhost 'shop'"),
+        ("policy 'spare'", "exchanges"),
+    ]
+    for where, why in expected:
+        assert any(line.startswith(where) and why in line for line in told), (where, why, told)
+    assert len(told) == len(expected), told
+
+
+VHOSTS = st.sampled_from(["/", "shop", "ä b"])
+NAMES = st.sampled_from(["x", "y", "q.r", "ü"])
+INTERNAL = st.builds(join_name, VHOSTS, NAMES)
+RULES = st.builds(
+    QueueRules,
+    message_ttl_ms=st.none() | st.integers(0, 10**9),
+    max_length=st.none() | st.integers(0, 10**9),
+    overflow=st.sampled_from([None, Overflow.DROP_HEAD, Overflow.REJECT_PUBLISH]),
+)
+POLICY_RULES = RULES if {"message_ttl_ms", "max_length", "overflow"} <= OFFERED else st.none()
+EXCHANGES = st.dictionaries(
+    INTERNAL,
+    st.builds(
+        ExchangeArguments,
+        st.sampled_from(ExchangeKind),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+    ),
+)
+QUEUES = st.dictionaries(
+    INTERNAL,
+    st.builds(
+        QueueArguments,
+        st.integers(0, 3),
+        st.integers(0, 3),
+        st.sampled_from(QueueMode),
+        st.booleans(),
+        st.sampled_from([None, *MasterLocator]),
+        RULES,
+        st.booleans(),
+    ),
+)
+BINDINGS = st.lists(
+    st.builds(
+        lambda vhost, source, to, is_exchange, key, arguments: BindingWish(
+            join_name(vhost, source), join_name(vhost, to), is_exchange, key, arguments
+        ),
+        VHOSTS,
+        NAMES,
+        NAMES,
+        st.booleans(),
+        st.sampled_from(["", "a.#"]),
+        st.dictionaries(NAMES, st.none() | NAMES),
+    ),
+    max_size=4,
+)
+POLICIES = st.lists(
+    st.builds(
+        Policy,
+        NAMES,
+        st.just("^q"),
+        st.integers(-5, 5),
+        st.builds(
+            PolicyDefinition,
+            st.sampled_from([Mirrors(), Mirrors(2), Mirrors(nodes=("a", "b"))]),
+            rules=RULES,
+        ),
+        st.booleans(),
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EXCHANGES, QUEUES, BINDINGS, POLICIES, st.booleans())
+def test_what_was_written_is_read_again(
+    exchanges: dict[str, ExchangeArguments],
+    queues: dict[str, QueueArguments],
+    bindings: list[BindingWish],
+    policies: list[Policy],
+    with_alternates: bool,
+) -> None:
+    if with_alternates:
+        exchanges = {
+            name: ExchangeArguments(each.kind, alternate=name) for name, each in exchanges.items()
+        }
+    written = Definitions(("/", "shop", "ä b"), exchanges, queues, tuple(bindings), tuple(policies))
+    document = json.loads(json.dumps(write_definitions(written, "1")))
+    assert read_definitions(document) == written
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ([], "definitions"),
+        ("x", "definitions"),
+        ({"queues": {}}, "queues"),
+        ({"queues": [1]}, "queues"),
+        ({"queues": [{}]}, "queues[0].name"),
+        ({"queues": [{"name": 7}]}, "queues[0].name"),
+        ({"queues": [{"name": "a\x1fb"}]}, "queues[0].name"),
+        ({"queues": [{"name": "q", "durable": "yes"}]}, "queue 'q'.durable"),
+        ({"queues": [{"name": "q", "arguments": [1]}]}, "queue 'q'.arguments"),
+        ({"vhosts": [{"name": None}]}, "vhosts[0].name"),
+        ({"exchanges": [{"name": "x"}]}, "exchanges[0].type"),
+        ({"bindings": [{"source": "x"}]}, "bindings[0].destination"),
+        (
+            {"bindings": [{"source": "x", "destination": "q", "destination_type": "topic"}]},
+            "bindings[0].destination_type",
+        ),
+        ({"policies": [{"name": "p"}]}, "policies[0]"),
+        ({"policies": [{"name": 1, "definition": {}}]}, "policies[0]"),
+    ],
+)
+def test_what_are_no_definitions_is_refused_by_place(document: Any, field: str) -> None:
+    with pytest.raises(BrokerError) as caught:
+        read_definitions(document)
+    assert (caught.value.reason, caught.value.metadata["field"]) == (Reason.BAD_REQUEST, field)
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({"ha-mode": "most"}, "most"),
+        ({"ha-mode": "exactly", "ha-params": "2"}, "ha-params"),
+        ({"ha-mode": "nodes", "ha-params": 2}, "ha-params"),
+        ({"ha-mode": "exactly", "ha-params": 9}, "at most 7"),
+        ({"ha-mode": "all", "ha-sync-mode": "never"}, "never"),
+        ({"ha-mode": "all", "queue-master-locator": "near"}, "near"),
+        ({"ha-mode": "all", "max-length": "many"}, "many"),
+    ],
+)
+def test_a_bad_value_of_a_policy_is_listed(policy: dict[str, Any], why: str) -> None:
+    entry = {"vhost": "/", "name": "p", "pattern": "x", "definition": policy, "priority": 0}
+    assert any(why in line for line in read_definitions({"policies": [entry]}).unmapped)
