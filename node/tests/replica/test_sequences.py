@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from node.tests.replica.scene import Publisher, Scene, refused, scenario
 
+from ringmq_gm import Refusal
+from ringmq_node.broker.publishing import Publishing
 from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.queue import gaps as gaps_module
 from ringmq_node.queue.ops import Publish
+from ringmq_node.resources.budget import PublishBudget
 
 
 async def routed(scene: Scene, publisher: Publisher | None = None) -> int:
@@ -105,5 +109,36 @@ def test_an_id_with_gaps_is_none_for_a_plain_publisher(tmp_path: Path) -> None:
         await scene.until(task.done)
         with pytest.raises(BrokerError, match="another producer id"):
             await task
+
+    scenario(tmp_path, play)
+
+
+def test_nothing_overtakes_a_batch_that_will_be_sent_again(tmp_path: Path) -> None:
+    """There is no gap that would tell it."""
+
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        opening = Publishing.open(
+            scene.replica.serving(),
+            BrokerSettings(message_bytes_max=100),
+            scene.publisher,
+            producer_id=b"p",
+            budget=PublishBudget(1000, lambda: 0),
+            successor=lambda _: ("", ""),
+            with_gaps=True,
+        )
+        task = asyncio.create_task(opening)
+        await scene.until(task.done)
+        publishing = await task
+
+        def send(first: int) -> None:
+            publishing.publish(first, [b"x"], (), transient=False)
+
+        send(1)
+        scene.ring.refuses = Refusal.DRAINING
+        refused(lambda: send(3), Reason.DRAINING)
+        scene.ring.refuses = None
+        assert refused(lambda: send(5), Reason.SEQUENCE_GAP).retryable
+        assert [first for first, _ in enqueued(scene)] == [1]
 
     scenario(tmp_path, play)

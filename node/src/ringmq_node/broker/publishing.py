@@ -57,6 +57,9 @@ class Publishing:
         self._number = number
         self._successor = successor
         self._with_gaps = with_gaps
+        # With gaps: why a batch was refused that will be sent again. Those behind it are on their
+        # way, and must not overtake it; no gap in their sequences would tell.
+        self._refusal: BrokerError | None = None
 
     @classmethod
     async def open(
@@ -163,18 +166,28 @@ class Publishing:
             raise bad_request("a message id is 16 bytes, and from a node", field="message_id")
         if ttl_ms is not None:
             check_ttl(ttl_ms)
-        check_not_deleting(self._mastership)
-        self._mastership.publish(
-            self._number,
-            self._producer_id,
-            first_sequence,
-            bodies,
-            properties,
-            transient=transient,
-            with_gaps=self._with_gaps,
-            message_id=message_id,
-            ttl_ms=ttl_ms,
-        )
+        if self._refusal is not None:
+            raise BrokerError(
+                Reason.SEQUENCE_GAP,
+                f"a batch before this one was refused on this stream: {self._refusal.message}",
+            )
+        try:
+            check_not_deleting(self._mastership)
+            self._mastership.publish(
+                self._number,
+                self._producer_id,
+                first_sequence,
+                bodies,
+                properties,
+                transient=transient,
+                with_gaps=self._with_gaps,
+                message_id=message_id,
+                ttl_ms=ttl_ms,
+            )
+        except BrokerError as error:
+            if self._with_gaps and error.retryable:
+                self._refusal = error
+            raise
 
     def successor(self) -> tuple[str, str]:
         """Node and address of the new master, for a session that has heard `moved`."""
