@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from publisher_cores import FAR, LIMITS, ORIGIN, Core, bodies_of, drain, outcome
@@ -149,6 +150,7 @@ class RoutedMachine(RuleBasedStateMachine):
 
 
 TestRouted = RoutedMachine.TestCase
+TestRouted.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 def test_what_is_unconfirmed_goes_out_again_under_its_sequences() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -90,6 +91,7 @@ class GapsMachine(RuleBasedStateMachine):
 
 
 TestGaps = GapsMachine.TestCase
+TestGaps.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 def test_a_producer_without_gaps_has_no_entry() -> None:

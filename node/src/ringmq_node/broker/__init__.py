@@ -13,10 +13,10 @@ forwarding to it. A door that called a replica directly would silently break one
     declaring   creating queues and changing their records      arguments, placement: its pure rules
     deleting    with conditions or without                      transient: queues that nobody holds
     publishing  consuming      sessions on a queue whose master is here
+    routing     publishing to exchanges: sessions on any node, and ways to masters elsewhere
     listing     queues, nodes and replicas for operators
     peers       the interface to the other nodes' brokers; the gRPC door implements it
 
 Exchanges, bindings, policies and users come as further catalogues beside `catalogue`, watched in
-the same way; a publisher to queues that are mastered elsewhere comes beside `publishing`, on the
-client's pure publisher core; access rules come as a pure module beside `placement`.
+the same way; access rules come as a pure module beside `placement`.
 """

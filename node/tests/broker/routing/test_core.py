@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -149,6 +150,7 @@ class RoutingMachine(RuleBasedStateMachine):
 
 
 TestRouting = RoutingMachine.TestCase
+TestRouting.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 def test_neighbouring_runs_are_one_part_for_a_queue_that_they_share() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -72,6 +73,7 @@ class TargetsMachine(RuleBasedStateMachine):
 
 
 TestTargets = TargetsMachine.TestCase
+TestTargets.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.parametrize("exchange", ["", "logs", "é" * 120])

@@ -1,7 +1,12 @@
 """Publishing through exchanges, on whatever node a client is connected to.
 
     core        which queues still have to confirm which sequences (pure)
-    internal    the interface for publishers inside the node: dead letters
+    targets     what one queue still has to answer, over breaking streams (pure)
+    stamp       exchange and routing key, appended to properties (pure)
+    session     one producer's publishes: joins router, core and ways
+    ways        streams to one queue's master, here or elsewhere, one after the other
+    routing     what the sessions of a node share; the publisher of dead letters
+    internal    its interface
 
 A *routed session* is one producer that publishes to exchanges. Its node routes each batch, hands
 every queue its part, and answers a sequence when all of its queues have it.
