@@ -36,6 +36,7 @@ from ringmq_node.storage import (
     UnsupportedFormatError,
 )
 from ringmq_node.storage.disk.data_directory import folder_name
+from ringmq_node.storage.format import formats
 
 CHILD = Path(__file__).with_name("killed_child.py")
 
@@ -95,7 +96,8 @@ def test_damaged_meta_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known"), [("store.meta", 1), ("queue.name", 1), ("journal.jif", 3)]
+    ("name", "known"),
+    [("store.meta", 1), ("queue.name", 1), ("journal.jif", formats.JOURNAL.version)],
 )
 def test_other_format_version_is_refused_with_both_versions(name: str, known: int) -> None:
     disk = SimulatedDisk()
