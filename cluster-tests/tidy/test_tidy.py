@@ -99,6 +99,7 @@ SAME_NOTION = {
     "ForcedPromotion",
     "Overflow",
     "QueueRules",
+    "Death",
     "SyncPhase",
     "Difference",
     "DifferenceKind",

@@ -70,7 +70,7 @@ from ringmq.errors import (
 )
 from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
 from ringmq.model.comparison import Difference, DifferenceKind, ReplicaComparison
-from ringmq.model.messages import Batch, Message, Properties
+from ringmq.model.messages import Batch, Death, Message, Properties
 from ringmq.model.policies import (
     ForcedPromotion,
     MasterLocator,
@@ -124,6 +124,7 @@ __all__ = [
     "Consumer",
     "ConsumerTimeoutError",
     "CountedRange",
+    "Death",
     "Difference",
     "DifferenceKind",
     "DiskFullError",

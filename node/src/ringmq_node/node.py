@@ -158,6 +158,7 @@ class Node:
         self.deleting = Deleting(registry, self.catalogue, self.supervisor.spawn)
         self.orphans = self._make_orphans()
         self.broker = self._make_broker()
+        self.hosting.begin(self.broker.routing, config.properties_bytes_max)
         self.reconciling = self._make_reconciling()
         self.hosting.on_changed = self.reconciling.queue_changed
         self._health = health.aio.HealthServicer()

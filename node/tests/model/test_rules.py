@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,8 @@ EXAMPLES: dict[str, Any] = {
 def test_only_what_has_an_effect_is_offered(name: str) -> None:
     rules = QueueRules(**{name: EXAMPLES[name]})
     assert QueueRules.from_json(rules.to_json()) == rules
+    if name == "dead_letter_routing_key":
+        rules = replace(rules, dead_letter_exchange="")
     for declared in (True, False):
         if name in OFFERED and (declared or name not in DECLARED_ONLY):
             check_offered(rules, declared=declared)
@@ -104,6 +107,14 @@ def test_only_what_has_an_effect_is_offered(name: str) -> None:
         with pytest.raises(BrokerError) as caught:
             check_offered(rules, declared=declared)
         assert caught.value.metadata == {"field": name}
+
+
+def test_a_key_for_dead_letters_needs_an_exchange_where_it_is_declared() -> None:
+    rules = QueueRules(dead_letter_routing_key="k")
+    check_offered(rules, declared=False)
+    with pytest.raises(BrokerError) as caught:
+        check_offered(rules, declared=True)
+    assert caught.value.metadata == {"field": "dead_letter_routing_key"}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

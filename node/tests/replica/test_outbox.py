@@ -70,9 +70,10 @@ class OutboxScene(LetterScene):
         self.publisher = PlayedPublisher()
         self.rules = QueueRules(dead_letter_exchange="dlx")
         self.tasks: list[asyncio.Task[None]] = []
-        desk = LetterDesk(self.publisher, 1000, now_ms=lambda: 77, spawn=self.spawn)
+        desk = LetterDesk(self.publisher, 1000, now_ms=lambda: 77)
         replica = SimpleNamespace(
             letter_desk=desk,
+            spawn=self.spawn,
             record=SimpleNamespace(name="shop\x1fwork", id="id-1"),
             view=SimpleNamespace(losses=losses),
         )

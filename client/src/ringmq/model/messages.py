@@ -15,8 +15,38 @@ from ringmq.v1 import common_pb2 as common
 
 
 @dataclass(frozen=True, slots=True)
+class Death:
+    """How often a message has left a queue for one reason; the rest is of the first time."""
+
+    #: rejected, expired, maxlen or delivery_limit.
+    reason: str
+    queue: str
+    count: int
+    #: Since 1970, by the clock of the queue's master.
+    time_ms: int
+    #: As it was published to the queue.
+    exchange: str
+    routing_keys: tuple[str, ...]
+    #: The message's own expiration, in milliseconds, if it had one.
+    original_expiration_ms: int | None = None
+
+    @classmethod
+    def from_wire(cls, wire: common.Death) -> Death:
+        expires = wire.HasField("original_expiration_ms")
+        return cls(
+            reason=wire.reason,
+            queue=wire.queue,
+            count=wire.count,
+            time_ms=wire.time_ms,
+            exchange=wire.exchange,
+            routing_keys=tuple(wire.routing_keys),
+            original_expiration_ms=wire.original_expiration_ms if expires else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Properties:
-    """A publisher's notes on a message. The broker hands them on unread."""
+    """A publisher's notes on a message, which the broker hands on; and below, the broker's own."""
 
     message_id: str = ""
     correlation_id: str = ""
@@ -27,6 +57,8 @@ class Properties:
     #: Of a delivered message that was published to an exchange. Not sent: the broker says them.
     exchange: str = ""
     routing_key: str = ""
+    #: Of a dead letter, the newest death first. Set by the broker: a publisher's isn't sent.
+    deaths: tuple[Death, ...] = ()
 
     def to_wire(self) -> common.Properties:
         return common.Properties(
@@ -49,6 +81,7 @@ class Properties:
             headers=dict(wire.headers),
             exchange=wire.exchange,
             routing_key=wire.routing_key,
+            deaths=tuple(map(Death.from_wire, wire.deaths)),
         )
 
 

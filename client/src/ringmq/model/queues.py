@@ -258,6 +258,11 @@ class QueueInfo:
     auto_delete: bool = False
     # Of an exclusive queue: its connection, as node.incarnation.number.
     owner: str = ""
+    # On their way to the dead-letter exchange: neither ready nor unacknowledged. And how many have
+    # arrived, or had no target, since this node is the master.
+    messages_dead_lettering: int = 0
+    dead_lettered_total: int = 0
+    dead_letters_dropped_total: int = 0
 
     @property
     def master(self) -> str:
@@ -277,6 +282,9 @@ class QueueInfo:
             messages_ready=wire.messages_ready,
             messages_unacknowledged=wire.messages_unacknowledged,
             messages_damaged=wire.messages_damaged,
+            messages_dead_lettering=wire.messages_dead_lettering,
+            dead_lettered_total=wire.dead_lettered_total,
+            dead_letters_dropped_total=wire.dead_letters_dropped_total,
             bytes_ready=wire.bytes_ready,
             bytes_unacknowledged=wire.bytes_unacknowledged,
             consumers=wire.consumers,

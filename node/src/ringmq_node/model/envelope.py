@@ -69,9 +69,9 @@ def dead_envelope(
 ) -> DeadLetterEnvelope:
     """The envelope of a message that has left `queue`, its name without a vhost.
 
-    `bytes_max` bounds the properties, whose history is cut for it at its oldest end; the newest
-    death is always there. Properties that can't be read are kept as they are: nobody but a
-    publisher can have made them so.
+    `bytes_max` bounds the properties: the history is cut for it at its oldest end, and left out if
+    there is no room for the newest death. Properties that can't be read are kept as they are: only
+    a publisher can have made them so.
     """
     try:
         found = read_envelope(properties)
@@ -91,12 +91,14 @@ def dead_envelope(
     if reason is not DeathReason.REJECTED:
         except_queues = queues_in_a_cycle(deaths)
     first = found.first_death or _first_death(death)
-    pieces = [found.rest, _field(_FIRST_DEATH, first)]
-    size = sum(map(len, pieces))
-    for at, each in enumerate(deaths):
-        piece = _field(_DEATHS, encode_death(each))
+    pieces = [found.rest]
+    size = len(found.rest)
+    for piece in (
+        _field(_FIRST_DEATH, first),
+        *(_field(_DEATHS, encode_death(each)) for each in deaths),
+    ):
         size += len(piece)
-        if at and size > bytes_max:
+        if size > bytes_max:
             break
         pieces.append(piece)
     return DeadLetterEnvelope(b"".join(pieces), found.routing_key, found.headers, except_queues)

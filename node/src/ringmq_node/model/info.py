@@ -134,6 +134,8 @@ class QueueInfo:
     messages_ready: int = 0
     messages_unacknowledged: int = 0
     messages_damaged: int = 0
+    # On their way to a dead-letter exchange.
+    messages_dead_lettering: int = 0
     bytes_ready: int = 0
     bytes_unacknowledged: int = 0
     consumers: int = 0
@@ -150,6 +152,8 @@ class QueueInfo:
     expired_total: int = 0
     dropped_total: int = 0
     rejected_total: int = 0
+    dead_lettered_total: int = 0
+    dead_letters_dropped_total: int = 0
     # Oldest first.
     losses: tuple[LossInfo, ...] = ()
     # The names of the policies that apply; and what is wanted by them and the declaration.

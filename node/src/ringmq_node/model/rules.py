@@ -137,6 +137,8 @@ OFFERED: Final = frozenset(
         "max_length",
         "max_length_bytes",
         "overflow",
+        "dead_letter_exchange",
+        "dead_letter_routing_key",
         "delivery_limit",
         "single_active_consumer",
         "consumer_timeout_ms",
@@ -156,7 +158,16 @@ def check_offered(rules: QueueRules, *, declared: bool) -> None:
             raise bad_request(
                 f"{name} belongs to a queue's declaration, and is no key of policies", field=name
             )
-    if rules.overflow is Overflow.REJECT_PUBLISH_DLX and "dead_letter_exchange" not in OFFERED:
+    if (
+        declared
+        and rules.dead_letter_exchange is None
+        and rules.dead_letter_routing_key is not None
+    ):
+        raise bad_request(
+            "a dead_letter_routing_key is of no use without a dead_letter_exchange",
+            field="dead_letter_routing_key",
+        )
+    if rules.overflow is Overflow.REJECT_PUBLISH_DLX:
         raise bad_request("overflow reject-publish-dlx is not offered yet", field="overflow")
 
 

@@ -27,7 +27,7 @@ from ringmq_node.model.records import QueueRecord
 from ringmq_node.replica.fetching import Sources
 from ringmq_node.replica.interleaver import Interleaver
 from ringmq_node.replica.leftovers import Leftovers
-from ringmq_node.replica.letter_desk import LetterDesk
+from ringmq_node.replica.letter_desk import LetterDesk, LetterPublisher
 from ringmq_node.replica.replica import Replica
 from ringmq_node.replica.set_asides import SetAsides
 from ringmq_node.replica.turns import CatchUpTurns
@@ -97,12 +97,15 @@ class Hosting:
         self._garbage = Garbage()
         self._opens = True
         self._closed = False
-        # Set before a replica is opened.
         self.letter_desk: LetterDesk
         # Told of a queue whose record or view has changed here, by its id.
         self.on_changed: Callable[[str], None] = lambda queue_id: None
         # Told of a queue whose master is here and that nobody has used for its `expires_ms`.
         self.on_unused: Callable[[Replica], object] = lambda replica: None
+
+    def begin(self, publisher: LetterPublisher, properties_bytes_max: int) -> None:
+        """What dead letters leave by. Before any replica is opened."""
+        self.letter_desk = LetterDesk(publisher, properties_bytes_max, self.now_ms)
 
     # --- for replicas (`ReplicaHost`) ---
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ringmq_node.queue.block import Block
 
@@ -34,6 +33,7 @@ class LetterDesk:
     """For the outboxes of all queues (`outbox`)."""
 
     publisher: LetterPublisher
+    # Of a letter, with its history.
     properties_bytes_max: int
+    # Milliseconds since 1970.
     now_ms: Callable[[], int]
-    spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]

@@ -47,7 +47,9 @@ RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 2.0
 # How long letters wait for an exchange or a binding that isn't known here.
 UNKNOWN_S = 2.0
-# Dropped letters are logged no more often than this.
+# And before operators are told that they wait.
+PATIENCE_S = 10.0
+# Letters that wait or are dropped are logged no more often than this.
 LOG_EVERY_S = 60.0
 
 
@@ -83,6 +85,7 @@ class Outbox:
     ) -> None:
         """`carry_out`: of the core's effects. `rules`: those of the moment."""
         self._desk = replica.letter_desk
+        self._spawn = replica.spawn
         self._departures = departures
         self._carry_out = carry_out
         self._rules = rules
@@ -129,7 +132,7 @@ class Outbox:
             lane.append((way, letter))
             return
         self._lanes[way.routing_key] = deque([(way, letter)])
-        task = self._desk.spawn(self._run(way.routing_key), f"letters of {self._name}")
+        task = self._spawn(self._run(way.routing_key), f"letters of {self._name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -141,7 +144,7 @@ class Outbox:
         self._lanes.clear()
         self._desk.publisher.close(self.producer_id)
         # The mastership's: no cycle, which would stay in memory when the queue is gone.
-        del self._carry_out, self._rules
+        del self._carry_out, self._rules, self._spawn
 
     # --- a lane ---
 
@@ -191,7 +194,10 @@ class Outbox:
                     return
                 if error.reason is Reason.EXCHANGE_NOT_FOUND:
                     missing = f"there is no exchange {exchange!r}"
-                logger.debug("letters of %s wait: %s", shown(self._name), error)
+                if waited_s >= PATIENCE_S and not missing:
+                    self._warn(
+                        "%d dead letters wait, as their target takes none: %s", len(letters), error
+                    )
             if missing and (target in self._unknown or waited_s >= UNKNOWN_S):
                 self._unknown.add(target)
                 self._drop(positions, missing)
@@ -205,16 +211,16 @@ class Outbox:
 
     def _drop(self, positions: Sequence[Range], why: str) -> None:
         self._dropped += numbers_in(positions)
+        self._warn(
+            "%d dead letters dropped since this node is its master, as %s", self._dropped, why
+        )
+        self._gone(positions, arrived=False)
+
+    def _warn(self, what: str, *facts: object) -> None:
         now = asyncio.get_running_loop().time()
         if now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
-            logger.warning(
-                "queue %s: %d dead letters dropped since this node is its master, as %s",
-                shown(self._name),
-                self._dropped,
-                why,
-            )
-        self._gone(positions, arrived=False)
+            logger.warning("queue %s: " + what, shown(self._name), *facts)
 
 
 def _front(lane: deque[tuple[LetterWay, Letter]]) -> list[Letter]:
