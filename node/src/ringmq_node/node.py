@@ -152,9 +152,8 @@ class Node:
         self.resources = self._watch_resources()
         self.catalogue = QueueCatalogue(registry)
         self.transient = TransientQueues(registry, self.group)
-        self.topology = TopologyParts(
-            registry, self.catalogue, self.group, lambda: self.settings.nodes
-        )
+        group = self.group
+        self.topology = TopologyParts(registry, self.catalogue, group, lambda: self.settings.nodes)
         self.deleting = Deleting(registry, self.catalogue, self.supervisor.spawn)
         self.orphans = self._make_orphans()
         self.broker = self._make_broker()
