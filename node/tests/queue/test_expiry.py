@@ -195,6 +195,17 @@ def test_consumers_come_before_the_limit() -> None:
     assert scene.positions(7) == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
+def test_hidden_messages_push_nothing_out() -> None:
+    """They may never be confirmed."""
+    scene = RuledScene(max_length=3)
+    scene.publish_until(None, 3)
+    scene.publish(2)
+    scene.do(scene.master.follow(QueueRules(max_length=3)))
+    assert scene.ready() == [0, 1, 2, 3, 4]
+    scene.all_safe()
+    assert scene.ready() == [2, 3, 4]
+
+
 def test_a_shorter_limit_lets_go_at_once() -> None:
     scene = RuledScene()
     scene.publish_until(None, 10)

@@ -1,0 +1,137 @@
+"""Rules of queues on one real node whose clock the test sets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loops import run
+from node.tests.nodes import lone_node, replica_of
+from waiting import until
+
+import ringmq
+from ringmq import Client, QueueRules
+from ringmq_node.node import Node
+from ringmq_node.replica.upkeep import Upkeep
+
+HOUR_MS = 3_600_000
+
+
+class PlayedClock:
+    def __init__(self, node: Node) -> None:
+        self.ahead_ms = 0
+        self._real: Callable[[], int] = node.hosting.now_ms
+        node.hosting.now_ms = lambda: self._real() + self.ahead_ms
+
+
+def with_node(
+    folder: Path,
+    *works: Callable[[Client, Node, PlayedClock], Awaitable[None]],
+) -> None:
+    """Each of `works` has the node to itself; it is stopped and started in between."""
+
+    async def main() -> None:
+        for work in works:
+            node = await lone_node(folder)
+            async with asyncio.timeout(20):
+                await node.start()
+                try:
+                    async with ringmq.connect(node.address) as client:
+                        await work(client, node, PlayedClock(node))
+                finally:
+                    await node.stop()
+
+    run(main())
+
+
+async def publish(client: Client, *bodies: bytes, **options: Any) -> None:
+    async with client.publisher("q") as publisher:
+        await publisher.publish_batch(bodies, **options)
+
+
+async def seen(client: Client) -> list[bytes]:
+    return [message.body for message in await client.get_messages("q", 100)]
+
+
+def test_dropwhile_restart(tmp_path: Path) -> None:
+    """variable_queue_dropwhile_restart: deadlines are on the disk. Readers see none that is over,
+    though nothing has looked yet."""
+
+    async def before(client: Client, node: Node, clock: PlayedClock) -> None:
+        await client.declare_queue("q", rules=QueueRules(message_ttl_ms=2 * HOUR_MS))
+        await publish(client, b"two hours", b"too")
+        await publish(client, b"one hour", ttl_ms=HOUR_MS)
+        await publish(client, b"two hours again", ttl_ms=3 * HOUR_MS)
+
+    async def after(client: Client, node: Node, clock: PlayedClock) -> None:
+        state = replica_of(node).store.state
+        assert [(first, last) for first, last, _ in state.expiries] == [(0, 1), (2, 2), (3, 3)]
+        assert len(await seen(client)) == 4
+        clock.ahead_ms = HOUR_MS + HOUR_MS // 100
+        browsed = [batch async for batch in client.reader("q").browse(0)]
+        assert [m.position for batch in browsed for m in batch.messages] == [0, 1, 3]
+        assert await seen(client) == [b"two hours", b"too", b"two hours again"]
+        clock.ahead_ms *= 2
+        assert await seen(client) == []
+        assert (await client.queue("q")).expired_total == 4
+
+    with_node(tmp_path, before, after)
+
+
+def test_what_restarts_the_clock_of_an_unused_queue(tmp_path: Path) -> None:
+    async def work(client: Client, node: Node, clock: PlayedClock) -> None:
+        await client.declare_queue("q", rules=QueueRules(expires_ms=HOUR_MS))
+        mastership = replica_of(node).mastership
+        assert mastership is not None
+        upkeep: Upkeep = mastership.upkeep
+        uses = 0
+        used = upkeep.used
+
+        def counted() -> None:
+            nonlocal uses
+            uses += 1
+            used()
+
+        upkeep.used = counted  # type: ignore[method-assign]
+
+        async def counts(use: Awaitable[object]) -> bool:
+            before = uses
+            await use
+            return uses > before
+
+        assert not await counts(client.queue("q"))
+        assert not await counts(publish(client, b"x"))
+        assert await counts(client.get_messages("q"))
+        assert await counts(client.get_messages("q", remove=True))
+        assert await counts(client.declare_queue("q"))
+        async with client.consumer("q"):
+            upkeep._used_s -= HOUR_MS
+            assert not upkeep.is_unused
+            before = uses
+        await until(lambda: uses > before, "its consumer has left")
+        assert not upkeep.is_unused
+        upkeep._used_s -= HOUR_MS
+        assert upkeep.is_unused
+        upkeep._look_for_use()
+
+        async def is_gone() -> bool:
+            return not await client.queues()
+
+        await until(is_gone, "the queue is deleted")
+
+    with_node(tmp_path, work)
+
+
+@pytest.mark.parametrize("ttl_ms", [2**62, 10**13])
+def test_a_time_to_live_that_cannot_be(tmp_path: Path, ttl_ms: int) -> None:
+    async def work(client: Client, node: Node, clock: PlayedClock) -> None:
+        await client.declare_queue("q")
+        with pytest.raises(ringmq.BadRequestError, match="ttl_ms"):
+            await publish(client, b"x", ttl_ms=ttl_ms)
+        with pytest.raises(ringmq.BadRequestError, match="out of range"):
+            await publish(client, b"x", ttl_ms=-1)
+
+    with_node(tmp_path, work)
