@@ -33,6 +33,42 @@ async def declare_at_a(cluster: Cluster) -> None:
                 queue, auto_delete=True, master_locator=ringmq.MasterLocator.CLIENT_LOCAL
             )
             assert info.auto_delete
+        info = await client.declare_queue(
+            "urgent",
+            rules=ringmq.QueueRules(max_priority=3),
+            master_locator=ringmq.MasterLocator.CLIENT_LOCAL,
+        )
+        assert info.wanted["max_priority"] == "3"
+        with pytest.raises(ringmq.QueueExistsError, match="max_priority 3, not 4"):
+            await client.declare_queue("urgent", rules=ringmq.QueueRules(max_priority=4))
+
+
+PRIORITIES = (0, 9, 1, 0, 2, 3, 1)
+
+
+async def publish_by_priority(client: ringmq.Client) -> None:
+    """Two messages of each of `PRIORITIES`, one batch after the other."""
+    async with client.publisher("urgent") as publisher:
+        for number, priority in enumerate(PRIORITIES):
+            bodies = [b"%d.%d" % (number, part) for part in range(2)]
+            await publisher.publish_batch(bodies, priority=priority)
+
+
+def by_priority(priority_max: int) -> list[bytes]:
+    """In the order in which they are to come."""
+    numbers = sorted(
+        range(len(PRIORITIES)), key=lambda number: (-min(PRIORITIES[number], priority_max), number)
+    )
+    return [b"%d.%d" % (number, part) for number in numbers for part in range(2)]
+
+
+async def take(consumer: ringmq.Consumer, messages: int) -> list[ringmq.Message]:
+    found: list[ringmq.Message] = []
+    while len(found) < messages:
+        batch = await consumer.next_batch(timeout_s=20.0)
+        assert batch is not None, f"{len(found)} of {messages} came"
+        found += batch
+    return found
 
 
 async def check_locks(other: ringmq.Client, *, mine: str) -> None:
@@ -72,20 +108,35 @@ async def test_queues_go_with_what_they_live_by(cluster: Cluster) -> None:
             assert (await other.queue(mine)).owner.startswith("c.")
             # The home of this one dies.
             await dying.declare_queue("x", exclusive=True)
-            for queue in (mine, "x", "shared", "lost", "unused"):
+            for queue in (mine, "x", "shared", "lost", "unused", "urgent"):
                 await cluster.wait_synchronised(queue)
+            await publish_by_priority(client)
             if await cluster.master_of(mine) != "a":
                 await cluster.promote(mine, "a")
             await check_locks(other, mine=mine)
             await last_consumer.send(broker.ConsumeRequest(open=broker.ConsumeOpen(queue="lost")))
             assert (await last_consumer.receive()).HasField("opened")
-            async with client.consumer("shared") as consumer:
+            async with (
+                client.consumer("shared") as consumer,
+                client.consumer("urgent", prefetch=3) as urgent,
+            ):
+                # The first three are with a consumer, and come back to their places.
+                first = await take(urgent, 3)
+                assert [message.body for message in first] == by_priority(3)[:3]
                 cluster.kill("a")
                 async with other.publisher("shared") as publisher:
                     await publisher.publish(b"work")
                 batch = await consumer.next_batch(timeout_s=20.0)
                 assert batch is not None
                 await consumer.ack(batch, wait=True)
+                found: list[bytes] = []
+                while len(found) < 2 * len(PRIORITIES):
+                    batch = await urgent.next_batch(timeout_s=20.0)
+                    assert batch is not None, found
+                    found += [message.body for message in batch]
+                    await urgent.ack(batch)
+                assert found == by_priority(3)
+                await cluster.wait_equal("urgent", on=("b", "c"))
                 await wait_gone(other, "lost", "x")
                 assert {mine, "shared", "unused"} <= await names(other)
                 (answer,) = await client.get_messages(mine, remove=True)

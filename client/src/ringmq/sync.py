@@ -289,6 +289,7 @@ class SyncPublisher:
         routing_key: str = "",
         mandatory: bool = False,
         ttl_ms: int | None = None,
+        priority: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         _run(
@@ -299,6 +300,7 @@ class SyncPublisher:
                 routing_key=routing_key,
                 mandatory=mandatory,
                 ttl_ms=ttl_ms,
+                priority=priority,
                 deadline_s=deadline_s,
             )
         )
@@ -312,6 +314,7 @@ class SyncPublisher:
         routing_key: str = "",
         mandatory: bool = False,
         ttl_ms: int | None = None,
+        priority: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         # The caller's iterable runs in the caller's thread.
@@ -324,6 +327,7 @@ class SyncPublisher:
                 routing_key=routing_key,
                 mandatory=mandatory,
                 ttl_ms=ttl_ms,
+                priority=priority,
                 deadline_s=deadline_s,
             )
         )
@@ -337,6 +341,7 @@ class SyncPublisher:
         routing_key: str = "",
         mandatory: bool = False,
         ttl_ms: int | None = None,
+        priority: int = 0,
         deadline_s: float | None = None,
     ) -> concurrent.futures.Future[None]:
         """Waits for room in the window only; the future is done when the message is confirmed."""
@@ -362,6 +367,7 @@ class SyncPublisher:
                 routing_key=routing_key,
                 mandatory=mandatory,
                 ttl_ms=ttl_ms,
+                priority=priority,
                 deadline_s=deadline_s,
             )
             future.add_done_callback(done)

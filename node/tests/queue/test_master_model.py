@@ -271,12 +271,10 @@ class MasterMachine(RuleBasedStateMachine):
         for position, body, redelivered, count in spread(runs):
             assert self.may_take(consumer, body), (client, position)
             self.look(position, body, redelivered, count)
+            self.check_turn(position)
             self.ready.remove(position)
             client.has[position] = body
             client.since[position] = None
-            if not self.given[position] and position not in self.out_of_order:
-                assert position > self.first_given_max
-                self.first_given_max = position
             assert redelivered or not self.given[position]
             self.given[position] += 1
 
@@ -292,6 +290,19 @@ class MasterMachine(RuleBasedStateMachine):
             able = (n for n, client in self.clients.items() if not client.cancelled)
             self.current = min(able, default=None)
         return self.current
+
+    def check_turn(self, position: int) -> None:
+        """It is delivered now: in order."""
+        if not self.given[position] and position not in self.out_of_order:
+            assert position > self.first_given_max
+            self.first_given_max = position
+
+    def priority_of(self, position: int) -> int:
+        return 0
+
+    def turn(self, position: int) -> tuple[int, int]:
+        """The key by which messages are sorted."""
+        return -self.priority_of(position), position
 
     def look(self, position: int, body: bytes, redelivered: bool, count: int) -> None:
         assert position in self.ready
@@ -370,7 +381,14 @@ class MasterMachine(RuleBasedStateMachine):
             return
         position = self.queue.state.next_position
         bodies = [bytes([at % 256]) * size for at, size in enumerate(sizes, position)]
-        op = Publish(position, Block.of(bodies), transient, producer, first)
+        op = Publish(
+            position,
+            Block.of(bodies),
+            transient,
+            producer,
+            first,
+            priority=self.priority_of(position),
+        )
         number = self.queue.append(op)
         if producer:
             self.sequences[producer] = last
@@ -538,7 +556,8 @@ class MasterMachine(RuleBasedStateMachine):
     # --- without a subscription ---
 
     def visible(self) -> list[int]:
-        return sorted(position for position in self.ready if position < self.visible_below)
+        visible = (position for position in self.ready if position < self.visible_below)
+        return sorted(visible, key=self.turn)
 
     def prefix(self, messages_max: int, bytes_max: int) -> list[int]:
         """The first visible messages within these limits; at least one, if any is visible."""
@@ -702,17 +721,19 @@ class MasterMachine(RuleBasedStateMachine):
         while self.clients:
             self.close_consumer(0)
         alive = set(self.bodies) - {p for wanted in self.gathered.values() for p in wanted}
+        # Before any is given out: in order means in order of those that can be seen.
+        self.all_is_safe()
         self.open_consumer(7, 10_000)
         number = max(self.clients)
         got: list[int] = []
         for _ in range(2 * len(alive) + 20):
             self.all_is_safe()
-            got += sorted(self.clients[number].has)
+            got += sorted(self.clients[number].has, key=self.turn)
             self.settle_all(0)
         self.all_is_safe()
         self.same()
         self.everybody_was_told()
-        assert got == sorted(alive)
+        assert got == sorted(alive, key=self.turn)
         assert not self.bodies
         assert not self.removing
         assert not self.takers
@@ -734,7 +755,27 @@ class StoreMachine(MasterMachine):
         return StoreQueue()
 
 
+class PriorityMachine(MasterMachine):
+    """Priorities against a plain sort: each delivery is the first of all that are visible."""
+
+    def __init__(self) -> None:
+        self.priorities: dict[int, int] = {}
+        super().__init__()
+
+    def priority_of(self, position: int) -> int:
+        # One for each batch; asked with the batch's first position when it is published.
+        if position == self.queue.state.next_position:
+            self.priorities[position] = (0, 5, 1, 0, 255)[position % 5]
+        return self.priorities[max(first for first in self.priorities if first <= position)]
+
+    def check_turn(self, position: int) -> None:
+        visible = (at for at in self.ready if at < self.visible_below)
+        assert position == min(visible, key=self.turn), "not the most urgent one"
+
+
 MasterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 StoreMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+PriorityMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestMaster = MasterMachine.TestCase
+TestMasterWithPriorities = PriorityMachine.TestCase
 TestMasterOverStore = StoreMachine.TestCase

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 PRODUCER_ID_BYTES = 16
 ROUTING_KEY_BYTES_MAX = 255
+PRIORITY_MAX = 255
 
 
 def _to_wire(
@@ -212,6 +213,7 @@ class Publisher:
         routing_key: str = "",
         mandatory: bool = False,
         ttl_ms: int | None = None,
+        priority: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         """Returns when the message is confirmed; raises if it is not within the deadline.
@@ -219,9 +221,10 @@ class Publisher:
         Cancelling it does not take the message back. `routing_key`, `mandatory`: of a publisher to
         an exchange. If no queue is bound for a mandatory message, `UnroutableError`. `ttl_ms`: how
         long it may be ready before it expires, if the queue doesn't say less; 0: it expires unless
-        a consumer takes it at once.
+        a consumer takes it at once. `priority`: 0 to 255, the highest first, in a queue that was
+        declared with `max_priority`.
         """
-        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms)
+        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms, priority)
         await self._submit((body,), properties, attributes, deadline_s)
 
     async def publish_batch(
@@ -233,6 +236,7 @@ class Publisher:
         routing_key: str = "",
         mandatory: bool = False,
         ttl_ms: int | None = None,
+        priority: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         """Publishes in order, and returns when all are confirmed.
@@ -243,7 +247,7 @@ class Publisher:
         """
         listed = list(bodies)
         if listed:
-            attributes = self._attributes(transient, routing_key, mandatory, ttl_ms)
+            attributes = self._attributes(transient, routing_key, mandatory, ttl_ms, priority)
             await self._submit(listed, properties, attributes, deadline_s)
 
     def publish_nowait(
@@ -255,6 +259,7 @@ class Publisher:
         routing_key: str = "",
         mandatory: bool = False,
         ttl_ms: int | None = None,
+        priority: int = 0,
         deadline_s: float | None = None,
     ) -> asyncio.Future[None]:
         """A future that is done when the message is confirmed; `WindowFullError` without room.
@@ -263,7 +268,7 @@ class Publisher:
         """
         if not self._core.room:
             raise WindowFullError(f"{self._window_full()}; `submit` waits for room")
-        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms)
+        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms, priority)
         return self._detach(self._submit((body,), properties, attributes, deadline_s))
 
     async def submit(
@@ -275,12 +280,13 @@ class Publisher:
         routing_key: str = "",
         mandatory: bool = False,
         ttl_ms: int | None = None,
+        priority: int = 0,
         deadline_s: float | None = None,
     ) -> asyncio.Future[None]:
         """Like `publish_nowait`, but waits for room in the window (within the deadline)."""
         if not self._core.room:
             await self._wait_room(self.deadline_s if deadline_s is None else deadline_s)
-        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms)
+        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms, priority)
         return self._detach(self._submit((body,), properties, attributes, deadline_s))
 
     async def flush(self) -> None:
@@ -329,13 +335,23 @@ class Publisher:
     # --- inside ---
 
     def _attributes(
-        self, transient: bool, routing_key: str, mandatory: bool, ttl_ms: int | None
+        self,
+        transient: bool,
+        routing_key: str,
+        mandatory: bool,
+        ttl_ms: int | None,
+        priority: int,
     ) -> Attributes:
         if ttl_ms is not None and not 0 <= ttl_ms < 2**63:
             raise BadRequestError(f"ttl_ms {ttl_ms} is out of range", metadata={"field": "ttl_ms"})
+        if not 0 <= priority <= PRIORITY_MAX:
+            raise BadRequestError(
+                f"a message's priority is 0 to {PRIORITY_MAX}, not {priority}",
+                metadata={"field": "priority"},
+            )
         if not routing_key and not mandatory:
-            if ttl_ms is not None:
-                return Attributes(transient, ttl_ms=ttl_ms)
+            if ttl_ms is not None or priority:
+                return Attributes(transient, ttl_ms=ttl_ms, priority=priority)
             return TRANSIENT if transient else PERSISTENT
         if self.exchange is None:
             raise BadRequestError(
@@ -348,7 +364,7 @@ class Publisher:
                 f"a routing key has at most {ROUTING_KEY_BYTES_MAX} bytes",
                 metadata={"field": "routing_key"},
             )
-        return Attributes(transient, routing_key, mandatory, ttl_ms)
+        return Attributes(transient, routing_key, mandatory, ttl_ms, priority)
 
     def _submit(
         self,

@@ -152,6 +152,8 @@ def _request_of(flight: Flight[Future, common.Properties]) -> broker.PublishRequ
         batch.mandatory = attributes.mandatory
     if attributes.ttl_ms is not None:
         batch.ttl_ms = attributes.ttl_ms
+    if attributes.priority:
+        batch.priority = attributes.priority
     slices = flight.slices
     if len(slices) == 1:
         batch.bodies.extend(slices[0].bodies)

@@ -33,6 +33,7 @@ class Attributes:
     mandatory: bool = False
     #: How long the messages may be ready, in milliseconds; None: as the queue says.
     ttl_ms: int | None = None
+    priority: int = 0
 
 
 PERSISTENT = Attributes()

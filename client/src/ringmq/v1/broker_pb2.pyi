@@ -1055,6 +1055,7 @@ class PublishBatch(google.protobuf.message.Message):
     MANDATORY_FIELD_NUMBER: builtins.int
     MESSAGE_ID_FIELD_NUMBER: builtins.int
     TTL_MS_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
     first_sequence: builtins.int
     transient: builtins.bool
     """Persistent messages are confirmed when they are on disk, transient ones
@@ -1069,6 +1070,10 @@ class PublishBatch(google.protobuf.message.Message):
     ttl_ms: builtins.int
     """How long each of these messages may be ready, in milliseconds; the queue's own `message_ttl_ms`
     counts if it is shorter. 0: a message goes unless a consumer takes it at once.
+    """
+    priority: builtins.int
+    """0 to 255: in a queue with `max_priority`, messages of a higher one are delivered first. One above
+    the queue's highest counts as that.
     """
     @property
     def bodies(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
@@ -1087,10 +1092,11 @@ class PublishBatch(google.protobuf.message.Message):
         mandatory: builtins.bool = ...,
         message_id: builtins.bytes = ...,
         ttl_ms: builtins.int | None = ...,
+        priority: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "ttl_ms", b"ttl_ms"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "bodies", b"bodies", "first_sequence", b"first_sequence", "mandatory", b"mandatory", "message_id", b"message_id", "properties", b"properties", "routing_key", b"routing_key", "transient", b"transient", "ttl_ms", b"ttl_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "bodies", b"bodies", "first_sequence", b"first_sequence", "mandatory", b"mandatory", "message_id", b"message_id", "priority", b"priority", "properties", b"properties", "routing_key", b"routing_key", "transient", b"transient", "ttl_ms", b"ttl_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ttl_ms: typing_extensions.TypeAlias = typing.Literal["ttl_ms"]
     _WhichOneofArgType__ttl_ms: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms"]

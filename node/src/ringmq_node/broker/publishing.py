@@ -20,7 +20,7 @@ from ringmq_node.broker.deleting import check_not_deleting
 from ringmq_node.broker.routing.stamp import STAMP_BYTES_MAX
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
-from ringmq_node.model.rules import check_ttl
+from ringmq_node.model.rules import PRIORITIES_MAX, check_ttl
 from ringmq_node.model.settings import BATCH_MESSAGES_MAX, BrokerSettings
 from ringmq_node.queue.ops import MESSAGE_ID_BYTES
 from ringmq_node.replica.mastership import Mastership
@@ -151,6 +151,7 @@ class Publishing:
         transient: bool,
         message_id: bytes = b"",
         ttl_ms: int | None = None,
+        priority: int = 0,
     ) -> None:
         """Enqueues a batch whose messages have consecutive sequences; the session is told when
         they are confirmed.
@@ -166,6 +167,8 @@ class Publishing:
             raise bad_request("a message id is 16 bytes, and from a node", field="message_id")
         if ttl_ms is not None:
             check_ttl(ttl_ms)
+        if priority:
+            check_priority(priority)
         if self._refusal is not None:
             raise BrokerError(
                 Reason.SEQUENCE_GAP,
@@ -183,6 +186,7 @@ class Publishing:
                 with_gaps=self._with_gaps,
                 message_id=message_id,
                 ttl_ms=ttl_ms,
+                priority=priority,
             )
         except BrokerError as error:
             if self._with_gaps and error.retryable:
@@ -196,6 +200,14 @@ class Publishing:
     def close(self) -> None:
         """The session hears nothing more; messages that it has published stay."""
         self._mastership.close_publisher(self._number, self._producer_id)
+
+
+def check_priority(priority: int) -> None:
+    """Raises `BrokerError` if no message can have it; the queue's own highest is no limit."""
+    if not 0 <= priority <= PRIORITIES_MAX:
+        raise bad_request(
+            f"a message's priority is 0 to {PRIORITIES_MAX}, not {priority}", field="priority"
+        )
 
 
 def check_batch(

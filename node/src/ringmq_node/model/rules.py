@@ -139,6 +139,7 @@ OFFERED: Final = frozenset(
         "overflow",
         "dead_letter_exchange",
         "dead_letter_routing_key",
+        "max_priority",
         "delivery_limit",
         "single_active_consumer",
         "consumer_timeout_ms",

@@ -410,6 +410,9 @@ class QueueMaster:
         if self._requeues_are_many or (self.consumers.single_active and self._requeuing):
             # Whoever comes next would get what is behind them first, before some of them.
             visible_below = min(visible_below, self._requeuing.first)
+            if self.state.priorities:
+                # Messages in front of them in the queue may be behind them in the line.
+                visible_below = 0
         return deliver(self._ready, self.consumers, visible_below)
 
     def deliver_more(self) -> list[Effect]:

@@ -251,6 +251,7 @@ class Mastership:
         with_gaps: bool = False,
         message_id: bytes = b"",
         ttl_ms: int | None = None,
+        priority: int = 0,
     ) -> None:
         """Enqueues a batch, without its messages that were enqueued before.
 
@@ -291,6 +292,8 @@ class Mastership:
                 # The message store would compare the bodies, and keep each all the same.
                 message_id=message_id if block.count == len(bodies) else b"",
                 expires_at_ms=self.upkeep.deadline(ttl_ms),
+                # Here, so that replicas need no rule to agree.
+                priority=min(priority, self.rules.max_priority or 0),
             )
             number = self._replica.multicast(op)
             self.carry_out(self.queue.published(number, op, publisher))

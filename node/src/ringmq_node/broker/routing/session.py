@@ -103,6 +103,7 @@ class RoutedBatch:
     mandatory: bool = False
     transient: bool = False
     ttl_ms: int | None = None
+    priority: int = 0
     # Internal names: these don't get it.
     except_queues: frozenset[str] = frozenset()
 
@@ -267,6 +268,7 @@ class RoutedSession:
                 batch.transient,
                 batch.ttl_ms,
                 self._host.new_message_id() if len(queues) > 1 else b"",
+                batch.priority,
             )
             for queue in queues:
                 way = self._ways.get(queue)

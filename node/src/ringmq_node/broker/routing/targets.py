@@ -29,6 +29,7 @@ class SubBatch:
     transient: bool = False
     ttl_ms: int | None = None
     message_id: bytes = b""
+    priority: int = 0
 
     @property
     def last(self) -> int:

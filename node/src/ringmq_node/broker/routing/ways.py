@@ -247,6 +247,7 @@ class Way:
                         transient=batch.transient,
                         message_id=batch.message_id,
                         ttl_ms=batch.ttl_ms,
+                        priority=batch.priority,
                     )
                 except FullQueueRefusal as error:
                     # Those in front of it are in the queue, and will be confirmed.

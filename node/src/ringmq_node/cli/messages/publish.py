@@ -41,7 +41,10 @@ def _say_unblocked() -> None:
 class _Sending:
     """Publishes chunks in order, with at most `_CHUNKS_MAX` of them unconfirmed."""
 
-    def __init__(self, *, transient: bool, routing_key: str, mandatory: bool) -> None:
+    def __init__(
+        self, *, transient: bool, routing_key: str, mandatory: bool, priority: int
+    ) -> None:
+        self._priority = priority
         self._transient = transient
         self._routing_key = routing_key
         self._mandatory = mandatory
@@ -64,6 +67,7 @@ class _Sending:
                         transient=self._transient,
                         routing_key=self._routing_key,
                         mandatory=self._mandatory,
+                        priority=self._priority,
                     )
                 finally:
                     places.release()
@@ -117,6 +121,12 @@ class _Sending:
     help="Unconfirmed messages on their way.",
 )
 @click.option("--transient", is_flag=True, help="Confirmed before they are on disk.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, 255),
+    default=0,
+    help="In a queue with --max-priority, the highest are delivered first.  [default: 0]",
+)
 @client_options
 def publish(
     queue: str,
@@ -128,6 +138,7 @@ def publish(
     size_bytes: int | None,
     window: int,
     transient: bool,
+    priority: int,
     target: Target,
 ) -> None:
     """Publish lines to QUEUE, each one a message, and wait for the confirms."""
@@ -139,7 +150,9 @@ def publish(
         raise click.UsageError("--size goes with --count")
     if count is not None and path is not None:
         raise click.UsageError("--count and --file exclude each other")
-    sending = _Sending(transient=transient, routing_key=routing_key, mandatory=mandatory)
+    sending = _Sending(
+        transient=transient, routing_key=routing_key, mandatory=mandatory, priority=priority
+    )
 
     async def work(client: Client) -> None:
         async with client.publisher(

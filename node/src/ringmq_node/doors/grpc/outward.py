@@ -132,6 +132,7 @@ def _request_of(batch: SubBatch) -> broker.PublishRequest:
         properties=map(common.Properties.FromString, batch.properties),
         transient=batch.transient,
         ttl_ms=batch.ttl_ms,
+        priority=batch.priority,
         message_id=batch.message_id,
     )
     return broker.PublishRequest(batch=wire)

@@ -123,6 +123,7 @@ class RoutedStream(Stream):
             mandatory=batch.mandatory,
             transient=batch.transient,
             ttl_ms=batch.ttl_ms if batch.HasField("ttl_ms") else None,
+            priority=batch.priority,
         )
 
     # --- answers (`SessionClient`) ---

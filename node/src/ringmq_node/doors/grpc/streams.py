@@ -264,6 +264,7 @@ class PublishStream(Stream):
                 transient=batch.transient,
                 message_id=batch.message_id,
                 ttl_ms=batch.ttl_ms if batch.HasField("ttl_ms") else None,
+                priority=batch.priority,
             )
         except FullQueueRefusal as error:
             # Those in front of it are in the queue, and will be confirmed.
