@@ -10,6 +10,7 @@ from ringmq_node.model.names import (
     in_vhost,
     join_name,
     shown,
+    shown_text,
     split_name,
 )
 from ringmq_node.model.reasons import BrokerError
@@ -33,6 +34,19 @@ def test_vhost_and_name_are_one_string(vhost: str, name: str, internal: str, in_
     assert shown(internal) == in_logs
     assert in_vhost(internal, vhost)
     assert not in_vhost(internal, "another")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("queue 'q' has no master", "queue 'q' has no master"),
+        (f"queue {join_name('shop', 'q')!r} is away", "queue 'q' (vhost 'shop') is away"),
+        (f"queue '{join_name('shop', 'q')}' is away", "queue 'q' (vhost 'shop') is away"),
+        (f"queue {join_name('shop', 'q')}: away", "queue q: (vhost shop) away"),
+    ],
+)
+def test_messages_show_the_vhost_in_words(text: str, told: str) -> None:
+    assert shown_text(text) == told
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "a\x1fb", "\x00"])

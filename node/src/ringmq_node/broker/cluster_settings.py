@@ -38,6 +38,7 @@ from ringmq_gm.registry.base import (
 )
 from ringmq_node.broker.catalogue import registry_away
 from ringmq_node.broker.placement import NodeStanding
+from ringmq_node.model.names import split_name
 from ringmq_node.model.policies import (
     POLICIES_MAX,
     Policy,
@@ -169,10 +170,12 @@ class ClusterSettings:
         """`wanted_of` in a cluster of these nodes."""
         found = self._policies.values()
         evacuated = {node for node, standing in self.nodes.items() if standing.evacuated}
+        # A policy is of every vhost.
+        name = split_name(record.name)[1]
         return wanted_of(
             record,
-            matching((policy for policy in found if not policy.is_operator), record.name),
-            matching((policy for policy in found if policy.is_operator), record.name),
+            matching((policy for policy in found if not policy.is_operator), name),
+            matching((policy for policy in found if policy.is_operator), name),
             [node for node in nodes if node not in evacuated],
         )
 

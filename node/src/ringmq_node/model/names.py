@@ -11,6 +11,7 @@ reaches into another vhost, as long as each name that comes from outside is chec
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
@@ -44,6 +45,18 @@ def shown(internal: str) -> str:
     """For logs and errors: the name itself, with its vhost if that isn't "/"."""
     vhost, name = split_name(internal)
     return name if vhost == DEFAULT_VHOST else f"{name} (vhost {vhost})"
+
+
+# An internal name of another vhost than "/" within a text: as it is, or as Python quotes it.
+_QUOTED = re.compile(r"'([^'\x1f]*?)(?:\x1f|\\x1f)([^'\x1f]*)'")
+_BARE = re.compile(r"([^\s'\x1f]*)\x1f(\S*)")
+
+
+def shown_text(text: str) -> str:
+    """A message for people, in which each internal name is shown with its vhost."""
+    if SEPARATOR not in text and "\\x1f" not in text:
+        return text
+    return _BARE.sub(r"\2 (vhost \1)", _QUOTED.sub(r"'\2' (vhost '\1')", text))
 
 
 def in_vhost(internal: str, vhost: str) -> bool:

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from ringmq.v1 import common_pb2 as common
+from ringmq_node.model.names import SEPARATOR, shown_text, split_name
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_wire import Code, RpcError
 
@@ -88,20 +89,26 @@ def reason_from_wire(reason: common.Reason.ValueType) -> Reason:
 
 def status_details(error: BrokerError) -> bytes:
     """A serialized `google.rpc.Status` with ErrorInfo and, for a retryable error, RetryInfo."""
+    metadata = {name: _shown(value) for name, value in error.metadata.items()}
     details = [
         _pack(
-            error_details_pb2.ErrorInfo(
-                reason=error.reason.name, domain=DOMAIN, metadata=dict(error.metadata)
-            )
+            error_details_pb2.ErrorInfo(reason=error.reason.name, domain=DOMAIN, metadata=metadata)
         )
     ]
     if error.retryable:
         delay = Duration()
         delay.FromMilliseconds(error.retry_after_ms)
         details.append(_pack(error_details_pb2.RetryInfo(retry_delay=delay)))
-    status = status_pb2.Status(code=CODES[error.reason], message=error.message, details=details)
+    status = status_pb2.Status(
+        code=CODES[error.reason], message=shown_text(error.message), details=details
+    )
     data: bytes = status.SerializeToString()
     return data
+
+
+def _shown(value: str) -> str:
+    """A name as clients know it: without its vhost, which is theirs."""
+    return split_name(value)[1] if value.count(SEPARATOR) == 1 else value
 
 
 def _pack(message: error_details_pb2.ErrorInfo | error_details_pb2.RetryInfo) -> Any:
