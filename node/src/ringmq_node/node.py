@@ -35,7 +35,7 @@ from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.alarms import ClusterAlarms
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.browsing import Browsing
-from ringmq_node.broker.catalogue import QueueCatalogue, Touched
+from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.connections import Connections
@@ -244,10 +244,6 @@ class Node:
             orphans=self.orphans,
         )
 
-    async def _reconcile(self, touched: Touched) -> None:
-        await self.hosting.reconcile(touched)
-        self.topology.topology.queues_touched(touched)
-
     def _make_reconciling(self) -> Reconciling:
         return Reconciling(
             Reconciler(replace_after_s=self.config.replace_after_s),
@@ -332,7 +328,9 @@ class Node:
                 await or_fatal(self.settings.loaded.wait())
                 # Not earlier: opening the replicas holds the loop while it reads their journals,
                 # and the group would miss its own deadlines.
-                self.supervisor.spawn(self.catalogue.follow(self._reconcile), "catalogue")
+                self.supervisor.spawn(
+                    self.catalogue.follow(self.topology.after(self.hosting.reconcile)), "catalogue"
+                )
                 self.supervisor.spawn(self.topology.topology.follow(), "topology")
                 await or_fatal(self.catalogue.answered.wait())
         except TimeoutError:

@@ -42,7 +42,7 @@ def test_vhost_and_name_are_one_string(vhost: str, name: str, internal: str, in_
         ("queue 'q' has no master", "queue 'q' has no master"),
         (f"queue {join_name('shop', 'q')!r} is away", "queue 'q' (vhost 'shop') is away"),
         (f"queue '{join_name('shop', 'q')}' is away", "queue 'q' (vhost 'shop') is away"),
-        (f"queue {join_name('shop', 'q')}: away", "queue q: (vhost shop) away"),
+        (f"queue {join_name('shop', 'q')}: away", "queue q (vhost shop): away"),
     ],
 )
 def test_messages_show_the_vhost_in_words(text: str, told: str) -> None:

@@ -49,7 +49,7 @@ def shown(internal: str) -> str:
 
 # An internal name of another vhost than "/" within a text: as it is, or as Python quotes it.
 _QUOTED = re.compile(r"'([^'\x1f]*?)(?:\x1f|\\x1f)([^'\x1f]*)'")
-_BARE = re.compile(r"([^\s'\x1f]*)\x1f(\S*)")
+_BARE = re.compile(r"([^\s'\x1f]*)\x1f([^\s:,;]*)")
 
 
 def shown_text(text: str) -> str:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ringmq_gm import Group
 from ringmq_gm.registry.base import Registry, RegistryError
-from ringmq_node.broker.catalogue import QueueCatalogue
+from ringmq_node.broker.catalogue import QueueCatalogue, Reconcile, Touched
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.topology.changing import TopologyChanges
@@ -39,6 +39,15 @@ class TopologyParts:
         return TopologyService(
             self._registry, self.topology, self._changes, self._catalogue, deleting, gate
         )
+
+    def after(self, reconcile: Reconcile) -> Reconcile:
+        """For the catalogue: `reconcile`, and then the topology hears of queues that are gone."""
+
+        async def both(touched: Touched) -> None:
+            await reconcile(touched)
+            self.topology.queues_touched(touched)
+
+        return both
 
     async def begin(self, spawn: Spawn) -> None:
         """Returns once the node knows the exchanges, and in which life of the cluster it is; if
