@@ -2,7 +2,8 @@
 
 `--against CHECKOUT` takes another tree of ours instead of RabbitMQ and prints the ratio of each
 pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
-the transport, `python -m bench scale` many queues, `python -m bench failover` dying masters.
+the transport, `python -m bench scale` many queues, `python -m bench failover` dying masters,
+`python -m bench backpressure` memory while something doesn't keep up.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from bench import against, rivals, scale, wire
+from bench import against, backpressure, rivals, scale, wire
 from bench.comparison import carry_out
 from bench.measure import BenchError
 from bench.storage import command as storage
@@ -99,12 +100,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     of_wire = words[:1] == ["wire"]
     of_scale = words[:1] == ["scale"]
     of_failover = words[:1] == ["failover"]
+    of_backpressure = words[:1] == ["backpressure"]
     if of_storage:
         parsed = storage.parse(words[1:])
     elif of_wire:
         parsed = wire.parse(words[1:])
     elif of_scale:
         parsed = scale.parse(words[1:])
+    elif of_backpressure:
+        parsed = backpressure.parse(words[1:])
     elif of_failover:
         # Not above: it brings the nemesis of the cluster tests and pika, which no other verb needs.
         from bench.failover import command as failover
@@ -122,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             wire.bench(parsed, progress)
         elif of_scale:
             scale.bench(parsed, progress)
+        elif of_backpressure:
+            backpressure.bench(parsed, progress)
         elif of_failover:
             failover.bench(parsed, progress)
         elif parsed.check_installed:

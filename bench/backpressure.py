@@ -1,0 +1,283 @@
+"""`python -m bench backpressure`: memory over time while something doesn't keep up.
+
+A publisher at full speed fills one queue of three local nodes; beside it a publisher of another
+queue, without a replica on the slow mirror, goes at a fixed rate. One after the other: nothing is
+in the way; nobody consumes; a mirror has its processor for a fifth of the time only (it is stopped
+and continued); the disk has less room than the limit. The picture has the resident memory of each
+node above, and what both publishers have confirmed below; the time in which the first one was told
+that it is blocked is shaded. A node whose memory passes its watermark by a tenth fails the run, or
+a publisher that isn't told of the full disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib
+from rich.console import Console
+
+import ringmq
+from bench import procs
+from bench.comparison import BUILD, RESULTS
+from bench.measure import BenchError, machine_facts
+from bench.peers.ringmq import NODES
+from ringmq_base.limits import GIB, MIB
+from ringmq_node.cli.cluster.local import LocalCluster
+
+matplotlib.use("Agg")  # a file is wanted, and there may be no display
+
+from matplotlib import pyplot
+
+SAMPLE_S = 0.2
+BODY = bytes(4096)
+WINDOW_BYTES = 64 * MIB
+OTHER_PAUSE_S = 0.02
+# Of each second, the mirror runs this long.
+MIRROR_RUNS_S = 0.2
+# The disk's room above the limit at the start, and what is taken of it in the last phase.
+SPARE_BYTES = 6 * GIB
+WATERMARK_BYTES = 384 * MIB
+PHASES = ("free", "nobody consumes", "slow mirror", "full disk", "free again")
+COLOURS = ("#0b6e4f", "#c8553d", "#e0a458")
+
+
+@dataclass(slots=True)
+class Sample:
+    """`blocked`: the reasons that the first publisher was told, and hasn't been told the end of."""
+
+    at_s: float
+    phase: str
+    memory_bytes: list[int]
+    confirmed: int
+    other_confirmed: int
+    blocked: list[str]
+
+
+@dataclass(slots=True)
+class Course:
+    """What both publishers have come to so far."""
+
+    confirmed: int = 0
+    other_confirmed: int = 0
+    blocked: tuple[ringmq.BlockReason, ...] = ()
+    phase: str = PHASES[0]
+    samples: list[Sample] = field(default_factory=list)
+
+    def on_blocked(self, reasons: tuple[ringmq.BlockReason, ...]) -> None:
+        self.blocked = reasons
+
+    def on_unblocked(self) -> None:
+        self.blocked = ()
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench backpressure", description=__doc__)
+    parser.add_argument("--phase-s", type=float, default=15.0, help="of each phase (15)")
+    parser.add_argument("--save", metavar="NAME", help="as bench/results/NAME, to be checked in")
+    parsed = parser.parse_args(arguments)
+    if parsed.phase_s <= 0:
+        parser.error("--phase-s is above 0")
+    if parsed.save and Path(parsed.save).name != parsed.save:
+        parser.error("--save takes a name, not a path")
+    return parsed
+
+
+def bench(parsed: argparse.Namespace, progress: Console) -> None:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="backpressure-", dir=BUILD))
+    room = os.statvfs(folder)
+    limit = room.f_bavail * room.f_frsize - SPARE_BYTES
+    if limit <= 0:
+        raise BenchError(f"{folder} has less than {SPARE_BYTES} bytes of room")
+    # The nodes take them from the environment.
+    os.environ["RINGMQ_DISK_FREE_LIMIT"] = str(limit)
+    os.environ["RINGMQ_MEMORY_WATERMARK"] = f"{WATERMARK_BYTES}B"
+    cluster = LocalCluster.create(folder, nodes=NODES, base_port=0)
+    try:
+        course = asyncio.run(_course(cluster, parsed.phase_s, progress))
+    finally:
+        cluster.stop()
+        if parsed.save is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    name = parsed.save or "backpressure"
+    target = (RESULTS if parsed.save else BUILD) / name
+    result = {"machine": machine_facts(BUILD), "samples": [asdict(each) for each in course.samples]}
+    target.with_suffix(".json").write_text(json.dumps(result) + "\n")
+    _draw(target.with_suffix(".png"), course.samples)
+    progress.print(f"{target}.json, {target}.png")
+    if parsed.save:
+        shutil.rmtree(folder, ignore_errors=True)
+    _judge(course.samples)
+
+
+def _judge(samples: Sequence[Sample]) -> None:
+    most = max(max(each.memory_bytes) for each in samples)
+    if most > WATERMARK_BYTES * 1.1:
+        raise BenchError(f"a node had {most} bytes of memory, the watermark is {WATERMARK_BYTES}")
+    if not any("disk" in each.blocked for each in samples):
+        raise BenchError("the publisher was never told that the disk is full")
+
+
+async def _course(cluster: LocalCluster, phase_s: float, progress: Console) -> Course:
+    pids = [cluster.start(each.node).pid for each in cluster.nodes]
+    await cluster.wait_ready()
+    course = Course()
+    async with ringmq.connect(cluster.seeds, deadline_s=60.0) as client:
+        info = await _declared(client, "first", NODES)
+        other = (await _declared(client, "other", 1)).master
+        names = [each.node for each in cluster.nodes]
+        mirror = names.index(next(r.node for r in info.ring[1:] if r.node != other))
+        work = [
+            asyncio.create_task(_publish_all(client, course)),
+            asyncio.create_task(_publish_other(client, course)),
+            asyncio.create_task(_sample(pids, course)),
+        ]
+        try:
+            await _phases(client, course, cluster.directory, pids[mirror], phase_s, progress)
+        finally:
+            for task in work:
+                task.cancel()
+            ended = await asyncio.gather(*work, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, Exception):
+            raise each
+    return course
+
+
+async def _declared(client: ringmq.Client, queue: str, replicas: int) -> ringmq.QueueInfo:
+    info = await client.declare_queue(queue, replicas, min_insync=min(2, replicas))
+    while len(info.ring) < replicas or not all(each.synchronised for each in info.ring):
+        await asyncio.sleep(SAMPLE_S)
+        info = await client.queue(queue)
+    return info
+
+
+async def _phases(
+    client: ringmq.Client,
+    course: Course,
+    folder: Path,
+    mirror: int,
+    phase_s: float,
+    progress: Console,
+) -> None:
+    for phase in PHASES:
+        course.phase = phase
+        progress.print(f"{phase}: {course.confirmed} confirmed")
+        if phase == "free":
+            async with asyncio.TaskGroup() as tasks:
+                consuming = tasks.create_task(_consume(client))
+                await asyncio.sleep(phase_s)
+                consuming.cancel()
+        elif phase == "slow mirror":
+            await _slow(mirror, phase_s)
+        elif phase == "full disk":
+            _fill(folder / "filler")
+            await asyncio.sleep(phase_s)
+            (folder / "filler").unlink()
+        else:
+            await asyncio.sleep(phase_s)
+
+
+def _fill(path: Path) -> None:
+    with open(path, "wb") as filler:
+        os.posix_fallocate(filler.fileno(), 0, SPARE_BYTES)
+
+
+async def _slow(pid: int, phase_s: float) -> None:
+    end = time.monotonic() + phase_s
+    try:
+        while time.monotonic() < end:
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(1.0 - MIRROR_RUNS_S)
+            os.kill(pid, signal.SIGCONT)
+            await asyncio.sleep(MIRROR_RUNS_S)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def _consume(client: ringmq.Client) -> None:
+    async with client.consumer("first") as consumer:
+        async for batch in consumer:
+            await consumer.ack(batch)
+
+
+async def _publish_all(client: ringmq.Client, course: Course) -> None:
+    async with client.publisher(
+        "first",
+        window_messages=100_000,
+        window_bytes=WINDOW_BYTES,
+        deadline_s=600.0,
+        on_blocked=course.on_blocked,
+        on_unblocked=course.on_unblocked,
+    ) as publisher:
+
+        def confirmed(future: asyncio.Future[None]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                course.confirmed += 1
+
+        while True:
+            (await publisher.submit(BODY)).add_done_callback(confirmed)
+
+
+async def _publish_other(client: ringmq.Client, course: Course) -> None:
+    async with client.publisher("other", deadline_s=600.0) as publisher:
+        while True:
+            await publisher.publish(BODY)
+            course.other_confirmed += 1
+            await asyncio.sleep(OTHER_PAUSE_S)
+
+
+async def _sample(pids: Sequence[int], course: Course) -> None:
+    began = time.monotonic()
+    while True:
+        course.samples.append(
+            Sample(
+                at_s=round(time.monotonic() - began, 3),
+                phase=course.phase,
+                memory_bytes=[procs.tree_use([pid]).rss_bytes for pid in pids],
+                confirmed=course.confirmed,
+                other_confirmed=course.other_confirmed,
+                blocked=[reason.text for reason in course.blocked],
+            )
+        )
+        await asyncio.sleep(SAMPLE_S)
+
+
+def _draw(path: Path, samples: Sequence[Sample]) -> None:
+    times = [each.at_s for each in samples]
+    figure, (memory, rate) = pyplot.subplots(2, 1, figsize=(9.5, 6.0), sharex=True)
+    for node, colour in enumerate(COLOURS[:NODES]):
+        used = [each.memory_bytes[node] / MIB for each in samples]
+        memory.plot(times, used, color=colour, label=f"node {node + 1}")
+    memory.axhline(WATERMARK_BYTES / MIB, color="#8d99ae", linestyle="--", label="watermark")
+    memory.set_ylabel("resident memory, MiB")
+    memory.legend(fontsize=8, loc="upper left")
+    rate.plot(times, [each.confirmed for each in samples], color=COLOURS[0], label="first")
+    rate.set_ylabel("confirmed, first queue")
+    other = rate.twinx()
+    other.plot(times, [each.other_confirmed for each in samples], color=COLOURS[1], label="other")
+    other.set_ylabel("confirmed, other queue")
+    rate.set_xlabel("s")
+    for axes in (memory, rate):
+        for before, after in pairwise(samples):
+            if after.blocked:
+                axes.axvspan(before.at_s, after.at_s, color="#8d99ae", alpha=0.3, linewidth=0)
+    for phase in PHASES:
+        begin = next((each.at_s for each in samples if each.phase == phase), None)
+        if begin is not None:
+            memory.axvline(begin, color="#8d99ae", linewidth=0.5)
+            memory.text(begin, memory.get_ylim()[1], f" {phase}", fontsize=8, va="bottom")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
