@@ -45,9 +45,10 @@ WINDOW_BYTES = 64 * MIB
 OTHER_PAUSE_S = 0.02
 # Of each second, the mirror runs this long.
 MIRROR_RUNS_S = 0.2
-# The disk's room above the limit at the start, and what is taken of it in the last phase.
-SPARE_BYTES = 6 * GIB
+# The least room; half of what there is has to stay free, and a file takes the other half.
+ROOM_BYTES_MIN = 4 * GIB
 WATERMARK_BYTES = 384 * MIB
+FREE_LIMIT = "RINGMQ_DISK_FREE_LIMIT"
 PHASES = ("free", "nobody consumes", "slow mirror", "full disk", "free again")
 COLOURS = ("#0b6e4f", "#c8553d", "#e0a458")
 
@@ -96,12 +97,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def bench(parsed: argparse.Namespace, progress: Console) -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="backpressure-", dir=BUILD))
-    room = os.statvfs(folder)
-    limit = room.f_bavail * room.f_frsize - SPARE_BYTES
-    if limit <= 0:
-        raise BenchError(f"{folder} has less than {SPARE_BYTES} bytes of room")
+    limit = _room_bytes(folder) // 2
+    if limit < ROOM_BYTES_MIN // 2:
+        raise BenchError(f"{folder} has less than {ROOM_BYTES_MIN} bytes of room")
     # The nodes take them from the environment.
-    os.environ["RINGMQ_DISK_FREE_LIMIT"] = str(limit)
+    os.environ[FREE_LIMIT] = str(limit)
     os.environ["RINGMQ_MEMORY_WATERMARK"] = f"{WATERMARK_BYTES}B"
     cluster = LocalCluster.create(folder, nodes=NODES, base_port=0)
     try:
@@ -182,16 +182,21 @@ async def _phases(
         elif phase == "slow mirror":
             await _slow(mirror, phase_s)
         elif phase == "full disk":
-            _fill(folder / "filler")
+            _fill(folder / "filler", _room_bytes(folder) - int(os.environ[FREE_LIMIT]) + 256 * MIB)
             await asyncio.sleep(phase_s)
             (folder / "filler").unlink()
         else:
             await asyncio.sleep(phase_s)
 
 
-def _fill(path: Path) -> None:
+def _room_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+def _fill(path: Path, size_bytes: int) -> None:
     with open(path, "wb") as filler:
-        os.posix_fallocate(filler.fileno(), 0, SPARE_BYTES)
+        os.posix_fallocate(filler.fileno(), 0, size_bytes)
 
 
 async def _slow(pid: int, phase_s: float) -> None:
