@@ -23,6 +23,7 @@ from ringmq import (
     PositionsMovedError,
     Properties,
     Reader,
+    TimedOutError,
     UnavailableError,
 )
 from ringmq_node.broker import browsing
@@ -334,6 +335,19 @@ def test_only_so_many_browses_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
             await all_of(reader.browse(0, 3, deadline_s=0.2))
         await pieces.aclose()  # type: ignore[attr-defined]
         assert len(await all_of(reader.browse(0, 3))) == 3
+
+    with_reader(tmp_path, work)
+
+
+def test_pieces_share_the_budget_of_gets(tmp_path: Path) -> None:
+    async def work(client: Client, reader: Reader, node: Node) -> None:
+        await publish(client, *[b"x"] * 3)
+        gets = node.broker.buffers.gets
+        async with gets.reserved(gets.limit_bytes):
+            with pytest.raises((UnavailableError, TimedOutError)):
+                await all_of(reader.browse(0, 3, deadline_s=0.2))
+        assert len(bodies_of(await all_of(reader.browse(0, 3)))) == 3
+        assert gets.used_bytes == 0
 
     with_reader(tmp_path, work)
 

@@ -26,7 +26,7 @@ from ringmq_node.doors.grpc.service import (
 from ringmq_node.doors.grpc.wire import lease_to_wire, ranges_to_wire
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.queue.run import Run
-from ringmq_node.replica.positions import BrowsedPiece, Numbering
+from ringmq_node.replica.positions import PIECE_BYTES_MAX, BrowsedPiece, Numbering
 from ringmq_wire import Accept
 
 READER = "ringmq.v1.Reader"
@@ -143,11 +143,16 @@ class ReaderService:
             request.first,
             request.end if request.HasField("end") else None,
         )
+        budget = self._broker.buffers.gets
         async with aclosing(cast(AsyncGenerator[BrowsedPiece, None], pieces)):
-            async for piece in pieces:
-                answer = _piece_to_wire(piece, body_bytes_max, pyarrow)
+            while True:
                 try:
-                    async with asyncio.timeout(TAKING_S):
+                    # Of one piece, from its look at the messages to the reader's taking it.
+                    async with asyncio.timeout(TAKING_S), budget.reserved(PIECE_BYTES_MAX):
+                        piece = await anext(pieces, None)
+                        if piece is None:
+                            return
+                        answer = _piece_to_wire(piece, body_bytes_max, pyarrow)
                         await context.write(answer.SerializeToString())
                 except TimeoutError:
                     raise BrokerError(
