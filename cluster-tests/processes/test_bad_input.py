@@ -193,10 +193,12 @@ def test_names(tmp_path: Path) -> None:
     async def story() -> None:
         async with two_nodes(tmp_path) as cluster, cluster.client() as client:
             for name in ("", "n" * 256, "é" * 128, "a\nb", "a\0b", "\x1f", "a\x7fb", "\x85"):
-                with pytest.raises(ringmq.BadRequestError, match="1 to 255 bytes"):
-                    await client.declare_queue(name)
                 with pytest.raises(ringmq.BadRequestError):
                     await client.queue(name)
+                # Without a name the cluster makes one.
+                if name:
+                    with pytest.raises(ringmq.BadRequestError, match="1 to 255 bytes"):
+                        await client.declare_queue(name)
             for name in ("n" * 255, "a/b c%2F../..", "ü€", ".."):
                 await client.declare_queue(name)
                 assert (await client.queue(name)).queue == name

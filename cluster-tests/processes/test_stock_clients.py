@@ -101,6 +101,10 @@ def questions(queue_id: str) -> Iterator[tuple[str, Message, Callable[[Any], boo
 
 def topology_questions() -> Iterator[tuple[str, Message, Callable[[Any], bool]]]:
     """Exchanges, bindings and vhosts: made, listed and gone."""
+    exported = topology.ExportDefinitionsRequest()
+    yield "Admin/ExportDefinitions", exported, lambda r: b'"queues"' in r.definitions
+    imported = topology.ImportDefinitionsRequest(definitions=b"{}")
+    yield "Admin/ImportDefinitions", imported, lambda r: not r.failed
     shop = topology.CreateVhostRequest(vhost="shop")
     yield "Admin/CreateVhost", shop, lambda r: r.created
     yield "Admin/ListVhosts", topology.ListVhostsRequest(), lambda r: len(r.vhosts) == 2
