@@ -109,6 +109,10 @@ def topology_questions() -> Iterator[tuple[str, Message, Callable[[Any], bool]]]
     yield "Admin/CreateVhost", shop, lambda r: r.created
     yield "Admin/ListVhosts", topology.ListVhostsRequest(), lambda r: len(r.vhosts) == 2
     yield "Admin/DeleteVhost", topology.DeleteVhostRequest(vhost="shop"), lambda r: not r.queues
+    export = topology.ExportDefinitionsRequest()
+    yield "Admin/ExportDefinitions", export, lambda r: b'"q"' in r.definitions
+    nothing = topology.ImportDefinitionsRequest(definitions=b"{}")
+    yield "Admin/ImportDefinitions", nothing, lambda r: not r.created
     exchange = topology.Exchange(exchange="x", type="direct", durable=True)
     declare = topology.DeclareExchangeRequest(exchange=exchange)
     yield "Broker/DeclareExchange", declare, lambda r: r.created
