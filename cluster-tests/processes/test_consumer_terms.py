@@ -3,6 +3,8 @@ active consumers, prefetch, auto-ack, time-outs (rabbitmq.md E.9 requeue, E.15).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from nemesis import Cluster, scenario, until
 from nemesis.oracle import body_of
@@ -38,6 +40,7 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
     async with cluster.client() as client:
         await declare(cluster)
         await without_a_failover(client)
+        await end_cases(client, await begin_cases(client, "well"), redelivered=False)
         for queue in ("q", "limited", "single"):
             await fill(client, queue, 10)
         await counts_before(client)
@@ -53,16 +56,20 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
                     pass
             assert [m.position for m in await take(limited, 2)] == [2, 3]
             assert [m.position for m in await take(active, 3)] == [0, 1, 2]
-            assert (active.active, waiting.active) == (True, False)
+            await until(
+                lambda: (active.active, waiting.active) == (True, False), "the first is active"
+            )
             generations = [each.generation for each in (alone, active, waiting)]
+            cases = await begin_cases(client, "killed")
+            # Nobody has taken them from the client; the node has sent them all the same.
+            for each in cases:
+                await until(lambda: has(client, each.queue, (0, 3)), each.queue)  # noqa: B023
+            before = [each.generation for each in cases]
             cluster.kill("a")
             await until(
-                lambda: (
-                    [each.generation for each in (alone, active, waiting)] > generations
-                    and all(
-                        each.generation > before
-                        for each, before in zip((alone, active, waiting), generations, strict=True)
-                    )
+                lambda: all(
+                    each.generation > before
+                    for each, before in zip((alone, active, waiting), generations, strict=True)
                 ),
                 "all streams are open again",
             )
@@ -78,6 +85,11 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
                 async with client.consumer("q"):
                     pass
             await single_goes_on(active, waiting)
+            await until(
+                lambda: all(each.generation > old for each, old in zip(cases, before, strict=True)),
+                "the streams of all cases are open again",
+            )
+            await end_cases(client, cases, redelivered=True)
         for queue in ("q", "limited", "single"):
             await cluster.wait_equal(queue, on=["b", "c"])
 
@@ -91,6 +103,7 @@ async def declare(cluster: Cluster) -> None:
         "single": QueueRules(single_active_consumer=True),
         "hasty": QueueRules(consumer_timeout_ms=300),
     }
+    rules |= {f"{kind}.{name}": QueueRules() for name in CASES for kind in ("well", "killed")}
     for queue, asked in rules.items():
         await cluster.declare(queue, rules=asked)
         await cluster.wait_synchronised(queue)
@@ -115,6 +128,68 @@ async def is_ready(client: ringmq.Client, queue: str, messages: int) -> bool:
     return await counters(client, queue) == (messages, 0)
 
 
+@dataclass(frozen=True)
+class Case:
+    """Three messages are with a consumer; it does something with the first `count` of them."""
+
+    does: str
+    count: int
+    # Then so many are ready, and unacknowledged.
+    counters: tuple[int, int]
+
+
+# Those of rabbitmq.md E.15 that consumers have, by name. What is requeued comes back at once.
+CASES = {
+    "subscribe": Case("nothing", 0, (0, 3)),
+    "subscribe_and_ack": Case("ack", 1, (0, 2)),
+    "subscribe_and_multiple_ack": Case("ack", 3, (0, 0)),
+    "subscribe_and_nack": Case("reject", 1, (0, 2)),
+    "subscribe_and_multiple_nack": Case("reject", 3, (0, 0)),
+    "subscribe_and_requeue_nack": Case("nack", 1, (0, 3)),
+    "subscribe_and_requeue_multiple_nack": Case("nack", 3, (0, 3)),
+    "consume": Case("close", 0, (3, 0)),
+}
+
+
+async def begin_cases(client: ringmq.Client, kind: str) -> list[ringmq.Consumer]:
+    begun: list[ringmq.Consumer] = []
+    for name in CASES:
+        queue = f"{kind}.{name}"
+        await fill(client, queue, 3)
+        consumer = client.consumer(queue, prefetch=3)
+        await consumer.open()
+        begun.append(consumer)
+    return begun
+
+
+async def end_cases(
+    client: ringmq.Client, begun: list[ringmq.Consumer], *, redelivered: bool
+) -> None:
+    for case, consumer in zip(CASES.values(), begun, strict=True):
+        got = await take(consumer, 3)
+        assert [each.position for each in got] == [0, 1, 2]
+        assert [each.redelivered for each in got] == [redelivered] * 3
+        last = got[case.count - 1].position
+        match case.does:
+            case "ack":
+                assert await consumer.ack(0, last, wait=True)
+            case "reject":
+                assert await consumer.reject(0, last, wait=True)
+            case "nack":
+                assert await consumer.nack(0, last)
+                again = await take(consumer, case.count)
+                assert [each.position for each in again] == [*range(case.count)]
+                assert all(each.redelivered and each.delivery_count == 1 for each in again)
+            case "close":
+                await consumer.close()
+        await until(lambda: has(client, consumer.queue, case.counters), consumer.queue)  # noqa: B023
+        await consumer.close()
+
+
+async def has(client: ringmq.Client, queue: str, wanted: tuple[int, int]) -> bool:
+    return await counters(client, queue) == wanted
+
+
 async def single_goes_on(one: ringmq.Consumer, other: ringmq.Consumer) -> None:
     """After the failover one of the two is active; when it goes, the other one is."""
     await until(lambda: one.active != other.active, "one of them is active")
@@ -137,7 +212,7 @@ async def without_a_failover(client: ringmq.Client) -> None:
         got = await take(consumer, 2)
         await consumer.set_prefetch(5)
         got += await take(consumer, 3)
-        assert consumer.prefetch[0] == 5
+        await until(lambda: consumer.prefetch[0] == 5, "the prefetch is higher")
         assert await counters(client, "plain") == (25, 5)
         await consumer.reject(got[0].position, got[1].position, wait=True)
         await consumer.set_prefetch(1)

@@ -264,6 +264,10 @@ class MasterMachine(RuleBasedStateMachine):
         client = self.clients[consumer]
         assert runs
         assert not client.cancelled
+        if self.single:
+            # What is on its way back comes first.
+            coming = [op.ranges[0][0] for op in self.held if isinstance(op, Requeue)]
+            assert all(runs[-1].last_position < first for first in coming)
         # Nobody of a higher priority could have taken the first one.
         first_body = runs[0].block.bodies()[0]
         for number, other in self.clients.items():

@@ -18,7 +18,7 @@ from ringmq_node.queue.effects import (
     TellActive,
 )
 from ringmq_node.queue.master import QueueMaster
-from ringmq_node.queue.ops import Publish
+from ringmq_node.queue.ops import AskedOp, Publish
 from ringmq_node.queue.ready import Ready
 from ringmq_node.queue.turns import Turns
 
@@ -33,10 +33,14 @@ class Scene:
         self.given: list[tuple[int, int]] = []
         self.told: list[tuple[int, bool | EndReason]] = []
         self.counts: dict[int, int] = {}
+        # Ops that the ring refuses; None: it takes them.
+        self.refused: list[AskedOp] | None = None
 
     def do(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
+                case MulticastOp(op) if self.refused is not None:
+                    self.refused.append(op)
                 case MulticastOp(op):
                     self.do(self.master.applied(self.queue.append(op), op))
                     last = self.queue.state.last_number
@@ -187,6 +191,22 @@ def test_the_first_in_line_is_active_and_the_next_one_follows() -> None:
     assert scene.take() == [(3, 1), (3, 2)]
 
 
+def test_the_next_active_one_gets_nothing_before_what_comes_back() -> None:
+    scene = Scene()
+    scene.follow(single_active_consumer=True)
+    scene.open(1, messages=2)
+    scene.open(2, messages=2)
+    scene.publish(*[b"x"] * 4)
+    assert scene.take() == [(1, 0), (1, 1)]
+    refused = scene.refused = []
+    scene.do(scene.master.consumer_closed(1))
+    scene.publish(b"y")
+    assert scene.take() == []
+    scene.refused = None
+    scene.do([MulticastOp(op) for op in refused])
+    assert scene.take() == [(2, 0), (2, 1)]
+
+
 def test_a_prefetch_is_changed_while_consuming() -> None:
     scene = Scene()
     scene.open(1, messages=2)
@@ -219,6 +239,7 @@ def test_a_consumer_that_holds_a_message_for_too_long_loses_all() -> None:
     scene.do(scene.master.tick(1150))
     scene.do(scene.master.tick(1249))
     assert scene.take() == []
+    assert len(scene.told) == 1
     scene.do(scene.master.tick(1250))
     assert scene.told[1:] == [(2, EndReason.TIMED_OUT)]
 
