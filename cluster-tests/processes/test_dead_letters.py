@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
 from nemesis import Cluster, scenario
 from waiting import until
 
 import ringmq
-from ringmq import QueueRules
+from ringmq import Overflow, QueueRules
 
 TO_DEAD = QueueRules(dead_letter_exchange="", dead_letter_routing_key="dead")
+# Other ways to leave; their letters go to the same queue, through an exchange.
+LEAVING = {
+    "brief": QueueRules(message_ttl_ms=0, dead_letter_exchange="letters"),
+    "short": QueueRules(max_length=10, dead_letter_exchange="letters"),
+    "full": QueueRules(
+        max_length=10, overflow=Overflow.REJECT_PUBLISH_DLX, dead_letter_exchange="letters"
+    ),
+}
+# What stays in each queue.
+KEEPS = {"work": 0, "brief": 0, "short": 10, "full": 10}
+REASONS = {"work": "rejected", "brief": "expired", "short": "maxlen", "full": "maxlen"}
 
 
 async def with_masters(cluster: Cluster, **masters: str) -> None:
@@ -20,16 +32,19 @@ async def with_masters(cluster: Cluster, **masters: str) -> None:
             await cluster.promote(queue, node)
 
 
-async def letters_in(client: ringmq.Client, source: str, queue: str) -> list[ringmq.Message]:
-    """All letters, once all have left the source."""
+async def letters_in(client: ringmq.Client, queue: str) -> list[ringmq.Message]:
+    """All letters, once all have left their queues."""
 
     async def all_gone() -> bool:
-        info = await client.queue(source)
-        return not (
-            info.messages_ready or info.messages_unacknowledged or info.messages_dead_lettering
+        infos = [await client.queue(source) for source in KEEPS]
+        return all(
+            info.messages_ready == KEEPS[info.queue]
+            and not info.messages_unacknowledged
+            and not info.messages_dead_lettering
+            for info in infos
         )
 
-    await until(all_gone, f"letters of {source}", within_s=30.0)
+    await until(all_gone, "letters have left", within_s=30.0)
     found: list[ringmq.Message] = []
     # What has just been enqueued is visible a trip later.
     while (await client.queue(queue)).messages_ready:
@@ -38,15 +53,24 @@ async def letters_in(client: ringmq.Client, source: str, queue: str) -> list[rin
 
 
 @scenario(deadline_s=60, queue="")
-async def test_rejected_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
-    """The source's master dies while its consumer rejects, then the target's while letters arrive:
-    each message is in the dead-letter queue once, and none is lost."""
+async def test_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
+    """Rejected, expired and dropped: the master of their queues dies while a consumer rejects, then
+    the target's while letters arrive. Each is in the dead-letter queue once, and none is lost."""
     await cluster.declare("dead")
     await cluster.declare("work", rules=TO_DEAD)
-    await with_masters(cluster, work="a", dead="b")
-    total = 600
+    total, others = 600, 200
     async with cluster.client(deadline_s=60) as client, client.publisher("work") as publisher:
-        await publisher.publish_batch([b"%d" % number for number in range(total)])
+        await client.topology.declare_exchange("letters", ringmq.ExchangeType.FANOUT, internal=True)
+        await client.topology.bind("letters", "dead")
+        for queue, rules in LEAVING.items():
+            await cluster.declare(queue, rules=rules)
+        await with_masters(cluster, work="a", dead="b", brief="a", short="a", full="c")
+        await publisher.publish_batch([b"work %d" % number for number in range(total)])
+        for queue in LEAVING:
+            async with client.publisher(queue) as other:
+                name = queue.encode()
+                with suppress(ringmq.QueueFullError):
+                    await other.publish_batch([b"%s %d" % (name, n) for n in range(others)])
 
         async def reject(count: int) -> None:
             """So many of those that are left, or all."""
@@ -67,14 +91,18 @@ async def test_rejected_letters_arrive_once_whoever_dies(cluster: Cluster) -> No
         cluster.kill("b")
         # Until nothing comes any more: also what a consumer had whose settle was lost.
         await reject(total)
-        letters = await letters_in(client, "work", "dead")
+        letters = await letters_in(client, "dead")
         await cluster.start("b")
         for queue in ("work", "dead"):
             await cluster.wait_synchronised(queue)
             await cluster.wait_equal(queue)
         assert (await client.queue("dead")).messages_ready == 0
-    counts = Counter(int(letter.body) for letter in letters)
-    assert counts == Counter(range(total))
+    expected = {b"work %d" % n for n in range(total)} | {b"brief %d" % n for n in range(others)}
+    # The newest stay, and the first.
+    expected |= {b"short %d" % n for n in range(others - 10)}
+    expected |= {b"full %d" % n for n in range(10, others)}
+    assert Counter(letter.body for letter in letters) == Counter(expected)
     for letter in letters:
         [death] = letter.properties.deaths
-        assert (death.reason, death.queue, death.count) == ("rejected", "work", 1)
+        queue = letter.body.split()[0].decode()
+        assert (death.reason, death.queue, death.count) == (REASONS[queue], queue, 1)

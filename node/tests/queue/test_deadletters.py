@@ -285,6 +285,27 @@ def test_a_letter_that_was_put_aside_is_discarded_with_the_damaged_messages() ->
     scene.check()
 
 
+def test_refused_messages_leave_as_letters_and_no_consumer_sees_them() -> None:
+    """queue_length_limits: reject-publish-dlx."""
+    scene = with_consumer(1)
+    op = Publish(1, Block.of([b"a", b"b"]))
+    scene.do(scene.master.refused(scene.send(op), op))
+    scene.check()
+    scene.publish(1)
+    scene.all_safe()
+    assert scene.positions(7) == [0, 3]
+    assert [(each.reason.value, each.run.positions) for each in scene.sent] == [
+        ("maxlen", (1, 1)),
+        ("maxlen", (2, 2)),
+    ]
+    scene.arrive((1, 2))
+    scene.all_safe()
+    assert [*scene.queue.state.live] == [(0, 0), (3, 3)]
+    # Nobody waits for a confirm of them.
+    assert [each for _, each in scene.confirmed] == [((1, 1),), ((4, 4),)]
+    scene.check()
+
+
 # --- any crash, at any step ---
 
 

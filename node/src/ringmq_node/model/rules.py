@@ -168,8 +168,6 @@ def check_offered(rules: QueueRules, *, declared: bool) -> None:
             "a dead_letter_routing_key is of no use without a dead_letter_exchange",
             field="dead_letter_routing_key",
         )
-    if rules.overflow is Overflow.REJECT_PUBLISH_DLX:
-        raise bad_request("overflow reject-publish-dlx is not offered yet", field="overflow")
 
 
 def check_ttl(ttl_ms: int) -> None:

@@ -102,8 +102,17 @@ class QueueMaster:
         self._ready.add(op.first_position, op.last_position, op.block.body_bytes())
         if op.expires_at_ms is not None:
             self.keeping.expiry.add(op.first_position, op.last_position, op.expires_at_ms)
-        confirms.hide(number, op.last_position + 1, transient=transient)
         confirms.wait(number, publisher, (op.first_sequence, op.last_sequence), transient=transient)
+        return self._hide(number, op)
+
+    def refused(self, number: int, op: Publish) -> list[Effect]:
+        """Messages that the queue had no room for have been enqueued as dead letters alone."""
+        self.leave(Leaving(LeaveReason.MAX_LENGTH, ((op.first_position, op.last_position),)))
+        return [*self.departures.next_ops(), *self._hide(number, op)]
+
+    def _hide(self, number: int, op: Publish) -> list[Effect]:
+        confirms, transient = self._confirms, op.transient
+        confirms.hide(number, op.last_position + 1, transient=transient)
         if number > (confirms.received if transient else confirms.persisted):
             return []
         # In a ring of one the watermark comes while the op is being multicast, before this

@@ -29,7 +29,7 @@ from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range
 from ringmq_gm import Role
 from ringmq_node.model.reasons import Reason
-from ringmq_node.model.rules import QueueRules
+from ringmq_node.model.rules import Overflow, QueueRules
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.effects import (
     ConfirmSequences,
@@ -281,7 +281,7 @@ class Mastership:
             start, count = first - first_sequence, last - first + 1
             fits = self._fitting(bodies, start, count)
             if not fits:
-                raise FullQueueRefusal(self.name, first)
+                raise self._refuse(first, bodies, properties, start, transient=transient)
             block = block_of_part(bodies, properties, start, fits)
             op = Publish(
                 first_position=state.next_position,
@@ -298,7 +298,29 @@ class Mastership:
             number = self._replica.multicast(op)
             self.carry_out(self.queue.published(number, op, publisher))
             if fits < count:
-                raise FullQueueRefusal(self.name, first + fits)
+                stop = start + fits
+                raise self._refuse(first + fits, bodies, properties, stop, transient=transient)
+
+    def _refuse(
+        self,
+        first_sequence: int,
+        bodies: Sequence[bytes],
+        properties: Sequence[bytes],
+        start: int,
+        *,
+        transient: bool,
+    ) -> FullQueueRefusal:
+        """The queue is full for the bodies from `start` on. If its rules say so, they go to its
+        dead-letter exchange, through an op of its own: they have to be safe until they are there.
+        Without a producer: the publisher may send them again, and they were not enqueued."""
+        rules = self.rules
+        if rules.overflow is Overflow.REJECT_PUBLISH_DLX and rules.dead_letter_exchange is not None:
+            self.check_writable()
+            block = block_of_part(bodies, properties, start, len(bodies) - start)
+            op = Publish(self._store.state.next_position, block, transient)
+            number = self._replica.multicast(op)
+            self.carry_out(self.queue.refused(number, op))
+        return FullQueueRefusal(self.name, first_sequence)
 
     def _fitting(self, bodies: Sequence[bytes], start: int, count: int) -> int:
         """How many of `count` bodies the length of the queue has room for."""
