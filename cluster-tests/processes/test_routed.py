@@ -63,7 +63,12 @@ async def test_masters_and_the_node_of_the_session_die(cluster: Cluster) -> None
         assert caught.value.failed == ((0, 1),)
         await publisher.publish(b"z", routing_key="nobody")
         await publisher.close()
-    async with cluster.client(*cluster.others(routing)) as client:
+    one, two = cluster.others(routing)
+    async with cluster.client(one) as client, cluster.client(two) as other:
+        # At once through another node, as an answer goes to a reply queue.
+        async with other.publisher(exchange="") as answering:
+            await client.declare_queue("replies")
+            await answering.publish(b"answer", routing_key="replies", mandatory=True)
         for queue in QUEUES:
             keys = ("all", queue)
             wanted = [b"%d" % n for n in range(TOTAL) if key_of(n) in keys]

@@ -39,6 +39,8 @@ class PlayedQueues:
         # Batches until a stream breaks; the batch then arrives, and its confirm doesn't.
         self.breaks_after = 10**9
         self.fences: set[str] = set()
+        self.asked = 0
+        self.shown = asyncio.Event()
         self.streams = 0
 
     def route(
@@ -56,6 +58,11 @@ class PlayedQueues:
     # --- a locator, as far as it is asked ---
 
     async def route_to(self, queue: str, *, forwarded: bool) -> str:
+        if queue == "declared elsewhere":
+            # The registry knows it, and the watch shows it now.
+            self.asked += 1
+            await self.shown.wait()
+            self.bound[queue] = (queue,)
         if queue in self.deleted:
             raise BrokerError(Reason.QUEUE_NOT_FOUND, "it is deleted")
         return "elsewhere:1"
@@ -286,6 +293,34 @@ def test_a_newer_session_of_the_producer_ends_this_one() -> None:
         assert stage.routing.sessions == 0
         session.end(Reason.DRAINING)
         assert client.ended == [Reason.PRODUCER_FENCED]
+
+    play(story)
+
+
+def test_a_queue_that_was_declared_through_another_node_is_looked_up_once() -> None:
+    """Its first message must not be lost because this node's watch is behind."""
+
+    async def story(stage: Stage) -> None:
+        queues = stage.queues
+        queues.bound["known"] = ("q1",)
+        client = PlayedClient()
+        session = stage.open(client, "")
+        session.publish(batch(1, b"a", key="declared elsewhere", mandatory=True))
+        assert not session.has_room
+        # Nothing overtakes it.
+        session.publish(batch(2, b"b", key="known"))
+        session.publish(batch(3, b"c", key="declared elsewhere"))
+        session.publish(batch(4, b"d", key="nobody", mandatory=True))
+        await until(lambda: queues.asked == 1, within_s=5)
+        assert client.answers == []
+        queues.shown.set()
+        await until(lambda: sorted(client.confirmed()) == [1, 2, 3, 4], within_s=5)
+        assert queues.has["declared elsewhere"] == {1: b"a", 3: b"c"}
+        # Of the one that is nowhere the registry isn't asked again at once.
+        assert not stage.routing.may_be_new("", "nobody")
+        returned = [each for each in client.answers if isinstance(each, AnswerReturned)]
+        assert returned == [AnswerReturned(((4, 4),), Reason.UNROUTABLE)]
+        await session.wait_room()
 
     play(story)
 

@@ -13,9 +13,10 @@ stops the sessions that publish to it, and no others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol
 
 from ringmq_base.limits import MIB
 from ringmq_base.notifier import Notifier
@@ -23,6 +24,7 @@ from ringmq_base.ranges import Range
 from ringmq_base.values import value
 from ringmq_node.broker.routing.core import (
     Answer,
+    AnswerRefused,
     RepeatedSequenceError,
     RoutedPublishes,
     SendPart,
@@ -66,6 +68,20 @@ class SessionHost(Protocol):
     @property
     def routes(self) -> Routes: ...
     def begin_way(self, queue: str, session: RoutedSession) -> Way: ...
+    def begin_task(
+        self, session: RoutedSession, work: Coroutine[Any, Any, None], name: str
+    ) -> None:
+        """Runs `work` until the session is closed."""
+        ...
+
+    def may_be_new(self, exchange: str, routing_key: str) -> bool:
+        """Whether the registry may know of a queue for this key that this node hasn't heard of."""
+        ...
+
+    async def look_up(self, exchange: str, routing_key: str) -> None:
+        """Returns when this node has heard of it, or there is none."""
+        ...
+
     def admits(self, session_bytes: int) -> bool:
         """Whether a session with so many unanswered bytes may take another batch."""
         ...
@@ -130,6 +146,8 @@ class RoutedSession:
         self._changed = Notifier()
         self._held_bytes = 0
         self._is_closed = False
+        # Batches behind one whose queue is being looked up, and that one.
+        self._held: deque[RoutedBatch] = deque()
 
     @property
     def messages(self) -> int:
@@ -150,7 +168,10 @@ class RoutedSession:
     def has_room(self) -> bool:
         """Whether `wait_room` would return at once."""
         return self._is_closed or not (
-            self.is_full or self._host.alarms or not self._host.admits(self._core.size_bytes)
+            self._held
+            or self.is_full
+            or self._host.alarms
+            or not self._host.admits(self._core.size_bytes)
         )
 
     def block_reasons(self) -> Reasons:
@@ -166,14 +187,47 @@ class RoutedSession:
     async def wait_room(self) -> None:
         """Returns when the session takes another batch."""
         while not self.has_room:
-            if self.is_full:
+            if self._held or self.is_full:
                 await self._changed.wait()
             else:
                 await self._host.wait_freed()
 
     def publish(self, batch: RoutedBatch) -> None:
         """Raises `BrokerError` if nothing of the batch was taken: the exchange doesn't exist."""
+        if self._held:
+            self._held.append(batch)
+            return
         targets = self._targets(batch)
+        if self._may_be_new(batch, targets):
+            self._held.append(batch)
+            self._host.begin_task(self, self._look_up(), f"look-up for {self.exchange}")
+            return
+        self._take(batch, targets)
+
+    def _may_be_new(self, batch: RoutedBatch, targets: Sequence[TargetRun]) -> bool:
+        """A queue that was declared through another node, a moment ago: to say that there is none
+        would lose its messages."""
+        return not any(run.queues for run in targets) and self._host.may_be_new(
+            self.exchange, batch.routing_key
+        )
+
+    async def _look_up(self) -> None:
+        """Goes on with the batches that were held, in order."""
+        while self._held:
+            batch = self._held[0]
+            try:
+                targets = self._targets(batch)
+                if self._may_be_new(batch, targets):
+                    await self._host.look_up(self.exchange, batch.routing_key)
+                    targets = self._targets(batch)
+                self._take(batch, targets)
+            except BrokerError as error:
+                last = batch.first_sequence + len(batch.bodies) - 1
+                self._answer([AnswerRefused((batch.first_sequence, last), error)])
+            self._held.popleft()
+        self._changed.notify()
+
+    def _take(self, batch: RoutedBatch, targets: Sequence[TargetRun]) -> None:
         if len(targets) > RUNS_MAX:
             raise bad_request(
                 f"the headers of this batch send it {len(targets)} different ways, "
