@@ -2,8 +2,9 @@
 
 `--against CHECKOUT` takes another tree of ours instead of RabbitMQ and prints the ratio of each
 pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
-the transport, `python -m bench scale` many queues, `python -m bench failover` dying masters,
-`python -m bench backpressure` memory while something doesn't keep up.
+the transport, `python -m bench scale` many queues, `python -m bench failover` dying masters, 
+`python -m bench routing` exchanges, TTL and priorities, `python -m bench backpressure` memory while
+something doesn't keep up.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import argparse
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,6 +25,14 @@ from bench import against, backpressure, rivals, scale, wire
 from bench.comparison import carry_out
 from bench.measure import BenchError
 from bench.storage import command as storage
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One benchmark: its command line, and the run, which raises `BenchError`."""
+
+    parse: Callable[[Sequence[str]], argparse.Namespace]
+    bench: Callable[[argparse.Namespace, Console], None]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -70,6 +81,10 @@ def _positive(text: str) -> int:
 
 
 def bench(parsed: argparse.Namespace, progress: Console) -> None:
+    if parsed.check_installed:
+        rivals.require_rabbitmq()
+        progress.print("RabbitMQ's side is complete")
+        return
     if parsed.against is not None:
         comparison = against.comparison(parsed.against)
     else:
@@ -94,47 +109,37 @@ def _terminated(_signal_number: int, _frame: object) -> NoReturn:
     sys.exit(143)
 
 
+def _verb(name: str) -> Verb | None:
+    """The benchmark with a name of its own; None for the plain one."""
+    match name:
+        case "storage":
+            return Verb(storage.parse, storage.bench)
+        case "wire":
+            return Verb(wire.parse, wire.bench)
+        case "scale":
+            return Verb(scale.parse, scale.bench)
+        # Not above: these bring the nemesis of the cluster tests and pika, which no other needs.
+        case "failover":
+            failover = import_module("bench.failover.command")
+            return Verb(failover.parse, failover.bench)
+        case "backpressure":
+            return Verb(backpressure.parse, backpressure.bench)
+        case "routing":
+            routing = import_module("bench.routing.command")
+            return Verb(routing.parse, routing.bench)
+    return None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
-    of_storage = words[:1] == ["storage"]
-    of_wire = words[:1] == ["wire"]
-    of_scale = words[:1] == ["scale"]
-    of_failover = words[:1] == ["failover"]
-    of_backpressure = words[:1] == ["backpressure"]
-    if of_storage:
-        parsed = storage.parse(words[1:])
-    elif of_wire:
-        parsed = wire.parse(words[1:])
-    elif of_scale:
-        parsed = scale.parse(words[1:])
-    elif of_backpressure:
-        parsed = backpressure.parse(words[1:])
-    elif of_failover:
-        # Not above: it brings the nemesis of the cluster tests and pika, which no other verb needs.
-        from bench.failover import command as failover
-
-        parsed = failover.parse(words[1:])
-    else:
-        parsed = parse(words)
+    verb = _verb(words[0]) if words else None
+    verb, words = (verb, words[1:]) if verb is not None else (Verb(parse, bench), words)
+    parsed = verb.parse(words)
     signal.signal(signal.SIGTERM, _terminated)
     # Without markup: a log line in brackets is no style, and rich raises on one that it can't read.
     progress = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     try:
-        if of_storage:
-            storage.bench(parsed, progress)
-        elif of_wire:
-            wire.bench(parsed, progress)
-        elif of_scale:
-            scale.bench(parsed, progress)
-        elif of_backpressure:
-            backpressure.bench(parsed, progress)
-        elif of_failover:
-            failover.bench(parsed, progress)
-        elif parsed.check_installed:
-            rivals.require_rabbitmq()
-            progress.print("RabbitMQ's side is complete")
-        else:
-            bench(parsed, progress)
+        verb.bench(parsed, progress)
     except (BenchError, subprocess.TimeoutExpired, OSError) as error:
         # An end that fails doesn't hide the failure that led to it.
         for each in filter(None, (error.__context__, error)):

@@ -50,7 +50,8 @@ class RingPeer:
         self._tree = tree
         programs = Path(sys.executable).parent if tree == TREE else tree / ".venv" / "bin"
         self._command = programs / "ringmq"
-        self._seeds = ""
+        #: The nodes' addresses, once they are up.
+        self.seeds: list[str] = []
         self._pids: list[int] = []
 
     def start(self) -> None:
@@ -64,7 +65,7 @@ class RingPeer:
         nodes = started["nodes"]
         if len(nodes) != NODES:
             raise BenchError(f"{self.name}: {len(nodes)} of {NODES} nodes started")
-        self._seeds = ",".join(node["address"] for node in nodes)
+        self.seeds = [node["address"] for node in nodes]
         self._pids = [int(node["pid"]) for node in nodes]
 
     def stop(self) -> None:
@@ -125,7 +126,7 @@ class RingPeer:
         self._control("queue", "delete", queue)
 
     def _control(self, *words: str, timeout_s: float = _CONTROL_TIMEOUT_S) -> Any:
-        return self._run(*words, "--seeds", self._seeds, timeout_s=timeout_s)
+        return self._run(*words, "--seeds", ",".join(self.seeds), timeout_s=timeout_s)
 
     def _run(self, *words: str, timeout_s: float = _CONTROL_TIMEOUT_S) -> Any:
         done = subprocess.run(

@@ -17,6 +17,9 @@
  * is confirmed twice or was never sent is an error, as is a confirm that
  * doesn't come for STALL_MS.
  *
+ * --exchange and --key publish elsewhere than to the queue itself; --priority, --expiration MS
+ * and --header NAME=TEXT are properties of every message.
+ *
  * --mode consume takes `count` messages with a prefetch of `window`, checks their
  * size, and acks them a quarter of a window at a time. --mode probe awaits the
  * broker, counts the queue's messages, and gets the first one, which it leaves there.
@@ -55,7 +58,8 @@ enum mode { PUBLISH, CONSUME, PROBE };
 
 struct options {
   const char *host, *queue, *type;
-  int port;
+  const char *exchange, *key, *expiration, *header; /* NULL: none; key: the queue's name */
+  int port, priority;                               /* priority < 0: none */
   size_t size;
   uint64_t count, window, progress_ms;
   enum mode mode;
@@ -202,8 +206,9 @@ static unsigned char *put_frame(unsigned char *at, int type, const void *payload
 
 static unsigned char *put_publish(unsigned char *at, const struct options *options) {
   unsigned char payload[ARGUMENTS_BYTES];
-  amqp_basic_publish_t method = {.exchange = amqp_empty_bytes,
-                                 .routing_key = amqp_cstring_bytes(options->queue)};
+  amqp_basic_publish_t method = {
+      .exchange = options->exchange ? amqp_cstring_bytes(options->exchange) : amqp_empty_bytes,
+      .routing_key = amqp_cstring_bytes(options->key ? options->key : options->queue)};
   unsigned char *arguments = put(payload, AMQP_BASIC_PUBLISH_METHOD, 4);
   amqp_bytes_t room = {.len = sizeof payload - 4, .bytes = arguments};
   int bytes = amqp_encode_method(AMQP_BASIC_PUBLISH_METHOD, &method, room);
@@ -211,13 +216,34 @@ static unsigned char *put_publish(unsigned char *at, const struct options *optio
   return put_frame(at, AMQP_FRAME_METHOD, payload, (size_t)bytes + 4);
 }
 
-static unsigned char *put_header(unsigned char *at, size_t body_bytes) {
+static unsigned char *put_header(unsigned char *at, const struct options *options) {
   unsigned char payload[ARGUMENTS_BYTES];
   amqp_basic_properties_t properties = {._flags = AMQP_BASIC_DELIVERY_MODE_FLAG,
                                         .delivery_mode = AMQP_DELIVERY_PERSISTENT};
+  amqp_table_entry_t header;
+  char name[ARGUMENTS_BYTES / 2];
+  if (options->priority >= 0) {
+    properties._flags |= AMQP_BASIC_PRIORITY_FLAG;
+    properties.priority = (uint8_t)options->priority;
+  }
+  if (options->expiration) {
+    properties._flags |= AMQP_BASIC_EXPIRATION_FLAG;
+    properties.expiration = amqp_cstring_bytes(options->expiration);
+  }
+  if (options->header) {
+    const char *equals = strchr(options->header, '=');
+    if (equals == NULL || (size_t)(equals - options->header) >= sizeof name)
+      die("--header %s: want NAME=TEXT", options->header);
+    snprintf(name, sizeof name, "%.*s", (int)(equals - options->header), options->header);
+    header = (amqp_table_entry_t){
+        .key = amqp_cstring_bytes(name),
+        .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = amqp_cstring_bytes(equals + 1)}};
+    properties._flags |= AMQP_BASIC_HEADERS_FLAG;
+    properties.headers = (amqp_table_t){.num_entries = 1, .entries = &header};
+  }
   unsigned char *rest = put(payload, AMQP_BASIC_CLASS, 2);
   rest = put(rest, 0, 2);
-  rest = put(rest, body_bytes, 8);
+  rest = put(rest, options->size, 8);
   amqp_bytes_t room = {.len = sizeof payload - 12, .bytes = rest};
   int bytes = amqp_encode_properties(AMQP_BASIC_CLASS, &properties, room);
   if (bytes < 0) die("encode properties: %s", amqp_error_string2(bytes));
@@ -236,7 +262,7 @@ static struct pattern encode(const struct options *options, size_t frame_max) {
   size_t room =
       options->size + parts * FRAME_OVERHEAD + 2 * (size_t)(ARGUMENTS_BYTES + FRAME_OVERHEAD);
   unsigned char *message = must_alloc(room);
-  unsigned char *end = put_header(put_publish(message, options), options->size);
+  unsigned char *end = put_header(put_publish(message, options), options);
   for (size_t done = 0; done < options->size; done += part_max) {
     size_t left = options->size - done;
     end = put_frame(end, AMQP_FRAME_BODY, body + done, left < part_max ? left : part_max);
@@ -447,9 +473,12 @@ static struct options parse(int argc, char **argv) {
       {"count", required_argument, 0, 'c'},  {"size", required_argument, 0, 's'},
       {"window", required_argument, 0, 'w'}, {"delete", no_argument, 0, 'd'},
       {"mode", required_argument, 0, 'm'},   {"progress", required_argument, 0, 'i'},
+      {"exchange", required_argument, 0, 'e'}, {"key", required_argument, 0, 'k'},
+      {"priority", required_argument, 0, 'P'}, {"expiration", required_argument, 0, 'x'},
+      {"header", required_argument, 0, 'H'},
       {0, 0, 0, 0}};
   struct options options = {.host = "127.0.0.1", .port = 5672, .queue = "bench", .type = "classic",
-                            .count = 10000, .size = 1024, .window = 1000};
+                            .count = 10000, .size = 1024, .window = 1000, .priority = -1};
   int flag, index;
   while ((flag = getopt_long(argc, argv, "", known, &index)) != -1) switch (flag) {
       case 'h': options.host = optarg; break;
@@ -462,10 +491,16 @@ static struct options parse(int argc, char **argv) {
       case 'd': options.delete_after = true; break;
       case 'm': options.mode = mode_of(optarg); break;
       case 'i': options.progress_ms = number(optarg, "progress", 0); break;
+      case 'e': options.exchange = optarg; break;
+      case 'k': options.key = optarg; break;
+      case 'P': options.priority = (int)number(optarg, "priority", 0); break;
+      case 'x': options.expiration = optarg; break;
+      case 'H': options.header = optarg; break;
       default:
         fputs("usage: client [--host A] [--port P] [--queue Q] [--type classic|quorum] [--count N]\n"
               "              [--size BYTES] [--window W] [--delete] [--progress MS]\n"
-              "              [--mode publish|consume|probe]\n", stderr);
+              "              [--mode publish|consume|probe] [--exchange E] [--key K]\n"
+              "              [--priority 0..255] [--expiration MS] [--header NAME=TEXT]\n", stderr);
         exit(2);
     }
   return options;
@@ -503,7 +538,7 @@ int main(int argc, char **argv) {
     return 0;
   }
   amqp_connection_state_t connection = connect_to(&options);
-  declare(connection, &options);
+  if (options.key == NULL) declare(connection, &options); /* else whoever set the exchange up has */
   if (options.mode == CONSUME)
     consume_all(&options, connection);
   else
