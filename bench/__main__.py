@@ -2,7 +2,7 @@
 
 `--against CHECKOUT` takes another tree of ours instead of RabbitMQ and prints the ratio of each
 pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
-the transport, `python -m bench scale` many queues, `python -m bench failover` dying masters, 
+the transport, `python -m bench scale` many queues, `python -m bench failover` dying masters,
 `python -m bench routing` exchanges, TTL and priorities, `python -m bench backpressure` memory while
 something doesn't keep up.
 """
