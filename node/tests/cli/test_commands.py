@@ -126,6 +126,21 @@ def test_queues_are_declared_listed_shown_and_deleted(run: Run) -> None:
     assert names_of(run("queue", "list", "made")) == ["made.1"]
 
 
+def test_rules_are_flags_of_declarations_and_policies(run: Run) -> None:
+    rules = ("--max-length", 3, "--overflow", "reject-publish", "--message-ttl-ms", 600_000)
+    assert run("queue", "declare", "ruled", *rules)["wanted"]["max_length"] == "3"
+    run("queue", "declare", "ruled", "--max-length", 4, code=1)
+    run("queue", "declare", "other", "--overflow", "drop-some", code=2)
+    run("queue", "declare", "other", "--expires-ms", 0, code=2)
+    assert run("publish", "ruled", "--count", 3)["confirmed"] == 3
+    run("publish", "ruled", "--count", 1, code=1)
+    assert run("queue", "show", "ruled")["rejected_total"] == 1
+    made = run("policy", "set", "ruled", "^ruled$", "--max-length", 2, "--expires-ms", 600_000)
+    assert (made["max_length"], made["expires_ms"], made["overflow"]) == (2, 600_000, None)
+    assert run("queue", "show", "ruled")["wanted"]["max_length"] == "2"
+    run("policy", "delete", "ruled")
+
+
 def test_a_transient_queue_writes_no_journal(run: Run) -> None:
     assert not run("queue", "declare", "t", "--transient")["durable"]
     assert not run("queue", "declare", "t")["durable"]
