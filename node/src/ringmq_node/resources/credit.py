@@ -166,12 +166,12 @@ class CreditFlow:
         return party in self._held or self.is_blocked(party)
 
     def _is_due(self, link: _Link) -> bool:
+        # So a sender that has handed over all of its credit is never left behind: once all of that is
+        # processed, at least the whole credit is owed.
         credit = self.credit
         return (
             link.owed.messages >= credit.more_after
             or link.owed.size_bytes >= credit.more_after_bytes
-            # All that it has handed over is done: it must not wait for more that can't come.
-            or (link.is_used_up and not link.unprocessed.messages)
         )
 
     def _grant(self, receiver: Party) -> list[Party]:
