@@ -166,8 +166,8 @@ class CreditFlow:
         return party in self._held or self.is_blocked(party)
 
     def _is_due(self, link: _Link) -> bool:
-        # So a sender that has handed over all of its credit is never left behind: once all of that is
-        # processed, at least the whole credit is owed.
+        # So a sender that has handed over all of its credit is never left behind: once that is
+        # processed, the whole credit is owed, or more.
         credit = self.credit
         return (
             link.owed.messages >= credit.more_after
