@@ -123,6 +123,10 @@ def topology_questions() -> Iterator[tuple[str, Message, Callable[[Any], bool]]]
     bound = topology.ListBindingsRequest(source="x")
     yield "Admin/ListBindings", bound, lambda r: len(r.bindings) == 1
     yield "Broker/Unbind", topology.UnbindRequest(binding=binding), lambda r: r.removed
+    export = topology.ExportDefinitionsRequest()
+    yield "Admin/ExportDefinitions", export, lambda r: b'"exchanges"' in r.definitions
+    document = topology.ImportDefinitionsRequest(definitions=b'{"vhosts": [{"name": "/"}]}')
+    yield "Admin/ImportDefinitions", document, lambda r: not r.created + len(r.unmapped)
     gone = topology.DeleteExchangeRequest(exchange="x")
     yield "Broker/DeleteExchange", gone, lambda r: True
 

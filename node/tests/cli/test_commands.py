@@ -141,6 +141,45 @@ def test_rules_are_flags_of_declarations_and_policies(run: Run) -> None:
     run("policy", "delete", "ruled")
 
 
+def test_exchanges_bindings_and_vhosts(run: Run, tmp_path: Path) -> None:
+    run("queue", "declare", "bound")
+    made = run("exchange", "declare", "events", "--type", "topic", "--alternate-exchange", "spare")
+    assert (made["type"], made["durable"], made["alternate_exchange"]) == ("topic", True, "spare")
+    assert run("binding", "add", "events", "bound", "a.#")["created"]
+    assert not run("binding", "add", "events", "bound", "a.#")["created"]
+    assert run("binding", "add", "amq.match", "bound", "-a", "h=1=2", "-a", "any")["created"]
+    rows = run("binding", "list", "--destination", "bound")
+    assert [(each["source"], each["arguments"]) for each in rows] == [
+        ("amq.match", {"any": None, "h": "1=2"}),
+        ("events", {}),
+    ]
+    run("exchange", "declare", "events", code=1)
+    run("exchange", "delete", "events", "--if-unused", code=1)
+    run("exchange", "declare", "amq.mine", code=1)
+    assert run("vhost", "create", "shop")["created"]
+    run("queue", "declare", "bound", "--vhost", "shop")
+    run("vhost", "delete", "shop", code=1)
+    file = tmp_path / "definitions.json"
+    assert invoke(["definitions", "export", str(file)]) == 0
+    assert run("vhost", "delete", "shop", "--force")["queues"] == 1
+    run("queue", "list", "--vhost", "shop", code=1)
+    assert run("binding", "remove", "events", "bound", "a.#")["removed"]
+    run("exchange", "delete", "events")
+    done = run("definitions", "import", file)
+    # The vhost, its queue, the exchange and its binding.
+    assert (done["created"], done["unmapped"], done["failed"]) == (4, [], [])
+    assert "events" in [each["exchange"] for each in run("exchange", "list")]
+    assert {each["vhost"] for each in run("vhost", "list")} == {"/", "shop"}
+    file.write_text('{"queues": [{"name": "q", "vhost": "' + "v" * 81 + '"}], "users": [1]}')
+    done = run("definitions", "import", file, code=1)
+    assert [len(done[each]) for each in ("unmapped", "failed")] == [1, 2]
+    file.write_text("[")
+    run("definitions", "import", file, code=2)
+    run("definitions", "import", tmp_path / "none", code=1)
+    run("vhost", "delete", "shop", "--force")
+    run("queue", "delete", "bound", "--force")
+
+
 def test_a_transient_queue_writes_no_journal(run: Run) -> None:
     assert not run("queue", "declare", "t", "--transient")["durable"]
     assert not run("queue", "declare", "t")["durable"]
