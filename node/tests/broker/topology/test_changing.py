@@ -39,7 +39,7 @@ class TopologyNode:
         self.registry = registry
         self.catalogue = QueueCatalogue(registry)
         self.topology = Topology(registry, self.catalogue)
-        changes = TopologyChanges(registry, self.topology, self.catalogue)
+        self.changes = changes = TopologyChanges(registry, self.topology, self.catalogue)
         deleting = Deleting(registry, self.catalogue, cast(Any, None))
         self.service = TopologyService(
             registry, self.topology, changes, self.catalogue, deleting, NodeGate(name)
@@ -328,6 +328,26 @@ def test_a_vhost_with_queues_is_deleted_by_force_alone(tmp_path: Path) -> None:
             await a.keeper.sweep()
         error = await refused(a.service.delete_vhost("/", DEADLINE_S, force=True))
         assert error.reason is Reason.ACCESS_REFUSED
+
+    with_nodes(tmp_path, story)
+
+
+def test_nothing_is_declared_in_a_vhost_that_is_being_deleted(tmp_path: Path) -> None:
+    async def story(a: TopologyNode, b: TopologyNode) -> None:
+        await a.service.create_vhost("shop", DEADLINE_S)
+        await b.service.check_vhost("shop")
+        await a.changes.mark_vhost("shop", deleting=True)
+        # b's watch may be behind: then the guard of its commit fails.
+        for node in (b, a):
+            error = await refused(node.declare("x", vhost="shop"))
+            assert error.reason is Reason.VHOST_NOT_FOUND
+            with pytest.raises(BrokerError, match="being deleted"):
+                node.topology.vhost_guards("shop")
+        error = await refused(b.service.create_vhost("shop", DEADLINE_S))
+        assert error.reason is Reason.VHOST_IN_USE
+        # The delete that did not end is repeated.
+        await b.service.delete_vhost("shop", DEADLINE_S, force=False)
+        assert await b.service.create_vhost("shop", DEADLINE_S)
 
     with_nodes(tmp_path, story)
 
