@@ -1,0 +1,76 @@
+"""Each program of `examples/` runs as a newcomer runs it, and prints what its README says."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from nemesis import Cluster, scenario
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RUN_S_MAX = 60.0
+
+# The lines that say that the example has shown what it is there for, in any order.
+SAID = {
+    "work_queue.py": ("anna leaves with unfinished tasks", "100 tasks are done"),
+    "publish_subscribe.py": tuple(
+        f"{name} heard first, second, third" for name in ("anna", "ben", "carl")
+    ),
+    "topics.py": (
+        "example.europe has order.eu.new, order.eu.paid",
+        "example.paid has order.eu.paid, order.us.paid",
+        "example.unwanted has order.us.new",
+        "nobody wants it any more",
+    ),
+    "request_reply.py": ("2 squared is 4, 3 squared is 9, 12 squared is 144",),
+    "retry_with_dead_letters.py": (
+        "easy is done at try 1",
+        "flaky is done at try 2",
+        "hopeless is parked after 3 tries",
+    ),
+    "priorities.py": ("fire, warning, report 1, report 2",),
+    "idempotent_producer.py": (
+        "the queue has 40 entries of this producer",
+        "100 entries, in order: True",
+    ),
+}
+
+
+def test_every_example_is_known_and_described() -> None:
+    programs = {path.name for path in EXAMPLES.glob("*.py")} - {"nodes.py"}
+    assert programs == set(SAID)
+    readme = (EXAMPLES / "README.md").read_text()
+    assert all(f"({name})" in readme for name in programs)
+
+
+@scenario(deadline_s=120, queue="")
+async def test_each_example_does_what_it_says(cluster: Cluster) -> None:
+    async with cluster.client() as client:
+        for name, lines in SAID.items():
+            said = await _run(name, cluster.seeds)
+            for line in lines:
+                assert line in said, f"{name}:\n{said}"
+        # They leave nothing behind.
+        assert await client.queues() == []
+        left = {each.exchange for each in await client.topology.exchanges()}
+        assert not any(name.startswith("example") for name in left), left
+
+
+async def _run(name: str, seeds: list[str]) -> str:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        EXAMPLES / name,
+        *seeds,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(RUN_S_MAX):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, f"{name}: {output.decode()}"
+    return output.decode()
