@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from node.tests.queue.test_master import MANY, Scene
@@ -216,3 +217,4 @@ class RulesMachine(RuleBasedStateMachine):
 
 
 TestRules = RulesMachine.TestCase
+TestRules.settings = settings(max_examples=50, deadline=None)
