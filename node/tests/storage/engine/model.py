@@ -155,6 +155,9 @@ class Queue:
                 self.messages[position] = replace(self.messages[position], redelivered=True)
                 self.ready.add(position)
             self.note()
+        else:
+            # It changes no message, but it has a number.
+            self.note()
         self.do(self.master.applied(number, op))
 
     def watermarks(self) -> None:
