@@ -43,7 +43,8 @@ async def declare_at_a(cluster: Cluster) -> None:
             await client.declare_queue("urgent", rules=ringmq.QueueRules(max_priority=4))
 
 
-PRIORITIES = (0, 9, 1, 0, 2, 3, 1)
+# With 3 as the highest, 9 stands behind the 3 that came before it.
+PRIORITIES = (0, 3, 1, 0, 2, 9, 1)
 
 
 async def publish_by_priority(client: ringmq.Client) -> None:

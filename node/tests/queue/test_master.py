@@ -75,11 +75,17 @@ class Scene:
             self.do(self.master.applied(number, op))
 
     def publish(
-        self, count: int = 1, *, size: int = 1, transient: bool = False, publisher: int = 1
+        self,
+        count: int = 1,
+        *,
+        size: int = 1,
+        transient: bool = False,
+        publisher: int = 1,
+        priority: int = 0,
     ) -> int:
         position = self.queue.state.next_position
         block = Block.of([b"x" * size] * count)
-        op = Publish(position, block, transient, b"p", position + 1)
+        op = Publish(position, block, transient, b"p", position + 1, priority=priority)
         number = self.send(op)
         self.do(self.master.published(number, op, publisher))
         return number
@@ -428,6 +434,26 @@ def test_many_requeues_leave_in_several_ops_and_in_order(monkeypatch: pytest.Mon
     scene.send_held()
     assert [len(op.ranges) for op in scene.log if isinstance(op, Requeue)] == [2, 2, 1]
     assert scene.positions(8) == [0, 2, 4, 6, 8, 10, 11]
+    scene.check()
+
+
+def test_nothing_overtakes_an_urgent_message_that_is_still_on_its_way_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ops, "REQUEUED_RANGES_MAX", 1)
+    scene = Scene()
+    for priority in (5, 0, 5):
+        scene.publish(priority=priority)
+    scene.all_safe()
+    scene.consume(7, messages=2)
+    assert scene.positions(7) == [0, 2]
+    scene.refusing = True
+    scene.do(scene.master.consumer_closed(7))
+    scene.consume(8)
+    scene.refusing = False
+    scene.send_held()
+    # When 0 is back and 2 isn't, 1 is ready, and in front of 2 in the queue.
+    assert scene.positions(8) == [0, 2, 1]
     scene.check()
 
 
