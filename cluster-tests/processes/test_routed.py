@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 from nemesis import Cluster, scenario
+from nemesis.wire import RawStream, Refusal
 
 import ringmq
+from ringmq.v1 import broker_pb2 as broker
 
 QUEUES = ("qa", "qb", "qc")
 TOTAL = 600
@@ -29,6 +31,44 @@ async def spread(cluster: Cluster, client: ringmq.Client) -> None:
 def key_of(number: int) -> str:
     """Runs of messages for one queue, and a fan-out between them: gaps in every queue."""
     return "all" if number % 4 == 0 else QUEUES[number // 4 % 3]
+
+
+OPENINGS = (
+    (broker.PublishOpen(exchange="x", queue="qa", producer_id=b"p"), "BAD_REQUEST", "queue"),
+    (broker.PublishOpen(exchange="x"), "BAD_REQUEST", "producer_id"),
+    (broker.PublishOpen(exchange="x", producer_id=b"p" * 65), "BAD_REQUEST", "producer_id"),
+    (broker.PublishOpen(queue="qa", with_gaps=True), "BAD_REQUEST", "producer_id"),
+    (broker.PublishOpen(exchange="none", producer_id=b"p"), "EXCHANGE_NOT_FOUND", ""),
+    (broker.PublishOpen(exchange="x", vhost="none", producer_id=b"p"), "VHOST_NOT_FOUND", ""),
+)
+BATCHES = (
+    (broker.PublishBatch(first_sequence=1), "a batch has 1 to"),
+    (broker.PublishBatch(bodies=[b"x"]), "sequences begin with 1"),
+    (broker.PublishBatch(first_sequence=1, bodies=[b"x"], routing_key="k" * 256), "routing key"),
+    (broker.PublishBatch(first_sequence=5, bodies=[b"x"], routing_key="none"), ""),
+    (broker.PublishBatch(first_sequence=5, bodies=[b"x"], routing_key="none"), "sequences rise"),
+)
+
+
+async def refuses_what_is_wrong(address: str) -> None:
+    for opening, reason, field in OPENINGS:
+        async with RawStream(address, "Publish") as stream:
+            with pytest.raises(Refusal) as caught:
+                await stream.sent(broker.PublishRequest(open=opening))
+        assert caught.value.reason == reason, opening
+        assert caught.value.metadata.get("field", "") == field, opening
+    async with RawStream(address, "Publish") as stream:
+        opening = broker.PublishOpen(exchange="x", producer_id=b"p")
+        await stream.send(broker.PublishRequest(open=opening))
+        assert (await stream.receive()).HasField("opened")
+        for batch, said in BATCHES:
+            await stream.send(broker.PublishRequest(batch=batch))
+            answer = await stream.receive()
+            if said:
+                assert said in answer.rejected.message, batch
+                assert not answer.rejected.retryable
+            else:
+                assert answer.HasField("confirmed"), answer
 
 
 @scenario(deadline_s=60, queue="")
@@ -69,6 +109,7 @@ async def test_masters_and_the_node_of_the_session_die(cluster: Cluster) -> None
         async with other.publisher(exchange="") as answering:
             await client.declare_queue("replies")
             await answering.publish(b"answer", routing_key="replies", mandatory=True)
+        await refuses_what_is_wrong(cluster.addresses[two])
         for queue in QUEUES:
             keys = ("all", queue)
             wanted = [b"%d" % n for n in range(TOTAL) if key_of(n) in keys]
