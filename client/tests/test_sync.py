@@ -34,12 +34,21 @@ SCRIPT = """
                 publisher.publish(b"x" * 2_000_000)
             except ringmq.MessageTooLargeError as error:
                 print(error)
+        told = []
+        node.faults.blocked = [[ringmq.BlockReason.DISK.value], []]
+        with client.publisher(
+            "q", on_blocked=told.append, on_unblocked=lambda: told.append(None)
+        ) as publisher:
+            publisher.publish(b"held")
+            assert publisher.blocked_by == (ringmq.BlockReason.DISK,)
+            publisher.publish(b"not held")
+        assert told == [(ringmq.BlockReason.DISK,), None]
         count = 0
         with client.consumer("q", prefetch=100) as consumer:
             for batch in consumer:
                 count += len(batch)
                 assert consumer.ack(batch, wait=True)
-                if count == 1012:
+                if count == 1014:
                     break
             assert consumer.next_batch(0.01) is None
         assert client.queue("q").messages_ready == 0
@@ -75,5 +84,5 @@ def test_a_script_publishes_and_consumes(prelude: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "consumed 1012"
+    assert done.stdout.splitlines()[-1] == "consumed 1014"
     assert "Traceback" not in done.stderr
