@@ -44,7 +44,7 @@ async def letters_in(client: ringmq.Client, queue: str) -> list[ringmq.Message]:
             for info in infos
         )
 
-    await until(all_gone, "letters have left", within_s=30.0)
+    await until(all_gone, "letters have left", within_s=60.0)
     found: list[ringmq.Message] = []
     # What has just been enqueued is visible a trip later.
     while (await client.queue(queue)).messages_ready:
@@ -52,14 +52,14 @@ async def letters_in(client: ringmq.Client, queue: str) -> list[ringmq.Message]:
     return found
 
 
-@scenario(deadline_s=60, queue="")
+@scenario(deadline_s=150, queue="")
 async def test_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
     """Rejected, expired and dropped: the master of their queues dies while a consumer rejects, then
     the target's while letters arrive. Each is in the dead-letter queue once, and none is lost."""
     await cluster.declare("dead")
     await cluster.declare("work", rules=TO_DEAD)
     total, others = 600, 200
-    async with cluster.client(deadline_s=60) as client, client.publisher("work") as publisher:
+    async with cluster.client(deadline_s=90) as client, client.publisher("work") as publisher:
         await client.topology.declare_exchange("letters", ringmq.ExchangeType.FANOUT, internal=True)
         await client.topology.bind("letters", "dead")
         for queue, rules in LEAVING.items():
@@ -89,8 +89,14 @@ async def test_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
         for queue in ("work", "dead"):
             await cluster.wait_synchronised(queue)
         cluster.kill("b")
-        # Until nothing comes any more: also what a consumer had whose settle was lost.
-        await reject(total)
+
+        async def is_drained() -> bool:
+            await reject(total)
+            info = await client.queue("work")
+            return not (info.messages_ready or info.messages_unacknowledged)
+
+        # Also of what a consumer had whose settle was lost.
+        await until(is_drained, "all are rejected", within_s=60.0)
         letters = await letters_in(client, "dead")
         await cluster.start("b")
         for queue in ("work", "dead"):

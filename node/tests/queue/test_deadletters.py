@@ -186,6 +186,19 @@ def test_a_new_master_sends_again_what_is_doomed_and_gives_it_to_no_consumer() -
     scene.check()
 
 
+def test_a_new_master_sends_in_the_order_of_letters_and_not_of_positions() -> None:
+    """The other way round a target would take the second one for a repeat."""
+    scene = with_consumer(5)
+    scene.reject(7, (3, 3))
+    scene.all_safe()
+    scene.reject(7, (1, 1))
+    scene.all_safe()
+    scene.take_over()
+    scene.all_safe()
+    assert scene.letters() == [(1, 3), (2, 1)]
+    scene.check()
+
+
 def test_letters_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """In messages, and in bytes; one letter passes, however large."""
     monkeypatch.setattr(deadletters, "UNDER_WAY_MESSAGES_MAX", 3)

@@ -289,12 +289,6 @@ class RoutedSession:
             return tuple(queue for queue in found if queue not in batch.except_queues)
         return found
 
-    def _queues(self, batch: RoutedBatch, headers: Mapping[str, str] | None) -> tuple[str, ...]:
-        queues = self._host.routes.route(self.exchange, batch.routing_key, headers)
-        if batch.except_queues:
-            queues = tuple(queue for queue in queues if queue not in batch.except_queues)
-        return queues
-
     @staticmethod
     def _runs_of(batch: RoutedBatch, found: Sequence[tuple[str, ...]]) -> list[TargetRun]:
         runs: list[TargetRun] = []
