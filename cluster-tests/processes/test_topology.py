@@ -9,6 +9,8 @@ from nemesis import Cluster, scenario, until
 
 import ringmq
 from ringmq import ExchangeType
+from ringmq_gm.registry.url import open_registry
+from ringmq_node.broker.topology.life import LIFE_KEY, ClusterLife
 
 
 async def listed(cluster: Cluster, node: str) -> tuple[list[str], list[tuple[str, str]]]:
@@ -17,6 +19,19 @@ async def listed(cluster: Cluster, node: str) -> tuple[list[str], list[tuple[str
         exchanges = [each.exchange for each in await client.topology.exchanges()]
         bindings = [(each.source, each.destination) for each in await client.topology.bindings()]
         return [name for name in exchanges if name and not name.startswith("amq.")], bindings
+
+
+async def all_are_members(cluster: Cluster) -> bool:
+    """Whether the present life of every node is a member of the cluster's life."""
+    registry = open_registry(cluster.registry)
+    try:
+        entry = await registry.get(LIFE_KEY)
+        members = {} if entry is None else ClusterLife.decode(entry.value).members
+        async with cluster.client() as client:
+            nodes = (await client.cluster_status()).nodes
+        return all(members.get(each.node) == each.incarnation for each in nodes)
+    finally:
+        await registry.close()
 
 
 @scenario(deadline_s=60, queue="q")
@@ -63,7 +78,10 @@ async def test_topology_through_every_node_and_over_deaths(cluster: Cluster) -> 
 
     # A master dies; its queue, which has no other replica, is deleted without it. The bindings of
     # that queue are gone with it, on the nodes that are up and on the one that comes back.
+    # The transient exchange stays as long as a member of the cluster's life is up.
+    await until(lambda: all_are_members(cluster), within_s=10)
     await cluster.restart(c)
+    await until(lambda: all_are_members(cluster), within_s=10)
     killed = await cluster.master_of("q")
     cluster.kill(killed)
     left = cluster.others(killed)
