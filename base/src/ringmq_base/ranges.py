@@ -95,6 +95,11 @@ class RangeSet:
         return self._firsts[0]
 
     @property
+    def first_range(self) -> Range:
+        """The range with the smallest numbers. Only of a set that isn't empty."""
+        return self._firsts[0], self._lasts[0]
+
+    @property
     def last(self) -> int:
         """The greatest number. Only of a set that isn't empty."""
         return self._lasts[-1]

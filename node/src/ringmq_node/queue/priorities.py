@@ -211,9 +211,10 @@ class Line:
     def next_part(self, below: int) -> Range | None:
         """The messages at consecutive positions that are next, of those below `below`."""
         for positions in self._ordered or (self.positions,):
-            if positions and positions.first < below:
-                first, last = next(iter(positions))
-                return first, min(last, below - 1)
+            if positions:
+                first, last = positions.first_range
+                if first < below:
+                    return (first, last) if last < below else (first, below - 1)
         return None
 
     def parts(self, below: int) -> Iterator[Range]:
