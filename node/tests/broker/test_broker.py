@@ -150,6 +150,17 @@ def test_limits_hold_without_a_door(tmp_path: Path) -> None:
         assert refusal(lambda: consuming.settle(acked=[(0, 0)], requeued=[])).reason is (
             Reason.UNKNOWN_DELIVERY
         )
+        too_much = PREFETCH_MESSAGES_MAX + 1
+        assert refusal(lambda: consuming.change_prefetch(too_much, 0)).reason is (
+            Reason.LIMIT_EXCEEDED
+        )
+        for terms, reason in (
+            (ConsumerTerms(identity=bytes(65)), Reason.BAD_REQUEST),
+            (ConsumerTerms(exclusive=True), Reason.EXCLUSIVE_CONSUMER),
+        ):
+            assert await reason_of(broker.open_consumer("q", session, terms)) is reason
+        automatic = await broker.open_consumer("q", session, auto_ack=True)
+        assert refusal(lambda: automatic.settle(acked=[(0, 0)])).reason is Reason.BAD_REQUEST
         assert (await broker.queue_info("q", CALLER)).next_position == 0
 
     with_broker(tmp_path, work)
