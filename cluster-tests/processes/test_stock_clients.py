@@ -101,10 +101,6 @@ def questions(queue_id: str) -> Iterator[tuple[str, Message, Callable[[Any], boo
 
 def topology_questions() -> Iterator[tuple[str, Message, Callable[[Any], bool]]]:
     """Exchanges, bindings and vhosts: made, listed and gone."""
-    exported = topology.ExportDefinitionsRequest()
-    yield "Admin/ExportDefinitions", exported, lambda r: b'"queues"' in r.definitions
-    imported = topology.ImportDefinitionsRequest(definitions=b"{}")
-    yield "Admin/ImportDefinitions", imported, lambda r: not r.failed
     shop = topology.CreateVhostRequest(vhost="shop")
     yield "Admin/CreateVhost", shop, lambda r: r.created
     yield "Admin/ListVhosts", topology.ListVhostsRequest(), lambda r: len(r.vhosts) == 2
@@ -123,10 +119,6 @@ def topology_questions() -> Iterator[tuple[str, Message, Callable[[Any], bool]]]
     bound = topology.ListBindingsRequest(source="x")
     yield "Admin/ListBindings", bound, lambda r: len(r.bindings) == 1
     yield "Broker/Unbind", topology.UnbindRequest(binding=binding), lambda r: r.removed
-    export = topology.ExportDefinitionsRequest()
-    yield "Admin/ExportDefinitions", export, lambda r: b'"exchanges"' in r.definitions
-    document = topology.ImportDefinitionsRequest(definitions=b'{"vhosts": [{"name": "/"}]}')
-    yield "Admin/ImportDefinitions", document, lambda r: not r.created + len(r.unmapped)
     gone = topology.DeleteExchangeRequest(exchange="x")
     yield "Broker/DeleteExchange", gone, lambda r: True
 
