@@ -175,7 +175,7 @@ class MasterMachine(RuleBasedStateMachine):
         self.current: int | None = None
         self.timeout_ms: int | None = None
         self.now_ms = 0
-        self.overdue: set[int] = set()
+        self.overdue: dict[int, set[int]] = {}
         self.replaced: int | None = None
         # Positions by owner of their removal: not yet in an op, and in one.
         self.gathered: dict[int, set[int]] = {}
@@ -208,11 +208,13 @@ class MasterMachine(RuleBasedStateMachine):
                 case TellActive(consumer, active):
                     self.clients[consumer].told_active = active
                 case EndConsumer(consumer, reason):
+                    has = set(self.clients.pop(consumer).has)
                     if reason is EndReason.TIMED_OUT:
-                        self.overdue.remove(consumer)
+                        # Less those for which `tick` has asked.
+                        has -= self.overdue.pop(consumer)
                     else:
                         assert consumer == self.replaced
-                    self.want_back(self.clients.pop(consumer).has)
+                    self.want_back(has)
                 case ReportBarrier(waiter):
                     assert self.waiters.pop(waiter) <= self.persisted
 
@@ -283,6 +285,9 @@ class MasterMachine(RuleBasedStateMachine):
             self.given[position] += 1
 
     def may_take(self, number: int, body: bytes) -> bool:
+        if number in self.overdue:
+            # The core has ended it, and its shell is about to hear of that.
+            return False
         return self.clients[number].takes(body) and (not self.single or number == self.active())
 
     def active(self) -> int | None:
@@ -290,8 +295,12 @@ class MasterMachine(RuleBasedStateMachine):
         now = self.clients.get(self.current or 0)
         if not self.single:
             self.current = None
-        elif now is None or (now.cancelled and not now.has):
-            able = (n for n, client in self.clients.items() if not client.cancelled)
+        elif now is None or (now.cancelled and not now.has) or self.current in self.overdue:
+            able = (
+                number
+                for number, client in self.clients.items()
+                if not client.cancelled and number not in self.overdue
+            )
             self.current = min(able, default=None)
         return self.current
 
@@ -471,7 +480,11 @@ class MasterMachine(RuleBasedStateMachine):
                     since = client.since[position]
                     since = client.since[position] = self.now_ms if since is None else since
                     if since + self.timeout_ms <= self.now_ms:
-                        self.overdue.add(number)
+                        self.overdue[number] = set(client.has)
+        # All at once, by the counts of now: the op that brings back what the first of them has may
+        # be applied before the last one is told that it has ended.
+        for has in self.overdue.values():
+            self.want_back(has)
         self.do(self.master.tick(self.now_ms))
         assert not self.overdue
 

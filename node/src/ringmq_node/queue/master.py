@@ -237,6 +237,9 @@ class QueueMaster:
             if self.delivery_limit is not None:
                 ranges = self._drop_exhausted(ranges, self.delivery_limit)
                 left += self.departures.next_ops()
+                # Those that are left of one range may be many.
+                self._to_requeue.update(ranges[ops.REQUEUED_RANGES_MAX :])
+                del ranges[ops.REQUEUED_RANGES_MAX :]
             if ranges:
                 self._requeue_in_hand = True
                 self._requeues_are_many |= bool(self._to_requeue)
@@ -315,11 +318,9 @@ class QueueMaster:
         """Removes every ready message below `end`, which are all visible: how many. If there are
         any, `ReportSettled` for `taker` says when that is safe."""
         assert end <= self.visible_below, (end, self.visible_below)
-        note: list[Effect] = []
-        if end > self.state.acked_end:
-            note.append(MulticastOp(NoteGone(acked_end=end)))
+        note = [MulticastOp(NoteGone(acked_end=end))] if end > self.state.acked_end else []
         count, effects = self._remove_whole(taker, self._ready.take_below(end))
-        return count, note + effects + self._dispatch()
+        return count, [*note, *effects, *self._dispatch()]
 
     def discard_damaged(self, taker: int) -> tuple[int, list[Effect]]:
         """Removes every damaged message: how many. `ReportSettled` for `taker` says when that
