@@ -14,10 +14,11 @@ from waiting import until
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.broker.routing import session as session_module
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerReturned
-from ringmq_node.broker.routing.routing import Routing
+from ringmq_node.broker.routing.routing import IDLE_S, Routing
 from ringmq_node.broker.routing.session import RoutedBatch, RoutedSession
 from ringmq_node.broker.routing.targets import SubBatch
 from ringmq_node.broker.routing.ways import Feed
+from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.gaps import PRODUCER_GAPS_MAX
@@ -407,3 +408,49 @@ def test_an_answer_that_refuses_reaches_who_waits() -> None:
 
 def test_a_queue_remembers_more_gaps_than_a_session_can_make() -> None:
     assert session_module.RUNS_MAX < PRODUCER_GAPS_MAX
+
+
+def test_a_publisher_inside_that_waits_for_the_end_of_an_alarm_goes_on_after_it() -> None:
+    async def story(stage: Stage) -> None:
+        stage.budget.set_alarms(frozenset({BlockReason.MEMORY}))
+        waiting = asyncio.create_task(
+            stage.routing.publish("", "e", "k", Block.of([b"x"]), b"of q", 1)
+        )
+        await asyncio.sleep(0)
+        # It has nothing on its way for longer than an idle session may.
+        stage.routing._sweep(asyncio.get_running_loop().time() + IDLE_S)
+        stage.budget.set_alarms(frozenset())
+        assert await waiting
+        assert stage.queues.has["q1"] == {1: b"x"}
+        stage.routing.close(b"of q")
+        assert stage.routing._held_bytes == 0
+
+    play(story)
+
+
+def test_a_batch_that_waits_when_its_session_ends_is_not_taken_and_holds_no_bytes() -> None:
+    async def story(stage: Stage) -> None:
+        stage.budget.set_alarms(frozenset({BlockReason.MEMORY}))
+        inside = asyncio.create_task(
+            stage.routing.publish("", "e", "k", Block.of([b"x"]), b"of q", 1)
+        )
+        client = PlayedClient()
+        session = stage.open(client)
+        outside = asyncio.create_task(session.wait_room())
+        await asyncio.sleep(0)
+        # Newer sessions of both producers have begun on another node.
+        for each in [*stage.routing._sessions]:
+            each.end(Reason.PRODUCER_FENCED)
+        stage.budget.set_alarms(frozenset())
+        await outside
+        session.publish(batch(1, b"y"))
+        assert client.ended == [Reason.PRODUCER_FENCED]
+        assert not client.answers
+        with pytest.raises(BrokerError) as caught:
+            await inside
+        assert caught.value.retryable
+        assert stage.routing._held_bytes == 0
+        # The next try begins a session of its own.
+        assert await stage.routing.publish("", "e", "k", Block.of([b"x"]), b"of q", 1)
+
+    play(story)

@@ -263,7 +263,7 @@ class Routing:
             client = _InternalClient(partial(self._forget, producer_id))
             client.session = self.open(vhost, exchange, client, producer_id=producer_id)
             self._internal[producer_id] = client
-        await client.session.wait_room()
+        await client.wait_room()
         client.used_at = asyncio.get_running_loop().time()
         answer = client.expect(first_sequence, first_sequence + block.count - 1)
         batch = RoutedBatch(
@@ -308,12 +308,25 @@ class _InternalClient:
     def __init__(self, on_moved: Callable[[], None]) -> None:
         self.used_at = 0.0
         self._expected: dict[int, _Expected] = {}
+        # Messages that the session has no room for yet.
+        self._waiting = 0
         self._on_moved = on_moved
         self._answered = Notifier()
 
     @property
     def is_idle(self) -> bool:
-        return not self._expected
+        return not self._expected and not self._waiting
+
+    async def wait_room(self) -> None:
+        """Raises `BrokerError` if the session has ended meanwhile."""
+        self._waiting += 1
+        try:
+            await self.session.wait_room()
+        finally:
+            self._waiting -= 1
+            self._answered.notify()
+        if self.session.is_closed:
+            raise BrokerError(Reason.NOT_MASTER, "the publisher inside the node was ended")
 
     async def wait_idle(self) -> None:
         while not self.is_idle:

@@ -157,6 +157,11 @@ class RoutedSession:
     # --- for a door ---
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it takes nothing more."""
+        return self._is_closed
+
+    @property
     def is_full(self) -> bool:
         """Whether its queues haven't answered as much as it may have unanswered."""
         core = self._core
@@ -193,7 +198,13 @@ class RoutedSession:
                 await self._host.wait_freed()
 
     def publish(self, batch: RoutedBatch) -> None:
-        """Raises `BrokerError` if nothing of the batch was taken: the exchange doesn't exist."""
+        """Raises `BrokerError` if nothing of the batch was taken: the exchange doesn't exist.
+
+        Nor is anything taken by a session that has ended while the batch waited for room: its
+        client has heard of that.
+        """
+        if self._is_closed:
+            return
         if self._held:
             self._held.append(batch)
             return
