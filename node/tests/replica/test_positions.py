@@ -222,3 +222,35 @@ def test_a_damaged_message_is_waited_for_and_then_named(
         assert found == {2: body(2), 3: body(3)}
 
     damaged_scenario(tmp_path, play)
+
+
+def test_an_acknowledgement_that_finds_nothing_waits_for_a_removal_that_is_not_sent_yet(
+    tmp_path: Path,
+) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        scene.publish(1, b"a", b"b", b"c")
+        await scene.confirmed((1, 3))
+        positions = Positions(scene.replica)
+        scene.ring.hold_marks = True
+        # The removal of the first one is on its way, so that of the second waits for it.
+        first = asyncio.create_task(acknowledge(positions, 1))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(acknowledge(positions, 2))
+        await asyncio.sleep(0)
+        again = asyncio.create_task(acknowledge(positions, 2))
+        await asyncio.sleep(0.05)
+        assert [op for op in scene.ring.sent() if isinstance(op, Remove)] == [Remove(((0, 0),))]
+        sent = scene.ring.last_number
+        scene.replica.watermarks(sent, sent)
+        await asyncio.sleep(0.05)
+        assert first.done()
+        assert [op for op in scene.ring.sent() if isinstance(op, Remove)][1:] == [Remove(((1, 1),))]
+        # No other member has that one.
+        assert not second.done()
+        assert not again.done()
+        scene.ring.hold_marks = False
+        scene.ring.advance()
+        await asyncio.gather(second, again)
+
+    scenario(tmp_path, play)

@@ -146,6 +146,10 @@ class Departures:
         """Letters that had no target, since this mastership began."""
         return 0 if self._letters is None else self._letters.dropped_total
 
+    def is_removing_below(self, end: int) -> bool:
+        """Whether messages below `end` are to be removed by an op that hasn't been sent."""
+        return any(first < end for first, _ in self.removals.still_live())
+
     def places(self) -> Iterator[Range]:
         """Positions of live messages that leave."""
         removing = self.removals.still_live()

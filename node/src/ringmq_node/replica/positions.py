@@ -349,6 +349,9 @@ class Positions:
             why = f"{sum(last - first + 1 for first, last in held)} of them; ack or requeue these"
             raise self._refusal(Reason.POSITIONS_HELD, why, held[0][0], held[-1][1])
         removed = 0
+        # By earlier calls and acks. Such an op is sent when all have the one before it: a trip that
+        # begins now would say nothing of it.
+        is_removing = queue.departures.is_removing_below(end)
 
         def ask(number: int) -> list[Effect]:
             nonlocal removed
@@ -358,6 +361,11 @@ class Positions:
             return effects if removed else [*effects, *queue.wait_barrier(number)]
 
         await mastership.reported(ask)
+        if is_removing and not removed:
+            while queue.departures.is_removing_below(end):
+                await asyncio.sleep(HELD_POLL_S)
+                mastership.check_serving()
+            await mastership.reported(queue.wait_barrier)
         return AcknowledgedBelow(removed, max(end, self._replica.store.state.acked_end))
 
     async def release_lease(self, op: ChangeLease) -> None:
