@@ -45,8 +45,10 @@ BATCH_BYTES_MAX = 512 * KIB
 # Between two tries, while a target is down, full or moves.
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 2.0
-# How long letters wait for an exchange or a binding that isn't known here.
+# How long letters wait for an exchange or a binding that isn't known here; of so many targets it is
+# remembered that they did. Each message may have a key of its own.
 UNKNOWN_S = 2.0
+UNKNOWN_MAX = 1000
 # And before operators are told that they wait.
 PATIENCE_S = 10.0
 # Letters that wait or are dropped are logged no more often than this.
@@ -199,7 +201,8 @@ class Outbox:
                         "%d dead letters wait, as their target takes none: %s", len(letters), error
                     )
             if missing and (target in self._unknown or waited_s >= UNKNOWN_S):
-                self._unknown.add(target)
+                if len(self._unknown) < UNKNOWN_MAX:
+                    self._unknown.add(target)
                 self._drop(positions, missing)
                 return
             await asyncio.sleep(pause_s)

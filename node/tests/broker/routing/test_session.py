@@ -19,6 +19,7 @@ from ringmq_node.broker.routing.session import RoutedBatch, RoutedSession
 from ringmq_node.broker.routing.targets import SubBatch
 from ringmq_node.broker.routing.ways import Feed
 from ringmq_node.model.flow import BlockReason
+from ringmq_node.model.names import join_name
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.gaps import PRODUCER_GAPS_MAX
@@ -452,5 +453,17 @@ def test_a_batch_that_waits_when_its_session_ends_is_not_taken_and_holds_no_byte
         assert stage.routing._held_bytes == 0
         # The next try begins a session of its own.
         assert await stage.routing.publish("", "e", "k", Block.of([b"x"]), b"of q", 1)
+
+    play(story)
+
+
+def test_queues_of_another_vhost_are_left_out_by_their_internal_names() -> None:
+    async def story(stage: Stage) -> None:
+        first, second = join_name("v", "q1"), join_name("v", "q2")
+        stage.queues.bound["k"] = (first, second)
+        out = frozenset({first})
+        block = Block.of([b"x"])
+        assert await stage.routing.publish("v", "e", "k", block, b"of q", 1, except_queues=out)
+        assert [*stage.queues.has] == [second]
 
     play(story)

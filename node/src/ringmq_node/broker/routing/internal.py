@@ -37,7 +37,6 @@ class InternalPublisher(Protocol):
         `producer_id`: at most 64 bytes. One that is used on two nodes at once is fenced off on the
         first. `headers`: for headers exchanges, those of all messages of the block.
         `except_queues`: internal names; they get nothing, wherever the exchange leads.
-        `except_queues`: names in this vhost of queues that don't get them.
 
         Raises `BrokerError`: the exchange doesn't exist, a target refuses them for good (its
         `overflow` says so, or it can't tell any more whether it has them), the producer id is used

@@ -274,7 +274,7 @@ class Routing:
             routing_key=routing_key,
             mandatory=True,
             transient=transient,
-            except_queues=frozenset(join_name(vhost, queue) for queue in except_queues),
+            except_queues=except_queues,
         )
         try:
             client.session.publish(batch)
