@@ -19,6 +19,7 @@ from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue import deadletters, ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import ConsumerTerms
+from ringmq_node.queue.doomed import Doomed, DoomedRun
 from ringmq_node.queue.effects import (
     DeliverMore,
     DeliverRuns,
@@ -509,3 +510,16 @@ class LetterMachine(RuleBasedStateMachine):
 
 LetterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestLettersOverCrashes = LetterMachine.TestCase
+
+
+def test_messages_that_are_doomed_one_by_one_are_one_run() -> None:
+    doomed = Doomed()
+    for at in range(10):
+        doomed.doom([(at, at)], DeathReason.REJECTED)
+    doomed.doom([(10, 10)], DeathReason.EXPIRED)
+    doomed.check()
+    assert doomed.runs == [
+        DoomedRun(1, 0, 9, DeathReason.REJECTED),
+        DoomedRun(11, 10, 10, DeathReason.EXPIRED),
+    ]
+    assert doomed.since(8) == [DoomedRun(8, 7, 9, DeathReason.REJECTED), doomed.runs[1]]

@@ -48,6 +48,11 @@ class DoomedRun:
     def positions(self) -> Range:
         return self.first, self.last
 
+    def is_before(self, run: DoomedRun) -> bool:
+        """Whether both together are one run."""
+        ends = self.last + 1, self.letter + self.count, self.reason
+        return ends == (run.first, run.letter, run.reason)
+
     def part(self, first: int, last: int) -> DoomedRun:
         """Some of its messages, with the letters that they have."""
         return replace(self, letter=self.letter + first - self.first, first=first, last=last)
@@ -90,9 +95,15 @@ class Doomed:
         self.remove(ranges)
         added: list[DoomedRun] = []
         for first, last in ranges:
-            added.append(DoomedRun(self.next_letter, first, last, reason))
-            self.next_letter += last - first + 1
-        self.runs += added
+            run = DoomedRun(self.next_letter, first, last, reason)
+            added.append(run)
+            tail = self.runs[-1] if self.runs else None
+            if tail is not None and tail.is_before(run):
+                # Else a message that is rejected by itself would be a run for ever.
+                self.runs[-1] = replace(tail, last=last)
+            else:
+                self.runs.append(run)
+            self.next_letter += run.count
         self.positions.update(ranges)
         self._add_sums(added, 1)
 
@@ -122,6 +133,8 @@ class Doomed:
         found: list[DoomedRun] = []
         for run in reversed(self.runs):
             if run.letter < letter:
+                if run.letter + run.count > letter:
+                    found.append(run.part(run.first + letter - run.letter, run.last))
                 break
             found.append(run)
         return found[::-1]
