@@ -34,6 +34,7 @@ from ringmq_gm.core.events import (
     Propose,
     Received,
     Role,
+    ViewLearned,
 )
 from ringmq_gm.core.frames import Envelope, Frame, Gone, Hello, Ping, Resume
 from ringmq_gm.core.held_ops import LogEnd
@@ -75,6 +76,8 @@ class Group:
         # `Ring.cached_bytes` of all rings; and called whenever that has become less.
         self.cached_bytes = 0
         self.on_freed: Callable[[], None] = lambda: None
+        # By ring: whoever waits for its view to change (`wait_view`).
+        self._view_changed: dict[str, Notifier] = {}
         # Called when `notices` may have changed, or a node's record.
         self.on_notices: Callable[[], None] = lambda: None
         self._seed = random.randrange(2**64) if seed is None else seed
@@ -186,6 +189,11 @@ class Group:
         if shown is None or hosted is None or hosted.view is None:
             return shown
         return hosted.view if hosted.view.epoch > shown.epoch else shown
+
+    async def wait_view(self, ring: str) -> None:
+        """Returns when the registry shows the next view of the ring, hosted here or not, or that
+        there is none any more."""
+        await self._view_changed.setdefault(ring, Notifier()).wait()
 
     def role_counts(self) -> tuple[Counter[str], Counter[str]]:
         """How many masters and how many mirrors each node has, by `view` of every ring of the
@@ -366,6 +374,8 @@ class Group:
         handle = self._rings.get(ring)
         if handle is not None:
             handle.step(event)
+        if isinstance(event, ViewLearned) and ring in self._view_changed:
+            self._view_changed.pop(ring).notify()
 
     def _live_nodes_changed(self) -> None:
         if self._live_nodes.registered and self._live_nodes.read:

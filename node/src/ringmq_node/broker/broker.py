@@ -140,8 +140,8 @@ class Broker:
         self._promoting = promoting
         self._replicas = replicas
         self._verifying = verifying
-        # For readers by position.
         self.browsing = browsing
+        self.wait_moved = locator.wait_moved
         self._peers = peers
         self.budget = budget
         self.buffers = buffers

@@ -124,6 +124,19 @@ class Locator:
             )
         return self._cluster.address_of(master)
 
+    async def wait_moved(self, queue: str, address: str) -> None:
+        """Returns when the queue's master isn't at `address` any more, as far as this node knows.
+
+        A stream that is relayed there hears so from its old master itself, unless that one is cut
+        off: then nobody else would tell the client.
+        """
+        record = self._catalogue.records.get(queue)
+        while record is not None:
+            view = self._group.view(record.id)
+            if view is None or self._group.address_of(view.master) != address:
+                return
+            await self._group.wait_view(record.id)
+
     def replica_of(self, queue: str) -> Replica:
         """This node's replica."""
         return self._hosting.replica_of(self._catalogue.record_of(queue))

@@ -85,8 +85,9 @@ class BrokerService:
             await (await RoutedStream.open(context, self._broker, request.open)).run()
             return
         request.open.queue = await self._queue_of(request.open)
-        address = await self._broker.route(request.open.queue, caller_of(context))
-        if not await self._relayed(address, "Publish", data, context):
+        queue = request.open.queue
+        address = await self._broker.route(queue, caller_of(context))
+        if not await self._relayed(queue, address, "Publish", data, context):
             await (await PublishStream.open(context, self._broker, request.open)).run()
 
     async def _consume(self, context: Context) -> None:
@@ -96,8 +97,9 @@ class BrokerService:
             raise bad_request("a consume stream begins with Open", field="request")
         request.open.queue = await self._queue_of(request.open)
         caller = caller_of(context)
-        address = await self._broker.route(request.open.queue, caller, consumes=True)
-        if not await self._relayed(address, "Consume", data, context):
+        queue = request.open.queue
+        address = await self._broker.route(queue, caller, consumes=True)
+        if not await self._relayed(queue, address, "Consume", data, context):
             await (await ConsumeStream.open(context, self._broker, request.open)).run()
 
     async def _first(self, context: Context) -> bytes:
@@ -108,10 +110,13 @@ class BrokerService:
             raise bad_request("the stream ended before its Open", field="request")
         return data
 
-    async def _relayed(self, address: str, method: str, data: bytes, context: Context) -> bool:
+    async def _relayed(
+        self, queue: str, address: str, method: str, data: bytes, context: Context
+    ) -> bool:
         """Relays the stream to the master's node, to its end; False if that is this node."""
         if address:
-            await relay_stream(self._channels, address, f"/{BROKER}/{method}", data, context)
+            moved = self._broker.wait_moved(queue, address)
+            await relay_stream(self._channels, address, f"/{BROKER}/{method}", data, context, moved)
         return bool(address)
 
     # --- queues ---
