@@ -82,7 +82,7 @@ class Inflow:
         """Messages of this size have become whole."""
         stream.held_bytes += size
         self.held_bytes += size
-        self._unread.change(size)
+        self._unread.held_bytes += size
         if stream.admitted_bytes and size:
             self._release(stream)
 
@@ -109,7 +109,10 @@ class Inflow:
         size = min(size, stream.held_bytes)
         stream.held_bytes -= size
         self.held_bytes -= size
-        self._unread.change(-size)
+        unread = self._unread
+        unread.held_bytes -= size
+        if unread.is_tight:
+            unread.eased()
 
     def forget(self, stream: WireStream) -> None:
         """The stream has ended."""
@@ -123,6 +126,8 @@ class Inflow:
 
     def settle(self) -> None:
         """Gives credit on the connection, if half of it is due."""
+        if (self._window_max - self._window) * 2 < self._window_max:
+            return
         due = self._window_max - self._unread.excess(self.held_bytes) - self._window
         if due * 2 >= self._window_max:
             self._window += due

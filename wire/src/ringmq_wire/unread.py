@@ -24,6 +24,8 @@ class UnreadBytes:
 
     def __init__(self, bytes_max: int, on_room: Callable[[], None] = lambda: None) -> None:
         self.bytes_max = bytes_max
+        # Connections count their messages here themselves, and call `eased` when they have made it
+        # less and it is tight: two calls for each message would be felt.
         self.held_bytes = 0
         # Some connection has more than is left.
         self.is_tight = False
@@ -39,7 +41,12 @@ class UnreadBytes:
 
     def change(self, size_bytes: int) -> None:
         self.held_bytes += size_bytes
+        if size_bytes < 0 and self.is_tight:
+            self.eased()
+
+    def eased(self) -> None:
+        """`held_bytes` has become less, and some connection had more than was left."""
         # Not at each message that is read: every connection is looked at then.
-        if size_bytes < 0 and self.is_tight and 2 * self.held_bytes <= self.bytes_max:
+        if 2 * self.held_bytes <= self.bytes_max:
             self.is_tight = False
             self.on_room()
