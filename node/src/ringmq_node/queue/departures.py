@@ -66,9 +66,11 @@ class Departures:
         """All members have received, and persisted, the ops up to these."""
         self._received, self._persisted = received, persisted
         effects: list[Effect] = [*self.removals.settled(persisted)]
-        if self._letters is not None:
-            effects += self._letters.settled(persisted)
-            effects += self._send_letters()
+        if self._letters is None:
+            effects += self.removals.next_op(received)
+            return effects
+        effects += self._letters.settled(persisted)
+        effects += self._send_letters()
         return effects + self.next_ops()
 
     # --- dead letters ---

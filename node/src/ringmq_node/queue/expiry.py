@@ -75,11 +75,6 @@ class Expiry:
         for first, last, at_ms in self._marks:
             self.add(first, last, at_ms)
 
-    @property
-    def watches(self) -> bool:
-        """Whether any message may expire."""
-        return self.next_ms is not None or bool(self.at_once)
-
     def add(self, first: int, last: int, at_ms: int) -> None:
         """These messages are ready, and expire then."""
         if at_ms == AT_ONCE:

@@ -37,7 +37,8 @@ class Keeping:
     @property
     def is_active(self) -> bool:
         """Whether there may be messages that the queue doesn't keep."""
-        return self.limits.drops or self.expiry.watches
+        expiry = self.expiry
+        return self.limits.drops or expiry.next_ms is not None or bool(expiry.at_once)
 
     @property
     def is_overdue(self) -> bool:

@@ -86,7 +86,9 @@ class PublishBudget:
 
     def admits(self, ring: Publishable) -> bool:
         """Whether the ring may take a batch at once."""
-        return not self._waiters and self._has_room(ring)
+        if self._waiters or self.is_crowded or self.alarms:
+            return False
+        return self._has_share(ring)
 
     def _has_room(self, ring: Publishable) -> bool:
         if self.is_crowded or self.alarms:
