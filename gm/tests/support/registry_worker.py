@@ -12,11 +12,14 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
+from uuid import uuid4
 
 from loops import run
 
 from ringmq_gm.registry.base import (
+    CommitUnknownError,
     Guard,
+    KeyValue,
     Put,
     Registry,
     RegistryUnavailableError,
@@ -28,21 +31,32 @@ from ringmq_gm.registry.url import open_registry
 async def increment(registry: Registry, key: str, times: int) -> None:
     """Adds one, `times` times, however often others come first.
 
-    A file that others keep locked for longer than a commit may wait is asked again: this error says
-    that nothing was done.
+    How often this caller has done so stands beside the sum, written by the same commits. A disk may
+    hang for longer than a commit may take: whether such a commit came about is read there.
     """
+    own_key = f"{key}/by/{uuid4().hex}"
     done = 0
     while done < times:
-        with suppress(RegistryUnavailableError):
-            done += await _increment_once(registry, key)
+        with suppress(RegistryUnavailableError, CommitUnknownError):
+            own = await registry.get(own_key)
+            done = _number(own)
+            if done < times:
+                sum_so_far = await registry.get(key)
+                await registry.commit(
+                    [_unchanged(key, sum_so_far), _unchanged(own_key, own)],
+                    [
+                        Put(key, b"%d" % (_number(sum_so_far) + 1)),
+                        Put(own_key, b"%d" % (done + 1)),
+                    ],
+                )
 
 
-async def _increment_once(registry: Registry, key: str) -> bool:
-    """Whether nobody else came first."""
-    entry = await registry.get(key)
-    value = int(entry.value) if entry else 0
-    guard = Guard(key, entry.revision if entry else 0)
-    return await registry.commit([guard], [Put(key, b"%d" % (value + 1))]) is not None
+def _number(entry: KeyValue | None) -> int:
+    return int(entry.value) if entry else 0
+
+
+def _unchanged(key: str, entry: KeyValue | None) -> Guard:
+    return Guard(key, entry.revision if entry else 0)
 
 
 async def hold(registry: Registry, key: str, ttl_s: float) -> None:
