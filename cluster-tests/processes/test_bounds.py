@@ -38,6 +38,13 @@ def memory_bytes(pid: int) -> int:
     raise AssertionError(f"process {pid} has no memory")
 
 
+async def moved_of(stream: RawStream) -> Any:
+    """The message that ends the stream. Before it, the publisher is told that it is held."""
+    while not (response := await stream.receive()).HasField("moved"):
+        assert response.HasField("blocked"), response
+    return response.moved
+
+
 async def offer(stream: RawStream) -> None:
     """Offers 100 MiB to the master, on an open stream."""
     for number in range(ROUNDS):
@@ -92,13 +99,12 @@ async def test_queue_that_takes_nothing_is_deleted(cluster: Cluster) -> None:
         await asyncio.sleep(1.0)
         # The read is under way before the stream ends. The end makes the publisher's write fail,
         # after which gRPC gives this error to a later read instead of the node's last message.
-        ending = asyncio.create_task(stream.receive())
+        ending = asyncio.create_task(moved_of(stream))
         async with cluster.client(master) as client:
             began = time.monotonic()
             await client.delete_queue("q")
             assert time.monotonic() - began < 3.0
-        moved = (await ending).moved
-        assert moved.reason == common.REASON_QUEUE_NOT_FOUND
+        assert (await ending).reason == common.REASON_QUEUE_NOT_FOUND
         offering.cancel()
         await asyncio.gather(offering, return_exceptions=True)
     for mirror in mirrors:
