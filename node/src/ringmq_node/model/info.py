@@ -29,7 +29,7 @@ class QueueCondition(Enum):
 
 
 class SyncPhase(Enum):
-    """What a replica that isn't synchronised does; names are those of `ringmq.v1.SyncPhase`."""
+    """The activity of a replica that isn't synchronised; names are those of `ringmq.v1.SyncPhase`."""
 
     # It has joined, and asks for the state: which messages there are.
     STATE = auto()
@@ -156,7 +156,7 @@ class QueueInfo:
     dead_letters_dropped_total: int = 0
     # Oldest first.
     losses: tuple[LossInfo, ...] = ()
-    # The names of the policies that apply; and what is wanted by them and the declaration.
+    # The names of the policies that apply; and their merge with the declaration.
     policy: str = ""
     operator_policy: str = ""
     wanted: Mapping[str, str] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class QueueInfo:
     owner: str = ""
     # Looked at only when asked for: it costs a look at every index entry in memory.
     storage: QueueStorage | None = None
-    # What an operator has to put right: a record in the registry that can't be read, replicas that
+    # Faults that an operator has to put right: a record in the registry that can't be read, replicas that
     # have failed. The queue may be served all the same. Empty: nothing.
     quarantine: str = ""
     # Why publishers are held, or were a moment ago.
@@ -199,7 +199,7 @@ class ReplicaInfo:
 
 
 class DifferenceKind(Enum):
-    """What differs at a position; names are those of `ringmq.v1.DifferenceKind`."""
+    """The kind of a difference at a position; names are those of `ringmq.v1.DifferenceKind`."""
 
     STATE = auto()
     REDELIVERED = auto()
@@ -211,7 +211,7 @@ class DifferenceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two replicas that don't have the same at a position: what `node` has, and what `other`."""
+    """Two replicas that don't have the same at a position: the one of `node`, and that of `other`."""
 
     position: int
     kind: DifferenceKind

@@ -1,12 +1,12 @@
-"""The rules of a queue: what a declaration, a policy or both say of its messages. Pure.
+"""The rules of a queue for its messages, from its declaration and its policies. Pure.
 
-One type for all of them, `QueueRules`: what was declared (`QueueRecord.rules`), what a policy sets
-(`PolicyDefinition.rules`), and what holds (`Wanted.rules`, the merge of these), which the queue's
+One type for all of them, `QueueRules`: the declared ones (`QueueRecord.rules`), a policy's
+(`PolicyDefinition.rules`), and those in force (`Wanted.rules`, the merge of these), which the queue's
 master follows. A rule that is None is not set: then it limits nothing.
 
 How two of them are merged (`merged`): of two numbers the smaller one holds, as each of them is a
 limit that somebody relies on. Of anything else the declaration's, else the policy's, else the
-operator policy's: the program that declares a queue knows what its messages mean.
+operator policy's: the program that declares a queue knows the meaning of its messages.
 
 A rule is *offered* (`OFFERED`) once the part that follows it is built. A declaration or policy with
 another one is refused: it would be kept, and have no effect. Some rules are for declarations only
@@ -32,7 +32,7 @@ DELIVERY_LIMIT_MAX: Final = 65_535
 
 
 class Overflow(Enum):
-    """What becomes of messages beyond a queue's length. The values are stored in the registry."""
+    """The fate of messages beyond a queue's length. The values are stored in the registry."""
 
     # The oldest ready messages go.
     DROP_HEAD = "drop-head"
@@ -85,7 +85,7 @@ class QueueRules:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> QueueRules:
-        """Raises `TypeError`, `ValueError` or `BrokerError` for what aren't rules."""
+        """Raises `TypeError`, `ValueError` or `BrokerError` for values that aren't rules."""
         overflow = values.get("overflow")
         rules = cls(**{**values, "overflow": None if overflow is None else Overflow(overflow)})
         rules.check()
@@ -128,7 +128,7 @@ _TEXTS: Final = {
 
 NO_RULES: Final = QueueRules()
 
-# Whoever builds the part that follows a rule adds its name here. The command line and the doors
+# The author of the part that follows a rule adds its name here. The command line and the doors
 # then offer it too.
 OFFERED: Final = frozenset(
     (

@@ -1,11 +1,11 @@
-"""Credit along connection, channel, queue, and store and ring: who may send, and who waits. Pure.
+"""Credit along connection, channel, queue, and store and ring: which senders may send, and which wait. Pure.
 
 A *party* is one stage: a connection, a channel (a publish stream), a queue. A *link* leads from a
-sender to a receiver. The sender takes credit for what it hands over; the receiver counts what it
+sender to a receiver. The sender takes credit for each batch that it hands over; the receiver counts what it
 has passed on, and grants credit again each time that `more_after` messages, or their share of the
 bytes, have gathered. A sender whose credit on some link is used up is *blocked*. A receiver that is
 blocked itself, or *held* from outside (its ring is full, the disk is behind, an alarm), defers its
-grants until it isn't. So what stops at the end of the chain stops its beginning, with a bounded
+grants until it isn't. So a stop at the end of the chain stops its beginning, with a bounded
 rest in each link.
 
 By name, as in RabbitMQ: {200, 50} messages. A batch that finds any credit left passes whole, so a
@@ -91,13 +91,13 @@ class CreditFlow:
         # By sender, then by receiver; and the reverse.
         self._out: dict[Party, dict[Party, _Link]] = {}
         self._in: dict[Party, dict[Party, _Link]] = {}
-        # What holds a receiver from outside.
+        # The reasons from outside that hold a receiver.
         self._held: set[Party] = set()
 
     # --- questions ---
 
     def is_blocked(self, sender: Party) -> bool:
-        """Whether it has to wait before it takes anything more, from whoever."""
+        """Whether it has to wait before it takes anything more, from any sender."""
         return any(link.is_used_up for link in self._out.get(sender, {}).values())
 
     def may_send(self, sender: Party, receiver: Party) -> bool:
@@ -142,7 +142,7 @@ class CreditFlow:
         return self._grant(party)
 
     def end(self, party: Party) -> list[Party]:
-        """It is gone, whatever it owed or was owed."""
+        """It is gone, and its debts and claims with it."""
         self._held.discard(party)
         senders = list(self._in.pop(party, {}))
         before = [sender for sender in senders if self.is_blocked(sender)]
@@ -175,7 +175,7 @@ class CreditFlow:
         )
 
     def _grant(self, receiver: Party) -> list[Party]:
-        """Gives the credit that is due at this receiver, and at those who wait behind it."""
+        """Gives the credit that is due at this receiver, and at the receivers that wait behind it."""
         freed: list[Party] = []
         waiting = [receiver]
         while waiting:

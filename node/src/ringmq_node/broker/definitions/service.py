@@ -1,8 +1,8 @@
 """Export and import of definitions, as an operator's call.
 
-An import declares what the document has, in the order in which things depend on each other: vhosts,
-exchanges, queues, bindings, policies. What exists already and is the same stays as it is; what is
-different is left alone, and reported. An entry that fails stops nothing but what needs it, so an
+An import declares the entries of a document, in the order in which things depend on each other: vhosts,
+exchanges, queues, bindings, policies. An entry that exists and is the same stays as it is; one that
+differs is left alone, and reported. An entry that fails stops only the entries that need it, so an
 import that was cut short is repeated.
 """
 
@@ -60,7 +60,7 @@ class DefinitionsService:
     # --- export ---
 
     async def export_json(self) -> bytes:
-        """What is declared now, as this node knows it. Exclusive queues are left out: they belong
+        """The declarations of now, as this node knows them. Exclusive queues are left out: they belong
         to connections."""
         vhosts = [vhost.name for vhost in self._topology.vhosts()]
         exchanges: dict[str, ExchangeArguments] = {}
@@ -181,7 +181,7 @@ def _binding_said(wish: BindingWish) -> str:
 
 
 class _Outcomes:
-    """Counts what was done, and gathers what failed."""
+    """Counts the entries done, and gathers the failures."""
 
     def __init__(self) -> None:
         self.imported = Imported()
