@@ -23,7 +23,7 @@ DOCUMENTS = sorted(
     if not any(part.startswith(".") or part == "build" for part in path.relative_to(ROOT).parts)
 )
 # Only a name below one of these folders is a path from the root; `messages/1.rdq` is not.
-FOLDERS = "base|bench|client|cluster-tests|deploy|docs|gm|node|proto"
+FOLDERS = "base|bench|client|cluster-tests|deploy|docs|gm|node|pipeline|proto"
 NAMED = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)(?:::([\w.]+))?`")
 # Stands for a name of the reader's own.
 PLACEHOLDER = "NAME"

@@ -35,6 +35,7 @@ TESTS = [
         "client/tests",
         "gm/tests",
         "node/tests",
+        "pipeline/tests",
         "cluster-tests",
         "bench/tests",
     )

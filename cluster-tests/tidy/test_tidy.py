@@ -27,6 +27,8 @@ PACKAGES = {
     "ringmq_gm": ROOT / "gm/src/ringmq_gm",
     "ringmq_node": ROOT / "node/src/ringmq_node",
     "ringmq_pipeline": ROOT / "pipeline/src/ringmq_pipeline",
+    "pyspark_ringmq": ROOT / "pipeline/src/pyspark_ringmq",
+    "pyspark_ringmq_store": ROOT / "pipeline/src/pyspark_ringmq_store",
 }
 # What a package may import of the others. Dependencies point one way.
 ALLOWED = {
@@ -36,8 +38,11 @@ ALLOWED = {
     "ringmq": {"ringmq_base", "ringmq_wire"},
     "ringmq_gm": {"ringmq_base", "ringmq_wire"},
     "ringmq_node": {"ringmq_base", "ringmq_wire", "ringmq", "ringmq_gm"},
-    # A client like any other. (Later also the file formats, to read a node's store.)
-    "ringmq_pipeline": {"ringmq"},
+    # A client like any other; jobs name the data sources by their formats alone.
+    "ringmq_pipeline": {"ringmq", "ringmq_base"},
+    "pyspark_ringmq": {"ringmq", "ringmq_pipeline"},
+    # It reads a node's files with the node's own definitions of them.
+    "pyspark_ringmq_store": {"ringmq_base", "ringmq_node", "ringmq_pipeline"},
 }
 # The rooms of the node, upper floors first: a room imports only rooms that come after it.
 ROOMS = (

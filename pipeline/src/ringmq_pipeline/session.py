@@ -1,0 +1,81 @@
+"""A Spark session with what the jobs rely on. pyspark is imported when one is made.
+
+A master that begins with `local` is embedded in this process and listens on the loopback address
+alone. Any other is a cluster's: its workers need Java and `ringmq[pipeline]` of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ringmq_pipeline.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Each can be overridden by the caller.
+DEFAULTS: Final = {
+    "spark.ui.enabled": "false",
+    # Small jobs pay for each partition; large ones ask for more.
+    "spark.sql.shuffle.partitions": "4",
+    # Times in a table mean the same on every machine.
+    "spark.sql.session.timeZone": "UTC",
+    # With Arrow, functions in Python would need pandas; our own pass whole Arrow batches.
+    "spark.sql.execution.pythonUDF.arrow.enabled": "false",
+    # What fails is raised; at `WARN`, each session says that it found no native Hadoop.
+    "spark.log.level": "ERROR",
+}
+LOOPBACK: Final = "127.0.0.1"
+LOCAL: Final = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+}
+
+
+@contextmanager
+def spark_session(
+    app: str, *, master: str = "local[*]", conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session that ends with the block. If this process has one already, that one is given, as
+    it is, and stays. Raises `NoJavaError`."""
+    running = _running_session()
+    if running is not None:
+        yield running
+        return
+    ensure_java()
+    # By default it is `python3` of the PATH: another environment, which lacks our packages.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    spark_home = os.environ.setdefault("SPARK_HOME", str(_pyspark_folder()))
+    builder = import_module("pyspark.sql").SparkSession.builder.appName(app).master(master)
+    settings = DEFAULTS | (LOCAL if master.startswith("local") else {}) | dict(conf or {})
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    application = spark.sparkContext.applicationId
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        if master.startswith("local-cluster"):
+            # Its workers leave the folder of each application beside Spark's jars.
+            shutil.rmtree(Path(spark_home, "work", application), ignore_errors=True)
+
+
+def _running_session() -> SparkSession | None:
+    if "pyspark.sql" not in sys.modules:
+        return None
+    found: SparkSession | None = sys.modules["pyspark.sql"].SparkSession.getActiveSession()
+    return found
+
+
+def _pyspark_folder() -> Path:
+    return Path(str(import_module("pyspark").__file__)).parent

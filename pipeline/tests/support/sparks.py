@@ -1,0 +1,34 @@
+"""The Spark session that the tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ringmq_pipeline.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Two tasks at once, and a task that fails is run again: with `local[2]` it never is.
+MASTER = "local[2,3]"
+SETTINGS = {
+    # Tests have a few rows: each partition of a shuffle costs a task.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.showConsoleProgress": "false",
+    # A failed task that a test provokes is no noise; one that it doesn't raises.
+    "spark.log.level": "OFF",
+}
+
+
+@contextmanager
+def shared_session(folder: Path) -> Iterator[SparkSession]:
+    """`folder`: where Spark puts its own files."""
+    places = {
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    with spark_session("tests", master=MASTER, conf=SETTINGS | places) as session:
+        yield session
