@@ -29,7 +29,7 @@ class QueueCondition(Enum):
 
 
 class SyncPhase(Enum):
-    """The activity of a replica that isn't synchronised; names are those of `ringmq.v1.SyncPhase`."""
+    """The activity of a replica that isn't synchronised; names as in `ringmq.v1.SyncPhase`."""
 
     # It has joined, and asks for the state: which messages there are.
     STATE = auto()
@@ -165,8 +165,8 @@ class QueueInfo:
     owner: str = ""
     # Looked at only when asked for: it costs a look at every index entry in memory.
     storage: QueueStorage | None = None
-    # Faults that an operator has to put right: a record in the registry that can't be read, replicas that
-    # have failed. The queue may be served all the same. Empty: nothing.
+    # Faults that an operator has to put right: a record in the registry that can't be read,
+    # replicas that have failed. The queue may be served all the same. Empty: nothing.
     quarantine: str = ""
     # Why publishers are held, or were a moment ago.
     flow_reasons: tuple[BlockReason, ...] = ()
@@ -211,7 +211,7 @@ class DifferenceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two replicas that don't have the same at a position: the one of `node`, and that of `other`."""
+    """Two replicas differ at a position: the message of `node`, and that of `other`."""
 
     position: int
     kind: DifferenceKind

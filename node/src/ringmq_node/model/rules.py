@@ -1,8 +1,8 @@
 """The rules of a queue for its messages, from its declaration and its policies. Pure.
 
 One type for all of them, `QueueRules`: the declared ones (`QueueRecord.rules`), a policy's
-(`PolicyDefinition.rules`), and those in force (`Wanted.rules`, the merge of these), which the queue's
-master follows. A rule that is None is not set: then it limits nothing.
+(`PolicyDefinition.rules`), and those in force (`Wanted.rules`, the merge of these), which the
+queue's master follows. A rule that is None is not set: then it limits nothing.
 
 How two of them are merged (`merged`): of two numbers the smaller one holds, as each of them is a
 limit that somebody relies on. Of anything else the declaration's, else the policy's, else the

@@ -1,12 +1,12 @@
-"""Credit along connection, channel, queue, and store and ring: which senders may send, and which wait. Pure.
+"""Credit along connection, channel, queue, and store and ring: which senders must wait. Pure.
 
 A *party* is one stage: a connection, a channel (a publish stream), a queue. A *link* leads from a
-sender to a receiver. The sender takes credit for each batch that it hands over; the receiver counts what it
-has passed on, and grants credit again each time that `more_after` messages, or their share of the
-bytes, have gathered. A sender whose credit on some link is used up is *blocked*. A receiver that is
-blocked itself, or *held* from outside (its ring is full, the disk is behind, an alarm), defers its
-grants until it isn't. So a stop at the end of the chain stops its beginning, with a bounded
-rest in each link.
+sender to a receiver. The sender takes credit for each batch that it hands over; the receiver counts
+the batches that it has passed on, and grants credit again each time that `more_after` messages, or
+their share of the bytes, have gathered. A sender whose credit on some link is used up is *blocked*.
+A receiver that is blocked itself, or *held* from outside (its ring is full, the disk is behind, an
+alarm), defers its grants until it isn't. So a stop at the end of the chain stops its beginning,
+with a bounded rest in each link.
 
 By name, as in RabbitMQ: {200, 50} messages. A batch that finds any credit left passes whole, so a
 link holds at most its credit and one batch.
@@ -175,7 +175,7 @@ class CreditFlow:
         )
 
     def _grant(self, receiver: Party) -> list[Party]:
-        """Gives the credit that is due at this receiver, and at the receivers that wait behind it."""
+        """Gives the credit that is due here, and at the receivers that wait behind."""
         freed: list[Party] = []
         waiting = [receiver]
         while waiting:

@@ -1,9 +1,9 @@
 """Export and import of definitions, as an operator's call.
 
-An import declares the entries of a document, in the order in which things depend on each other: vhosts,
-exchanges, queues, bindings, policies. An entry that exists and is the same stays as it is; one that
-differs is left alone, and reported. An entry that fails stops only the entries that need it, so an
-import that was cut short is repeated.
+An import declares the entries of a document, in the order in which things depend on each other:
+vhosts, exchanges, queues, bindings, policies. An entry that exists and is the same stays as it is;
+one that differs is left alone, and reported. An entry that fails stops only the entries that need
+it, so an import that was cut short is repeated.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class DefinitionsService:
     # --- export ---
 
     async def export_json(self) -> bytes:
-        """The declarations of now, as this node knows them. Exclusive queues are left out: they belong
-        to connections."""
+        """The declarations of now, as this node knows them. Exclusive queues are left out: they
+        belong to connections."""
         vhosts = [vhost.name for vhost in self._topology.vhosts()]
         exchanges: dict[str, ExchangeArguments] = {}
         bindings: list[BindingWish] = []
