@@ -80,7 +80,6 @@ EVENTS: list[Event] = [
     Persisted(0),
     Persisted(7),
     CaughtUp(0),
-    CaughtUp(7),
     MembershipWanted(True),
     MembershipWanted(False),
     PromotionAsked(C),

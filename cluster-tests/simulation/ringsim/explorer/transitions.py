@@ -235,7 +235,7 @@ class Transitions:
 
     def fetch(self, state: State, index: int, node: NodeState, path: Path | None) -> State | None:
         """A joiner has fetched the state of its upstream neighbour; None if that can't be now,
-        because the neighbour is down, cut off, or in another view."""
+        because the neighbour is down, cut off, in another view, or ahead."""
         member = node.member
         assert member is not None
         assert member.view is not None
@@ -251,6 +251,8 @@ class Transitions:
         if state.links[index * self._count + source_index] != UP:
             return None
         assert node.tail_from is not None
+        if len(source.log) > node.tail_from + len(node.tail):
+            return None  # Its last ops have yet to come here.
         behind = node.tail[max(0, len(source.log) - node.tail_from) :]
         overlap = source.log[node.tail_from :]
         self._rules.require(

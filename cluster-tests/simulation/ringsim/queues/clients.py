@@ -167,7 +167,7 @@ class Producer(Client):
         self._connect()
 
     def _note(self, record: history.Record) -> None:
-        self._course.judge.records.append(record)
+        self._course.judge.note(record)
 
     def _open(self, stream: Stream) -> None:
         door = self._door = PublisherDoor(self._course, stream, self)

@@ -3,10 +3,16 @@
 Each rule is checked at the moment when a master tells a client something, so that no second fault
 has to come for a mistake to be seen. The histories of clients are judged by `history.checker` in
 the end, as those of real clusters are.
+
+What a master tells belongs to its epoch. A process that stood still goes on as the master of an
+older epoch, until it hears of the newer one. If it reads marks first that had come before, it
+delivers what was confirmed then, while consumers of the next master have acked it (seed 554397). In
+the order of epochs that is no repeat; in the order of time no master could avoid it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from history import records as history
@@ -27,8 +33,10 @@ class Judge:
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
-        oracle.on_confirmed = self._op_confirmed
-        self.records: list[history.Record] = []
+        oracle.on_confirmed = self.op_confirmed
+        # In the order of epochs, and within one of time; with the epoch of each.
+        self._records: list[history.Record] = []
+        self._epochs: list[int] = []
         # Of confirmed ops: positions published and removed, and each producer's last sequence.
         self._published = RangeSet()
         self._removed = RangeSet()
@@ -36,10 +44,8 @@ class Judge:
         self.forgotten: set[bytes] = set()
         # Messages that a consumer had and has acked.
         self.acked = RangeSet()
-        # By consumer, the last of its streams that something was delivered to.
-        self._newest_stream: dict[str, int] = {}
 
-    def _op_confirmed(self, entry: LogEntry) -> None:
+    def op_confirmed(self, entry: LogEntry) -> None:
         match op_of(entry[1]):
             case Publish() as op:
                 self._published.add(op.first_position, op.last_position)
@@ -51,6 +57,16 @@ class Judge:
                 self.forgotten.update(producer_ids)
             case _:
                 pass
+
+    def note(self, record: history.Record, epoch: int | None = None) -> None:
+        """Keeps what a master of `epoch` has told; or what a producer has done, as of now."""
+        epochs = self._epochs
+        newest = epochs[-1] if epochs else 0
+        epoch = newest if epoch is None else epoch
+        # Behind all others, but for what a master tells that has been followed by another one.
+        at = len(epochs) if epoch >= newest else bisect_right(epochs, epoch)
+        epochs.insert(at, epoch)
+        self._records.insert(at, record)
 
     def sequence_of(self, tag: str) -> int:
         """The last sequence of this producer that was confirmed, whether or not it is forgotten."""
@@ -75,7 +91,9 @@ class Judge:
                 last <= safe, f"{producer_id!r} {first}..{last} confirmed, safe is {safe}"
             )
 
-    def delivered(self, runs: Sequence[Run], consumer: str, stream: int, now: float) -> None:
+    def delivered(
+        self, runs: Sequence[Run], consumer: str, stream: int, epoch: int, now: float
+    ) -> None:
         """G1: no consumer has a message that a failover could take back.
 
         Noted here, and not when it has come to the consumer: that may be long after another one has
@@ -86,17 +104,14 @@ class Judge:
             for run in runs
             for position, body in enumerate(run.block.bodies(), run.first_position)
         ]
-        # A master that was paused goes on with a stream that its consumer has left: nobody sees it.
-        newest = self._newest_stream[consumer] = max(self._newest_stream.get(consumer, 0), stream)
-        if stream == newest:
-            self.records.append(history.Deliver(now, QUEUE, consumer, stream, tuple(seen)))
+        self.note(history.Deliver(now, QUEUE, consumer, stream, tuple(seen)), epoch)
         for run in runs:
             is_safe = self._published.contains_all(*run.positions)
             self._require(is_safe, f"{run.positions} delivered before they are confirmed")
 
-    def settled(self, positions: Sequence[Range], consumer: str, now: float) -> None:
+    def settled(self, positions: Sequence[Range], consumer: str, epoch: int, now: float) -> None:
         """G2: an ack that is reported as safe is."""
-        self.records.append(history.Ack(now, QUEUE, consumer, tuple(positions)))
+        self.note(history.Ack(now, QUEUE, consumer, tuple(positions)), epoch)
         for part in positions:
             is_safe = self._removed.contains_all(*part)
             self._require(is_safe, f"the acks of {part} reported before they are safe")
@@ -112,9 +127,9 @@ class Judge:
         if taken:
             raise BrokenInvariantError(f"nobody has acked {taken}, and they are removed")
         if drained:
-            self.records.append(history.Drained(now, QUEUE))
+            self.note(history.Drained(now, QUEUE))
         violations = [
-            each for each in check(self.records).violations if each.rule not in self._excused()
+            each for each in check(self._records).violations if each.rule not in self._excused()
         ]
         if violations:
             raise BrokenInvariantError("; ".join(map(str, violations)))

@@ -15,6 +15,7 @@ from ringmq_gm import RingClosedError, RingFailedError
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.run import Run
+from ringmq_node.replica.mastership import Mastership
 from ringsim.queues.process import Process
 
 if TYPE_CHECKING:
@@ -126,18 +127,24 @@ class ConsumerDoor:
         self._number = number
         self._stream = stream
         self._consumer = consumer
+        self._mastership: Mastership | None = None
         # Removed or requeued.
         self.settlements: asyncio.Queue[tuple[list[Range], list[Range]]] = asyncio.Queue()
 
+    def _epoch(self) -> int:
+        assert self._mastership is not None
+        return self._mastership.epoch
+
     def delivered(self, runs: Sequence[Run]) -> None:
         now, counts = self._world.clock.now, self._world.coverage.counts
-        self._judge.delivered(runs, self._consumer.tag, self._number, now)
+        self._judge.delivered(runs, self._consumer.tag, self._number, self._epoch(), now)
         for run in runs:
             counts["queue: redelivered" if run.redelivered else "queue: delivered"] += 1
         self._stream.reply(lambda: self._consumer.delivered(self._stream, runs))
 
     def settled(self, positions: Sequence[Range]) -> None:
-        self._judge.settled(positions, self._consumer.tag, self._world.clock.now)
+        now = self._world.clock.now
+        self._judge.settled(positions, self._consumer.tag, self._epoch(), now)
 
     def active_changed(self, *, active: bool) -> None:
         pass
@@ -153,6 +160,7 @@ class ConsumerDoor:
         assert process is not None
         try:
             mastership = process.replica.serving()
+            self._mastership = mastership
             prefetch = self._consumer.prefetch
             number, begin = mastership.open_consumer(self, ConsumerTerms(prefetch, 1 << 20))
         except BrokerError:

@@ -114,10 +114,10 @@ class SlowWork:
         if machine.paused:
             self._again(self._fetched, machine, member, catch_up_count, state, epoch)
             return
-        if self._latencies.fetch_from_master and not app.has_delivered(state):
-            # The master may be ahead of the members between it and this one, and one of these
-            # would take over from it: its state is of use once its last op has come here too. In
-            # another view that op may never come.
+        if not app.has_delivered(state):
+            # The source may be ahead of this member, which may become master without these ops:
+            # the state is of use once its last op has come here too. In another view that op may
+            # never come.
             assert member.view is not None
             if member.view.epoch == epoch:
                 self._again(self._fetched, machine, member, catch_up_count, state, epoch)

@@ -42,8 +42,7 @@ class HeldOps:
         # The epoch in which the op `last` was numbered. A joiner is told it, as logs are compared
         # by it.
         self.last_epoch = log.epoch
-        # As the application reports it. A joiner may have fetched ops that the ring has not
-        # sent it yet, so this can be ahead of `last`.
+        # As the application reports it.
         self.on_disk = log.number
         # Whether nothing from before this member joined is missing.
         self.complete = True

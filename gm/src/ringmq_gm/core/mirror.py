@@ -228,9 +228,15 @@ class Mirror(InView):
         return self.pass_on()
 
     def caught_up(self, persisted: int) -> list[Effect]:
-        """The application has fetched everything from before this member joined."""
+        """The application has fetched everything from before this member joined.
+
+        It must not have more than the ring has brought here: 1. b joins, fetches ops 16 and 17 from
+        a, and has received 15, 2. it is counted, as nothing above 15 is confirmed, 3. a dies, b is
+        master and gives 16 to another op, 4. its application has the old one there, and keeps it.
+        """
         if self.role is not Role.JOINER or self.awaits_start:
             return []  # This was a joining that has been overtaken by another view.
+        assert persisted <= self.ops.last, (persisted, self.ops.last)
         self.ops.complete = True
         self.ops.on_disk = persisted
         return self.send_marks(due=True)
