@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from live_node import LiveNode, live_node
 from sparks import shared_session
 
 if TYPE_CHECKING:
@@ -25,3 +26,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The only session of the run, and its JVM: a start takes seconds."""
     with shared_session(tmp_path_factory.mktemp("spark")) as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNode]:
+    """One node; each test has queues of its own there."""
+    with live_node(tmp_path_factory.mktemp("live")) as node:
+        yield node

@@ -82,6 +82,7 @@ from ringmq.model.policies import (
 from ringmq.model.positions import (
     AcknowledgedBelow,
     BrowsedBatch,
+    BrowsedRows,
     BrowseSource,
     CountedRange,
     Numbering,
@@ -118,6 +119,7 @@ __all__ = [
     "BlockReason",
     "BrowseSource",
     "BrowsedBatch",
+    "BrowsedRows",
     "Client",
     "ClosedError",
     "ClusterStatus",

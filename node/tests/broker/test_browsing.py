@@ -95,9 +95,9 @@ def test_a_range_is_read_again_and_again_and_stays(tmp_path: Path) -> None:
 def test_arrow_batches_have_the_same_rows(tmp_path: Path) -> None:
     async def work(client: Client, reader: Reader, node: Node) -> None:
         await publish(client, *[bytes([at]) for at in range(40)])
-        pairs = [(end, batch) async for end, batch in reader.browse_arrow(0)]
-        assert pairs[-1][0] == 40
-        rows = [row for _, batch in pairs for row in batch.to_pylist()]
+        pieces = [piece async for piece in reader.browse_arrow(0)]
+        assert (pieces[0].first, pieces[-1].end) == (0, 40)
+        rows = [row for piece in pieces for row in piece.rows.to_pylist()]
         assert {row["position"]: row["body"] for row in rows} == bodies_of(
             await all_of(reader.browse(0))
         )
@@ -117,7 +117,7 @@ def test_the_reader_without_asyncio_is_the_same(tmp_path: Path) -> None:
                 assert [m.body for batch in batches for m in batch.messages] == [b"x"] * 5
                 for _ in reader.browse(0):
                     break  # It ends the call.
-                assert sum(rows.num_rows for _, rows in reader.browse_arrow(0)) == 9
+                assert sum(piece.rows.num_rows for piece in reader.browse_arrow(0)) == 9
                 assert reader.ack_up_to(end, lease=lease).messages == 5
             stat = reader.stat()
             assert (stat.leases, stat.messages) == ((), 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow  # type: ignore[import-untyped]
+import pyarrow
 import pytest
 from loops import run
 

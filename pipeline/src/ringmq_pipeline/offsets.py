@@ -118,6 +118,14 @@ class DataLoss:
         return f"queue {self.queue!r}: {where} can't be read any more: {self.why}"
 
 
+class DataLossError(RuntimeError):
+    """The query can't go on without a gap. `loss` names it."""
+
+    def __init__(self, loss: DataLoss) -> None:
+        super().__init__(f"{loss}. With failOnDataLoss=false, a query goes on behind the loss.")
+        self.loss = loss
+
+
 def loss_of(queue: str, at: QueueOffset, now: QueueBounds | None) -> DataLoss | None:
     """The loss of a query that goes on at `at`; None if it finds all as it left it."""
     begin = at.position
@@ -161,10 +169,10 @@ def shares(backlogs: Mapping[str, int], limit: int) -> dict[str, int]:
     given = dict.fromkeys(backlogs, 0)
     if total <= limit:
         return given | {name: waiting[name] for name in names}
-    spare = limit - len(names)
+    spare, beyond = limit - len(names), total - len(names)
     for name in names:
         # One for each, and the rest in proportion, rounded down: never more than the limit.
-        given[name] = 1 + (waiting[name] - 1) * spare // total
+        given[name] = 1 + (waiting[name] - 1) * spare // beyond
     return given
 
 
@@ -181,15 +189,14 @@ class QueueRange:
 
 def ranges(start: SourceOffset, end: SourceOffset) -> list[QueueRange]:
     """The messages that a batch from `start` to `end` reads. A queue that `start` lacks is new: it
-    is read from position 0 on."""
+    is read from position 0 on. Where the two have different numberings, a query that may skip goes
+    over to the new one: it reads nothing of that queue, and its next batch begins at `end`."""
     found = []
     for name, to in sorted(end.items()):
         begin = start.get(name)
         first = 0 if begin is None else begin.position
         if begin is not None and (begin.queue_id, begin.epoch) != (to.queue_id, to.epoch):
-            raise OffsetError(
-                f"queue {name!r}: a batch can't go from {begin} to {to}: positions mean others"
-            )
+            continue
         if first > to.position:
             raise OffsetError(f"queue {name!r}: a batch from {first} can't end at {to.position}")
         if first < to.position:

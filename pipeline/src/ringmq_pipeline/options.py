@@ -9,7 +9,6 @@ option and the values that it takes. An option that isn't known is an error, too
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -17,21 +16,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
 
-_SIZE: Final = re.compile(r"(\d+)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", re.IGNORECASE)
-_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_SECONDS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+from ringmq_pipeline.option_values import (
+    OptionError,
+    boolean,
+    duration,
+    endpoints,
+    known_only,
+    one_of,
+    positive,
+    size,
+    text,
+)
 
 T = TypeVar("T")
-E = TypeVar("E", bound=Enum)
-
-
-class OptionError(ValueError):
-    """An option of the source can't be used. `option` names it."""
-
-    def __init__(self, option: str, why: str) -> None:
-        super().__init__(f"option {option!r}: {why}")
-        self.option = option
 
 
 class StartingOffsets(Enum):
@@ -91,6 +88,9 @@ class SourceOptions:
     ack_mode: AckMode
     lease: str
     lease_ttl_s: float
+    # Who has the lease, for people; sources with the same holder have it together. Empty: this
+    # process alone.
+    lease_holder: str
     read_from: ReadFrom
     encoding: PayloadEncoding
     request_timeout_s: float
@@ -114,27 +114,16 @@ KNOWN: Final = (
     "ackMode",
     "lease",
     "leaseTtl",
+    "leaseHolder",
     "readFrom",
     "encoding",
     "requestTimeout",
 )
-_BY_LOWER: Final = {name.lower(): name for name in KNOWN}
-# Spark hands these to every source.
-_SPARKS_OWN: Final = {"path"}
 
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
     """Raises `OptionError`."""
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        known = _BY_LOWER.get(name.lower())
-        if known is None and name.lower() in _SPARKS_OWN:
-            continue
-        if known is None:
-            near = difflib.get_close_matches(name.lower(), _BY_LOWER, n=1)
-            hint = f"; did you mean {_BY_LOWER[near[0]]!r}?" if near else ""
-            raise OptionError(name, f"the source ringmq has no such option{hint}")
-        given[known] = value
+    given = known_only(options, KNOWN, "the source ringmq")
 
     def take(name: str, default: T, read: Callable[[str, str], T]) -> T:
         return read(name, given[name]) if name in given else default
@@ -147,25 +136,26 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     if ending is StartingOffsets.EARLIEST:
         raise OptionError("endingOffsets", "it is 'latest' or JSON: a range doesn't end 'earliest'")
     return SourceOptions(
-        endpoints=_endpoints(given),
+        endpoints=endpoints(given),
         queues=queues,
         queue_pattern=pattern,
         vhost=given.get("vhost", ""),
         starting_offsets=starting,
         ending_offsets=ending,
-        max_messages_per_trigger=take("maxMessagesPerTrigger", 50_000, _positive),
-        max_bytes_per_trigger=take("maxBytesPerTrigger", 64 << 20, _size),
-        min_partitions=take("minPartitions", 1, _positive),
-        max_records_per_partition=take("maxRecordsPerPartition", 0, _positive),
-        fail_on_data_loss=take("failOnDataLoss", True, _bool),
+        max_messages_per_trigger=take("maxMessagesPerTrigger", 50_000, positive),
+        max_bytes_per_trigger=take("maxBytesPerTrigger", 64 << 20, size),
+        min_partitions=take("minPartitions", 1, positive),
+        max_records_per_partition=take("maxRecordsPerPartition", 0, positive),
+        fail_on_data_loss=take("failOnDataLoss", True, boolean),
         body_bytes_max=take("payload", None, _payload),
-        include_headers=take("includeHeaders", False, _bool),
-        ack_mode=take("ackMode", AckMode.COMMITTED, _one_of(AckMode)),
-        lease=take("lease", "ingest", _text),
-        lease_ttl_s=take("leaseTtl", 30.0, _duration),
-        read_from=take("readFrom", ReadFrom.LEADER, _one_of(ReadFrom)),
-        encoding=take("encoding", PayloadEncoding.AUTO, _one_of(PayloadEncoding)),
-        request_timeout_s=take("requestTimeout", 30.0, _duration),
+        include_headers=take("includeHeaders", False, boolean),
+        ack_mode=take("ackMode", AckMode.COMMITTED, one_of(AckMode)),
+        lease=take("lease", "ingest", text),
+        lease_ttl_s=take("leaseTtl", 30.0, duration),
+        lease_holder=take("leaseHolder", "", text),
+        read_from=take("readFrom", ReadFrom.LEADER, one_of(ReadFrom)),
+        encoding=take("encoding", PayloadEncoding.AUTO, one_of(PayloadEncoding)),
+        request_timeout_s=take("requestTimeout", 30.0, duration),
     )
 
 
@@ -178,7 +168,7 @@ def _queues_of(given: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
             + (f", not {' and '.join(named)}" if named else ""),
         )
     [name] = named
-    value = _text(name, given[name])
+    value = text(name, given[name])
     if name == "queuePattern":
         try:
             re.compile(value)
@@ -193,83 +183,26 @@ def _queues_of(given: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
     return queues, ""
 
 
-def _endpoints(given: Mapping[str, str]) -> tuple[str, ...]:
-    value = given.get("endpoints", "")
-    found = tuple(dict.fromkeys(each.strip() for each in value.split(",") if each.strip()))
-    if not found:
-        raise OptionError("endpoints", "give the address of at least one node, as host:port")
-    for address in found:
-        host, colon, port = address.rpartition(":")
-        if not (host and colon and port.isdecimal() and 0 < int(port) < 65536):
-            raise OptionError("endpoints", f"{address!r} is not host:port")
-    return found
-
-
 # --- values ---
-
-
-def _text(name: str, value: str) -> str:
-    if not value.strip():
-        raise OptionError(name, "it is empty")
-    return value.strip()
-
-
-def _positive(name: str, value: str) -> int:
-    if not value.strip().isdecimal() or int(value) < 1:
-        raise OptionError(name, f"{value!r} is not a number of 1 or more")
-    return int(value)
-
-
-def _bool(name: str, value: str) -> bool:
-    if value.strip().lower() not in ("true", "false"):
-        raise OptionError(name, f"{value!r} is neither true nor false")
-    return value.strip().lower() == "true"
-
-
-def _size(name: str, value: str) -> int:
-    found = _SIZE.fullmatch(value.strip())
-    size = int(found[1]) * _UNITS[found[2].lower()] if found else 0
-    if not size:
-        raise OptionError(name, f"{value!r} is not a size, such as 67108864, 512k or 64m")
-    return size
-
-
-def _duration(name: str, value: str) -> float:
-    found = _DURATION.fullmatch(value.strip())
-    seconds = float(found[1]) * _SECONDS[(found[2] or "").lower()] if found else 0.0
-    if not seconds:
-        raise OptionError(name, f"{value!r} is not a duration, such as 30s, 500ms or 2m")
-    return seconds
 
 
 def _payload(name: str, value: str) -> int | None:
     """How many bytes of each body; None: all."""
-    text = value.strip().lower()
-    if text in ("full", "none"):
-        return 0 if text == "none" else None
-    kind, colon, count = text.partition(":")
+    asked = value.strip().lower()
+    if asked in ("full", "none"):
+        return 0 if asked == "none" else None
+    kind, colon, count = asked.partition(":")
     if kind != "head" or not colon:
         raise OptionError(name, f"{value!r} is none of 'full', 'none' and 'head:N'")
-    return _positive(name, count)
-
-
-def _one_of(kind: type[E]) -> Callable[[str, str], E]:
-    def read(name: str, value: str) -> E:
-        try:
-            return kind(value.strip().lower())
-        except ValueError:
-            names = ", ".join(repr(each.value) for each in kind)
-            raise OptionError(name, f"{value!r} is none of {names}") from None
-
-    return read
+    return positive(name, count)
 
 
 def _offsets(name: str, value: str) -> Offsets:
-    text = value.strip()
-    if not text.startswith("{"):
-        return _one_of(StartingOffsets)(name, text)
+    asked = value.strip()
+    if not asked.startswith("{"):
+        return one_of(StartingOffsets)(name, asked)
     try:
-        found = json.loads(text)
+        found = json.loads(asked)
     except ValueError as error:
         raise OptionError(name, f"no JSON: {error}") from error
     for queue, position in found.items():

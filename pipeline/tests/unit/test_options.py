@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from ringmq_pipeline.option_values import OptionError
 from ringmq_pipeline.options import (
     KNOWN,
     AckMode,
-    OptionError,
     PayloadEncoding,
     ReadFrom,
     StartingOffsets,

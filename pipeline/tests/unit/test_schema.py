@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pyarrow  # type: ignore[import-untyped]
+import pyarrow
 import pytest
 
 from ringmq_pipeline import schema

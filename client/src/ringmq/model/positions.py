@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from ringmq.model.messages import Batch, Part
 from ringmq.v1 import common_pb2 as common
@@ -149,3 +150,13 @@ class BrowsedBatch:
             persistent,
             tuple((pair.first, pair.last) for pair in piece.damaged),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class BrowsedRows:
+    """As `BrowsedBatch`. `rows`: a `pyarrow.RecordBatch`; None without messages."""
+
+    first: int
+    end: int
+    rows: Any
+    damaged: tuple[tuple[int, int], ...]

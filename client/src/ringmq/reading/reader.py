@@ -34,6 +34,7 @@ from ringmq.errors import BadRequestError, NotSupportedError, PositionsMovedErro
 from ringmq.model.positions import (
     AcknowledgedBelow,
     BrowsedBatch,
+    BrowsedRows,
     BrowseSource,
     CountedRange,
     Numbering,
@@ -160,9 +161,8 @@ class Reader:
         source: BrowseSource = BrowseSource.MASTER,
         body_bytes_max: int | None = None,
         deadline_s: float | None = None,
-    ) -> AsyncIterator[tuple[int, Any]]:
-        """As `browse`, as pairs: the position up to which the messages have come, and a
-        `pyarrow.RecordBatch` of those since the pair before.
+    ) -> AsyncIterator[BrowsedRows]:
+        """As `browse`, with the messages of each piece as a `pyarrow.RecordBatch`.
 
         The columns are position, body, body_size, redelivered, persistent and properties (encoded
         `ringmq.v1.Properties`, or null). Raises `NotSupportedError` where pyarrow isn't installed:
@@ -177,10 +177,12 @@ class Reader:
             ) from error
         arrow = wire.BROWSE_ENCODING_ARROW
         async for piece in self._pieces(first, end, arrow, source, body_bytes_max, deadline_s):
+            rows = None
             if piece.arrow:
                 with pyarrow.ipc.open_stream(piece.arrow) as stream:
-                    for batch in stream:
-                        yield piece.end, batch
+                    rows = stream.read_next_batch()
+            damaged = tuple((pair.first, pair.last) for pair in piece.damaged)
+            yield BrowsedRows(piece.first, piece.end, rows, damaged)
 
     async def _pieces(
         self,
@@ -246,16 +248,18 @@ class Reader:
         *,
         ttl_s: float = LEASE_TTL_S,
         holder: str = "",
+        instance: bytes | None = None,
         deadline_s: float | None = None,
     ) -> HeldLease:
         """The lease of this name on the queue, if it is free or has expired; else at once
-        `LeaseHeldError`. `holder`: for people; by default this host and process."""
+        `LeaseHeldError`. `holder`: for people; by default this host and process. `instance`: 1 to
+        64 bytes; who has them has the same lease, with the same token. By default random ones."""
         request = self._request(
             wire.AcquireLeaseRequest,
             numbering=self._numbering_to_wire(),
             lease=name,
             holder=holder or f"{socket.gethostname()}:{os.getpid()}",
-            instance=os.urandom(16),
+            instance=os.urandom(16) if instance is None else instance,
             ttl_ms=round(ttl_s * 1000),
         )
 

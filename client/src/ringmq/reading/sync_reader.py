@@ -10,6 +10,7 @@ from ringmq.calls.loop_thread import run_on_loop
 from ringmq.model.positions import (
     AcknowledgedBelow,
     BrowsedBatch,
+    BrowsedRows,
     BrowseSource,
     CountedRange,
     Numbering,
@@ -73,7 +74,7 @@ class SyncReader:
         source: BrowseSource = BrowseSource.MASTER,
         body_bytes_max: int | None = None,
         deadline_s: float | None = None,
-    ) -> Iterator[tuple[int, Any]]:
+    ) -> Iterator[BrowsedRows]:
         return _waiting(
             self._reader.browse_arrow(
                 first, end, source=source, body_bytes_max=body_bytes_max, deadline_s=deadline_s
@@ -92,11 +93,14 @@ class SyncReader:
         *,
         ttl_s: float = LEASE_TTL_S,
         holder: str = "",
+        instance: bytes | None = None,
         deadline_s: float | None = None,
     ) -> SyncLease:
         return SyncLease(
             run_on_loop(
-                self._reader.acquire_lease(name, ttl_s=ttl_s, holder=holder, deadline_s=deadline_s)
+                self._reader.acquire_lease(
+                    name, ttl_s=ttl_s, holder=holder, instance=instance, deadline_s=deadline_s
+                )
             )
         )
 

@@ -1,0 +1,97 @@
+"""The leases of a streaming query, renewed by a thread while its process lives.
+
+Spark ends the process of a source without a word. So nobody may rely on a release: a lease that
+isn't renewed expires, and the next query takes it over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+import threading
+
+import ringmq
+from pyspark_ringmq.connecting import reader_for
+from ringmq.reading.sync_reader import SyncLease
+from ringmq_pipeline.offsets import QueueOffset
+from ringmq_pipeline.options import SourceOptions
+
+log = logging.getLogger(__name__)
+
+# A renewal that fails has two more attempts before the lease is over.
+RENEWALS_IN_A_LIFE = 3
+
+
+class SourceLeasedError(RuntimeError):
+    """Another query reads this queue."""
+
+
+class Leases:
+    """One lease for each queue of the query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._held: dict[str, SyncLease] = {}
+        self._lost: ringmq.LeaseLostError | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        # Once for all queues: each process is one holder.
+        self._instance = os.urandom(16)
+        if options.lease_holder:
+            self._instance = hashlib.sha256(options.lease_holder.encode()).digest()
+        self._holder = options.lease_holder or f"{socket.gethostname()}:{os.getpid()}"
+
+    def hold(self, queue: str, at: QueueOffset) -> SyncLease:
+        """The lease of the queue, acquired now if it isn't held yet. Raises `SourceLeasedError`."""
+        with self._lock:
+            if self._lost is not None:
+                raise SourceLeasedError(f"{self._lost}; this query has to end") from self._lost
+            held = self._held.get(queue)
+        if held is not None:
+            return held
+        reader = reader_for(self._options, queue, at)
+        try:
+            lease = reader.acquire_lease(
+                self._options.lease,
+                ttl_s=self._options.lease_ttl_s,
+                holder=self._holder,
+                instance=self._instance,
+            )
+        except ringmq.LeaseHeldError as error:
+            raise SourceLeasedError(
+                f"queue {queue!r} is leased by {error.holder!r}, which reads it; its lease ends in "
+                f"{error.expires_in_s:.0f} s unless it is renewed"
+            ) from error
+        with self._lock:
+            self._held[queue] = lease
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._renew, name="ringmq-leases", daemon=True
+                )
+                self._thread.start()
+        return lease
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._options.lease_ttl_s / RENEWALS_IN_A_LIFE):
+            with self._lock:
+                held = [*self._held.items()]
+            for queue, lease in held:
+                try:
+                    lease.renew(deadline_s=self._options.lease_ttl_s)
+                except ringmq.LeaseLostError as error:
+                    with self._lock:
+                        self._lost = error
+                    return
+                except ringmq.RingMQError as error:
+                    # The broker decides about every acknowledgement by the lease's token.
+                    log.warning("queue %r: the lease wasn't renewed: %s", queue, error)
+
+    def release(self) -> None:
+        self._ended.set()
+        with self._lock:
+            held, self._held = self._held, {}
+        for lease in held.values():
+            lease.release()

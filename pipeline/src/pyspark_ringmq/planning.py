@@ -1,0 +1,103 @@
+"""From the options and the queues' positions now to offsets and ranges."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql.datasource import InputPartition
+
+import ringmq
+from pyspark_ringmq.connecting import client_for, reader_for
+from ringmq_pipeline.offsets import (
+    DataLoss,
+    DataLossError,
+    QueueBounds,
+    QueueOffset,
+    QueueRange,
+    after_loss,
+    loss_of,
+    partitions,
+)
+from ringmq_pipeline.options import Offsets, SourceOptions, StartingOffsets
+
+log = logging.getLogger(__name__)
+
+
+class RangePartition(InputPartition):
+    """The messages that one task reads. None: Spark wants a partition also where there is nothing
+    to read."""
+
+    def __init__(self, whole: QueueRange | None) -> None:
+        super().__init__(whole)
+        self.range = whole
+
+
+class NoQueueError(LookupError):
+    """A queue that the options name isn't there."""
+
+
+def bounds_of(stat: ringmq.PositionStat) -> QueueBounds:
+    return QueueBounds(
+        queue_id=stat.numbering.queue_id,
+        epoch=stat.numbering.epoch,
+        first=stat.first,
+        end=stat.end,
+        acked_end=stat.acked_end,
+        purged_end=stat.purged_end,
+    )
+
+
+def bounds_now(options: SourceOptions, known: Iterable[str] = ()) -> dict[str, QueueBounds | None]:
+    """Of the queues that the options name and those that are `known`, by name; None: deleted.
+
+    Raises `NoQueueError` for a queue that the options name and that was never known."""
+    names = {*options.queues, *known}
+    if options.queue_pattern:
+        pattern = re.compile(options.queue_pattern)
+        listed = (info.queue for info in client_for(options).queues())
+        names |= {name for name in listed if pattern.fullmatch(name)}
+    found: dict[str, QueueBounds | None] = {}
+    for name in sorted(names):
+        try:
+            found[name] = bounds_of(reader_for(options, name).stat())
+        except ringmq.QueueNotFoundError as error:
+            if name not in known:
+                raise NoQueueError(f"there is no queue {name!r}: declare it first") from error
+            found[name] = None
+    return found
+
+
+def position_in(bounds: QueueBounds, queue: str, offsets: Offsets) -> int:
+    """Where `offsets` says that a range of the queue begins, or ends."""
+    if isinstance(offsets, Mapping):
+        return offsets.get(queue, bounds.first)
+    return bounds.first if offsets is StartingOffsets.EARLIEST else bounds.end
+
+
+def begin_in(options: SourceOptions, queue: str, bounds: QueueBounds) -> QueueOffset:
+    """Where a query without a checkpoint begins. Raises `DataLossError` for a position that is
+    gone, unless the query may skip it."""
+    at = bounds.offset(position_in(bounds, queue, options.starting_offsets))
+    loss = loss_of(queue, at, bounds)
+    if loss is None:
+        return at
+    report(options, loss)
+    return after_loss(loss, bounds)
+
+
+def report(options: SourceOptions, loss: DataLoss) -> None:
+    """Raises `DataLossError`, or logs it if the query may go on without the messages."""
+    if options.fail_on_data_loss:
+        raise DataLossError(loss)
+    log.warning("%s; the query goes on, as failOnDataLoss is false", loss)
+
+
+def task_partitions(options: SourceOptions, whole: list[QueueRange]) -> list[RangePartition]:
+    cut = partitions(
+        whole,
+        partitions_min=options.min_partitions,
+        positions_max=options.max_records_per_partition,
+    )
+    return [RangePartition(each) for each in cut] or [RangePartition(None)]

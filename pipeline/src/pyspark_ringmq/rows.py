@@ -1,0 +1,198 @@
+"""The messages of a range as Arrow batches with the source's columns.
+
+Bodies come from the node as Arrow wherever both sides have pyarrow, and pass through untouched.
+Nothing is done in Python for each message, but for those with properties: there, once for each
+different value. Small pieces are put together, as Spark pays for each batch that it is given.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import chain
+
+import pyarrow
+
+import ringmq
+from pyspark_ringmq.connecting import reader_for
+from pyspark_ringmq.planning import report
+from ringmq.model.messages import Part
+from ringmq.reading.sync_reader import SyncReader
+from ringmq.v1 import common_pb2 as common
+from ringmq_pipeline.offsets import DataLoss, DataLossError, QueueOffset, QueueRange
+from ringmq_pipeline.options import PayloadEncoding, ReadFrom, SourceOptions
+from ringmq_pipeline.schema import arrow_schema
+
+log = logging.getLogger(__name__)
+
+BATCH_ROWS = 10_000
+BATCH_BYTES = 4 << 20
+
+_SOURCES = {
+    ReadFrom.LEADER: ringmq.BrowseSource.MASTER,
+    ReadFrom.MIRROR: ringmq.BrowseSource.MIRROR,
+    ReadFrom.ANY: ringmq.BrowseSource.ANY,
+}
+# As the node sends them.
+_PIECE = pyarrow.schema(
+    [
+        pyarrow.field("position", pyarrow.int64(), nullable=False),
+        pyarrow.field("body", pyarrow.binary()),
+        pyarrow.field("body_size", pyarrow.int64(), nullable=False),
+        pyarrow.field("redelivered", pyarrow.bool_(), nullable=False),
+        pyarrow.field("persistent", pyarrow.bool_(), nullable=False),
+        pyarrow.field("properties", pyarrow.binary()),
+    ]
+)
+_TEXTS = ("message_id", "correlation_id", "reply_to", "content_type")
+
+
+def read_range(options: SourceOptions, whole: QueueRange | None) -> Iterator[pyarrow.RecordBatch]:
+    """Raises `DataLossError` for messages that are gone, unless the query may skip them."""
+    if whole is None:
+        return
+    schema = arrow_schema(include_headers=options.include_headers)
+    gathered: list[pyarrow.RecordBatch] = []
+    rows = size = 0
+    for piece in _pieces(options, whole):
+        for first, last in piece.damaged:
+            why = "no replica has their bodies any more"
+            report(options, DataLoss(whole.queue, first, last + 1, why))
+        if piece.rows is None:
+            continue
+        gathered.append(piece.rows)
+        rows += piece.rows.num_rows
+        size += piece.rows.nbytes
+        if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield _with_columns(gathered, whole, schema)
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield _with_columns(gathered, whole, schema)
+
+
+# --- pieces ---
+
+
+def _pieces(options: SourceOptions, whole: QueueRange) -> Iterator[ringmq.BrowsedRows]:
+    """All of the range. Where messages are gone and the query may skip them, it goes on behind."""
+    at = whole.first
+    use_arrow = options.encoding is not PayloadEncoding.PROTO
+    while at < whole.end:
+        browse = _browse_arrow if use_arrow else _browse_messages
+        try:
+            for piece in browse(options, whole, at):
+                at = piece.end
+                yield piece
+        except ringmq.NotSupportedError:
+            if options.encoding is PayloadEncoding.ARROW:
+                raise
+            use_arrow = False
+        except ringmq.PositionsMovedError as error:
+            # The rest of the range belongs to nobody any more, also for a query that may skip.
+            report(options, DataLoss(whole.queue, at, whole.end, error.message))
+            return
+        except ringmq.PositionsGoneError as error:
+            loss = DataLoss(whole.queue, at, max(at, error.last) + 1, error.message)
+            if options.fail_on_data_loss:
+                raise DataLossError(loss) from error
+            report(options, loss)
+            at = loss.end
+
+
+def _reader(options: SourceOptions, whole: QueueRange) -> SyncReader:
+    at = QueueOffset(whole.queue_id, whole.epoch, whole.first)
+    return reader_for(options, whole.queue, at)
+
+
+def _browse_arrow(
+    options: SourceOptions, whole: QueueRange, at: int
+) -> Iterator[ringmq.BrowsedRows]:
+    return _reader(options, whole).browse_arrow(
+        at,
+        whole.end,
+        source=_SOURCES[options.read_from],
+        body_bytes_max=options.body_bytes_max,
+    )
+
+
+def _browse_messages(
+    options: SourceOptions, whole: QueueRange, at: int
+) -> Iterator[ringmq.BrowsedRows]:
+    pieces = _reader(options, whole).browse(
+        at,
+        whole.end,
+        source=_SOURCES[options.read_from],
+        body_bytes_max=options.body_bytes_max,
+    )
+    has_bodies = options.body_bytes_max != 0
+    for piece in pieces:
+        rows = _rows_of(piece, has_bodies) if piece.body_sizes else None
+        yield ringmq.BrowsedRows(piece.first, piece.end, rows, piece.damaged)
+
+
+def _rows_of(piece: ringmq.BrowsedBatch, has_bodies: bool) -> pyarrow.RecordBatch:
+    parts = piece.messages.parts
+    count = len(piece.body_sizes)
+    positions = chain.from_iterable(
+        range(part.first, part.first + len(part.bodies)) for part in parts
+    )
+    bodies = pyarrow.nulls(count, pyarrow.binary())
+    if has_bodies:
+        bodies = pyarrow.array([*chain.from_iterable(part.bodies for part in parts)])
+    redelivered = chain.from_iterable([part.redelivered] * len(part.bodies) for part in parts)
+    return pyarrow.record_batch(
+        [
+            pyarrow.array([*positions], pyarrow.int64()),
+            bodies,
+            pyarrow.array(piece.body_sizes, pyarrow.int64()),
+            pyarrow.array([*redelivered], pyarrow.bool_()),
+            pyarrow.array(piece.persistent, pyarrow.bool_()),
+            pyarrow.concat_arrays([_encoded_properties(part) for part in parts]),
+        ],
+        schema=_PIECE,
+    )
+
+
+def _encoded_properties(part: Part) -> pyarrow.Array:
+    count = len(part.bodies)
+    if not part.properties:
+        return pyarrow.nulls(count, pyarrow.binary())
+    encoded = [each.SerializeToString() for each in part.properties]
+    return pyarrow.array(encoded if len(encoded) == count else encoded * count, pyarrow.binary())
+
+
+# --- columns ---
+
+
+def _with_columns(
+    pieces: list[pyarrow.RecordBatch], whole: QueueRange, schema: pyarrow.Schema
+) -> pyarrow.RecordBatch:
+    piece = pieces[0] if len(pieces) == 1 else pyarrow.concat_batches(pieces)
+    count = piece.num_rows
+    columns = {
+        "queue": pyarrow.repeat(whole.queue, count),
+        "epoch": pyarrow.repeat(pyarrow.scalar(whole.epoch, pyarrow.int64()), count),
+    }
+    for name in ("position", "body", "body_size", "redelivered", "persistent"):
+        columns[name] = piece.column(name)
+    columns |= _property_columns(piece.column("properties"), schema)
+    return pyarrow.record_batch([columns[name] for name in schema.names], schema=schema)
+
+
+def _property_columns(encoded: pyarrow.Array, schema: pyarrow.Schema) -> dict[str, pyarrow.Array]:
+    names = [name for name in (*_TEXTS, "published_at", "headers") if name in schema.names]
+    if encoded.null_count == len(encoded):
+        return {name: pyarrow.nulls(len(encoded), schema.field(name).type) for name in names}
+    # Many messages have the same, as those of one batch of a publisher often do.
+    coded = encoded.dictionary_encode()
+    values = [common.Properties.FromString(value) for value in coded.dictionary.to_pylist()]
+    found = {}
+    for name in names:
+        if name in _TEXTS:
+            listed = [getattr(value, name) or None for value in values]
+        elif name == "published_at":
+            listed = [value.timestamp_ms * 1000 or None for value in values]
+        else:
+            listed = [[*value.headers.items()] for value in values]
+        found[name] = pyarrow.array(listed, schema.field(name).type).take(coded.indices)
+    return found

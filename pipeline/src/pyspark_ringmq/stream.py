@@ -1,0 +1,240 @@
+"""The reader of a streaming query.
+
+When may messages leave the queue? Spark calls `commit(end)` only while it plans the batch after
+the next one, so the last batch before a queue falls idle would stay there. And whatever a job does
+at the end of its own batch happens before Spark has noted the batch as done: if it acknowledged
+there and died, Spark would ask for a range that is gone. But the `start` that Spark gives to
+`latestOffset` is always the end of a batch that it has committed, and it asks on every trigger,
+also when there is nothing new. So messages before `start` are acknowledged there, and nowhere else.
+(`pipeline/tests/spark/test_queries.py` has a guard that `start` is committed.)
+
+One such reader lives beside the driver for the whole query and has the offsets and the leases.
+Another one was pickled to the workers and has `read` alone: they share nothing but the options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+import ringmq
+from pyspark_ringmq.connecting import reader_for
+from pyspark_ringmq.leases import Leases, SourceLeasedError
+from pyspark_ringmq.planning import (
+    RangePartition,
+    begin_in,
+    bounds_now,
+    report,
+    task_partitions,
+)
+from pyspark_ringmq.rows import read_range
+from ringmq_pipeline.offsets import (
+    DataLoss,
+    QueueBounds,
+    QueueOffset,
+    after_loss,
+    from_json,
+    loss_of,
+    ranges,
+    shares,
+    to_json,
+)
+from ringmq_pipeline.options import AckMode, SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+log = logging.getLogger(__name__)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    @functools.cached_property
+    def _driver(self) -> _Driver:
+        return _Driver(self._options)
+
+    # --- beside the driver ---
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Spark asks twice."""
+        return to_json(self._driver.begin())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_messages_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._driver.end_at_what_is_there()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Messages before `start` are committed; see above."""
+        at = from_json(start)
+        self._driver.acknowledge(at)
+        return to_json(self._driver.next_end(at, limit))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Beside a batch's end it shows how far the query is behind."""
+        return to_json(self._driver.newest) if self._driver.newest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begin = from_json(start)
+        # A restarted query reads again what it hadn't committed, before it asks for an offset.
+        self._driver.hold(begin)
+        return [*task_partitions(self._options, ranges(begin, from_json(end)))]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: see above."""
+
+    def stop(self) -> None:
+        self._driver.leases.release()
+
+    # --- in the workers ---
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return read_range(self._options, partition.range)
+
+
+class _Driver:
+    """What the reader beside the driver remembers between calls."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self.leases = Leases(options)
+        self._acked: dict[str, QueueOffset] = {}
+        # Where a query that reads what is there, and then ends, ends.
+        self._target: dict[str, QueueOffset] | None = None
+        self._reported: set[DataLoss] = set()
+        # The ends of the queues, as the last trigger saw them.
+        self.newest: dict[str, QueueOffset] = {}
+
+    def begin(self) -> dict[str, QueueOffset]:
+        found = {}
+        for queue, bounds in bounds_now(self._options).items():
+            if bounds is not None:
+                found[queue] = begin_in(self._options, queue, bounds)
+        self.hold(found)
+        return found
+
+    def hold(self, offset: dict[str, QueueOffset]) -> None:
+        """Raises `SourceLeasedError` if another query reads one of the queues."""
+        if self._options.ack_mode is AckMode.NEVER:
+            return
+        for queue, at in offset.items():
+            # Of a queue that was deleted, or is another one: `next_end` says so.
+            with contextlib.suppress(ringmq.QueueNotFoundError, ringmq.PositionsMovedError):
+                self.leases.hold(queue, at)
+
+    def end_at_what_is_there(self) -> None:
+        self._target = {
+            queue: bounds.offset(bounds.end)
+            for queue, bounds in bounds_now(self._options).items()
+            if bounds is not None
+        }
+
+    # --- acknowledging ---
+
+    def acknowledge(self, start: dict[str, QueueOffset]) -> None:
+        if self._options.ack_mode is AckMode.NEVER:
+            return
+        for queue, at in start.items():
+            if self._acked.get(queue) == at:
+                continue
+            try:
+                lease = self.leases.hold(queue, at)
+                reader_for(self._options, queue, at).ack_up_to(at.position, lease=lease)
+            except (ringmq.QueueNotFoundError, ringmq.PositionsMovedError):
+                # `next_end` says so, or skips it.
+                continue
+            except ringmq.PositionsHeldError as error:
+                # They leave the queue with a later trigger, or with the consumer's own ack.
+                log.warning("messages aren't acknowledged yet: %s", error)
+                continue
+            except ringmq.PositionsGoneError as error:
+                loss = DataLoss(queue, error.first, error.last + 1, error.message)
+                self._report(loss)
+                continue
+            except ringmq.LeaseLostError as error:
+                raise SourceLeasedError(f"{error}; this query has to end") from error
+            self._acked[queue] = at
+
+    def _report(self, loss: DataLoss) -> None:
+        """Raises `DataLossError`, or logs it, once."""
+        if loss not in self._reported:
+            report(self._options, loss)
+            self._reported.add(loss)
+
+    # --- how far a batch goes ---
+
+    def next_end(self, start: dict[str, QueueOffset], limit: ReadLimit) -> dict[str, QueueOffset]:
+        """The end of a batch that begins at `start`; the same if there is nothing to read."""
+        now = bounds_now(self._options, known=start)
+        self.newest = {queue: bounds.offset(bounds.end) for queue, bounds in now.items() if bounds}
+        found = dict(start)
+        begins, ends = {}, {}
+        for queue, bounds in now.items():
+            at = start.get(queue)
+            loss = None if at is None else loss_of(queue, at, bounds)
+            if loss is not None:
+                self._report(loss)
+            if bounds is None or (at is None and self._target is not None):
+                # Deleted; or newer than all that this query is to read.
+                continue
+            if loss is not None and at != bounds.offset(at.position if at else 0):
+                # It goes over to another numbering, in a batch without rows of this queue.
+                found[queue] = after_loss(loss, bounds)
+                continue
+            # A query that may skip counts its limits from behind the loss on.
+            begins[queue] = after_loss(loss, bounds) if loss else at or bounds.offset(0)
+            ends[queue] = self._end_of(queue, begins[queue], bounds)
+        self.hold({queue: at for queue, at in begins.items() if queue not in start})
+        if isinstance(limit, ReadAllAvailable):
+            return found | ends
+        return found | self._limited(begins, ends, limit)
+
+    def _end_of(self, queue: str, begin: QueueOffset, bounds: QueueBounds) -> QueueOffset:
+        end = bounds.end
+        target = None if self._target is None else self._target.get(queue)
+        if target is not None and target.queue_id == begin.queue_id:
+            end = min(end, target.position)
+        # A new master says less for a moment.
+        return bounds.offset(max(begin.position, end))
+
+    def _limited(
+        self, begins: dict[str, QueueOffset], ends: dict[str, QueueOffset], limit: ReadLimit
+    ) -> dict[str, QueueOffset]:
+        """`ends`, with as many messages and bytes as one batch may have."""
+        rows = self._options.max_messages_per_trigger
+        if isinstance(limit, ReadMaxRows):
+            rows = limit.max_rows
+        backlogs = {queue: ends[queue].position - begins[queue].position for queue in ends}
+        messages = shares(backlogs, rows)
+        bytes_max = self._options.max_bytes_per_trigger
+        together = sum(messages.values())
+        found = {}
+        for queue, end in ends.items():
+            begin = begins[queue]
+            if not messages[queue]:
+                found[queue] = begin
+                continue
+            counted = reader_for(self._options, queue, begin).range_end(
+                begin.position,
+                messages_max=messages[queue],
+                bytes_max=max(1, bytes_max * messages[queue] // together),
+            )
+            upto = min(end.position, max(begin.position, counted.end))
+            found[queue] = QueueOffset(end.queue_id, end.epoch, upto)
+        return found

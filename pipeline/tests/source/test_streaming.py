@@ -1,0 +1,214 @@
+"""Streaming queries: when messages leave the queue, limits, leases and losses."""
+
+from __future__ import annotations
+
+import pytest
+from live_node import LiveNode, wait_until
+from pipeline.tests.source.sources import Query
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_ringmq.leases import SourceLeasedError
+from ringmq_pipeline.offsets import DataLossError
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def test_messages_leave_the_queue_when_their_batch_is_a_start(live: LiveNode) -> None:
+    """Not when it has been read, and not when its job is done: Spark may ask for it again."""
+    live.fill("leaving", numbered(10))
+    query = Query(live.address, "leaving", maxMessagesPerTrigger="4")
+    assert [row["body"] for row in query.trigger()] == numbered(4)
+    assert live.stat("leaving").messages == 10
+    assert len(query.trigger()) == 4
+    assert live.stat("leaving").acked_end == 4
+    assert len(query.trigger()) == 2
+    # Nothing is new, and yet the last batch goes.
+    assert query.trigger() == []
+    assert live.stat("leaving").messages == 0
+    query.end()
+
+
+def test_with_ack_mode_never_they_stay(live: LiveNode) -> None:
+    live.fill("staying", numbered(3))
+    query = Query(live.address, "staying", ackMode="never")
+    assert len(query.trigger()) == 3
+    assert query.trigger() == []
+    assert (live.stat("staying").messages, live.stat("staying").leases) == (3, ())
+
+
+def test_a_batch_ends_at_the_limit_of_bytes(live: LiveNode) -> None:
+    live.fill("bytes", [b"x" * 1000] * 50)
+    query = Query(live.address, "bytes", maxBytesPerTrigger="10000")
+    assert len(query.trigger()) == 10
+    # One message always passes.
+    query.end()
+    tight = Query(live.address, "bytes", maxBytesPerTrigger="10")
+    assert len(tight.trigger()) == 1
+    tight.end()
+
+
+def test_a_limit_is_shared_by_backlog(live: LiveNode) -> None:
+    live.fill("share a", numbered(80))
+    live.fill("share b", numbered(20))
+    query = Query(live.address, "", queues="share a,share b", maxMessagesPerTrigger="10")
+    queues = [row["queue"] for row in query.trigger()]
+    assert (queues.count("share a"), queues.count("share b")) == (7, 2)
+    query.end()
+
+
+def test_once_reads_all_that_is_there(live: LiveNode) -> None:
+    live.fill("once", numbered(30))
+    query = Query(live.address, "once", maxMessagesPerTrigger="4")
+    assert len(query.trigger(ReadAllAvailable())) == 30
+    query.end()
+
+
+def test_available_now_ends_where_the_queue_ended_when_it_began(live: LiveNode) -> None:
+    live.fill("available", numbered(5))
+    query = Query(live.address, "available", maxMessagesPerTrigger="3")
+    query.reader.prepareForTriggerAvailableNow()
+    assert len(query.trigger()) == 3
+    live.publish("available", numbered(5, 5))
+    assert [row["body"] for row in query.trigger()] == numbered(2, 3)
+    assert query.trigger() == []
+    assert live.stat("available").messages == 5
+    assert query.reader.reportLatestOffset()["queues"]["available"]["position"] == 10  # type: ignore[index]
+    query.end()
+
+
+def test_a_queue_that_appears_is_read_from_its_beginning(live: LiveNode) -> None:
+    live.fill("growing 1", numbered(2))
+    query = Query(live.address, "", queuePattern="growing .*")
+    assert len(query.trigger()) == 2
+    live.fill("growing 2", numbered(3))
+    assert [row["queue"] for row in query.trigger()] == ["growing 2"] * 3
+    assert query.trigger() == []
+    assert live.stat("growing 2").messages == 0
+    query.end()
+
+
+# --- leases ---
+
+
+def test_a_second_query_of_a_queue_is_refused_with_the_holders_name(live: LiveNode) -> None:
+    live.fill("leased", numbered(3))
+    first = Query(live.address, "leased", leaseHolder="the night shift")
+    first.begin()
+    with pytest.raises(SourceLeasedError, match="queue 'leased' is leased by 'the night shift'"):
+        Query(live.address, "leased").begin()
+    first.end()
+    second = Query(live.address, "leased")
+    assert len(second.trigger()) == 3
+    second.end()
+
+
+def test_a_lease_whose_holder_is_gone_is_taken_over(live: LiveNode) -> None:
+    live.fill("orphan", numbered(3))
+    gone = Query(live.address, "orphan", leaseTtl="300ms")
+    gone.trigger()
+    at = gone.at
+    assert at is not None
+    # As after a SIGKILL: nobody renews it, and nobody releases it.
+    gone.reader._driver.leases._ended.set()
+
+    def taken_over() -> bool:
+        try:
+            heir.begin()
+        except SourceLeasedError:
+            return False
+        return True
+
+    heir = Query(live.address, "orphan")
+    wait_until(taken_over, 10)
+    with pytest.raises(SourceLeasedError, match="has to end"):
+        gone.trigger()
+    assert live.stat("orphan").messages == 3
+    heir.end()
+
+
+def test_a_query_keeps_its_lease_beyond_its_time(live: LiveNode) -> None:
+    live.fill("kept", numbered(3))
+    query = Query(live.address, "kept", leaseTtl="300ms")
+    query.begin()
+    [lease] = live.stat("kept").leases
+    wait_until(lambda: live.stat("kept").leases[0].until_ms > lease.until_ms + 600, 10)
+    assert live.stat("kept").leases[0].token == lease.token
+    query.end()
+
+
+def test_a_restarted_batch_is_not_read_under_somebody_elses_lease(live: LiveNode) -> None:
+    live.fill("restart", numbered(3))
+    query = Query(live.address, "restart", leaseHolder="me")
+    query.begin()
+    other = Query(live.address, "restart")
+    assert query.at is not None
+    end = query.reader.latestOffset(query.at, ReadAllAvailable())
+    with pytest.raises(SourceLeasedError, match="leased by 'me'"):
+        other.reader.partitions(query.at, end)
+    query.end()
+
+
+# --- losses ---
+
+
+def test_a_checkpoint_from_the_past_is_refused_with_the_range(live: LiveNode) -> None:
+    live.fill("past", numbered(10))
+    query = Query(live.address, "past", maxMessagesPerTrigger="5")
+    query.begin()
+    old = query.at
+    while query.trigger():
+        pass
+    query.at = old
+    with pytest.raises(DataLossError, match=r"positions 0 to 9 can't be read.*checkpoint is older"):
+        query.trigger()
+    query.end()
+
+
+def test_a_purge_is_refused_with_the_range_or_skipped(live: LiveNode) -> None:
+    live.fill("purge", numbered(10))
+    strict = Query(live.address, "purge", maxMessagesPerTrigger="4")
+    strict.trigger()
+    live.client.purge_queue("purge")
+    live.publish("purge", [b"later"])
+    with pytest.raises(
+        DataLossError, match=r"positions 4 to 9 can't be read.*the queue was purged"
+    ):
+        strict.trigger()
+    strict.end()
+    lax = Query(live.address, "purge", failOnDataLoss="false")
+    lax.at = strict.at
+    assert [row["body"] for row in lax.trigger()] == [b"later"]
+    assert lax.trigger() == []
+    assert live.stat("purge").messages == 0
+    lax.end()
+
+
+def test_a_queue_that_was_declared_anew_is_refused_or_read_from_its_beginning(
+    live: LiveNode,
+) -> None:
+    live.fill("again", numbered(10))
+    strict = Query(live.address, "again")
+    strict.trigger()
+    live.client.delete_queue("again")
+    live.fill("again", [b"new"] * 12)
+    with pytest.raises(DataLossError, match=r"positions from 10 on.*declared anew"):
+        strict.trigger()
+    lax = Query(live.address, "again", failOnDataLoss="false")
+    lax.at = strict.at
+    # The first batch goes over to the new queue, and has no rows.
+    assert lax.trigger() == []
+    assert [row["body"] for row in lax.trigger()] == [b"new"] * 12
+    assert lax.trigger() == []
+    assert live.stat("again").messages == 0
+    lax.end()
+
+
+def test_a_deleted_queue_is_refused(live: LiveNode) -> None:
+    live.fill("deleted", numbered(3))
+    query = Query(live.address, "deleted")
+    query.trigger()
+    live.client.delete_queue("deleted")
+    with pytest.raises(DataLossError, match="the queue has been deleted"):
+        query.trigger()
