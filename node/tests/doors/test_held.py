@@ -16,6 +16,7 @@ from ringmq_node.doors.grpc.streams import PublishStream
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
+from ringmq_node.replica.upkeep import FullQueueRefusal
 from ringmq_node.resources.credit import Credit, CreditFlow
 
 CREDIT = Credit(10, 5, 10_000)
@@ -33,6 +34,8 @@ class Played:
         self.got: list[broker.PublishResponse] = []
         self.credit = CreditFlow(CREDIT)
         self.failure = failure
+        # The queue has its length.
+        self.refuses = False
         self.ending = asyncio.Event()
         self.streams: list[PublishStream] = []
         self._requests: list[broker.PublishRequest] = []
@@ -76,6 +79,8 @@ class Played:
 
         def publish(first: int, bodies: Sequence[bytes], *_: Any, **__: Any) -> None:
             self.published.append(first)
+            if self.refuses:
+                raise FullQueueRefusal("q", [(first, first)])
             streams[0].confirmed([(first, first)])
 
         async def open_publisher(queue: str, stream: PublishStream, **_: Any) -> Any:
@@ -167,6 +172,21 @@ def test_a_client_that_half_closes_hears_of_batches_that_were_held() -> None:
         assert {number for first, last in confirmed for number in range(first, last + 1)} == {
             *range(1, 4)
         }
+
+    run(work)
+
+
+def test_a_client_that_half_closes_hears_that_held_batches_are_refused() -> None:
+    async def work() -> None:
+        played = Played(3)
+        played.refuses = True
+        running = asyncio.create_task((await played.stream()).run())
+        played.ending.set()
+        await settled(played)
+        played.open.set()
+        await running
+        refused = [each.rejected for each in played.got if each.HasField("rejected")]
+        assert [each.sequences.first for each in refused] == [1, 2, 3]
 
     run(work)
 

@@ -16,7 +16,7 @@ from node.tests.queue.test_master_model import ranges_of
 
 from ringmq_base.ranges import Range
 from ringmq_node.model.deaths import DeathReason
-from ringmq_node.queue import deadletters, ops
+from ringmq_node.queue import deadletters, ops, refused
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.doomed import Doomed, DoomedRun
@@ -302,7 +302,7 @@ def test_a_letter_that_was_put_aside_is_discarded_with_the_damaged_messages() ->
 def test_refused_messages_leave_as_letters_and_no_consumer_sees_them() -> None:
     """queue_length_limits: reject-publish-dlx."""
     scene = with_consumer(1)
-    op = Publish(1, Block.of([b"a", b"b"]))
+    op = Publish(1, Block.of([b"a", b"b"]), born_doomed=True)
     scene.do(scene.master.refused(scene.send(op), op))
     scene.check()
     scene.publish(1)
@@ -318,6 +318,54 @@ def test_refused_messages_leave_as_letters_and_no_consumer_sees_them() -> None:
     # Nobody waits for a confirm of them.
     assert [each for _, each in scene.confirmed] == [((1, 1),), ((4, 4),)]
     scene.check()
+
+
+def test_a_new_master_delivers_no_message_that_was_refused() -> None:
+    """The publisher has heard QUEUE_FULL. One op says that the messages are there and doomed, so no
+    master has them ready, however little of the log of the one before it has."""
+    scene = LetterScene()
+    scene.publish(1)
+    op = Publish(1, Block.of([b"a", b"b"]), born_doomed=True)
+    scene.do(scene.master.refused(scene.send(op), op))
+    assert scene.log[-1] == op
+    scene.take_over()
+    scene.consume(8)
+    scene.all_safe()
+    assert scene.positions(8) == [0]
+    assert scene.letters() == [(1, 1), (2, 2)]
+    assert scene.master.messages == 3
+    scene.check()
+
+
+def test_letters_of_refused_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused, "REFUSED_MESSAGES_MAX", 3)
+    monkeypatch.setattr(refused, "REFUSED_BYTES_MAX", 100)
+    scene = LetterScene()
+
+    def refuse(*bodies: bytes) -> None:
+        op = Publish(scene.queue.state.next_position, Block.of(bodies), born_doomed=True)
+        scene.do(scene.master.refused(scene.send(op), op))
+        scene.all_safe()
+
+    def has_room() -> bool:
+        return scene.master.departures.refused.has_room
+
+    refuse(b"a", b"b")
+    assert has_room()
+    refuse(b"c", b"d")
+    assert not has_room()
+    scene.arrive((0, 0))
+    scene.all_safe()
+    assert not has_room()
+    scene.take_over()
+    scene.all_safe()
+    # What the master before has left counts, too.
+    assert not has_room()
+    scene.arrive((1, 3))
+    scene.all_safe()
+    assert has_room()
+    refuse(b"x" * 100)
+    assert not has_room()
 
 
 # --- any crash, at any step ---
@@ -338,6 +386,8 @@ class LetterMachine(RuleBasedStateMachine):
         self.patch.setattr(deadletters, "PIECE_MESSAGES_MAX", 2)
         self.log: list[Op] = []
         self.published = 0
+        # Bodies that the queue had no room for.
+        self.refused: set[bytes] = set()
         # The target: its last sequence, and the bodies that it has.
         self.known = 0
         self.target: list[bytes] = []
@@ -371,6 +421,7 @@ class LetterMachine(RuleBasedStateMachine):
                 case DeliverRuns(_, runs):
                     for run in runs:
                         self.has.update(range(run.first_position, run.last_position + 1))
+                        assert not self.refused.intersection(run.block.bodies())
                 case DeliverMore():
                     self.do(self.master.deliver_more())
                 case SendLetters(letters):
@@ -394,6 +445,15 @@ class LetterMachine(RuleBasedStateMachine):
         self.published += count
         op = Publish(first, Block.of(bodies))
         self.do(self.master.published(self.append(op), op, -1))
+
+    @rule(count=st.integers(1, 3))
+    def refuse(self, count: int) -> None:
+        first = self.queue.state.next_position
+        bodies = [b"%d" % (self.published + i) for i in range(count)]
+        self.published += count
+        self.refused.update(bodies)
+        op = Publish(first, Block.of(bodies), born_doomed=True)
+        self.do(self.master.refused(self.append(op), op))
 
     @precondition(lambda self: self.has)
     @rule(

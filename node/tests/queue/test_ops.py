@@ -62,13 +62,14 @@ OPS: st.SearchStrategy[Op] = st.one_of(
         first_sequence=NUMBERS,
         expires_at_ms=st.none() | st.integers(0, 2**62),
         priority=st.integers(0, 255),
+        born_doomed=st.booleans(),
     ),
 )
 
 
 def alike(one: Op, other: Op) -> bool:
     if isinstance(one, Publish) and isinstance(other, Publish):
-        names = ("first_position", "transient", "producer_id", "first_sequence")
+        names = ("first_position", "transient", "producer_id", "first_sequence", "born_doomed")
         same = all(getattr(one, name) == getattr(other, name) for name in names)
         return same and one.block.data == other.block.data
     return one == other

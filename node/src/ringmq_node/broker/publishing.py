@@ -159,7 +159,7 @@ class Publishing:
         `properties`, encoded, are none, one for all bodies, or one for each. `message_id` (with
         gaps): 16 bytes if other queues get the very same batch. `ttl_ms`: how long each of these
         messages may be ready. Raises `BrokerError` if the batch is refused; then none of it was
-        enqueued, but for the messages in front of a `FullQueueRefusal`.
+        enqueued, but for the messages that a `FullQueueRefusal` doesn't name.
         """
         stamp_bytes = STAMP_BYTES_MAX if self._with_gaps else 0
         check_batch(self._settings, first_sequence, bodies, properties, stamp_bytes=stamp_bytes)

@@ -11,6 +11,7 @@ through these stages, one way, and is in one of them at a time:
     under way   doomed         its target has confirmed it, or it is dropped (`gone`)
 
 and then through `removals`, as every message. The message is live all that time, on every replica.
+A message that is refused for the queue's length is born doomed (`born`): it begins as hidden.
 
 Why a letter waits until its `Doom` is safe:
 
@@ -122,8 +123,16 @@ class DeadLetters:
 
     def applied(self, number: int, op: Doom, doomed: Doomed | None) -> None:
         """An op of `next_ops` has been applied here. `doomed`: of the state, after it."""
-        assert doomed is not None
         self._dooming[op.reason].sent(number)
+        self._hide(number, doomed)
+
+    def born(self, number: int, count: int, doomed: Doomed | None) -> None:
+        """So many messages were born doomed by the op `number`."""
+        self.count += count
+        self._hide(number, doomed)
+
+    def _hide(self, number: int, doomed: Doomed | None) -> None:
+        assert doomed is not None
         for run in doomed.since(self._next_letter):
             self._hidden.append(HiddenRun(number, run))
         self._next_letter = doomed.next_letter
@@ -241,10 +250,6 @@ class DeadLetters:
         return RangeSet(taken).ranges()
 
     # --- depths ---
-
-    @property
-    def under_way(self) -> int:
-        return len(self._under_way)
 
     def places(self) -> Iterator[Range]:
         """The positions in all stages."""

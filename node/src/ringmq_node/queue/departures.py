@@ -15,7 +15,8 @@ from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue.deadletters import DeadLetters
 from ringmq_node.queue.effects import Effect
 from ringmq_node.queue.leaving import NOBODY, LeaveReason, Leaving
-from ringmq_node.queue.ops import Doom
+from ringmq_node.queue.ops import Doom, Publish
+from ringmq_node.queue.refused import RefusedLetters
 from ringmq_node.queue.removals import Removals
 from ringmq_node.queue.run import Messages
 from ringmq_node.queue.state import ReplicatedState
@@ -43,6 +44,7 @@ class Departures:
         self._letters: DeadLetters | None = None
         if state.doomed is not None:
             self._letters = DeadLetters(state.doomed, state.last_number)
+        self.refused = RefusedLetters(state, messages)
         self._received = self._persisted = 0
 
     def leave(self, leaving: Leaving) -> None:
@@ -50,10 +52,13 @@ class Departures:
         if not self._has_dead_letters or leaving.reason is LeaveReason.ACKNOWLEDGED:
             self.removals.gather(leaving.owner, leaving.ranges)
             return
+        reason = DeathReason(leaving.reason.value)
+        self._begun_letters().gather(leaving.owner, reason, leaving.ranges)
+
+    def _begun_letters(self) -> DeadLetters:
         if self._letters is None:
             self._letters = DeadLetters(None, self._state.last_number)
-        reason = DeathReason(leaving.reason.value)
-        self._letters.gather(leaving.owner, reason, leaving.ranges)
+        return self._letters
 
     def next_ops(self) -> list[Effect]:
         """The ops that take messages out, if none of the same kind is on its way."""
@@ -74,6 +79,14 @@ class Departures:
         return effects + self.next_ops()
 
     # --- dead letters ---
+
+    def born_doomed(self, number: int, op: Publish) -> list[Effect]:
+        """These messages have been applied here as letters."""
+        letters = self._begun_letters()
+        letters.born(number, op.count, self._state.doomed)
+        self.refused.add(op.first_position, op.last_position, op.block.body_bytes())
+        # In a ring of one the watermark may have come before this call.
+        return [*letters.settled(self._persisted), *self._send_letters()]
 
     def doomed(self, number: int, op: Doom) -> list[Effect]:
         """A `Doom` of `next_ops` has been applied here."""
@@ -145,8 +158,9 @@ class Departures:
 
     @property
     def letters_dropped_total(self) -> int:
-        """Letters that had no target, since this mastership began."""
-        return 0 if self._letters is None else self._letters.dropped_total
+        """Letters that had no target or no room, since this mastership began."""
+        dropped = 0 if self._letters is None else self._letters.dropped_total
+        return dropped + self.refused.dropped_total
 
     def is_removing_below(self, end: int) -> bool:
         """Whether messages below `end` are to be removed by an op that hasn't been sent."""

@@ -48,9 +48,7 @@ class Keeping:
     def fitting(self, bodies: Sequence[bytes], start: int, count: int) -> int:
         """How many of these bodies of a publish the queue takes; the others are refused."""
         parts = bodies[start : start + count]
-        fits = self.limits.fitting(len(self._ready.positions), self._ready.body_bytes, parts)
-        self.rejected_total += count - fits
-        return fits
+        return self.limits.fitting(len(self._ready.positions), self._ready.body_bytes, parts)
 
     def take_expired(self) -> list[Leaving]:
         """Takes messages that have expired; some of them, if there are many."""

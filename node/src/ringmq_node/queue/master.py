@@ -106,9 +106,8 @@ class QueueMaster:
         return self._hide(number, op)
 
     def refused(self, number: int, op: Publish) -> list[Effect]:
-        """Messages that the queue had no room for have been enqueued as dead letters alone."""
-        self.leave(Leaving(LeaveReason.MAX_LENGTH, ((op.first_position, op.last_position),)))
-        return [*self.departures.next_ops(), *self._hide(number, op)]
+        """Messages that the queue had no room for are there, born doomed."""
+        return [*self.departures.born_doomed(number, op), *self._hide(number, op)]
 
     def _hide(self, number: int, op: Publish) -> list[Effect]:
         confirms, transient = self._confirms, op.transient

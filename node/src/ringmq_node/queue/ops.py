@@ -6,8 +6,8 @@ of its journal record, byte for byte.
     kind     u8    1 publish | 2 remove | 3 requeue | 4 barrier | 5 forget |
                    6 time | 7 doom | 9 use | 20 gone | 21 lease
     flags    u8    publish: bit 0 transient, bit 1 has a message id, bit 2 expires,
-                   bit 3 has a priority; requeue: bit 0 counted; doom: the reason's code
-                   (`model.deaths`)
+                   bit 3 has a priority, bit 4 born doomed; requeue: bit 0 counted; doom:
+                   the reason's code (`model.deaths`)
     ...
 
     publish  producer size u16, count u32, first position u64, first sequence u64,
@@ -56,6 +56,7 @@ FLAG_TRANSIENT = 1
 FLAG_MESSAGE_ID = 2
 FLAG_EXPIRES = 4
 FLAG_PRIORITY = 8
+FLAG_BORN_DOOMED = 16
 FLAG_COUNTED = 1
 MESSAGE_ID_BYTES = 16
 # Ranges in an op that is decoded, and in one that a master sends. Applying one takes some 10 us for
@@ -100,6 +101,9 @@ class Outline:
     expires_at_ms: int | None = None
     # 0 to 255; the highest goes first in a queue that has priorities.
     priority: int = 0
+    # The queue has no room for these messages: they are dead letters (`DeathReason.MAXLEN`) from
+    # the moment in which they are there, and no replica ever has them ready.
+    born_doomed: bool = False
 
     @property
     def last_position(self) -> int:
@@ -122,6 +126,7 @@ class Publish:
     message_id: bytes = b""
     expires_at_ms: int | None = None
     priority: int = 0
+    born_doomed: bool = False
 
     @property
     def count(self) -> int:
@@ -239,6 +244,8 @@ def encode_outline(op: Publish | Outline) -> bytes:
         assert len(op.message_id) == MESSAGE_ID_BYTES
         flags |= FLAG_MESSAGE_ID
     tail = op.message_id
+    if op.born_doomed:
+        flags |= FLAG_BORN_DOOMED
     if op.expires_at_ms is not None:
         flags |= FLAG_EXPIRES
         tail += EXPIRY.pack(op.expires_at_ms)
@@ -264,6 +271,7 @@ def decode_outline(payload: bytes) -> tuple[Outline, int]:
         message_id=message_id,
         expires_at_ms=expires_at_ms,
         priority=priority,
+        born_doomed=bool(flags & FLAG_BORN_DOOMED),
     )
     return outline, end
 
@@ -312,7 +320,7 @@ def _publish_fields(payload: bytes) -> tuple[int, int, int, int, int, int]:
 
 
 def _attributes_bytes(flags: int) -> int:
-    if flags > FLAG_TRANSIENT + FLAG_MESSAGE_ID + FLAG_EXPIRES + FLAG_PRIORITY:
+    if flags >= 2 * FLAG_BORN_DOOMED:
         raise OpError(f"publish with unknown flags {flags:#x}")
     return (
         (MESSAGE_ID_BYTES if flags & FLAG_MESSAGE_ID else 0)
@@ -386,6 +394,7 @@ def _decode_publish(payload: bytes) -> Publish:
         message_id=message_id,
         expires_at_ms=expires_at_ms,
         priority=priority,
+        born_doomed=bool(flags & FLAG_BORN_DOOMED),
     )
 
 

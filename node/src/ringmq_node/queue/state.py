@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
+from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue import leases
 from ringmq_node.queue.counts import DeliveryCounts
 from ringmq_node.queue.doomed import Doomed
@@ -183,6 +184,8 @@ class ReplicatedState:
             self.expiries.add(op.first_position, op.last_position, op.expires_at_ms)
         if op.priority:
             self.priorities.add(op.priority, op.first_position, op.last_position)
+        if op.born_doomed:
+            self._doomed_ones().doom([(op.first_position, op.last_position)], DeathReason.MAXLEN)
         if op.producer_id:
             # Removed and put back, so that the dict is in order of the last publishes and
             # its first entry is the one to forget.
@@ -208,11 +211,14 @@ class ReplicatedState:
         self.time_ms = time_ms
 
     def _doom(self, op: Doom) -> None:
-        if self.doomed is None:
-            self.doomed = Doomed()
         parts = [part for each in op.ranges for part in self.live.intersection(*each)]
         # A position that an op names twice gets one letter.
-        self.doomed.doom(RangeSet(parts), op.reason)
+        self._doomed_ones().doom(RangeSet(parts), op.reason)
+
+    def _doomed_ones(self) -> Doomed:
+        if self.doomed is None:
+            self.doomed = Doomed()
+        return self.doomed
 
     def _remove(self, ranges: tuple[Range, ...]) -> list[Range]:
         gone = [part for each in ranges for part in self.live.intersection(*each)]

@@ -30,6 +30,7 @@ from ringmq_base.ranges import Range
 from ringmq_gm import Role
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.rules import Overflow, QueueRules
+from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.effects import (
     ConfirmSequences,
@@ -257,7 +258,8 @@ class Mastership:
 
         `with_gaps`: as the session was opened. `message_id`: the same batch goes to other queues.
         Confirms go to the session. Raises `BrokerError` if nothing was enqueued; `with_gaps`,
-        then a retryable one may follow a part that was. `FullQueueRefusal` may follow a part, too.
+        then a retryable one may follow a part that was. A `FullQueueRefusal` says which messages
+        it is about; the others were enqueued.
         """
         self.check_serving()
         self.check_writable()
@@ -270,18 +272,22 @@ class Mastership:
         else:
             known = check_sequence(self.name, state.producers, producer_id, first_sequence)
             parts = parts_without_gaps(known, first_sequence, last_sequence)
+        refused: list[Range] = []
         for first, last, is_repeat in parts:
             if is_repeat:
                 repeats = self.queue.repeated(publisher, (first, last), transient=transient)
                 self.carry_out(repeats)
                 continue
+            start, count = first - first_sequence, last - first + 1
+            # Behind one that was refused none is taken: it would overtake.
+            fits = 0 if refused else self._fitting(bodies, start, count)
+            if fits < count:
+                refused.append((first + fits, last))
+            if not fits:
+                continue
             if len(parts) > 1:
                 # An op before this one may have made the ring full.
                 self.check_writable()
-            start, count = first - first_sequence, last - first + 1
-            fits = self._fitting(bodies, start, count)
-            if not fits:
-                raise self._refuse(first, bodies, properties, start, transient=transient)
             block = block_of_part(bodies, properties, start, fits)
             op = Publish(
                 first_position=state.next_position,
@@ -297,30 +303,28 @@ class Mastership:
             )
             number = self._replica.multicast(op)
             self.carry_out(self.queue.published(number, op, publisher))
-            if fits < count:
-                stop = start + fits
-                raise self._refuse(first + fits, bodies, properties, stop, transient=transient)
+        if refused:
+            for first, last in refused:
+                start, count = first - first_sequence, last - first + 1
+                self.queue.keeping.rejected_total += count
+                block = block_of_part(bodies, properties, start, count)
+                self._dead_letter_refused(block, transient=transient)
+            raise FullQueueRefusal(self.name, refused)
 
-    def _refuse(
-        self,
-        first_sequence: int,
-        bodies: Sequence[bytes],
-        properties: Sequence[bytes],
-        start: int,
-        *,
-        transient: bool,
-    ) -> FullQueueRefusal:
-        """The queue is full for the bodies from `start` on. If its rules say so, they go to its
-        dead-letter exchange, through an op of its own: they have to be safe until they are there.
-        Without a producer: the publisher may send them again, and they were not enqueued."""
+    def _dead_letter_refused(self, block: Block, *, transient: bool) -> None:
+        """The queue is full for these. If its rules say so they go to its dead-letter exchange, and
+        have to be safe until they are there. Without a producer: the publisher may send them again,
+        and they were not enqueued."""
         rules = self.rules
-        if rules.overflow is Overflow.REJECT_PUBLISH_DLX and rules.dead_letter_exchange is not None:
-            self.check_writable()
-            block = block_of_part(bodies, properties, start, len(bodies) - start)
-            op = Publish(self._store.state.next_position, block, transient)
-            number = self._replica.multicast(op)
-            self.carry_out(self.queue.refused(number, op))
-        return FullQueueRefusal(self.name, first_sequence)
+        if rules.overflow is not Overflow.REJECT_PUBLISH_DLX or rules.dead_letter_exchange is None:
+            return
+        letters = self.queue.departures.refused
+        if self._ring.refusal() is not None or not letters.has_room:
+            letters.dropped_total += block.count
+            return
+        position = self._store.state.next_position
+        op = Publish(position, block, transient, born_doomed=True)
+        self.carry_out(self.queue.refused(self._replica.multicast(op), op))
 
     def _fitting(self, bodies: Sequence[bytes], start: int, count: int) -> int:
         """How many of `count` bodies the length of the queue has room for."""

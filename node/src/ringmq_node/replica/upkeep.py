@@ -9,9 +9,10 @@ only the old master knew when it was used last. Publishing is no use, as in Rabb
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakMethod
 
+from ringmq_base.ranges import Range
 from ringmq_base.timer import Timer
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.rules import QueueRules
@@ -25,15 +26,15 @@ UNUSED_RETRY_S = 1.0
 
 
 class FullQueueRefusal(BrokerError):
-    """The messages from `first_sequence` on weren't enqueued: the queue has its length."""
+    """The messages with these sequences weren't enqueued: the queue has its length."""
 
-    def __init__(self, queue: str, first_sequence: int) -> None:
+    def __init__(self, queue: str, sequences: Sequence[Range]) -> None:
         super().__init__(
             Reason.QUEUE_FULL,
             f"queue {queue!r} is full, and refuses publishes until messages have left it",
             queue=queue,
         )
-        self.first_sequence = first_sequence
+        self.sequences = sequences
 
 
 class Upkeep:

@@ -250,8 +250,9 @@ class Way:
                         priority=batch.priority,
                     )
                 except FullQueueRefusal as error:
-                    # Those in front of it are in the queue, and will be confirmed.
-                    self.refused(error.first_sequence, batch.last, error)
+                    # The others are in the queue, and will be confirmed.
+                    for first, last in error.sequences:
+                        self.refused(first, last, error)
                 except BrokerError as error:
                     if error.retryable:
                         raise

@@ -267,10 +267,10 @@ class PublishStream(Stream):
                 priority=batch.priority,
             )
         except FullQueueRefusal as error:
-            # Those in front of it are in the queue, and will be confirmed.
-            refused = batch.first_sequence + count - error.first_sequence
-            self._unanswered -= refused
-            self.writer.put(rejection(error.first_sequence, refused, error))
+            # The others are in the queue, and will be confirmed.
+            for first, last in error.sequences:
+                self.writer.put(rejection(first, last - first + 1, error))
+                self._count_answered(last - first + 1)
         except BrokerError as error:
             self.writer.put(rejection(batch.first_sequence, max(count, 1), error))
             self._count_answered(count)

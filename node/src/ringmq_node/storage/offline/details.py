@@ -58,6 +58,8 @@ def of_journal(file: RecordFile, header: Header) -> tuple[list[BodyRange], Detai
                 details["expires_at_ms"] = op.expires_at_ms
             if op.priority:
                 details["priority"] = op.priority
+            if op.born_doomed:
+                details["born_doomed"] = True
             if said.counts_with:
                 details["counts_with"] = said.counts_with
         case Remove(ranges):

@@ -1,0 +1,91 @@
+"""A full queue refuses messages one by one: those that it has are confirmed, wherever they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from node.tests.replica.scene import Scene, scenario
+from node.tests.replica.test_sequences import publish, routed
+
+from ringmq_gm import Refusal
+from ringmq_node.model.rules import Overflow, QueueRules
+from ringmq_node.queue import refused as refused_letters
+from ringmq_node.queue.ops import Publish
+from ringmq_node.replica.upkeep import FullQueueRefusal
+
+FULL = QueueRules(max_length=2, overflow=Overflow.REJECT_PUBLISH_DLX, dead_letter_exchange="x")
+
+
+def refused_of(scene: Scene, session: int, first: int, *names: bytes) -> list[tuple[int, int]]:
+    with pytest.raises(FullQueueRefusal) as refusal:
+        publish(scene, session, first, *names)
+    return [*refusal.value.sequences]
+
+
+def letters(scene: Scene) -> list[list[bytes]]:
+    return [op.block.bodies() for op in scene.ring.sent() if type(op) is Publish and op.born_doomed]
+
+
+def test_of_a_repeat_only_what_is_not_stored_is_refused(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        scene.replica.serving().configure(FULL)
+        session = await routed(scene)
+        publish(scene, session, 1, b"1")
+        publish(scene, session, 3, b"3")
+        await scene.confirmed((1, 1), (3, 3))
+        assert refused_of(scene, session, 1, b"1", b"2", b"3", b"4") == [(2, 2), (4, 4)]
+        assert letters(scene) == [[b"2"], [b"4"]]
+        # Confirmed once more, though they are in front of and behind refused ones.
+        await scene.confirmed((1, 1), (3, 3), (1, 1), (3, 3))
+        assert scene.replica.serving().queue.keeping.rejected_total == 2
+
+    scenario(tmp_path, play)
+
+
+def test_a_message_behind_a_refused_one_does_not_overtake_it(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        scene.replica.serving().configure(
+            QueueRules(max_length_bytes=4, overflow=Overflow.REJECT_PUBLISH)
+        )
+        session = await routed(scene)
+        publish(scene, session, 2, b"2")
+        assert refused_of(scene, session, 1, b"large", b"2", b"3") == [(1, 1), (3, 3)]
+        assert letters(scene) == []
+
+    scenario(tmp_path, play)
+
+
+def test_refused_messages_beyond_the_bound_and_those_that_the_ring_refuses_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refused_letters, "REFUSED_MESSAGES_MAX", 2)
+
+    async def play(scene: Scene) -> None:
+        await scene.become_master()
+        mastership = scene.replica.serving()
+        mastership.configure(replace(FULL, max_length=1))
+        session = await routed(scene)
+        assert refused_of(scene, session, 1, b"1", b"2", b"3") == [(2, 3)]
+        assert refused_of(scene, session, 4, b"4") == [(4, 4)]
+        assert letters(scene) == [[b"2", b"3"]]
+        departures = mastership.queue.departures
+        assert departures.letters_dropped_total == 1
+        departures.refused.dropped_total = 0
+        monkeypatch.setattr(refused_letters, "REFUSED_MESSAGES_MAX", 100)
+        multicast = scene.replica.multicast
+
+        def and_fills(op: Publish) -> int:
+            number = multicast(op)
+            scene.ring.refuses = Refusal.FULL
+            return number
+
+        mastership.configure(FULL)
+        monkeypatch.setattr(scene.replica, "multicast", and_fills)
+        assert refused_of(scene, session, 5, b"5", b"6") == [(6, 6)]
+        assert departures.letters_dropped_total == 1
+
+    scenario(tmp_path, play)
