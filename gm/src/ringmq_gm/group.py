@@ -34,7 +34,6 @@ from ringmq_gm.core.events import (
     Propose,
     Received,
     Role,
-    ViewLearned,
 )
 from ringmq_gm.core.frames import Envelope, Frame, Gone, Hello, Ping, Resume
 from ringmq_gm.core.held_ops import LogEnd
@@ -91,7 +90,7 @@ class Group:
             lease_ttl_s=self.options.lease_ttl_s,
             changed=self._live_nodes_changed,
         )
-        self._views = RegistryViews(registry, tell=self._tell)
+        self._views = RegistryViews(registry, tell=self._tell, changed=self._wake_waiting)
         self._links = LinkKeeper(
             self.me,
             self.options,
@@ -191,8 +190,8 @@ class Group:
         return hosted.view if hosted.view.epoch > shown.epoch else shown
 
     async def wait_view(self, ring: str) -> None:
-        """Returns when the registry shows the next view of the ring, hosted here or not, or that
-        there is none any more."""
+        """Returns when the next view of the ring is known, hosted here or not, or that there is
+        none any more: from the registry, or because a member here was told it."""
         await self._view_changed.setdefault(ring, Notifier()).wait()
 
     def role_counts(self) -> tuple[Counter[str], Counter[str]]:
@@ -312,6 +311,7 @@ class Group:
         self._timers.arm(ring, deadline)
 
     def view_entered(self, ring: Ring) -> None:
+        self._wake_waiting(ring.name)
         view = ring.view
         if view is None or ring.role is Role.OUTSIDE:
             self._links.set_peers(ring.name, frozenset())
@@ -374,7 +374,10 @@ class Group:
         handle = self._rings.get(ring)
         if handle is not None:
             handle.step(event)
-        if isinstance(event, ViewLearned) and ring in self._view_changed:
+
+    def _wake_waiting(self, ring: str) -> None:
+        """The ring's view has changed."""
+        if ring in self._view_changed:
             self._view_changed.pop(ring).notify()
 
     def _live_nodes_changed(self) -> None:

@@ -91,13 +91,15 @@ def _decoded(value: bytes, revision: int) -> _Known:
 
 
 class RegistryViews:
-    """See the module. `tell` gives an event to a ring, if it is hosted here."""
+    """See the module. `tell` gives an event to a ring, if it is hosted here. `changed` hears of
+    each ring, hosted here or not, whose view is another one, or is no more."""
 
     def __init__(
         self,
         registry: Registry,
         *,
         tell: Callable[[str, Event], None],
+        changed: Callable[[str], None],
     ) -> None:
         # Why the view of a ring can't be read, by ring.
         self.unreadable: dict[str, str] = {}
@@ -107,6 +109,7 @@ class RegistryViews:
         self.answered = True
         self._registry = registry
         self._tell = tell
+        self._changed = changed
         # Changed by `_keep` only.
         self._known: dict[str, _Known] = {}
         # How many masters and mirrors each node has by these views.
@@ -181,6 +184,11 @@ class RegistryViews:
             self._known[ring] = known
             if known.view is not None:
                 self._count(known.view, 1)
+            if known.fault is not None:
+                return  # The view before may still hold: nothing has shown another one.
+        shown = None if known is None else known.view
+        if shown != (None if before is None else before.view):
+            self._changed(ring)
 
     def _count(self, view: View, change: int) -> None:
         self.masters[view.master.node] += change

@@ -519,6 +519,31 @@ def test_a_master_without_a_lease_is_found_by_the_nodes_that_are_linked_with_it(
     run(main())
 
 
+@pytest.mark.parametrize("waits_at", ["c", "b"], ids=["hosts no member", "hosts the next master"])
+def test_who_waits_for_a_view_is_woken_by_the_next_one(tmp_path: Path, waits_at: str) -> None:
+    """A node that relays streams to a master hosts no member: nothing woke it."""
+
+    async def main() -> None:
+        async with local_cluster(tmp_path, "abc", FAST) as cluster:
+            await cluster.create_ring("r", "ab", min_insync=1)
+            group = cluster.nodes[waits_at].group
+            await until(lambda: group.view("r") is not None)
+            waiter = asyncio.create_task(group.wait_view("r"))
+            await cluster.nodes["a"].stop()
+            async with asyncio.timeout(DEADLINE_S):
+                await waiter
+            view = group.view("r")
+            assert view is not None
+            assert view.master.node == "b"
+            waiter = asyncio.create_task(group.wait_view("r"))
+            await cluster.nodes["b"].registry.commit([], [Delete(ring_key("r"))])
+            async with asyncio.timeout(DEADLINE_S):
+                await waiter
+            await until(lambda: group.view("r") is None)
+
+    run(main())
+
+
 class CutRegistry(SqliteRegistry):
     """Out of reach once `is_cut`."""
 

@@ -83,7 +83,11 @@ class Bench:
         self.told: list[tuple[str, Event]] = []
         # Whether the registry counted as answering when each of `told` came.
         self.answered: list[bool] = []
-        self.views = RegistryViews(self.registry, tell=self._tell)
+        # The rings whose view was said to be another one.
+        self.changed: list[str] = []
+        self.views = RegistryViews(
+            self.registry, tell=self._tell, changed=lambda ring: self.changed.append(ring)
+        )
 
     def _tell(self, ring: str, event: Event) -> None:
         self.told.append((ring, event))
@@ -300,6 +304,7 @@ def test_bytes_that_are_no_view_are_told_to_nobody_until_the_key_is_put_right(
         await bench.other.commit([], [Put(ring_key("p"), b"garbage")])
         await until(lambda: "p" in bench.views.unreadable)
         assert bench.views.view("p") is None
+        assert bench.changed.count("p") == 1
         assert bench.views.members_on({"a"}) == {A}
         bench.views.propose("p", Propose(1, SECOND))
         bench.views.propose("q", Propose(1, SECOND))
