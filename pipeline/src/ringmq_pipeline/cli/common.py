@@ -1,0 +1,76 @@
+"""Options that all verbs with a Spark session share, and their progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_MASTER: Final = "local[*]"
+
+
+def _settings(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    found = {}
+    for value in values:
+        name, equals, setting = value.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE", context, parameter)
+        found[name] = setting
+    return found
+
+
+def spark_options(command: F) -> F:
+    """Adds `--master`, `--conf` and `--quiet`: `master: str`, `conf: dict[str, str]`, and
+    `quiet: bool` of the command."""
+    for option in (
+        click.option("--quiet", is_flag=True, help="No progress on stderr."),
+        click.option(
+            "--conf",
+            multiple=True,
+            callback=_settings,
+            metavar="NAME=VALUE",
+            help="A setting of Spark; may be repeated.",
+        ),
+        click.option(
+            "--master",
+            default=DEFAULT_MASTER,
+            show_default=True,
+            help="Where Spark runs: embedded in this process, or spark://HOST:PORT.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+class Progress:
+    """One line on stderr that is written over; nothing where stderr is no terminal."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._shows = not quiet and sys.stderr.isatty()
+        self._width = 0
+
+    def show(self, line: str) -> None:
+        if self._shows:
+            click.echo("\r" + line.ljust(self._width), nl=False, err=True)
+            self._width = len(line)
+
+    def end(self) -> None:
+        if self._shows and self._width:
+            click.echo("", err=True)
+
+
+def endpoints_option(command: F) -> F:
+    """Adds `--endpoints`: `endpoints: str`, with commas between the addresses."""
+    return click.option(
+        "--endpoints",
+        envvar="RINGMQ_ENDPOINTS",
+        default="127.0.0.1:7801",
+        show_default=True,
+        help="Addresses of nodes, with commas.",
+    )(command)
