@@ -135,3 +135,41 @@ def test_a_time_to_live_that_cannot_be(tmp_path: Path, ttl_ms: int) -> None:
             await publish(client, b"x", ttl_ms=-1)
 
     with_node(tmp_path, work)
+
+
+def test_a_message_and_its_letter_say_what_its_publisher_said(tmp_path: Path) -> None:
+    """Its priority, above what the queue has; and its time to live, which the letter has in its
+    history. The letter is as urgent in its own queue."""
+
+    async def work(client: Client, node: Node, clock: PlayedClock) -> None:
+        await client.declare_queue("dead", rules=QueueRules(max_priority=10))
+        rules = QueueRules(max_priority=2, dead_letter_exchange="", dead_letter_routing_key="dead")
+        await client.declare_queue("q", rules=rules)
+        await publish(client, b"plain")
+        await publish(client, b"urgent", b"too", priority=9, ttl_ms=HOUR_MS)
+        async with client.publisher(exchange="") as publisher:
+            await publisher.publish_batch([b"routed"], routing_key="q", priority=3, ttl_ms=0)
+        await publish(client, b"at once", ttl_ms=0)
+        assert [
+            (m.body, m.properties.priority, m.properties.expiration_ms)
+            for m in await client.get_messages("q", 10)
+        ] == [
+            (b"urgent", 9, HOUR_MS),
+            (b"too", 9, HOUR_MS),
+            (b"plain", 0, None),
+        ]
+        clock.ahead_ms = HOUR_MS + HOUR_MS // 100
+        assert [m.body for m in await client.get_messages("q", 10)] == [b"plain"]
+
+        async def arrived() -> bool:
+            return (await client.queue("dead")).messages_ready == 4
+
+        await until(arrived)
+        letters = await client.get_messages("dead", 10)
+        assert [m.body for m in letters] == [b"urgent", b"too", b"routed", b"at once"]
+        assert [m.properties.priority for m in letters] == [9, 9, 3, 0]
+        assert [m.properties.expiration_ms for m in letters] == [None] * 4
+        said = [m.properties.deaths[0].original_expiration_ms for m in letters]
+        assert said == [HOUR_MS, HOUR_MS, 0, 0]
+
+    with_node(tmp_path, work)

@@ -31,6 +31,7 @@ class PlayedPublisher:
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, int, list[bytes], frozenset[str]]] = []
         self.properties: list[common.Properties] = []
+        self.priorities: list[int] = []
         self.producers: set[bytes] = set()
         self.closed: list[bytes] = []
         self.answer: Callable[[str, int], bool] | None = None
@@ -46,9 +47,11 @@ class PlayedPublisher:
         first_sequence: int,
         *,
         transient: bool = False,
+        priority: int = 0,
         headers: Mapping[str, str] | None = None,
         except_queues: frozenset[str] = frozenset(),
     ) -> bool:
+        self.priorities.append(priority)
         self.calls.append((exchange, routing_key, first_sequence, block.bodies(), except_queues))
         self.properties += map(common.Properties.FromString, block.properties())
         self.producers.add(producer_id)

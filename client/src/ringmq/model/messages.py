@@ -57,6 +57,10 @@ class Properties:
     #: Of a delivered message that was published to an exchange. Not sent: the broker says them.
     exchange: str = ""
     routing_key: str = ""
+    #: Of a delivered message: the `priority` and the `ttl_ms` that its publisher said. Not sent$
+    #: with the properties.
+    priority: int = 0
+    expiration_ms: int | None = None
     #: Of a dead letter, the newest death first. Set by the broker: a publisher's isn't sent.
     deaths: tuple[Death, ...] = ()
 
@@ -81,6 +85,8 @@ class Properties:
             headers=dict(wire.headers),
             exchange=wire.exchange,
             routing_key=wire.routing_key,
+            priority=wire.priority,
+            expiration_ms=wire.expiration_ms if wire.HasField("expiration_ms") else None,
             deaths=tuple(map(Death.from_wire, wire.deaths)),
         )
 

@@ -369,6 +369,7 @@ class Properties(google.protobuf.message.Message):
     HEADERS_FIELD_NUMBER: builtins.int
     EXCHANGE_FIELD_NUMBER: builtins.int
     ROUTING_KEY_FIELD_NUMBER: builtins.int
+    PRIORITY_FIELD_NUMBER: builtins.int
     EXPIRATION_MS_FIELD_NUMBER: builtins.int
     DEATHS_FIELD_NUMBER: builtins.int
     FIRST_DEATH_FIELD_NUMBER: builtins.int
@@ -380,8 +381,14 @@ class Properties(google.protobuf.message.Message):
     exchange: builtins.str
     """Set by the broker, for a message that was published to an exchange."""
     routing_key: builtins.str
+    priority: builtins.int
+    """Of a delivered message: its priority, as its publisher said it for the batch, whatever the queue
+    makes of it. A dead letter keeps it.
+    """
     expiration_ms: builtins.int
-    """How long the message may be ready, as its publisher said; removed when it is dead-lettered."""
+    """Of a delivered message: its time to live, as its publisher said it for the batch (`ttl_ms`).
+    Removed when the message is dead-lettered: its history has it then.
+    """
     @property
     def headers(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
     @property
@@ -404,13 +411,14 @@ class Properties(google.protobuf.message.Message):
         headers: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         exchange: builtins.str = ...,
         routing_key: builtins.str = ...,
+        priority: builtins.int = ...,
         expiration_ms: builtins.int | None = ...,
         deaths: collections.abc.Iterable[Global___Death] | None = ...,
         first_death: Global___FirstDeath | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "expiration_ms", b"expiration_ms", "first_death", b"first_death"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "content_type", b"content_type", "correlation_id", b"correlation_id", "deaths", b"deaths", "exchange", b"exchange", "expiration_ms", b"expiration_ms", "first_death", b"first_death", "headers", b"headers", "message_id", b"message_id", "reply_to", b"reply_to", "routing_key", b"routing_key", "timestamp_ms", b"timestamp_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "content_type", b"content_type", "correlation_id", b"correlation_id", "deaths", b"deaths", "exchange", b"exchange", "expiration_ms", b"expiration_ms", "first_death", b"first_death", "headers", b"headers", "message_id", b"message_id", "priority", b"priority", "reply_to", b"reply_to", "routing_key", b"routing_key", "timestamp_ms", b"timestamp_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expiration_ms: typing_extensions.TypeAlias = typing.Literal["expiration_ms"]
     _WhichOneofArgType__expiration_ms: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms"]

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_node.broker.deleting import check_not_deleting
-from ringmq_node.broker.routing.stamp import STAMP_BYTES_MAX
+from ringmq_node.broker.routing.stamp import STAMP_BYTES_MAX, noted
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.rules import PRIORITIES_MAX, check_ttl
@@ -176,6 +176,9 @@ class Publishing:
             )
         try:
             check_not_deleting(self._mastership)
+            if not self._with_gaps and (priority or ttl_ms is not None):
+                # From a node they have it.
+                properties = noted(properties, ttl_ms, priority)
             self._mastership.publish(
                 self._number,
                 self._producer_id,

@@ -4,7 +4,8 @@ Properties are a serialized `ringmq.v1.Properties`. Here only its outermost fiel
 and those few that a dead letter needs are read; all others, also unknown ones, are kept byte for
 byte. So no room below the doors knows protobuf. The numbers, of proto/ringmq/v1/common.proto:
 
-    Properties  6 headers  7 exchange  8 routing key  10 expiration  11 deaths  12 first death
+    Properties  6 headers  7 exchange  8 routing key  9 priority  10 expiration  11 deaths
+                12 first death
     Death       1 reason  2 queue  3 exchange  4 routing keys  5 count  6 time  7 expiration
     FirstDeath  1 reason  2 queue  3 exchange
     a header    1 key  2 value
@@ -19,11 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ringmq_node.model.deaths import Death, DeathReason, queues_in_a_cycle, with_death
+from ringmq_node.model.rules import PRIORITIES_MAX
 
 _HEADERS = 6
-_EXCHANGE = 7
-_ROUTING_KEY = 8
-_EXPIRATION = 10
 _DEATHS = 11
 _FIRST_DEATH = 12
 
@@ -45,6 +44,7 @@ class MessageEnvelope:
     exchange: str
     routing_key: str
     headers: tuple[tuple[str, str], ...]
+    priority: int
     expiration_ms: int | None
     deaths: tuple[Death, ...]
     # Encoded; empty: it has never died.
@@ -62,6 +62,8 @@ class DeadLetterEnvelope:
     headers: tuple[tuple[str, str], ...]
     # Names, in the same vhost, of queues that must not get it: it would go round for ever.
     except_queues: frozenset[str]
+    # Its publisher's. Not in the properties: who publishes the letter says it once more.
+    priority: int
 
 
 def dead_envelope(
@@ -76,7 +78,7 @@ def dead_envelope(
     try:
         found = read_envelope(properties)
     except EnvelopeError:
-        return DeadLetterEnvelope(properties, "", (), frozenset())
+        return DeadLetterEnvelope(properties, "", (), frozenset(), 0)
     death = Death(
         reason=reason.value,
         queue=queue,
@@ -101,12 +103,20 @@ def dead_envelope(
         if size > bytes_max:
             break
         pieces.append(piece)
-    return DeadLetterEnvelope(b"".join(pieces), found.routing_key, found.headers, except_queues)
+    return DeadLetterEnvelope(
+        b"".join(pieces),
+        found.routing_key,
+        found.headers,
+        except_queues,
+        # Only a publisher can have made it higher.
+        min(found.priority, PRIORITIES_MAX),
+    )
 
 
 def read_envelope(properties: bytes) -> MessageEnvelope:
     """Raises `EnvelopeError`."""
     exchange = routing_key = ""
+    priority = 0
     expiration_ms: int | None = None
     headers: list[tuple[str, str]] = []
     deaths: list[Death] = []
@@ -118,6 +128,8 @@ def read_envelope(properties: bytes) -> MessageEnvelope:
                 exchange = _text_of(value)
             case 8, bytes():
                 routing_key = _text_of(value)
+            case 9, int():
+                priority = value
             case 10, int():
                 expiration_ms = value
             case 11, bytes():
@@ -132,6 +144,7 @@ def read_envelope(properties: bytes) -> MessageEnvelope:
         exchange,
         routing_key,
         tuple(dict(headers).items()),
+        priority,
         expiration_ms,
         tuple(deaths),
         first_death,

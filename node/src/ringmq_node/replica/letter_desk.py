@@ -22,6 +22,7 @@ class LetterPublisher(Protocol):
         first_sequence: int,
         *,
         transient: bool = False,
+        priority: int = 0,
         headers: Mapping[str, str] | None = None,
         except_queues: frozenset[str] = frozenset(),
     ) -> bool: ...

@@ -73,6 +73,7 @@ class LetterWay:
     headers: tuple[tuple[str, str], ...]
     except_queues: frozenset[str]
     transient: bool
+    priority: int
 
 
 class Outbox:
@@ -123,7 +124,9 @@ class Outbox:
                 )
                 names = (join_name(self._vhost, queue) for queue in found.except_queues)
                 transient = each.run.transient
-                way = LetterWay(found.routing_key, found.headers, frozenset(names), transient)
+                way = LetterWay(
+                    found.routing_key, found.headers, frozenset(names), transient, found.priority
+                )
                 number, position = each.first_letter + at, each.run.first_position + at
                 letter = Letter(number, position, body, found.properties, each.reason, transient)
                 self._put(way, letter)
@@ -182,6 +185,7 @@ class Outbox:
                     self.producer_id,
                     letters[0].number,
                     transient=way.transient,
+                    priority=way.priority,
                     headers=dict(way.headers),
                     except_queues=way.except_queues,
                 )

@@ -2,7 +2,7 @@
 
     core        which queues still have to confirm which sequences (pure)
     targets     what one queue still has to answer, over breaking streams (pure)
-    stamp       exchange and routing key, appended to properties (pure)
+    stamp       exchange, routing key and the like, appended to properties (pure)
     session     one producer's publishes: joins router, core and ways
     ways        streams to one queue's master, here or elsewhere, one after the other
     routing     what the sessions of a node share; the publisher of dead letters

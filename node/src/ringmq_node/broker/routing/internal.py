@@ -28,6 +28,7 @@ class InternalPublisher(Protocol):
         first_sequence: int,
         *,
         transient: bool = False,
+        priority: int = 0,
         headers: Mapping[str, str] | None = None,
         except_queues: frozenset[str] = frozenset(),
     ) -> bool:

@@ -247,6 +247,7 @@ class Routing:
         first_sequence: int,
         *,
         transient: bool = False,
+        priority: int = 0,
         headers: Mapping[str, str] | None = None,
         except_queues: frozenset[str] = frozenset(),
     ) -> bool:
@@ -274,6 +275,7 @@ class Routing:
             routing_key=routing_key,
             mandatory=True,
             transient=transient,
+            priority=priority,
             except_queues=except_queues,
         )
         try:

@@ -30,7 +30,7 @@ from ringmq_node.broker.routing.core import (
     SendPart,
     TargetRun,
 )
-from ringmq_node.broker.routing.stamp import stamped
+from ringmq_node.broker.routing.stamp import noted, stamped
 from ringmq_node.broker.routing.targets import SubBatch
 from ringmq_node.broker.routing.ways import Way
 from ringmq_node.model.flow import BlockReason
@@ -253,8 +253,8 @@ class RoutedSession:
             raise bad_request(str(error), field="first_sequence") from error
         self._account()
         if parts:
-            properties = stamped(batch.properties, self._shown, batch.routing_key)
-            self._send(batch, properties, parts)
+            properties = noted(batch.properties, batch.ttl_ms, batch.priority)
+            self._send(batch, stamped(properties, self._shown, batch.routing_key), parts)
         self._answer(answers)
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""Exchange and routing key, appended to the encoded properties of messages. Pure.
+"""What the broker appends to the encoded properties of messages. Pure.
+
+Exchange and routing key of what was published to an exchange; and of any message its priority and
+time to live, if its publisher said one for the batch.
 
 Properties are a serialized `ringmq.v1.Properties`, which nobody below the doors takes apart. Two
 protobuf messages back to back are read as one, merged: so fields are added without parsing. For a
@@ -9,18 +12,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# The fields `exchange` and `routing_key` of `ringmq.v1.Properties`, which are strings.
+# Fields of `ringmq.v1.Properties`: two strings and two numbers.
 _EXCHANGE = 7
 _ROUTING_KEY = 8
+_PRIORITY = 9
+_EXPIRATION = 10
 _LENGTH_DELIMITED = 2
-# Names and keys have at most 255 bytes; each has its tag and its length before it.
-STAMP_BYTES_MAX = 2 * (255 + 3)
+# Names and keys have at most 255 bytes; each has its tag and its length before it. A priority has
+# two bytes behind its tag, a time to live ten.
+STAMP_BYTES_MAX = 2 * (255 + 3) + 3 + 11
 
 
 def stamped(properties: Sequence[bytes], exchange: str, routing_key: str) -> Sequence[bytes]:
     """`properties`: none, one for all messages, or one for each; the result has at least one."""
     stamp = _text(_EXCHANGE, exchange) + _text(_ROUTING_KEY, routing_key)
-    return [each + stamp for each in properties] if properties else [stamp]
+    return _with(properties, stamp)
+
+
+def noted(properties: Sequence[bytes], ttl_ms: int | None, priority: int) -> Sequence[bytes]:
+    """`properties`: as for `stamped`. With neither of the two, nothing is appended."""
+    note = b"" if not priority else bytes((_PRIORITY << 3,)) + _varint(priority)
+    if ttl_ms is not None:
+        note += bytes((_EXPIRATION << 3,)) + _varint(ttl_ms)
+    return _with(properties, note) if note else properties
+
+
+def _with(properties: Sequence[bytes], end: bytes) -> Sequence[bytes]:
+    return [each + end for each in properties] if properties else [end]
 
 
 def _text(field: int, text: str) -> bytes:
