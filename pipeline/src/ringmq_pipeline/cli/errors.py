@@ -13,6 +13,7 @@ from typing import Final
 import click
 
 from ringmq.errors import BadRequestError, LeaseHeldError, PositionsError, RingMQError
+from ringmq_pipeline.errors import JobError as JobError
 from ringmq_pipeline.java import NoJavaError
 from ringmq_pipeline.offsets import DataLossError, OffsetError
 from ringmq_pipeline.option_values import OptionError
@@ -23,10 +24,6 @@ EXIT_FOUND: Final = 3
 EXIT_GONE: Final = 4
 EXIT_LEASED: Final = 5
 EXIT_INTERRUPTED: Final = 130
-
-
-class JobError(RuntimeError):
-    """A job can't do what it was asked for. The message is the user's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,157 @@
+"""A batch, the files that Spark wrote for it, and the check that its rows are new to the table.
+
+A table remembers for each queue how far it has its messages. So a batch of another checkpoint, that
+begins in the middle of these, is refused before it is committed: it would double their rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow.parquet
+
+from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.offsets import QueueRange
+
+# Writes Parquet files into a folder that isn't there yet.
+WriteFiles = Callable[[Path], None]
+
+POSITION: Final = "position"
+# They tell one message from all others, with its position.
+QUEUE_COLUMNS: Final = ("queue", "epoch")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`query`: of the checkpoint. `number`: Spark counts from 0, and gives a batch that is tried
+    again the same. `ranges`: of all queues with messages in it."""
+
+    query: str
+    number: int
+    ranges: tuple[QueueRange, ...]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """For the table's own history."""
+        return [
+            {
+                "queue": each.queue,
+                "queue_id": each.queue_id,
+                "epoch": each.epoch,
+                "first": each.first,
+                "end": each.end,
+            }
+            for each in self.ranges
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a batch has brought; `skipped`: the table had it."""
+
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    skipped: bool = False
+
+
+SKIPPED: Final = Committed(skipped=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    path: Path
+    rows: int
+    bytes: int
+    # Of the column `position`; None where the file has no such column.
+    positions: tuple[int, int] | None
+
+
+class RowsInTableError(JobError):
+    """The table has rows of this range already, from another checkpoint."""
+
+    def __init__(self, queue: str, first: int, end: int) -> None:
+        super().__init__(
+            f"queue {queue!r}: the table has positions {first} to {end - 1} already, from another "
+            "checkpoint: go on with that one, or begin behind them with "
+            f'startingOffsets {{"{queue}": {end}}}'
+        )
+        self.queue, self.first, self.end = queue, first, end
+
+
+def numbering_key(each: QueueRange) -> str:
+    """Positions of one key are the same messages for ever."""
+    return f"ringmq:{each.queue_id}:{each.epoch}"
+
+
+def refuse_rows_in_table(batch: Batch, files: Iterable[DataFile], ends: Mapping[str, int]) -> None:
+    """Raises `RowsInTableError`. `ends`: how far the table has each numbering's messages."""
+    suspects = [each for each in batch.ranges if each.first < ends.get(numbering_key(each), 0)]
+    if not suspects:
+        return
+    # The first batch of a checkpoint counts from 0, whatever was gone by then: look at the rows.
+    lowest = _lowest_positions(files)
+    for each in suspects:
+        end = ends[numbering_key(each)]
+        first = lowest.get((each.queue, each.epoch), end)
+        if first < end:
+            raise RowsInTableError(each.queue, first, end)
+
+
+def _lowest_positions(files: Iterable[DataFile]) -> dict[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    for file in files:
+        if file.positions is None:
+            continue
+        columns = pyarrow.parquet.read_table(file.path, columns=[*QUEUE_COLUMNS, POSITION])
+        lowest = columns.group_by([*QUEUE_COLUMNS]).aggregate([(POSITION, "min")]).to_pylist()
+        for row in lowest:
+            key = row["queue"], row["epoch"]
+            found[key] = min(row[f"{POSITION}_min"], found.get(key, row[f"{POSITION}_min"]))
+    return found
+
+
+# --- files ---
+
+
+def written_files(folder: Path) -> list[DataFile]:
+    """Those with rows."""
+    found = []
+    for path in sorted(folder.glob("*.parquet")):
+        footer = pyarrow.parquet.read_metadata(path)
+        if footer.num_rows:
+            found.append(
+                DataFile(path, footer.num_rows, path.stat().st_size, _position_bounds(footer))
+            )
+    return found
+
+
+def _position_bounds(footer: Any) -> tuple[int, int] | None:
+    names = [footer.schema.column(index).path for index in range(footer.num_columns)]
+    if POSITION not in names:
+        return None
+    column = names.index(POSITION)
+    counted = [
+        footer.row_group(index).column(column).statistics for index in range(footer.num_row_groups)
+    ]
+    if not all(each is not None and each.has_min_max for each in counted):
+        return None
+    return min(each.min for each in counted), max(each.max for each in counted)
+
+
+def make_durable(paths: Iterable[Path]) -> None:
+    """Files, or folders: the names in them."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def folders_between(root: Path, folder: Path) -> list[Path]:
+    """`folder` and those above it, up to `root`."""
+    return [folder, *(each for each in folder.parents if each == root or root in each.parents)]

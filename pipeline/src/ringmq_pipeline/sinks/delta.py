@@ -1,0 +1,149 @@
+"""A Delta table without Delta's jars: Spark writes the files, delta-rs commits them.
+
+The commit has, in one step, the batch's files, its number under the query's id, and for each queue
+the end of its range. delta-rs refuses a commit whose numbers have changed since the table was
+read: so of two drivers that try the same batch, or batches of the same messages, one fails.
+
+Nothing is ever deleted or overwritten. Each try writes to a folder of its own. The folder of a try
+that ended before its commit is no part of the table; `DeltaTable.vacuum` removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow.parquet
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.sinks.batches import (
+    POSITION,
+    SKIPPED,
+    Batch,
+    Committed,
+    DataFile,
+    WriteFiles,
+    folders_between,
+    make_durable,
+    numbering_key,
+    refuse_rows_in_table,
+    written_files,
+)
+
+LOG = "_delta_log"
+
+
+class DeltaSink:
+    """`reached` is called with each step's name when it is done; tests end there."""
+
+    def __init__(self, path: Path, reached: Callable[[str], None] = lambda step: None) -> None:
+        self._path = path.absolute()
+        self._reached = reached
+
+    def commit(self, batch: Batch, write: WriteFiles) -> Committed:
+        table = self._table()
+        if table is not None and _version(table, batch.query) >= batch.number:
+            return SKIPPED
+        folder = self._path / "data" / batch.query / f"{batch.number}-{uuid.uuid4().hex}"
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        write(folder)
+        self._reached("written")
+        files = written_files(folder)
+        if not files:
+            # Holes alone. To try it again does no harm.
+            return Committed()
+        make_durable([*(file.path for file in files), *folders_between(self._path, folder)])
+        self._reached("durable")
+        # The commit is refused if a number has changed since `table` was read, so it's that one.
+        table = table or self._create(files)
+        self._check(table, batch, files)
+        self._add(table, batch, files)
+        self._reached("committed")
+        log = self._path / LOG
+        make_durable([*sorted(log.glob("*.json"))[-2:], log])
+        return Committed(
+            rows=sum(file.rows for file in files),
+            files=len(files),
+            bytes=sum(file.bytes for file in files),
+        )
+
+    def _table(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._path)
+        except TableNotFoundError:
+            return None
+
+    def _create(self, files: Sequence[DataFile]) -> DeltaTable:
+        DeltaTable.create(self._path, _schema(files), mode="ignore")
+        self._reached("created")
+        return DeltaTable(self._path)
+
+    def _check(self, table: DeltaTable, batch: Batch, files: Sequence[DataFile]) -> None:
+        schema = _schema(files)
+        if table.schema() != schema:
+            raise JobError(
+                f"{self._path}: the table has the columns {_names(table.schema())}, and the rows "
+                f"{_names(schema)}: other options need another table"
+            )
+        if _version(table, batch.query) >= batch.number:
+            raise JobError(f"{self._path}: another process has committed batch {batch.number}")
+        keys = [numbering_key(each) for each in batch.ranges]
+        refuse_rows_in_table(batch, files, {key: _version(table, key) for key in keys})
+
+    def _add(self, table: DeltaTable, batch: Batch, files: Sequence[DataFile]) -> None:
+        numbers = [Transaction(batch.query, batch.number)]
+        numbers += [Transaction(numbering_key(each), each.end) for each in batch.ranges]
+        try:
+            table.create_write_transaction(
+                [self._action(file) for file in files],
+                "append",
+                _schema(files),
+                commit_properties=CommitProperties(
+                    app_transactions=numbers,
+                    custom_metadata={
+                        "ringmq.query": batch.query,
+                        "ringmq.batch": str(batch.number),
+                        "ringmq.ranges": json.dumps(batch.describe()),
+                    },
+                ),
+            )
+        except CommitFailedError as error:
+            raise JobError(
+                f"{self._path}: batch {batch.number} isn't committed, as another process has "
+                f"written messages of the same queues meanwhile: {error}"
+            ) from error
+
+    def _action(self, file: DataFile) -> AddAction:
+        statistics: dict[str, object] = {"numRecords": file.rows}
+        if file.positions is not None:
+            low, high = file.positions
+            statistics |= {"minValues": {POSITION: low}, "maxValues": {POSITION: high}}
+        return AddAction(
+            quote(file.path.relative_to(self._path).as_posix()),
+            file.bytes,
+            {},
+            int(time.time() * 1000),
+            True,
+            json.dumps(statistics),
+        )
+
+
+def _version(table: DeltaTable, application: str) -> int:
+    """-1: none yet."""
+    found = table.transaction_version(application)
+    return -1 if found is None else found
+
+
+def _schema(files: Sequence[DataFile]) -> Schema:
+    return Schema.from_arrow(pyarrow.parquet.read_schema(files[0].path).remove_metadata())
+
+
+def _names(schema: Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema.fields)

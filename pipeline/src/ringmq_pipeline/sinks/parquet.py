@@ -1,0 +1,154 @@
+"""A folder of Parquet files with one manifest for each batch: readers take the files it names.
+
+    _staging/QUERY/BATCH-RANDOM/     a try that isn't done; nobody reads it
+    data/QUERY/BATCH/*.parquet       renamed there once, as a whole
+    _manifest/QUERY/BATCH.json       linked there once: from now on the batch is in the table
+
+A folder in `data` without a manifest is whole, and its batch will be tried again: the next try
+takes it as it is. So a reader that doesn't know of manifests may be early by one batch, but never
+sees a row twice, or a file that can't be read. Nothing in `data` is deleted or overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.sinks.batches import (
+    SKIPPED,
+    Batch,
+    Committed,
+    DataFile,
+    WriteFiles,
+    folders_between,
+    make_durable,
+    numbering_key,
+    refuse_rows_in_table,
+    written_files,
+)
+
+VERSION: Final = 1
+STAGING: Final = "_staging"
+MANIFESTS: Final = "_manifest"
+
+
+def committed_files(path: Path) -> list[Path]:
+    """Of all batches, in the order of their numbers. Raises `JobError` for a manifest of another
+    version."""
+    found: list[Path] = []
+    for query in sorted((path / MANIFESTS).glob("*")):
+        for manifest in sorted(query.glob("*.json"), key=lambda each: int(each.stem)):
+            found += [path / file["path"] for file in _read_manifest(manifest)["files"]]
+    return found
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    if found["version"] != VERSION:
+        raise JobError(f"{path}: a manifest of version {found['version']}, this is {VERSION}")
+    return found
+
+
+class ParquetSink:
+    """`reached` is called with each step's name when it is done; tests end there."""
+
+    def __init__(self, path: Path, reached: Callable[[str], None] = lambda step: None) -> None:
+        self._path = path.absolute()
+        self._reached = reached
+
+    def commit(self, batch: Batch, write: WriteFiles) -> Committed:
+        manifest = self._path / MANIFESTS / batch.query / f"{batch.number}.json"
+        if manifest.exists():
+            return SKIPPED
+        folder = self._path / "data" / batch.query / str(batch.number)
+        ends = self._ends()
+        if not folder.exists():
+            staged = self._stage(batch, write)
+            refuse_rows_in_table(batch, written_files(staged), ends)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                staged.rename(folder)
+            except OSError as error:
+                raise JobError(f"{folder}: another process writes this batch: {error}") from error
+            make_durable(folders_between(self._path, folder.parent))
+            self._reached("renamed")
+        files = written_files(folder)
+        # Renamed by a try before: another checkpoint may have come in between.
+        refuse_rows_in_table(batch, files, ends)
+        ends |= {numbering_key(each): each.end for each in batch.ranges}
+        self._publish(manifest, batch, files, ends)
+        self._reached("committed")
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._path / STAGING / batch.query)
+        return Committed(
+            rows=sum(file.rows for file in files),
+            files=len(files),
+            bytes=sum(file.bytes for file in files),
+        )
+
+    def _stage(self, batch: Batch, write: WriteFiles) -> Path:
+        name = f"{batch.number}-{uuid.uuid4().hex}"
+        staged = self._path / STAGING / batch.query / name
+        staged.parent.mkdir(parents=True, exist_ok=True)
+        write(staged)
+        self._reached("written")
+        make_durable([*(file.path for file in written_files(staged)), staged])
+        self._reached("durable")
+        return staged
+
+    def _publish(
+        self, manifest: Path, batch: Batch, files: list[DataFile], ends: dict[str, int]
+    ) -> None:
+        text = json.dumps(
+            {
+                "version": VERSION,
+                "query": batch.query,
+                "batch": batch.number,
+                "ranges": batch.describe(),
+                "files": [
+                    {
+                        "path": file.path.relative_to(self._path).as_posix(),
+                        "rows": file.rows,
+                        "bytes": file.bytes,
+                    }
+                    for file in files
+                ],
+                "ends": ends,
+            },
+            indent=1,
+        )
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        draft = manifest.with_name(f".{manifest.name}-{uuid.uuid4().hex}")
+        draft.write_text(text)
+        make_durable([draft])
+        self._reached("drafted")
+        try:
+            # A link, unlike a rename, never takes the place of another one's.
+            os.link(draft, manifest)
+        except FileExistsError as error:
+            raise JobError(f"{manifest}: another process has committed this batch") from error
+        finally:
+            draft.unlink()
+        make_durable(folders_between(self._path, manifest.parent))
+
+    def _ends(self) -> dict[str, int]:
+        """How far the table has each numbering's messages: the newest manifest of each query has
+        this for all that came before."""
+        found: dict[str, int] = {}
+        for manifest in self._newest_manifests():
+            for key, end in _read_manifest(manifest)["ends"].items():
+                found[key] = max(end, found.get(key, 0))
+        return found
+
+    def _newest_manifests(self) -> Iterator[Path]:
+        for query in (self._path / MANIFESTS).glob("*"):
+            manifests = [*query.glob("*.json")]
+            if manifests:
+                yield max(manifests, key=lambda each: int(each.stem))

@@ -1,0 +1,153 @@
+"""Batches that end after any step are in the table once when they are tried again.
+
+No Spark: `write` is what the job has it do, to write files into a new folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from deltalake import DeltaTable
+
+from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.offsets import QueueRange
+from ringmq_pipeline.sinks.batches import Batch, RowsInTableError, WriteFiles
+from ringmq_pipeline.sinks.delta import DeltaSink
+from ringmq_pipeline.sinks.parquet import ParquetSink, committed_files
+
+STEPS = {
+    "delta": ("written", "durable", "created", "committed"),
+    "parquet": ("written", "durable", "renamed", "drafted", "committed"),
+}
+CASES = [(kind, step) for kind, steps in STEPS.items() for step in steps]
+KINDS = tuple(STEPS)
+
+
+class Killed(BaseException):
+    """As a SIGKILL: nothing of the sink may run after it."""
+
+
+def ignore(step: str) -> None:
+    """Goes on."""
+
+
+def sink(kind: str, path: Path, reached: Callable[[str], None] = ignore) -> DeltaSink | ParquetSink:
+    return DeltaSink(path, reached) if kind == "delta" else ParquetSink(path, reached)
+
+
+def batch(number: int, first: int, end: int, query: str = "query", queue_id: str = "id") -> Batch:
+    return Batch(query, number, (QueueRange("orders", queue_id, 0, first, end),))
+
+
+def rows(first: int, end: int) -> WriteFiles:
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        half = (first + end) // 2
+        for name, low, high in (("a", first, half), ("b", half, end)):
+            table = pyarrow.table(
+                {
+                    "queue": pyarrow.repeat("orders", high - low),
+                    "epoch": pyarrow.repeat(pyarrow.scalar(0, pyarrow.int64()), high - low),
+                    "position": pyarrow.array(range(low, high), pyarrow.int64()),
+                }
+            )
+            pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
+
+    return write
+
+
+def positions(kind: str, path: Path) -> list[int]:
+    """As a reader of the table finds them: every file is opened."""
+    if kind == "delta":
+        files = [Path(uri) for uri in DeltaTable(path).file_uris()]
+    else:
+        files = committed_files(path)
+    tables = [pyarrow.parquet.read_table(file) for file in files]
+    return sorted(position for table in tables for position in table["position"].to_pylist())
+
+
+@pytest.mark.parametrize(("kind", "step"), CASES)
+def test_a_batch_that_ended_after_a_step_is_there_once(
+    kind: str, step: str, tmp_path: Path
+) -> None:
+    def kill(reached: str) -> None:
+        if reached == step:
+            raise Killed
+
+    path = tmp_path / "table"
+    if step != "created":
+        sink(kind, path).commit(batch(0, 0, 10), rows(0, 10))
+        before = {file: file.read_bytes() for file in path.rglob("*.parquet")}
+    else:
+        before = {}
+    first = 10 if before else 0
+    number = 1 if before else 0
+    with pytest.raises(Killed):
+        sink(kind, path, kill).commit(batch(number, first, 30), rows(first, 30))
+    done = sink(kind, path).commit(batch(number, first, 30), rows(first, 30))
+    assert done.skipped == (step == "committed")
+    sink(kind, path).commit(batch(number + 1, 30, 35), rows(30, 35))
+    assert positions(kind, path) == [*range(35)]
+    assert {file: file.read_bytes() for file in before} == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_skipped_without_being_read(kind: str, tmp_path: Path) -> None:
+    def refuse(folder: Path) -> None:
+        pytest.fail("its messages may be gone by now")
+
+    for number in range(12):
+        sink(kind, tmp_path).commit(
+            batch(number, number * 10, number * 10 + 10), rows(number * 10, number * 10 + 10)
+        )
+    for number in range(12):
+        assert sink(kind, tmp_path).commit(batch(number, number * 10, 120), refuse).skipped
+    assert positions(kind, tmp_path) == [*range(120)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_checkpoint_cant_bring_the_same_messages_again(kind: str, tmp_path: Path) -> None:
+    sink(kind, tmp_path).commit(batch(0, 0, 10), rows(0, 10))
+    with pytest.raises(RowsInTableError, match="positions 7 to 9 already"):
+        sink(kind, tmp_path).commit(batch(0, 0, 20, query="other"), rows(7, 20))
+    assert positions(kind, tmp_path) == [*range(10)]
+    # A new checkpoint whose queue has only what is new counts from 0, too.
+    sink(kind, tmp_path).commit(batch(0, 0, 20, query="third"), rows(10, 20))
+    # Positions of another queue of the same name are other messages.
+    sink(kind, tmp_path).commit(batch(1, 0, 5, query="third", queue_id="anew"), rows(0, 5))
+    assert positions(kind, tmp_path) == sorted([*range(20), *range(5)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_two_processes_one_commits(kind: str, tmp_path: Path) -> None:
+    """A driver that was paused goes on while its successor has committed the same batch."""
+    sink(kind, tmp_path).commit(batch(0, 0, 10), rows(0, 10))
+
+    def overtake(step: str) -> None:
+        if step == "durable":
+            sink(kind, tmp_path).commit(batch(1, 10, 20), rows(10, 20))
+
+    with pytest.raises(JobError):
+        sink(kind, tmp_path, overtake).commit(batch(1, 10, 20), rows(10, 20))
+    assert positions(kind, tmp_path) == [*range(20)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_without_rows_does_no_harm(kind: str, tmp_path: Path) -> None:
+    assert sink(kind, tmp_path).commit(batch(0, 0, 10), rows(0, 0)).rows == 0
+    sink(kind, tmp_path).commit(batch(1, 10, 20), rows(10, 20))
+    assert positions(kind, tmp_path) == [*range(10, 20)]
+
+
+def test_a_table_keeps_its_columns(tmp_path: Path) -> None:
+    def others(folder: Path) -> None:
+        folder.mkdir()
+        pyarrow.parquet.write_table(pyarrow.table({"other": [1]}), folder / "a.parquet")
+
+    DeltaSink(tmp_path).commit(batch(0, 0, 10), rows(0, 10))
+    with pytest.raises(JobError, match="the table has the columns queue"):
+        DeltaSink(tmp_path).commit(batch(1, 10, 11), others)
+    assert positions("delta", tmp_path) == [*range(10)]
