@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.offsets import QueueRange
-from ringmq_pipeline.sinks.batches import Batch, RowsInTableError, WriteFiles
+from ringmq_pipeline.sinks.batches import TableBatch, RowsInTableError, WriteFiles
 from ringmq_pipeline.sinks.delta import DeltaSink
 from ringmq_pipeline.sinks.parquet import ParquetSink, committed_files
 
@@ -38,8 +38,10 @@ def sink(kind: str, path: Path, reached: Callable[[str], None] = ignore) -> Delt
     return DeltaSink(path, reached) if kind == "delta" else ParquetSink(path, reached)
 
 
-def batch(number: int, first: int, end: int, query: str = "query", queue_id: str = "id") -> Batch:
-    return Batch(query, number, (QueueRange("orders", queue_id, 0, first, end),))
+def batch(
+    number: int, first: int, end: int, query: str = "query", queue_id: str = "id"
+) -> TableBatch:
+    return TableBatch(query, number, (QueueRange("orders", queue_id, 0, first, end),))
 
 
 def rows(first: int, end: int) -> WriteFiles:

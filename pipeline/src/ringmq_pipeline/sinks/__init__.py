@@ -10,11 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from ringmq_pipeline.sinks.batches import Batch, Committed, WriteFiles
+from ringmq_pipeline.sinks.batches import TableBatch, Committed, WriteFiles
 
 
 class Sink(Protocol):
-    def commit(self, batch: Batch, write: WriteFiles) -> Committed:
+    def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
         """Writes the batch's rows by `write`, and makes them a part of the table in one step; or
         does nothing if it has the batch."""
 

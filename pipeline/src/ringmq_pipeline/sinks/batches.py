@@ -26,7 +26,7 @@ QUEUE_COLUMNS: Final = ("queue", "epoch")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TableBatch:
     """`query`: of the checkpoint. `number`: Spark counts from 0, and gives a batch that is tried
     again the same. `ranges`: of all queues with messages in it."""
 
@@ -62,7 +62,7 @@ SKIPPED: Final = Committed(skipped=True)
 
 
 @dataclass(frozen=True, slots=True)
-class DataFile:
+class WrittenFile:
     path: Path
     rows: int
     bytes: int
@@ -87,7 +87,9 @@ def numbering_key(each: QueueRange) -> str:
     return f"ringmq:{each.queue_id}:{each.epoch}"
 
 
-def refuse_rows_in_table(batch: Batch, files: Iterable[DataFile], ends: Mapping[str, int]) -> None:
+def refuse_rows_in_table(
+    batch: TableBatch, files: Iterable[WrittenFile], ends: Mapping[str, int]
+) -> None:
     """Raises `RowsInTableError`. `ends`: how far the table has each numbering's messages."""
     suspects = [each for each in batch.ranges if each.first < ends.get(numbering_key(each), 0)]
     if not suspects:
@@ -101,7 +103,7 @@ def refuse_rows_in_table(batch: Batch, files: Iterable[DataFile], ends: Mapping[
             raise RowsInTableError(each.queue, first, end)
 
 
-def _lowest_positions(files: Iterable[DataFile]) -> dict[tuple[str, int], int]:
+def _lowest_positions(files: Iterable[WrittenFile]) -> dict[tuple[str, int], int]:
     found: dict[tuple[str, int], int] = {}
     for file in files:
         if file.positions is None:
@@ -117,14 +119,14 @@ def _lowest_positions(files: Iterable[DataFile]) -> dict[tuple[str, int], int]:
 # --- files ---
 
 
-def written_files(folder: Path) -> list[DataFile]:
+def written_files(folder: Path) -> list[WrittenFile]:
     """Those with rows."""
     found = []
     for path in sorted(folder.glob("*.parquet")):
         footer = pyarrow.parquet.read_metadata(path)
         if footer.num_rows:
             found.append(
-                DataFile(path, footer.num_rows, path.stat().st_size, _position_bounds(footer))
+                WrittenFile(path, footer.num_rows, path.stat().st_size, _position_bounds(footer))
             )
     return found
 

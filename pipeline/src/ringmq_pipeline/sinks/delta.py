@@ -26,9 +26,9 @@ from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.sinks.batches import (
     POSITION,
     SKIPPED,
-    Batch,
+    TableBatch,
     Committed,
-    DataFile,
+    WrittenFile,
     WriteFiles,
     folders_between,
     make_durable,
@@ -47,7 +47,7 @@ class DeltaSink:
         self._path = path.absolute()
         self._reached = reached
 
-    def commit(self, batch: Batch, write: WriteFiles) -> Committed:
+    def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
         table = self._table()
         if table is not None and _version(table, batch.query) >= batch.number:
             return SKIPPED
@@ -80,12 +80,12 @@ class DeltaSink:
         except TableNotFoundError:
             return None
 
-    def _create(self, files: Sequence[DataFile]) -> DeltaTable:
+    def _create(self, files: Sequence[WrittenFile]) -> DeltaTable:
         DeltaTable.create(self._path, _schema(files), mode="ignore")
         self._reached("created")
         return DeltaTable(self._path)
 
-    def _check(self, table: DeltaTable, batch: Batch, files: Sequence[DataFile]) -> None:
+    def _check(self, table: DeltaTable, batch: TableBatch, files: Sequence[WrittenFile]) -> None:
         schema = _schema(files)
         if table.schema() != schema:
             raise JobError(
@@ -97,7 +97,7 @@ class DeltaSink:
         keys = [numbering_key(each) for each in batch.ranges]
         refuse_rows_in_table(batch, files, {key: _version(table, key) for key in keys})
 
-    def _add(self, table: DeltaTable, batch: Batch, files: Sequence[DataFile]) -> None:
+    def _add(self, table: DeltaTable, batch: TableBatch, files: Sequence[WrittenFile]) -> None:
         numbers = [Transaction(batch.query, batch.number)]
         numbers += [Transaction(numbering_key(each), each.end) for each in batch.ranges]
         try:
@@ -120,7 +120,7 @@ class DeltaSink:
                 f"written messages of the same queues meanwhile: {error}"
             ) from error
 
-    def _action(self, file: DataFile) -> AddAction:
+    def _action(self, file: WrittenFile) -> AddAction:
         statistics: dict[str, object] = {"numRecords": file.rows}
         if file.positions is not None:
             low, high = file.positions
@@ -141,7 +141,7 @@ def _version(table: DeltaTable, application: str) -> int:
     return -1 if found is None else found
 
 
-def _schema(files: Sequence[DataFile]) -> Schema:
+def _schema(files: Sequence[WrittenFile]) -> Schema:
     return Schema.from_arrow(pyarrow.parquet.read_schema(files[0].path).remove_metadata())
 
 

@@ -23,9 +23,9 @@ from typing import Any, Final
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.sinks.batches import (
     SKIPPED,
-    Batch,
+    TableBatch,
     Committed,
-    DataFile,
+    WrittenFile,
     WriteFiles,
     folders_between,
     make_durable,
@@ -63,7 +63,7 @@ class ParquetSink:
         self._path = path.absolute()
         self._reached = reached
 
-    def commit(self, batch: Batch, write: WriteFiles) -> Committed:
+    def commit(self, batch: TableBatch, write: WriteFiles) -> Committed:
         manifest = self._path / MANIFESTS / batch.query / f"{batch.number}.json"
         if manifest.exists():
             return SKIPPED
@@ -93,7 +93,7 @@ class ParquetSink:
             bytes=sum(file.bytes for file in files),
         )
 
-    def _stage(self, batch: Batch, write: WriteFiles) -> Path:
+    def _stage(self, batch: TableBatch, write: WriteFiles) -> Path:
         name = f"{batch.number}-{uuid.uuid4().hex}"
         staged = self._path / STAGING / batch.query / name
         staged.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class ParquetSink:
         return staged
 
     def _publish(
-        self, manifest: Path, batch: Batch, files: list[DataFile], ends: dict[str, int]
+        self, manifest: Path, batch: TableBatch, files: list[WrittenFile], ends: dict[str, int]
     ) -> None:
         text = json.dumps(
             {
