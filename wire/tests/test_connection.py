@@ -125,7 +125,7 @@ def test_large_messages_wait_for_their_turn_with_a_window_in_memory() -> None:
     for stream in streams:
         pair.client.core.calls.send(stream, [bytes(1 * MIB - 5)])
     most = 0
-    while pair.client.core.ready or pair.server.core.ready:
+    while pair.client.core.outflow.ready or pair.server.core.outflow.ready:
         pair.server.receive(pair.client.output())
         pair.client.receive(pair.server.output())
         kept = sum(s.reassembly.held_bytes for s in pair.server.core.calls.streams.values())
@@ -426,7 +426,7 @@ def test_keepalive_asks_only_while_calls_are_open_and_ends_without_an_answer() -
     pair.client.open()
     pair.pump()
     pair.client.tick(10.0)
-    assert pair.client.core.ready
+    assert pair.client.core.outflow.ready
     pair.server.now = pair.client.now
     pair.pump()
     pair.client.tick(11.5)

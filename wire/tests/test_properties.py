@@ -105,6 +105,34 @@ def test_traffic_means_the_same_byte_by_byte() -> None:
     assert story(server.events) == story(pair.server.events)
 
 
+@given(sizes=st.lists(st.sampled_from([0, 1, 100, 4097]), min_size=1, max_size=6))
+@settings(max_examples=20)
+def test_whole_frames_count_as_much_as_frames_in_pieces(sizes: list[int]) -> None:
+    """Whole small messages have a way of their own: windows and budgets are those of the other."""
+    pair = pair_ready()
+    stream = pair.client.open()
+    for size in sizes:
+        pair.client.core.calls.send(stream, [body(size, 1), body(size, 2)])
+        pair.pump()
+    ends = []
+    for step in (len(pair.to_server), 1):
+        end = Pair().server
+        for at in range(0, len(pair.to_server), step):
+            end.receive(bytes(pair.to_server[at : at + step]))
+        end.core.check()
+        there = end.stream(stream.id)
+        inflow, budgets = end.core._inflow, end.core._budgets
+        ends.append(
+            (
+                end.messages(stream.id),
+                (there.receive_window, there.held_bytes, there.received_bytes),
+                (inflow._window, inflow.held_bytes, inflow._unread.held_bytes),
+                (budgets.control.level, budgets.empty.level),
+            )
+        )
+    assert ends[0] == ends[1]
+
+
 MUTATIONS = st.lists(
     st.tuples(
         st.sampled_from(["flip", "drop", "insert", "repeat"]),

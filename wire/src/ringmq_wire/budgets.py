@@ -29,22 +29,23 @@ CONTROL_WAITING_MAX = 5_000
 class Budget:
     """A leaking bucket."""
 
-    __slots__ = ("_at", "_burst", "_level", "_per_s", "_what")
+    __slots__ = ("_at", "_burst", "_per_s", "_what", "level")
 
     def __init__(self, what: str, *, burst: int, per_s: float) -> None:
         self._what = what
         self._burst = burst
         self._per_s = per_s
-        self._level = 0.0
+        # Nearly always 0 when data moves: `give_back` needs no call then.
+        self.level = 0.0
         self._at = 0.0
 
     def count(self, now: float) -> None:
         """One more. Raises `ConnectionFault` if it is one too many."""
         if now > self._at:
-            self._level = max(0.0, self._level - (now - self._at) * self._per_s)
+            self.level = max(0.0, self.level - (now - self._at) * self._per_s)
         self._at = now
-        self._level += 1
-        if self._level > self._burst:
+        self.level += 1
+        if self.level > self._burst:
             raise ConnectionFault(
                 ErrorCode.ENHANCE_YOUR_CALM,
                 f"more than {self._burst} {self._what}, at more than {self._per_s:g}/s",
@@ -52,8 +53,8 @@ class Budget:
 
     def give_back(self, amount: int) -> None:
         """So much honest work was done."""
-        if self._level:
-            self._level = max(0.0, self._level - amount)
+        if self.level:
+            self.level = max(0.0, self.level - amount)
 
 
 class FloodBudgets:
@@ -66,3 +67,9 @@ class FloodBudgets:
         self.updates = Budget("window updates", burst=4_000, per_s=400)
         self.empty = Budget("frames without data", burst=200, per_s=20)
         self.resets = Budget("resets of unanswered calls", burst=1_000, per_s=100)
+
+    def data_came(self) -> None:
+        """A frame with data."""
+        if self.empty.level or self.control.level:
+            self.empty.give_back(1)
+            self.control.give_back(1)

@@ -15,6 +15,7 @@ from ringmq_wire.compression import HeaderEncoder, Headers
 from ringmq_wire.errors import (
     CallClosedError,
     CallRefusal,
+    ConnectionFault,
     SendQueueFullError,
     StreamFault,
 )
@@ -319,6 +320,21 @@ class CallTable:
         return resumed
 
     # --- streams that aren't there ---
+
+    def data_of_no_stream(self, stream_id: int) -> None:
+        if self.is_idle(stream_id):
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, f"DATA of stream {stream_id}, which nobody has opened"
+            )
+        if not self.was_reset_here(stream_id):
+            raise StreamFault(ErrorCode.STREAM_CLOSED, "DATA behind the end of the stream")
+
+    def headers_of_no_stream(self, stream_id: int) -> None:
+        if self._client or self.was_reset_here(stream_id):
+            return
+        raise ConnectionFault(
+            ErrorCode.STREAM_CLOSED, f"HEADERS of stream {stream_id}, which is closed"
+        )
 
     def is_idle(self, stream_id: int) -> bool:
         """Nobody has opened this stream yet. Servers open none."""

@@ -21,6 +21,9 @@ class Timeout(Enum):
     IDLE = "idle"
     GOAWAY = "goaway"
 
+    # By identity: that of `Enum` is a function in Python, and one is started for each input.
+    __hash__ = object.__hash__
+
 
 class ConnectionClocks:
     """When each of them runs out; what isn't there doesn't run."""

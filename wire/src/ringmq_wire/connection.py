@@ -63,15 +63,16 @@ class Connection:
         """`shared` counts the messages of all connections of a server together."""
         self._client = client
         self._options = options
-        self._outflow = Outflow(options.send_bytes_high // 2)
+        # Its `ready` tells whether `take` has anything.
+        self.outflow = Outflow(options.send_bytes_high // 2)
         self.unfinished, unread = own_budgets(options, shared)
-        self._inflow = Inflow(options, self._outflow.control, self.unfinished, unread)
+        self._inflow = Inflow(options, self.outflow.control, self.unfinished, unread)
         self._decoder = HeaderDecoder(options.header_list_bytes_max)
         self.calls = CallTable(
-            client=client, options=options, outflow=self._outflow, inflow=self._inflow
+            client=client, options=options, outflow=self.outflow, inflow=self._inflow
         )
         self.calls.now = now
-        self._control = ControlFrames(self.calls, self._outflow, options, client=client)
+        self._control = ControlFrames(self.calls, self.outflow, options, client=client)
         self._clocks = self.calls.clocks
         self._budgets = self.calls.budgets
         self.closed = False
@@ -98,11 +99,11 @@ class Connection:
             (frames.MAX_HEADER_LIST_SIZE, options.header_list_bytes_max),
         ]
         if self._client:
-            self._outflow.control(PREFACE)
+            self.outflow.control(PREFACE)
             pairs.append((frames.ENABLE_PUSH, 0))
         else:
             pairs.append((frames.MAX_CONCURRENT_STREAMS, options.streams_max))
-        self._outflow.control(frames.settings(pairs))
+        self.outflow.control(frames.settings(pairs))
         self._inflow.settle()
         self._clocks.start(Timeout.HANDSHAKE, now + options.handshake_timeout_s)
         self._clocks.start(Timeout.SETTINGS, now + options.settings_timeout_s)
@@ -126,7 +127,7 @@ class Connection:
             data = b"".join(self._rest)
             self._rest.clear()
         try:
-            self._outflow.check_waiting()
+            self.outflow.check_waiting()
             at = self._parse(data)
             if at < len(data):
                 self._rest.append(data[at:] if at else data)
@@ -137,14 +138,16 @@ class Connection:
         if self._options.keepalive_s is not None:
             self._clocks.start(Timeout.KEEPALIVE, now + self._options.keepalive_s)
             self._clocks.stop(Timeout.PING)
-        self._close_if_drained()
+        if calls.draining:
+            self._close_if_drained()
         return events
 
     def _after_input(self) -> None:
         for stream in self._batched:
             stream.batch = None
             # Messages that the application has got are settled when it consumes them.
-            if stream.reassembly.lacking_bytes:
+            reassembly = stream.reassembly
+            if (reassembly.need >= 0 or reassembly.prefix) and reassembly.lacking_bytes:
                 self._inflow.settle_stream(stream)
         self._batched.clear()
         if not self.closed:
@@ -181,19 +184,14 @@ class Connection:
 
     # --- bytes out ---
 
-    @property
-    def ready(self) -> bool:
-        """Whether `take` has anything."""
-        return self._outflow.ready
-
     def take(self, bytes_max: int) -> list[bytes | memoryview]:
         """The pieces to be written next: about so many bytes, or one frame more."""
-        return self._outflow.take(bytes_max)
+        return self.outflow.take(bytes_max)
 
     def taken(self, now: float) -> list[WireStream]:
         """To be called after `take`; returns the streams whose senders may go on."""
         self.calls.now = now
-        outflow = self._outflow
+        outflow = self.outflow
         sent = outflow.frames_sent - self._frames_credited
         if sent:
             self._frames_credited += sent
@@ -219,7 +217,7 @@ class Connection:
         self.calls.now = now
         self.calls.events = []
         if not self.closed:
-            self._outflow.drop_all()
+            self.outflow.drop_all()
             self._control.send_goaway(ErrorCode.NO_ERROR, reason)
             self._close(reason)
         return self.calls.events
@@ -235,7 +233,7 @@ class Connection:
             self._close("all calls have ended")
 
     def _fail(self, fault: ConnectionFault) -> None:
-        self._outflow.drop_all()
+        self.outflow.drop_all()
         self._control.send_goaway(fault.code, str(fault))
         self._close(f"{fault.code.name}: {fault}")
 
@@ -276,6 +274,10 @@ class Connection:
                 and self._block is None
                 and self._control.settings_seen
             ):
+                stop = at + FRAME_HEADER_BYTES + length
+                if not flags and stop <= end and self._whole(stream_id, data, stop - length, stop):
+                    at = stop
+                    continue
                 # The payload isn't waited for: a frame of a large body comes in several inputs.
                 at = self._data(data, at + FRAME_HEADER_BYTES, end, length, flags, stream_id)
                 continue
@@ -304,6 +306,25 @@ class Connection:
 
     # --- DATA ---
 
+    def _whole(self, stream_id: int, data: bytes, at: int, stop: int) -> bool:
+        """A DATA frame without flags has come whole. If nothing about it needs a closer look, takes
+        its messages, with the outcome that `_data` would have."""
+        stream = self.calls.streams.get(stream_id)
+        if stream is None or (self._client and not stream.head_seen):
+            return False
+        batch = stream.batch or CallMessages(stream)
+        first = not batch.messages
+        if not self._inflow.take_whole(stream, data, at, stop, batch.messages):
+            return False
+        batch.size_bytes += stop - at
+        self._budgets.data_came()
+        if stream.batch is None:
+            stream.batch = batch
+            self._batched.append(stream)
+        if first:
+            self.calls.events.append(batch)
+        return True
+
     def _data(self, data: bytes, at: int, end: int, length: int, flags: int, stream_id: int) -> int:
         """A DATA frame without padding has begun; its payload starts at `at`."""
         stream = self.calls.streams.get(stream_id)
@@ -316,7 +337,7 @@ class Connection:
             stream = self.calls.streams.get(stream_id)
         try:
             if stream is None:
-                self._data_of_no_stream(stream_id)
+                self.calls.data_of_no_stream(stream_id)
             else:
                 self._check_data(stream, length)
                 self._flow = stream
@@ -325,14 +346,6 @@ class Connection:
         except StreamFault as fault:
             self.calls.fault(stream_id, fault)
         return self._payload(data, at, end)
-
-    def _data_of_no_stream(self, stream_id: int) -> None:
-        if self.calls.is_idle(stream_id):
-            raise ConnectionFault(
-                ErrorCode.PROTOCOL_ERROR, f"DATA of stream {stream_id}, which nobody has opened"
-            )
-        if not self.calls.was_reset_here(stream_id):
-            raise StreamFault(ErrorCode.STREAM_CLOSED, "DATA behind the end of the stream")
 
     def _check_data(self, stream: WireStream, length: int) -> None:
         """For the whole frame, before its payload."""
@@ -368,8 +381,7 @@ class Connection:
         stream.received_bytes += size
         if stream.content_length is not None and stream.received_bytes > stream.content_length:
             raise StreamFault(ErrorCode.PROTOCOL_ERROR, "more DATA than content-length says")
-        self._budgets.empty.give_back(1)
-        self._budgets.control.give_back(1)
+        self._budgets.data_came()
         if stream.ended:
             # The application has finished the answer: messages that still come are dropped.
             return
@@ -456,7 +468,7 @@ class Connection:
         try:
             if stream is None:
                 if not calls.is_idle(stream_id):
-                    self._headers_of_no_stream(stream_id)
+                    calls.headers_of_no_stream(stream_id)
                     return
                 if self._client:
                     raise ConnectionFault(
@@ -477,24 +489,8 @@ class Connection:
             stream.remote_closed = stream.remote_closed or last
             calls.refuse(stream, refusal)
 
-    def _headers_of_no_stream(self, stream_id: int) -> None:
-        if self._client or self.calls.was_reset_here(stream_id):
-            return
-        raise ConnectionFault(
-            ErrorCode.STREAM_CLOSED, f"HEADERS of stream {stream_id}, which is closed"
-        )
-
     # --- for tests ---
 
     def check(self) -> None:
         """The invariants."""
-        streams = self.calls.streams.values()
-        assert self._inflow.held_bytes == sum(s.held_bytes for s in streams)
-        assert self._inflow.assembling_bytes == sum(s.admitted_bytes for s in streams)
-        assert self.unfinished.kept_bytes == sum(s.unfinished_bytes for s in streams)
-        for stream in streams:
-            assert stream.unfinished_bytes == stream.reassembly.kept_bytes
-            assert not (stream.local_closed and stream.remote_closed)
-            assert stream.queued_bytes == sum(map(len, stream.queue))
-            assert stream.receive_window <= self._options.stream_window_bytes
-            assert stream.batch is None
+        self._inflow.check(self.calls.streams.values())

@@ -21,11 +21,11 @@ would pass the first has the call refused; the server ends the calls that pass t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from ringmq_wire.codes import Code, ErrorCode, RpcStatus
 from ringmq_wire.errors import CallRefusal, ConnectionFault, StreamFault
-from ringmq_wire.frames import window_update
+from ringmq_wire.frames import MESSAGE_PREFIX, MESSAGE_PREFIX_BYTES, window_update
 from ringmq_wire.options import WINDOW_BYTES_INITIAL, WireOptions
 from ringmq_wire.streams import WireStream
 from ringmq_wire.unfinished import UnfinishedBytes
@@ -77,6 +77,50 @@ class Inflow:
 
     def came(self, size: int) -> None:
         self._window -= size
+
+    def take_whole(
+        self, stream: WireStream, data: bytes, at: int, stop: int, messages: list[bytes]
+    ) -> bool:
+        """A DATA frame with nothing but whole messages, of a stream that is between two: appends
+        them, and counts them as `expect`, `expect_on`, `came`, `Reassembly.feed` and `hold` would.
+
+        This is the way of every small message. False: it isn't such a frame, and nothing is done.
+        """
+        size = stop - at
+        reassembly = stream.reassembly
+        if (
+            reassembly.need >= 0
+            or reassembly.prefix
+            or not size
+            or size > self._window
+            or size > stream.receive_window
+            or stream.admitted_bytes
+            or stream.unfinished_bytes
+            or stream.content_length is not None
+            or stream.remote_closed
+            or stream.ended
+        ):
+            return False
+        before = len(messages)
+        bytes_max = reassembly.bytes_max
+        while stop - at >= MESSAGE_PREFIX_BYTES:
+            compressed, length = MESSAGE_PREFIX.unpack_from(data, at)
+            at += MESSAGE_PREFIX_BYTES
+            if compressed or length > bytes_max or length > stop - at:
+                break
+            messages.append(data[at : at + length])
+            at += length
+        else:
+            if at == stop:
+                self._window -= size
+                stream.receive_window -= size
+                stream.received_bytes += size
+                stream.held_bytes += size
+                self.held_bytes += size
+                self._unread.held_bytes += size
+                return True
+        del messages[before:]
+        return False
 
     def hold(self, stream: WireStream, size: int) -> None:
         """Messages of this size have become whole."""
@@ -139,6 +183,12 @@ class Inflow:
             return
         reassembly = stream.reassembly
         target = self._stream_window - stream.held_bytes
+        if (
+            reassembly.need < 0
+            and not reassembly.prefix
+            and (target - stream.receive_window) * 2 < self._stream_window
+        ):
+            return  # Between two messages, with more than half of the window left.
         if not stream.admitted_bytes:
             if reassembly.message_bytes > self._stream_window:
                 self._admit_or_wait(stream)
@@ -168,3 +218,17 @@ class Inflow:
             first.waits_for_admission = False
             # It may have ended. If it is still too large, it waits again, behind the others.
             self.settle_stream(first)
+
+    # --- for tests ---
+
+    def check(self, streams: Collection[WireStream]) -> None:
+        """The invariants of a connection and its streams."""
+        assert self.held_bytes == sum(s.held_bytes for s in streams)
+        assert self.assembling_bytes == sum(s.admitted_bytes for s in streams)
+        assert self.unfinished.kept_bytes == sum(s.unfinished_bytes for s in streams)
+        for stream in streams:
+            assert stream.unfinished_bytes == stream.reassembly.kept_bytes
+            assert not (stream.local_closed and stream.remote_closed)
+            assert stream.queued_bytes == sum(map(len, stream.queue))
+            assert stream.receive_window <= self._stream_window
+            assert stream.batch is None

@@ -124,8 +124,10 @@ class Outflow:
 
     def take(self, bytes_max: int) -> list[bytes | memoryview]:
         """The pieces to be written next: about `bytes_max`, at most one frame more."""
-        out: list[bytes | memoryview] = list(self._control)
-        self._control.clear()
+        out: list[bytes | memoryview] = []
+        if self._control:
+            out += self._control
+            self._control.clear()
         size = 0
         while size < bytes_max:
             if self._light and (self._light_bytes < FRAME_BYTES_MAX or not self._heavy):

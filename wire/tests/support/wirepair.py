@@ -95,7 +95,7 @@ class Pair:
 
     def pump(self) -> None:
         """Carries bytes to and fro until there are none."""
-        while self.client.core.ready or self.server.core.ready:
+        while self.client.core.outflow.ready or self.server.core.outflow.ready:
             data = self.client.output()
             self.to_server += data
             self.server.receive(data)

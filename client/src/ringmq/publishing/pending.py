@@ -52,8 +52,12 @@ class PendingMessages(Generic[H, P]):
         attributes = slices[0].ticket.attributes
         taken: list[Slice[H, P]] = []
         count = size_bytes = 0
-        while slices and count < messages_max and slices[0].ticket.attributes == attributes:
+        while slices and count < messages_max:
             part = slices[0]
+            # Nearly always the same object: no comparison of fields for that.
+            other = part.ticket.attributes
+            if other is not attributes and other != attributes:
+                break
             fits = min(part.stop - part.start, messages_max - count)
             sizes = part.sizes(part.start + fits)
             total = sum(sizes)

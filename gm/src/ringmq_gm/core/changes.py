@@ -240,19 +240,17 @@ class ViewChanger:
 
     def has_dead_neighbour(self, view: View) -> bool:
         """Whether a neighbour of this member is dead; it is in `view`."""
-        # Asked at every step, so the neighbours of a view are worked out once.
+        lives = self.lives
+        if lives.all_well_in is view and not lives.down and not lives.gone:
+            return False  # Asked at every step, and this is nearly always so.
         if self._neighbours is None or self._neighbours[0] is not view:
             index = view.index_of(self._me)
             assert index is not None
             around = (view.ids[index - 1], view.ids[(index + 1) % len(view.members)])
             self._neighbours = view, tuple(m for m in around if m != self._me)
-        lives = self.lives
-        if lives.down or lives.gone:
-            return any(map(lives.is_dead, self._neighbours[1]))
-        for member_id in self._neighbours[1]:
-            if lives.incarnations.get(member_id.node, -1) > member_id.incarnation:
-                return True
-        return False
+        found = any(map(lives.is_dead, self._neighbours[1]))
+        lives.all_well_in = None if found else view
+        return found
 
     def knows_dead(self, view: View) -> bool:
         """Whether any member of the view is dead, a neighbour or not."""

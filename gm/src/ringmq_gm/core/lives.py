@@ -25,10 +25,14 @@ class Lives:
     leased: frozenset[MemberId] | None = None
     # The nodes that no operator has forgotten; None until this is told: then none is forgotten.
     known: frozenset[str] | None = None
+    # The view in which this member's neighbours were found to live. Forgotten with each life that
+    # is seen; it doesn't hold either while a node is down or gone.
+    all_well_in: View | None = None
 
     def saw(self, member_id: MemberId) -> None:
         if member_id.incarnation > self.incarnations.get(member_id.node, -1):
             self.incarnations[member_id.node] = member_id.incarnation
+            self.all_well_in = None
 
     def learn_leases(self, alive: frozenset[MemberId]) -> bool:
         """Whether this is news."""

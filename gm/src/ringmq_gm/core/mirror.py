@@ -257,9 +257,12 @@ class Mirror(InView):
         if not self.is_greeted or (target is not None and not self.downstream_ready):
             return []
         marks = self._known_marks()
-        if not marks or not self._has_news(marks):
+        if not marks or (marks == self.marks_sent and not self.marks_due):
+            return []  # As after each op that has taken the marks along.
+        told = self._news_in(marks)
+        if not self._has_news(told):
             return []
-        self._note_told(marks)
+        self._note_told(marks, told)
         ops = self.ops
         frame = MarksFrame(ops.ring, self.view.epoch, ops.stable, ops.safe, marks)
         if target is None:
@@ -284,11 +287,11 @@ class Mirror(InView):
     def _carried_marks(self) -> tuple[Mark, ...]:
         marks = self._known_marks() if self.passes_marks else ()
         if marks:
-            self._note_told(marks)
+            self._note_told(marks, self._news_in(marks))
         return marks
 
-    def _has_news(self, marks: tuple[Mark, ...]) -> bool:
-        """Whether these marks are worth a frame of their own.
+    def _has_news(self, now: Told) -> bool:
+        """Whether marks with these facts are worth a frame of their own.
 
         "Received" alone is worth it only if a publisher waits for just that (`urgent`), or from a
         joiner that doesn't say "persisted" yet; else it goes with the next mark that does. Without
@@ -296,17 +299,15 @@ class Mirror(InView):
         """
         if self.marks_due:
             return True
-        if marks == self.marks_sent:
-            return False  # As after each op that has taken the marks along.
-        now, before = self._news_in(marks), self.told
+        before = self.told
         return (
             now.counts > before.counts
             or now.persisted > before.persisted
             or (now.received > before.received and before.received < self.ops.urgent)
         )
 
-    def _note_told(self, marks: tuple[Mark, ...]) -> None:
-        self.told = self._news_in(marks)
+    def _note_told(self, marks: tuple[Mark, ...], told: Told) -> None:
+        self.told = told
         self.marks_due, self.marks_sent, self.marks_at = False, marks, None
 
     def _has_untold_mark(self) -> bool:

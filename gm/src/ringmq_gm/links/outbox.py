@@ -23,9 +23,12 @@ shares the payloads with it:
 A frame over `part_bytes` travels in parts, one frame at a time; messages of the other rings go in
 between, turn and turn about. Its own ring waits behind it.
 
-Invariants (`check`): a ring has one lane, which is light (no body waits in it), heavy (one does),
-or behind the frame that is on its way in parts; op numbers rise within a lane; sizes are the sums
-over the waiting frames.
+A frame that waits alone is kept by itself: a quiet link sends each frame before the next one comes,
+and needs no lanes for that. Its way out is the same.
+
+Invariants (`check`): a frame that is alone has no lanes beside it; a ring has one lane, which is
+light (no body waits in it), heavy (one does), or behind the frame that is on its way in parts; op
+numbers rise within a lane; sizes are the sums over the waiting frames.
 """
 
 from __future__ import annotations
@@ -81,22 +84,42 @@ class LinkOutbox:
         # The one ring whose frame the parts are.
         self._behind: dict[str, Lane] = {}
         self._part_has_turn = False
+        # The only frame that waits; with it all of the above is empty.
+        self._alone: Frame | None = None
 
     def __bool__(self) -> bool:
+        return self._alone is not None or self._has_lanes
+
+    @property
+    def _has_lanes(self) -> bool:
         return bool(self._control or self._light or self._heavy or self._parts)
 
     @property
     def has_bodies(self) -> bool:
-        return bool(self._heavy or self._parts)
+        return bool(self._heavy or self._parts) or isinstance(self._alone, BODIES)
 
     def waiting_bytes(self, ring: str) -> int:
         """The payloads of this ring's ops and submits that wait."""
+        self._join_lanes()
         lane = self._heavy.get(ring) or self._behind.get(ring)
         return lane.body_bytes if lane is not None else 0
 
     # --- in ---
 
     def put(self, frame: Frame) -> None:
+        if self._alone is None and not self._has_lanes:
+            self._alone = frame
+            return
+        self._join_lanes()
+        self._put(frame)
+
+    def _join_lanes(self) -> None:
+        """The frame that is alone gets into its lane."""
+        frame, self._alone = self._alone, None
+        if frame is not None:
+            self._put(frame)
+
+    def _put(self, frame: Frame) -> None:
         match frame:
             case OpFrame() | MarksFrame() | Hello() | Submit():
                 lane = self._lane(frame)
@@ -107,6 +130,7 @@ class LinkOutbox:
 
     def forget(self, ring: str) -> None:
         """The ring isn't hosted here any more: nothing of it is sent."""
+        self._join_lanes()
         for key in [key for key in self._control if key[0] == ring]:
             del self._control[key]
         self._light.pop(ring, None)
@@ -186,7 +210,15 @@ class LinkOutbox:
     def take(self, *, bodies: bool) -> bytes | None:
         """The next message; None if no frame may go. Without `bodies`, only frames go that have no
         body before them."""
-        pieces: list[bytes] = []
+        alone = self._alone
+        if alone is not None and (bodies or not isinstance(alone, BODIES)):
+            pieces = encode(alone)
+            if len(pieces[-1]) + len(pieces[0]) <= self._part_bytes:
+                self._alone = None
+                self._part_has_turn = True
+                return frames_message(WHOLE, pieces)
+        self._join_lanes()
+        pieces = []
         size = self._take_control(pieces)
         if bodies and not (self._parts and self._part_has_turn):
             self._take_bodies(pieces, size)
@@ -270,6 +302,7 @@ class LinkOutbox:
 
     def check(self) -> None:
         """The invariants, for tests."""
+        assert self._alone is None or not self._has_lanes
         assert bool(self._parts) == bool(self._behind)
         assert len(self._behind) <= 1
         lanes = [*self._light.items(), *self._heavy.items(), *self._behind.items()]

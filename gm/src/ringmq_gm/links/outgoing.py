@@ -273,7 +273,7 @@ class _OutgoingSession(CallHandler):
         call = self._call
         if self._ended.done() or self._half_closed or call is None or call.has_ended:
             return
-        while not self._paused:
+        while not self._paused and (self.outbox or self._beat_due):
             data = self._next_message()
             if data is None:
                 break

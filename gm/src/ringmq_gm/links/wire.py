@@ -58,6 +58,14 @@ def content(data: bytes) -> tuple[int, int]:
     """The first byte of a message's content, and the one after its last."""
     if data[:1] != TAG:
         raise WireError(f"message of {len(data)} bytes begins with {data[:1]!r}, expected {TAG!r}")
+    length = len(data)
+    # A size of two bytes, as nearly all messages with a body have it.
+    if (
+        length > 0x82
+        and data[2] < 0x80 <= data[1]
+        and length == 3 + (data[1] & 0x7F | data[2] << 7)
+    ):
+        return 3, length
     size = shift = 0
     for at in range(1, min(len(data), 6)):
         byte = data[at]
@@ -149,6 +157,10 @@ def _text(data: bytes) -> str:
 
 
 def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

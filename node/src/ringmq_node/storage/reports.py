@@ -50,6 +50,10 @@ class DurableReports:
 
     def _go_on(self) -> None:
         self._is_due = False
+        if len(self._queues) == 1:
+            queue, _ = self._queues.popitem()
+            self._tell(queue)
+            return
         waiting, self._queues = deque(self._queues), {}
         pieces = Pieces()
         try:

@@ -67,8 +67,13 @@ class WatchedDisk:
     def write(
         self, path: Path, offset: int, buffers: Sequence[bytes], *, sync: bool = False
     ) -> None:
-        with self._noted("a write", path):
+        # As `_noted` does it, without a generator: such a call is on the way of each message.
+        calls, thread = self._calls, threading.get_ident()
+        calls[thread] = _Call("a write", path)
+        try:
             self._disk.write(path, offset, buffers, sync=sync)
+        finally:
+            del calls[thread]
 
     def sync(self, path: Path) -> None:
         with self._noted("a sync", path):
