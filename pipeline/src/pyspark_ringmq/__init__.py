@@ -5,11 +5,10 @@ registration. Modules, in the order in which a query meets them:
 
 source      what Spark asks for: a reader or a writer
 planning    from the options and the queues' positions to ranges
-leases      the right to read and acknowledge, kept while a query runs
 batch       the reader of a batch query
 stream      the reader of a streaming query: offsets, limits, and when messages may leave the queue
 rows        the messages of a range as Arrow batches
-connecting  one client for each process
+writing     the sink: rows as messages, once each whatever is run again
 """
 
 from pyspark_ringmq.source import DefaultSource

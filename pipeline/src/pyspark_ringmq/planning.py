@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pyspark.sql.datasource import InputPartition
 
 import ringmq
-from pyspark_ringmq.connecting import client_for, reader_for
+from ringmq_pipeline.connecting import client_for, reader_for
 from ringmq_pipeline.offsets import (
     DataLoss,
     DataLossError,

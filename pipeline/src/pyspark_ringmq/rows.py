@@ -14,11 +14,11 @@ from itertools import chain
 import pyarrow
 
 import ringmq
-from pyspark_ringmq.connecting import reader_for
 from pyspark_ringmq.planning import report
 from ringmq.model.messages import Part
 from ringmq.reading.sync_reader import SyncReader
 from ringmq.v1 import common_pb2 as common
+from ringmq_pipeline.connecting import reader_for
 from ringmq_pipeline.offsets import DataLoss, DataLossError, QueueOffset, QueueRange
 from ringmq_pipeline.options import PayloadEncoding, ReadFrom, SourceOptions
 from ringmq_pipeline.schema import arrow_schema

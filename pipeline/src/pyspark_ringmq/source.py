@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from ringmq_pipeline import options as source_options
+from ringmq_pipeline import sink_options
+from ringmq_pipeline.option_values import OptionError
 from ringmq_pipeline.schema import ddl
 
 if TYPE_CHECKING:
@@ -36,3 +44,20 @@ class DefaultSource(DataSource):
         from pyspark_ringmq.stream import StreamReader
 
         return StreamReader(source_options.parse(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_ringmq.writing import BatchWriter
+
+        return BatchWriter(self._sink_options(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from pyspark_ringmq.writing import StreamingWriter
+
+        return StreamingWriter(self._sink_options(schema, overwrite))
+
+    def _sink_options(self, schema: StructType, overwrite: bool) -> sink_options.SinkOptions:
+        if overwrite:
+            raise OptionError("mode", "messages are added to a queue: write with mode 'append'")
+        options = sink_options.parse(self.options)
+        sink_options.check_columns(options, schema.fieldNames())
+        return options

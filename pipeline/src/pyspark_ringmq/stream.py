@@ -29,8 +29,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 import ringmq
-from pyspark_ringmq.connecting import reader_for
-from pyspark_ringmq.leases import Leases, SourceLeasedError
 from pyspark_ringmq.planning import (
     RangePartition,
     begin_in,
@@ -39,6 +37,8 @@ from pyspark_ringmq.planning import (
     task_partitions,
 )
 from pyspark_ringmq.rows import read_range
+from ringmq_pipeline.connecting import reader_for
+from ringmq_pipeline.leases import Leases, SourceLeasedError
 from ringmq_pipeline.offsets import (
     DataLoss,
     QueueBounds,

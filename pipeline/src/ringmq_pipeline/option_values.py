@@ -13,7 +13,7 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", re.IGNORECASE)
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 # Spark hands these to every source.
-_SPARKS_OWN: Final = {"path"}
+_SPARKS_OWN: Final = {"path", "checkpointlocation", "queryname"}
 
 E = TypeVar("E", bound=Enum)
 

@@ -7,7 +7,7 @@ from live_node import LiveNode, wait_until
 from pipeline.tests.source.sources import Query
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pyspark_ringmq.leases import SourceLeasedError
+from ringmq_pipeline.leases import SourceLeasedError
 from ringmq_pipeline.offsets import DataLossError
 
 

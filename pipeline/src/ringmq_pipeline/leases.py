@@ -13,8 +13,8 @@ import socket
 import threading
 
 import ringmq
-from pyspark_ringmq.connecting import reader_for
 from ringmq.reading.sync_reader import SyncLease
+from ringmq_pipeline.connecting import reader_for
 from ringmq_pipeline.offsets import QueueOffset
 from ringmq_pipeline.options import SourceOptions
 

@@ -1,0 +1,195 @@
+"""The sink: rows become messages, confirmed before their task ends, and once in the queue.
+
+Spark runs a task again when it has failed, and an attempt that it gave up may still be publishing.
+So a task is one producer, whichever attempt it is, and the number of a row in it is its sequence:
+the broker trims what it has already, and fences the earlier attempt. This holds as far as Spark
+gives the task the same rows in the same order, as it does for files and for sorted rows.
+
+The producer is named by the option `producerId`, or drawn for each write, together with the task's
+number, and in a stream with the query's id and the batch's. A write that was given a `producerId`
+may be repeated as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import pyarrow
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+import ringmq
+from ringmq.sync import SyncPublisher
+from ringmq_pipeline.connecting import client_of
+from ringmq_pipeline.sink_options import SinkOptions
+
+# Published by one call: the window is full meanwhile, and runs empty at its end.
+CALL_ROWS = 20_000
+# With a limit of the rate: how often it is looked at.
+RATE_STEP_S = 0.1
+
+_QUERY = "sql.streaming.queryId"
+_BATCH = "streaming.sql.batchId"
+_TEXTS = ("message_id", "correlation_id", "reply_to", "content_type")
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """What one task has published; repeats that were trimmed are counted, too."""
+
+    messages: int
+    bytes: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        # Pickled with this object: all attempts of a task have the same.
+        self._job = options.producer_id or uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        task = context.partitionId() if context else 0
+        return publish(self._options, producer_id(self._job, task), iterator)
+
+
+class StreamingWriter(DataSourceStreamArrowWriter):
+    """Spark makes one for each batch."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise RuntimeError("Spark doesn't tell the sink ringmq which batch it writes")
+        job = f"{self._options.producer_id}/{query}/{batch}"
+        return publish(self._options, producer_id(job, context.partitionId()), iterator)
+
+
+def producer_id(job: str, task: int) -> bytes:
+    return hashlib.sha256(f"{job}/{task}".encode()).digest()[:16]
+
+
+def publish(
+    options: SinkOptions, producer: bytes, batches: Iterator[pyarrow.RecordBatch]
+) -> Published:
+    """Returns when all are confirmed."""
+    client = client_of(options.endpoints, options.vhost, options.request_timeout_s)
+    done = Published(0, 0)
+    pace = _Pace(options.max_rate_per_task)
+    # Through the default exchange, so that a sequence is the row's number: a refused message leaves
+    # a gap, and no later one moves up.
+    with client.publisher(
+        exchange="",
+        producer_id=producer,
+        first_sequence=1,
+        window_messages=options.window_messages,
+        window_bytes=options.window_bytes,
+    ) as publisher:
+        for batch in batches:
+            for first in range(0, batch.num_rows, pace.rows):
+                rows = batch.slice(first, pace.rows)
+                pace.wait(rows.num_rows)
+                _publish_rows(options, publisher, rows)
+                done.messages += rows.num_rows
+                done.bytes += rows.column("body").nbytes
+    return done
+
+
+class _Pace:
+    """Holds a task back, so that it publishes at most `rate` messages a second (0: any number)."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self.rows = min(CALL_ROWS, max(1, round(rate * RATE_STEP_S))) if rate else CALL_ROWS
+        self._next_at = time.monotonic()
+
+    def wait(self, rows: int) -> None:
+        if self._rate:
+            now = time.monotonic()
+            time.sleep(max(0.0, self._next_at - now))
+            # No credit is saved up while the input is slow.
+            self._next_at = max(now, self._next_at) + rows / self._rate
+
+
+def _publish_rows(
+    options: SinkOptions, publisher: SyncPublisher, rows: pyarrow.RecordBatch
+) -> None:
+    bodies = rows.column("body").cast(pyarrow.binary()).to_pylist()
+    if None in bodies:
+        raise ValueError(f"row {bodies.index(None)} of a batch has no body")
+    properties = _properties_of(rows)
+    for first, end, queue, is_transient in _runs(options, rows):
+        publisher.publish_batch(
+            bodies[first:end],
+            properties[first:end] if properties else None,
+            routing_key=queue,
+            # Else a message to a queue that isn't there would be confirmed, and nowhere.
+            mandatory=True,
+            transient=is_transient,
+        )
+
+
+def _runs(options: SinkOptions, rows: pyarrow.RecordBatch) -> Iterator[tuple[int, int, str, bool]]:
+    """Consecutive rows for the same queue, both persistent or both not: first, end, queue, and
+    whether they are transient."""
+    names, count = rows.schema.names, rows.num_rows
+    queues = pyarrow.repeat(options.queue, count) if options.queue else rows.column("queue")
+    persistent = (
+        rows.column("persistent").fill_null(True)
+        if "persistent" in names
+        else pyarrow.repeat(True, count)
+    )
+    if len(queues.unique()) == 1 and len(persistent.unique()) == 1:
+        yield 0, count, _queue(queues[0].as_py()), not persistent[0].as_py()
+        return
+    first = 0
+    for (queue, is_persistent), run in groupby(
+        zip(queues.to_pylist(), persistent.to_pylist(), strict=True)
+    ):
+        end = first + sum(1 for _ in run)
+        yield first, end, _queue(queue), not is_persistent
+        first = end
+
+
+def _queue(name: str | None) -> str:
+    if not name:
+        raise ValueError("a row names no queue, and neither does the option `queue`")
+    return name
+
+
+def _properties_of(rows: pyarrow.RecordBatch) -> list[ringmq.Properties]:
+    """One for each row; none if no row has any."""
+    columns: dict[str, list[Any]] = {
+        name: rows.column(name).to_pylist()
+        for name in (*_TEXTS, "headers")
+        if name in rows.schema.names and rows.column(name).null_count < rows.num_rows
+    }
+    if "published_at" in rows.schema.names:
+        column = rows.column("published_at")
+        if column.null_count < rows.num_rows:
+            times = column.cast(pyarrow.timestamp("ms"), safe=False).cast(pyarrow.int64())
+            columns["timestamp_ms"] = times.fill_null(0).to_pylist()
+    if not columns:
+        return []
+    return [
+        _properties({name: value for name, value in zip(columns, values, strict=True) if value})
+        for values in zip(*columns.values(), strict=True)
+    ]
+
+
+def _properties(fields: dict[str, Any]) -> ringmq.Properties:
+    return ringmq.Properties(**fields | {"headers": dict(fields.get("headers", ()))})

@@ -1,0 +1,43 @@
+"""What is left to do when a streaming query has ended: Spark tells its source nothing.
+
+A job that knows which offset its query has committed last, calls `end_query`: the messages before
+it leave the queue, also those of the last batch of a query that was stopped, and the leases end at
+once rather than after their time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+import ringmq
+from ringmq_pipeline.connecting import reader_for
+from ringmq_pipeline.leases import Leases
+from ringmq_pipeline.offsets import SourceOffset
+from ringmq_pipeline.option_values import OptionError
+from ringmq_pipeline.options import AckMode, SourceOptions
+
+
+def end_query(options: SourceOptions, committed: SourceOffset) -> Mapping[str, int]:
+    """The end of what is acknowledged, by queue. `options`: the query's own, with the `leaseHolder`
+    that makes its leases this process's, too; `committed`: from the newest batch in the commit log.
+
+    Raises `SourceLeasedError` if another query has a queue by now."""
+    if not options.lease_holder:
+        raise OptionError(
+            "leaseHolder", "only a query that was given one can be ended from outside"
+        )
+    found: dict[str, int] = {}
+    if options.ack_mode is AckMode.NEVER:
+        return found
+    leases = Leases(options)
+    try:
+        for queue, at in committed.items():
+            # A queue that is gone, or is another one, has no messages of this query.
+            with contextlib.suppress(ringmq.QueueNotFoundError, ringmq.PositionsMovedError):
+                lease = leases.hold(queue, at)
+                reader = reader_for(options, queue, at)
+                found[queue] = reader.ack_up_to(at.position, lease=lease).acked_end
+    finally:
+        leases.release()
+    return found

@@ -1,0 +1,74 @@
+"""The options of the sink `ringmq`, from the strings that Spark passes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ringmq_pipeline.option_values import (
+    OptionError,
+    duration,
+    endpoints,
+    known_only,
+    positive,
+    size,
+    text,
+)
+
+KNOWN: Final = (
+    "endpoints",
+    "queue",
+    "vhost",
+    "producerId",
+    "confirmWindow",
+    "confirmWindowBytes",
+    "maxRatePerTask",
+    "requestTimeout",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Sizes in bytes, times in seconds."""
+
+    endpoints: tuple[str, ...]
+    # Empty: the column `queue` says it.
+    queue: str
+    vhost: str
+    # Empty: each write is a producer of its own.
+    producer_id: str
+    # Messages and bytes on their way to be confirmed, of one task.
+    window_messages: int
+    window_bytes: int
+    # Messages a second; 0: any number.
+    max_rate_per_task: int
+    request_timeout_s: float
+
+
+def parse(options: Mapping[str, str]) -> SinkOptions:
+    """Raises `OptionError`."""
+    given = known_only(options, KNOWN, "the sink ringmq")
+
+    def number(name: str, default: int) -> int:
+        return positive(name, given[name]) if name in given else default
+
+    timeout, window = given.get("requestTimeout", "60s"), given.get("confirmWindowBytes", "16m")
+    return SinkOptions(
+        endpoints=endpoints(given),
+        queue=text("queue", given["queue"]) if "queue" in given else "",
+        vhost=given.get("vhost", ""),
+        producer_id=text("producerId", given["producerId"]) if "producerId" in given else "",
+        window_messages=number("confirmWindow", 10_000),
+        window_bytes=size("confirmWindowBytes", window),
+        max_rate_per_task=number("maxRatePerTask", 0),
+        request_timeout_s=duration("requestTimeout", timeout),
+    )
+
+
+def check_columns(options: SinkOptions, names: list[str]) -> None:
+    """Raises `OptionError` if rows with these columns can't be published."""
+    if "body" not in names:
+        raise OptionError("body", f"a row to publish has a column `body`, not only {names}")
+    if not options.queue and "queue" not in names:
+        raise OptionError("queue", "name the queue here, or in a column `queue`")

@@ -1,0 +1,124 @@
+"""The sink's work in one task: rows to messages, and what an attempt after a failed one does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pyarrow
+import pytest
+from live_node import LiveNode
+
+import ringmq
+from pyspark_ringmq.writing import producer_id, publish
+from ringmq_pipeline.option_values import OptionError
+from ringmq_pipeline.sink_options import check_columns, parse
+
+
+def options_of(live: LiveNode, **options: str) -> dict[str, str]:
+    return {"endpoints": live.address, "requestTimeout": "10s"} | options
+
+
+def rows(bodies: list[bytes], **columns: list[object]) -> pyarrow.RecordBatch:
+    return pyarrow.RecordBatch.from_pydict({"body": bodies, **columns})
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+def test_rows_become_messages_with_their_properties(live: LiveNode) -> None:
+    live.client.declare_queue("written")
+    batch = rows(
+        [b"one", b"two"],
+        message_id=["m", None],
+        published_at=[datetime(2026, 11, 23, tzinfo=UTC), None],
+        headers=pyarrow.array(
+            [[("a", "1")], None], pyarrow.map_(pyarrow.string(), pyarrow.string())
+        ),
+        persistent=[True, False],
+        position=[7, 8],
+    )
+    done = publish(parse(options_of(live, queue="written")), b"rows", iter([batch]))
+    assert (done.messages, done.bytes >= 6) == (2, True)
+    [found] = live.client.reader("written").browse(0)
+    first, second = found.messages
+    assert (first.body, first.properties.message_id) == (b"one", "m")
+    assert first.properties.timestamp_ms == 1_795_392_000_000
+    assert first.properties.headers == {"a": "1"}
+    assert (second.body, second.properties.message_id) == (b"two", "")
+    assert found.persistent == [True, False]
+
+
+def test_a_column_names_each_rows_queue(live: LiveNode) -> None:
+    for queue in ("to a", "to b"):
+        live.client.declare_queue(queue)
+    batch = rows(numbered(5), queue=["to a", "to b", "to b", "to a", "to a"])
+    publish(parse(options_of(live)), b"column", iter([batch]))
+    assert (live.bodies("to a"), live.bodies("to b")) == ([b"0", b"3", b"4"], [b"1", b"2"])
+
+
+def test_an_attempt_after_a_failed_one_adds_nothing_twice(live: LiveNode) -> None:
+    live.client.declare_queue("attempts")
+    options = parse(options_of(live, queue="attempts"))
+    task = producer_id("job", 3)
+
+    def fails() -> Iterator[pyarrow.RecordBatch]:
+        yield rows(numbered(700))
+        raise RuntimeError("the executor is gone")
+
+    with pytest.raises(RuntimeError, match="the executor is gone"):
+        publish(options, task, fails())
+    assert live.stat("attempts").messages == 700
+    again = iter([rows(numbered(300)), rows(numbered(700, 300))])
+    assert publish(options, task, again).messages == 1000
+    assert live.bodies("attempts") == numbered(1000)
+    # Another task, or another job, is another producer.
+    assert publish(options, producer_id("job", 4), iter([rows(numbered(2))])).messages == 2
+    assert live.stat("attempts").messages == 1002
+
+
+def test_a_refused_message_moves_no_other_to_its_number(live: LiveNode) -> None:
+    """Were the rows behind it numbered anew, the next attempt would take one for another."""
+    live.client.declare_queue(
+        "full", rules=ringmq.QueueRules(max_length=2, overflow=ringmq.Overflow.REJECT_PUBLISH)
+    )
+    options = parse(options_of(live, queue="full"))
+    task = producer_id("full", 0)
+    with pytest.raises(ringmq.QueueFullError):
+        publish(options, task, iter([rows(numbered(5))]))
+    found = live.bodies("full")
+    live.client.purge_queue("full")
+    with pytest.raises(ringmq.QueueFullError):
+        publish(options, task, iter([rows(numbered(5))]))
+    found += live.bodies("full")
+    assert len(found) == len(set(found)) >= 3
+
+
+def test_a_queue_that_is_not_there_is_an_error(live: LiveNode) -> None:
+    options = parse(options_of(live, queue="not there"))
+    with pytest.raises(ringmq.UnroutableError):
+        publish(options, b"unroutable", iter([rows([b"x"])]))
+
+
+def test_the_rate_is_kept(live: LiveNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("pyspark_ringmq.writing.time.sleep", slept.append)
+    live.client.declare_queue("paced")
+    options = parse(options_of(live, queue="paced", maxRatePerTask="1000"))
+    publish(options, b"paced", iter([rows(numbered(1000))]))
+    # Ten steps of 100; the waits that the clock doesn't show add up.
+    assert len(slept) == 10
+    assert sum(slept) > 1
+    assert live.bodies("paced") == numbered(1000)
+
+
+def test_what_cannot_be_published_is_said_first(live: LiveNode) -> None:
+    with pytest.raises(OptionError, match="column `body`"):
+        check_columns(parse(options_of(live, queue="q")), ["value"])
+    with pytest.raises(OptionError, match="name the queue"):
+        check_columns(parse(options_of(live)), ["body"])
+    with pytest.raises(OptionError, match="did you mean 'producerId'"):
+        parse(options_of(live, producerid_="x"))
+    with pytest.raises(ValueError, match="has no body"):
+        publish(parse(options_of(live, queue="q")), b"n", iter([rows([b"x", None])]))  # type: ignore[list-item]
