@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import grpc.aio
@@ -335,23 +335,28 @@ def test_another_cluster_behind_the_address_is_refused(tmp_path: Path) -> None:
     run(scenario())
 
 
+async def _put_back(etcd: EtcdCluster, path: Path, since: Callable[[], Awaitable[None]]) -> None:
+    """Etcd has again what it had before `since`."""
+    data, copy = path / "etcd" / "m0", path / "copy"
+    await asyncio.to_thread(etcd.kill)
+    shutil.copytree(data, copy)
+    await asyncio.to_thread(etcd.start)
+    await since()
+    await asyncio.to_thread(etcd.kill)
+    shutil.rmtree(data)
+    copy.rename(data)
+    await asyncio.to_thread(etcd.start)
+
+
 @pytest.mark.logs("the registry went back")
 def test_an_etcd_that_was_put_back_is_refused_for_good(tmp_path: Path) -> None:
     """With views that are older than those in use it would let a second ring begin."""
-    data, copy = tmp_path / "etcd" / "m0", tmp_path / "copy"
 
     async def scenario() -> None:
         with EtcdCluster(tmp_path / "etcd") as etcd:
             registry = EtcdRegistry(etcd.endpoints, prefix="test/", deadline_s=2 * DEADLINE_S)
             await registry.commit([], [Put("k", b"1")])
-            await asyncio.to_thread(etcd.kill)
-            shutil.copytree(data, copy)
-            await asyncio.to_thread(etcd.start)
-            await _commit_sometime(registry, "k", b"2")
-            await asyncio.to_thread(etcd.kill)
-            shutil.rmtree(data)
-            copy.rename(data)
-            await asyncio.to_thread(etcd.start)
+            await _put_back(etcd, tmp_path, lambda: _commit_sometime(registry, "k", b"2"))
             with pytest.raises(RegistryWentBackError, match="went back"):
                 await registry.get("k")
             # Others may write to it, until its revision is as high as before.
@@ -364,5 +369,68 @@ def test_an_etcd_that_was_put_back_is_refused_for_good(tmp_path: Path) -> None:
             with pytest.raises(RegistryWentBackError):
                 await registry.commit([], [Put("k", b"4")])
             await registry.close()
+
+    run(scenario())
+
+
+@pytest.mark.logs("the registry went back")
+@pytest.mark.parametrize("writes", [1, 9], ids=["as many writes", "more writes"])
+def test_an_etcd_that_was_put_back_and_written_to_is_refused(tmp_path: Path, writes: int) -> None:
+    """Leases lapse, and nodes write themselves down again: no answer shows a lower revision."""
+
+    async def scenario() -> None:
+        with EtcdCluster(tmp_path / "etcd") as etcd:
+            registry = EtcdRegistry(etcd.endpoints, prefix="test/", deadline_s=2 * DEADLINE_S)
+            await registry.commit([], [Put("k", b"1"), Put("other", b"1")])
+            await _put_back(etcd, tmp_path, lambda: _commit_sometime(registry, "k", b"2"))
+            other = EtcdRegistry(etcd.endpoints, prefix="test/", deadline_s=2 * DEADLINE_S)
+            for _ in range(writes):
+                await other.commit([], [Put("other", b"2")])
+            await other.close()
+            with pytest.raises(RegistryWentBackError, match="went back"):
+                await registry.get("k")
+            with pytest.raises(RegistryWentBackError):
+                await registry.commit([], [Put("k", b"3")])
+            await registry.close()
+
+    run(scenario())
+
+
+@pytest.mark.logs("the registry went back")
+def test_an_etcd_that_was_put_back_is_noticed_behind_a_compaction(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with EtcdCluster(tmp_path / "etcd") as etcd:
+            registry = EtcdRegistry(etcd.endpoints, prefix="test/", deadline_s=2 * DEADLINE_S)
+            await registry.commit([], [Put("k", b"1")])
+            await _put_back(etcd, tmp_path, lambda: _commit_sometime(registry, "k", b"2"))
+            other = EtcdRegistry(etcd.endpoints, prefix="test/", deadline_s=2 * DEADLINE_S)
+            for _ in range(5):
+                revision = await other.commit([], [Put("other", b"2")])
+            await other.close()
+            assert revision is not None
+            await _compact(etcd.endpoints[0], revision)
+            with pytest.raises(RegistryWentBackError, match="went back"):
+                await registry.get("k")
+            await registry.close()
+
+    run(scenario())
+
+
+def test_an_etcd_that_was_restarted_or_compacted_is_trusted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with EtcdCluster(tmp_path / "etcd") as etcd:
+            registry = EtcdRegistry(etcd.endpoints, prefix="test/", deadline_s=2 * DEADLINE_S)
+            other = EtcdRegistry(etcd.endpoints, prefix="test/", deadline_s=2 * DEADLINE_S)
+            await registry.commit([], [Put("k", b"1")])
+            for key in ("other", "k"):
+                revision = await other.commit([], [Put(key, b"2")])
+                assert revision is not None
+                await _compact(etcd.endpoints[0], revision)
+                await asyncio.to_thread(etcd.kill)
+                await asyncio.to_thread(etcd.start)
+                assert await registry.get("k") is not None
+                await _commit_sometime(other, "last", b"3")
+            await registry.close()
+            await other.close()
 
     run(scenario())

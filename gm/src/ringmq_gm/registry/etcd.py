@@ -10,7 +10,7 @@ reads, watches in order of revisions, leases. This module adds:
   is one way to repair.
 * A response that etcd sends in fragments is put together again: the changes of one commit stay
   together.
-* An etcd that was put back to an earlier state is refused for good (decision 0051).
+* An etcd that was put back to an earlier state is refused for good (`etcd_history.py`).
 * A session counts from before its renewal was sent, and by a clock that may run
   slower than etcd's by `CLOCK_DRIFT_MAX`.
 """
@@ -30,14 +30,12 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_random_exponen
 from ringmq_gm.registry.base import (
     Change,
     Changed,
-    CommitUnknownError,
     Guard,
     KeyValue,
     LimitError,
     Operation,
     Put,
     RegistryUnavailableError,
-    RegistryWentBackError,
     Removed,
     Reset,
     Session,
@@ -103,13 +101,14 @@ class EtcdRegistry:
         )
 
         async def call(endpoint: Endpoint, timeout_s: float) -> rpc_pb2.TxnResponse:
-            asked_at = self._client.revision
+            asked_at = self._client.history.revision
             response = await endpoint.kv.Txn(request, timeout=timeout_s, metadata=METADATA)
             self._client.check_revision(response.header, asked_at)
             return response
 
         response = await self._client.ask(call)
-        pairs = (pair for each in response.responses for pair in each.response_range.kvs)
+        pairs = [pair for each in response.responses for pair in each.response_range.kvs]
+        self._client.history.saw(pairs)
         return Snapshot(tuple(map(self.entry, pairs)), response.header.revision)
 
     async def list(self, prefix: str) -> Snapshot:
@@ -138,22 +137,25 @@ class EtcdRegistry:
         )
 
         async def call(endpoint: Endpoint, timeout_s: float) -> rpc_pb2.TxnResponse:
-            return await endpoint.kv.Txn(request, timeout=timeout_s, metadata=METADATA)
+            asked_at = self._client.history.revision
+            response = await endpoint.kv.Txn(request, timeout=timeout_s, metadata=METADATA)
+            self._client.check_revision(response.header, asked_at)
+            return response
 
-        self._client.check_usable()
-        asked_at = self._client.revision
+        self._client.history.check_usable()
         try:
             response = await self._client.send_once(call)
         except SessionLostError:
             if isinstance(session, LeasedSession):
                 session.renounce()
             raise
-        try:
-            self._client.check_revision(response.header, asked_at)
-        except RegistryWentBackError as error:
-            # Its guards may have held in the earlier state, too.
-            raise CommitUnknownError(str(error)) from error
-        return response.header.revision if response.succeeded else None
+        if not response.succeeded:
+            return None
+        for operation in operations:
+            if isinstance(operation, Put):
+                key = self.prefix + operation.key.encode()
+                self._client.history.saw_write(key, response.header.revision)
+        return response.header.revision
 
     async def watch(self, prefix: str) -> AsyncIterator[Sequence[Change]]:
         follower = _Follower(self, self._client, self.prefix + prefix_bytes(prefix))
@@ -251,12 +253,14 @@ class EtcdRegistry:
 
     async def _range(self, request: rpc_pb2.RangeRequest) -> rpc_pb2.RangeResponse:
         async def call(endpoint: Endpoint, timeout_s: float) -> rpc_pb2.RangeResponse:
-            asked_at = self._client.revision
+            asked_at = self._client.history.revision
             response = await endpoint.kv.Range(request, timeout=timeout_s, metadata=METADATA)
             self._client.check_revision(response.header, asked_at)
             return response
 
-        return await self._client.ask(call)
+        response = await self._client.ask(call)
+        self._client.history.saw(response.kvs)
+        return response
 
 
 def good_until(before: float, ttl_s: int) -> float:
@@ -382,6 +386,7 @@ class _Follower:
     def _change(self, event: kv_pb2.Event) -> Change:
         if event.type == kv_pb2.Event.DELETE:
             return Removed(self._registry.key(event.kv), event.kv.mod_revision)
+        self._client.history.saw_write(event.kv.key, event.kv.mod_revision)
         return Changed(self._registry.entry(event.kv))
 
     async def _response(self) -> rpc_pb2.WatchResponse:

@@ -15,7 +15,6 @@ from the others says so at once, instead of letting the caller wait.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -32,11 +31,11 @@ from ringmq_gm.registry.base import (
     RegistryWentBackError,
     SessionLostError,
 )
+from ringmq_gm.registry.etcd_history import History
 from ringmq_gm.registry.etcdpb import rpc_pb2, rpc_pb2_grpc
 from ringmq_gm.registry.sessions import clock
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 METADATA = (("hasleader", "true"),)
 # How many entries one answer may bring; a list is read in pages of this many.
@@ -90,10 +89,7 @@ class EtcdClient:
         self._endpoints: list[Endpoint] = []
         self._current = 0
         self._cluster_id = 0
-        # The highest revision that a linearizable answer has shown.
-        self.revision = 0
-        # Set when an answer has shown a lower one; for good, as its revisions rise again.
-        self._went_back: str | None = None
+        self.history = History(str(self))
 
     def __str__(self) -> str:
         return f"etcd {','.join(self._targets)}"
@@ -112,8 +108,13 @@ class EtcdClient:
         async def attempt() -> T:
             endpoint = await self.ready_endpoint(deadline)
             left = deadline - clock()
+            timeout_s = max(0.001, min(share, left))
             try:
-                return await call(endpoint, max(0.001, min(share, left)))
+                await self._settle(endpoint, timeout_s)
+                answer = await call(endpoint, timeout_s)
+                # It may have taken long enough for anything.
+                await self._settle(endpoint, timeout_s)
+                return answer
             except grpc.aio.AioRpcError as error:
                 fault = self.fault(error)
                 if isinstance(fault, RegistryUnavailableError):
@@ -144,7 +145,16 @@ class EtcdClient:
         deadline = clock() + self.deadline_s
         endpoint = await self.ready_endpoint(deadline)
         try:
-            return await call(endpoint, max(0.001, deadline - clock()))
+            await self._settle(endpoint, max(0.001, deadline - clock()))
+        except grpc.aio.AioRpcError as error:
+            self.avoid(endpoint)
+            raise self.fault(error) from error
+        try:
+            answer = await call(endpoint, max(0.001, deadline - clock()))
+            await self._settle(endpoint, max(0.001, deadline - clock()))
+        except RegistryWentBackError as error:
+            # Its guards may have held in the earlier state, too.
+            raise CommitUnknownError(str(error)) from error
         except grpc.aio.AioRpcError as error:
             if error.code() not in _REFUSALS:
                 self.avoid(endpoint)
@@ -153,6 +163,15 @@ class EtcdClient:
             raise CommitUnknownError(
                 f"{self}: transaction sent to {endpoint.target}: {_text(error)}"
             ) from error
+        return answer
+
+    async def _settle(self, endpoint: Endpoint, timeout_s: float) -> None:
+        async def look(request: rpc_pb2.RangeRequest) -> rpc_pb2.RangeResponse:
+            response = await endpoint.kv.Range(request, timeout=timeout_s, metadata=METADATA)
+            self.check(response.header)
+            return response
+
+        await self.history.settle(look)
 
     async def ready_endpoint(self, deadline: float) -> Endpoint:
         """An endpoint with an open connection, preferably the one that answered last."""
@@ -169,7 +188,8 @@ class EtcdClient:
             await asyncio.sleep(_READY_POLL_S)
 
     def avoid(self, endpoint: Endpoint) -> None:
-        """Begins with the next endpoint from now on."""
+        """Begins with the next endpoint from now on, and asks it for its history."""
+        self.history.doubt()
         if self._endpoints and self._endpoints[self._current] is endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
 
@@ -182,31 +202,13 @@ class EtcdClient:
                 f" (id {header.cluster_id:x}, expected {self._cluster_id:x})"
             )
 
-    def check_usable(self) -> None:
-        """Raises `RegistryWentBackError` if that has been seen: nothing is to be sent any more."""
-        if self._went_back is not None:
-            raise RegistryWentBackError(self._went_back)
-
     def check_revision(self, header: rpc_pb2.ResponseHeader, asked_at: int) -> None:
         """`check`, of a linearizable answer; `asked_at` is what `revision` was when it was asked.
 
         Raises `RegistryWentBackError` if etcd was put back to an earlier state.
         """
         self.check(header)
-        # Answers overtake each other, so one may be older than the newest: but not older than what
-        # had been answered before it was asked for.
-        if self._went_back is None and header.revision < asked_at:
-            self._went_back = (
-                f"{self}: the registry went back from revision {asked_at} to {header.revision}: it "
-                "was restored from a backup. This process takes nothing of it any more"
-            )
-            log.error(
-                "%s: queues go on where they are, and no failover or change of a queue is possible."
-                " See 'The registry was restored' in the operations manual",
-                self._went_back,
-            )
-        self.check_usable()
-        self.revision = max(self.revision, header.revision)
+        self.history.check(header, asked_at)
 
     def fault(self, error: grpc.aio.AioRpcError) -> RegistryError:
         """The fault of a call that changed nothing, as an error of the registry."""
