@@ -44,6 +44,7 @@ evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them:
 		node/tests/resources/test_memory.py $(ARGS)
 	@$(BIN)/python cluster-tests/simulation/run.py --seeds 0:1000000
 	@$(BIN)/python cluster-tests/simulation/run.py --planted
+	@$(BIN)/python -m node.tests.queue.whole.fuzz_queue --seconds $$(($(MINUTES) * 60))
 	@$(BIN)/python -m node.tests.storage.engine.fuzz_engine --seconds $$(($(MINUTES) * 60))
 	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
 

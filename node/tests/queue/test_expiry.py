@@ -1,4 +1,4 @@
-"""Deadlines and lengths, case by case; `test_rules_model` plays them all together.
+"""Deadlines and lengths, case by case; `whole` plays them all together.
 
 Names of RabbitMQ's cases are in the docstrings.
 """

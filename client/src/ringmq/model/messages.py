@@ -57,7 +57,7 @@ class Properties:
     #: Of a delivered message that was published to an exchange. Not sent: the broker says them.
     exchange: str = ""
     routing_key: str = ""
-    #: Of a delivered message: the `priority` and the `ttl_ms` that its publisher said. Not sent$
+    #: Of a delivered message: the `priority` and the `ttl_ms` that its publisher said. Not sent
     #: with the properties.
     priority: int = 0
     expiration_ms: int | None = None
