@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.offsets import QueueRange
-from ringmq_pipeline.sinks.batches import TableBatch, RowsInTableError, WriteFiles
+from ringmq_pipeline.sinks.batches import RowsInTableError, TableBatch, WriteFiles
 from ringmq_pipeline.sinks.delta import DeltaSink
 from ringmq_pipeline.sinks.parquet import ParquetSink, committed_files
 

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_MASTER: Final = "local[*]"
 
 
-def _settings(
+def pairs(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, str]:
     found = {}
@@ -33,7 +33,7 @@ def spark_options(command: F) -> F:
         click.option(
             "--conf",
             multiple=True,
-            callback=_settings,
+            callback=pairs,
             metavar="NAME=VALUE",
             help="A setting of Spark; may be repeated.",
         ),

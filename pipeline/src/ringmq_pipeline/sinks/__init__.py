@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from ringmq_pipeline.sinks.batches import TableBatch, Committed, WriteFiles
+from ringmq_pipeline.sinks.batches import Committed, TableBatch, WriteFiles
 
 
 class Sink(Protocol):

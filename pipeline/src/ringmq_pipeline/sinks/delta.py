@@ -26,10 +26,10 @@ from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.sinks.batches import (
     POSITION,
     SKIPPED,
-    TableBatch,
     Committed,
-    WrittenFile,
+    TableBatch,
     WriteFiles,
+    WrittenFile,
     folders_between,
     make_durable,
     numbering_key,

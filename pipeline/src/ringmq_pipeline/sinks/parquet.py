@@ -23,10 +23,10 @@ from typing import Any, Final
 from ringmq_pipeline.errors import JobError
 from ringmq_pipeline.sinks.batches import (
     SKIPPED,
-    TableBatch,
     Committed,
-    WrittenFile,
+    TableBatch,
     WriteFiles,
+    WrittenFile,
     folders_between,
     make_durable,
     numbering_key,

@@ -1,0 +1,90 @@
+"""From a queue to a table with Spark between them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.dataset
+import pytest
+from deltalake import DeltaTable
+from live_node import LiveNode
+
+from ringmq_pipeline.cli import invoke
+from ringmq_pipeline.jobs.decoding import Decoding, decode
+from ringmq_pipeline.sinks.parquet import committed_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def ingest(live: LiveNode, queue: str, folder: Path, *more: str) -> int:
+    places = ["--to", str(folder / "table"), "--checkpoint", str(folder / "checkpoint"), "--quiet"]
+    return invoke(["ingest", "--queue", queue, "--endpoints", live.address, *places, *more])
+
+
+def positions(files: list[str]) -> list[int]:
+    found = pyarrow.dataset.dataset(files).to_table(columns=["position"])
+    return sorted(found["position"].to_pylist())
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b'{"id": %d}' % number for number in range(count)]
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_queue_is_in_the_table_and_no_more_in_the_queue(
+    live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = "ingest delta"
+    live.fill(queue, [*numbered(900), b"\xff", b"{half"])
+    decoding = ("--decode", "json", "--quarantine", str(tmp_path / "bad"))
+    limit = ("--option", "maxMessagesPerTrigger=500")
+    assert ingest(live, queue, tmp_path, *decoding, *limit, "--value-schema", "id BIGINT") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["rows"], summary["rows_quarantined"], summary["batches"]) == (900, 2, 2)
+    assert (summary["ends"], summary["lag"]) == ({queue: 902}, 0)
+    table = DeltaTable(tmp_path / "table")
+    assert positions(table.file_uris()) == [*range(900)]
+    errors = pyarrow.dataset.dataset(DeltaTable(tmp_path / "bad").file_uris()).to_table()
+    assert sorted(errors["error"].to_pylist()) == [
+        "the body is no JSON object of id BIGINT",
+        "the body is no UTF-8",
+    ]
+    assert [each["first"] for each in json.loads(table.history(1)[0]["ringmq.ranges"])] == [500]
+    # The bad ones, too: else they would keep the queue from ever being empty.
+    stat = live.stat(queue)
+    assert (stat.messages, stat.leases) == (0, ())
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_checkpoint_that_is_older_than_its_queue_is_refused_with_the_range(
+    live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue, kind = "ingest parquet", ("--format", "parquet")
+    live.fill(queue, numbered(10))
+    assert ingest(live, queue, tmp_path, *kind) == 0
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "older")
+    live.publish(queue, numbered(20))
+    assert ingest(live, queue, tmp_path, *kind) == 0
+    assert positions([str(file) for file in committed_files(tmp_path / "table")]) == [*range(30)]
+    capsys.readouterr()
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "older").rename(tmp_path / "checkpoint")
+    live.publish(queue, numbered(1))
+    assert ingest(live, queue, tmp_path, *kind) == 4
+    assert "positions 10 to 29 can't be read any more" in capsys.readouterr().err
+
+
+def test_json_without_a_schema_stays_text(spark: SparkSession) -> None:
+    bodies = [bytearray(body) for body in (b"[1, 2]", b"[1,", b"\xff", b'"a"')]
+    frame = spark.createDataFrame([(body,) for body in bodies], "body BINARY")
+    decoded = decode(frame, Decoding.JSON)
+    assert [row.value for row in decoded.good.collect()] == ["[1, 2]", '"a"']
+    assert decoded.bad is not None
+    assert [row.error for row in decoded.bad.collect()] == [
+        "the body is no JSON",
+        "the body is no UTF-8",
+    ]
