@@ -15,7 +15,7 @@ from ringmq_pipeline.option_values import OptionError, duration
 from ringmq_pipeline.summary import print_summary
 
 if TYPE_CHECKING:
-    from ringmq_pipeline.jobs.ingest import Tally
+    from ringmq_pipeline.jobs.ingest import IngestTally
 
 ASYNC_PROGRESS = "asyncprogresstracking"
 
@@ -107,7 +107,7 @@ def command(
         nonlocal asked
         asked = True
 
-    def show(tally: Tally) -> None:
+    def show(tally: IngestTally) -> None:
         rate = tally.rows / (time.monotonic() - began)
         progress.show(f"{tally.rows} rows, {rate:.0f}/s, {tally.lag} behind")
 

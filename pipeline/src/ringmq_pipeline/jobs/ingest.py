@@ -51,7 +51,7 @@ class Ingest:
 
 
 @dataclass(slots=True)
-class Tally:
+class IngestTally:
     """What an ingest has done so far; `lag`: positions behind, as of the last trigger."""
 
     batches: int = 0
@@ -73,15 +73,15 @@ def ingest(
     spark: SparkSession,
     job: Ingest,
     *,
-    show: Callable[[Tally], None] = lambda tally: None,
+    show: Callable[[IngestTally], None] = lambda tally: None,
     ends: Callable[[], bool] = lambda: False,
-) -> Tally:
+) -> IngestTally:
     """Runs until all is there, until it fails, or until `ends` says so; raises what Spark raises.
     `show` is called now and then."""
     holder = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
     source = dict(job.source) | {"leaseHolder": holder}
     options = source_options.parse(source)
-    tally = Tally()
+    tally = IngestTally()
     try:
         _run(spark, job, source, tally, show, ends)
     finally:
@@ -94,8 +94,8 @@ def _run(
     spark: SparkSession,
     job: Ingest,
     source: Mapping[str, str],
-    tally: Tally,
-    show: Callable[[Tally], None],
+    tally: IngestTally,
+    show: Callable[[IngestTally], None],
     ends: Callable[[], bool],
 ) -> None:
     frame = spark.readStream.format("ringmq").options(**source).load()
@@ -122,7 +122,7 @@ def _run(
         query.stop()
 
 
-def _process(job: Ingest, tally: Tally) -> Callable[[DataFrame, int], None]:
+def _process(job: Ingest, tally: IngestTally) -> Callable[[DataFrame, int], None]:
     def process(frame: DataFrame, number: int) -> None:
         batch = TableBatch(query_of(job.checkpoint), number, ranges_of(job.checkpoint, number))
         decoded = decode(frame, job.decoding, job.value_schema)
@@ -160,7 +160,7 @@ def files_of(frame: DataFrame) -> WriteFiles:
     return write
 
 
-def _note_lag(query: StreamingQuery, tally: Tally) -> None:
+def _note_lag(query: StreamingQuery, tally: IngestTally) -> None:
     progress: Any = query.lastProgress
     for source in progress["sources"] if progress else ():
         if source["latestOffset"] and source["endOffset"]:
