@@ -91,14 +91,12 @@ class Inflow:
         if (
             reassembly.need >= 0
             or reassembly.prefix
-            or not size
-            or size > self._window
-            or size > stream.receive_window
-            or stream.admitted_bytes
-            or stream.unfinished_bytes
-            or stream.content_length is not None
+            or not 0 < size <= min(self._window, stream.receive_window)
             or stream.remote_closed
             or stream.ended
+            or stream.content_length is not None
+            or stream.admitted_bytes
+            or stream.unfinished_bytes
         ):
             return False
         before = len(messages)

@@ -59,6 +59,8 @@ def content(data: bytes) -> tuple[int, int]:
     if data[:1] != TAG:
         raise WireError(f"message of {len(data)} bytes begins with {data[:1]!r}, expected {TAG!r}")
     length = len(data)
+    if 1 < length < 0x82 and data[1] == length - 2:
+        return 2, length
     # A size of two bytes, as nearly all messages with a body have it.
     if (
         length > 0x82
