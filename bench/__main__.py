@@ -50,11 +50,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="another tree, with its .venv, as the only peer beside this one; "
         "points of its own: windows 1, 100 and 1000, and 10 queues",
     )
-    parser.add_argument("--size", type=_positive, default=1024, help="bytes (default: 1024)")
-    parser.add_argument("--window", type=_positive, default=1000, help="default: 1000")
-    parser.add_argument("--count", type=_positive, default=40_000, help="default: 40000")
     parser.add_argument(
-        "--latency-count", type=int, default=3000, help="at window 1; 0 leaves it out (3000)"
+        "--full", action="store_true", help="100 queues and bodies of 64 KiB as well"
+    )
+    parser.add_argument(
+        "--window", type=_positive, help="only this one, and window 1, instead of all rows"
+    )
+    parser.add_argument("--size", type=_positive, default=1024, help="with --window; bytes (1024)")
+    parser.add_argument("--count", type=_positive, default=40_000, help="with --window (40000)")
+    parser.add_argument(
+        "--latency-count",
+        type=int,
+        default=3000,
+        help="with --window: at window 1; 0 leaves it out (3000)",
     )
     parser.add_argument("--save", metavar="NAME", help="as bench/results/NAME, to be checked in")
     parser.add_argument("--json", action="store_true", help="the result file on stdout, no table")
@@ -87,6 +95,10 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
         return
     if parsed.against is not None:
         comparison = against.comparison(parsed.against)
+    elif parsed.window is None:
+        comparison = rivals.comparison(
+            parsed.peers, rivals.FULL_ROWS if parsed.full else rivals.ROWS
+        )
     else:
         points = rivals.points_of(
             size_bytes=parsed.size,

@@ -35,7 +35,8 @@ class Comparison:
 
     `start` starts the peers in a directory, leaves their end to the stack, and says (with its last
     argument) things beside the figures. `order` gives the
-    peers of a round, counted from 1, in the order in which they run. `to_json` makes the result
+    peers of a round, counted from 1, in the order in which they run. `draw` makes the picture,
+    `to_json` makes the result
     file out of its name, the facts of the run, the measurements and the points.
     """
 
@@ -45,6 +46,9 @@ class Comparison:
     order: Callable[[Sequence[Peer], int], Sequence[Peer]]
     to_json: Callable[[str, dict[str, Any], Sequence[Measurement], Sequence[Point]], dict[str, Any]]
     print_report: Callable[[Console, Sequence[Measurement], Sequence[Point]], None]
+    draw: Callable[[Path, Sequence[Measurement], Sequence[Point]], None] = plot.save
+    # Whether the peer answers this question at all: a bare disk has no queues.
+    takes: Callable[[Peer, Point], bool] = lambda _peer, _point: True
 
 
 def carry_out(
@@ -73,7 +77,7 @@ def carry_out(
     folder.mkdir(parents=True, exist_ok=True)
     result = comparison.to_json(name, facts, measurements, comparison.points)
     (folder / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
-    plot.save(folder / f"{name}.png", measurements, comparison.points)
+    comparison.draw(folder / f"{name}.png", measurements, comparison.points)
     if as_json:
         print(json.dumps(result))
     else:
@@ -88,11 +92,14 @@ def run_all(
     for peer in peers:
         say(f"warming up {peer.name}")
         for point in comparison.points:
-            measure(peer, point.share(_WARM_UP_SHARE), 0)
+            if comparison.takes(peer, point):
+                measure(peer, point.share(_WARM_UP_SHARE), 0)
     measurements = []
     for point in comparison.points:
         for number in range(1, rounds + 1):
             for peer in comparison.order(peers, number):
+                if not comparison.takes(peer, point):
+                    continue
                 measured = measure(peer, point, number)
                 measurements.append(measured)
                 say(

@@ -59,3 +59,37 @@ def _draw(axes: Axes, measurements: Sequence[Measurement], point: Point, column:
     axes.set_title(title, fontsize=10)
     axes.tick_params(axis="both", labelsize=8)
     axes.tick_params(axis="x", labelrotation=15)
+
+
+def save_lines(path: Path, measurements: Sequence[Measurement], points: Sequence[Point]) -> None:
+    """Rate and p50 over the window, of one queue; the rate over the number of queues, at window 1.
+    Of the size that most points have."""
+    sizes = [point.size_bytes for point in points]
+    same = [point for point in points if point.size_bytes == max(sizes, key=sizes.count)]
+    alone = sorted((each for each in same if each.queues == 1), key=lambda each: each.window)
+    single = sorted((each for each in same if each.window == 1), key=lambda each: each.queues)
+    by_name = {column.name: column for column in COLUMNS}
+    figure, axes = pyplot.subplots(1, 3, figsize=(13, 4))
+    for place, (name, shown, along) in enumerate(
+        (
+            ("rate_per_s", alone, "window"),
+            ("p50_ms", alone, "window"),
+            ("rate_per_s", single, "queues"),
+        )
+    ):
+        draw = axes[place]
+        for peer in peers_of(measurements):
+            line = [
+                (getattr(point, along), spread([by_name[name].value(each) for each in runs]).median)
+                for point in shown
+                if (runs := select(measurements, peer, point))
+            ]
+            colour = COLOURS.get(peer, _OTHER_COLOUR)
+            style = "--" if colour == _OTHER_COLOUR else "-"
+            draw.plot(*zip(*line, strict=True), style, marker="o", color=colour, label=peer)
+        draw.set(xscale="log", yscale="log", xlabel=along, title=by_name[name].heading)
+        draw.grid(visible=True, which="major", alpha=0.3)
+    axes[0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)

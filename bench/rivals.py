@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench import report
+from bench import plot, report
 from bench.comparison import BUILD, Comparison, Say
 from bench.measure import BenchError, Peer, Point
 from bench.peers.bare_ring import BareRing
@@ -17,6 +17,23 @@ from bench.peers.rabbitmq.cluster import RabbitCluster
 from bench.peers.ringmq import RingPeer
 
 PEERS = ("ringmq", "rabbitmq", "rabbitmq-quorum", "bare-ring", "disk")
+# These have one file, and no queues.
+_FOOTINGS = ("bare-ring", "disk")
+# From one message alone to a full pipe, and single messages to ten queues.
+ROWS = (
+    Point(count=2000, size_bytes=1024, window=1),
+    Point(count=10_000, size_bytes=1024, window=10),
+    Point(count=20_000, size_bytes=1024, window=100),
+    Point(count=40_000, size_bytes=1024, window=1000),
+    Point(count=5000, size_bytes=1024, window=1, queues=10),
+)
+# A hundred queues are declared and looked up one by one, which takes minutes.
+FULL_ROWS = (
+    *ROWS,
+    Point(count=10_000, size_bytes=1024, window=1, queues=100),
+    Point(count=50_000, size_bytes=1024, window=10, queues=100),
+    Point(count=4000, size_bytes=64 * 1024, window=100),
+)
 
 
 def comparison(names: Sequence[str], points: Sequence[Point]) -> Comparison:
@@ -28,6 +45,8 @@ def comparison(names: Sequence[str], points: Sequence[Point]) -> Comparison:
         order=lambda peers, _: peers,
         to_json=report.to_json,
         print_report=report.print_report,
+        draw=plot.save_lines if len(points) > len(ROWS) - 1 else plot.save,
+        takes=lambda peer, point: point.queues == 1 or peer.name not in _FOOTINGS,
     )
 
 

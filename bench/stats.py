@@ -76,3 +76,25 @@ def client_report(
         p99_ms=percentile(ordered, 99) * 1e3,
         max_ms=ordered[-1] * 1e3,
     )
+
+
+def merged(reports: Sequence[ClientReport]) -> ClientReport:
+    """Publishers that have run at the same time, as one.
+
+    Each has its own clock, which starts when it is connected. The slowest one's counts, so that a
+    peer gains by this if its publishers didn't start together. Percentiles are the medians of the
+    publishers' own.
+    """
+    seconds = max(each.seconds for each in reports)
+    acked = sum(each.acked for each in reports)
+    return ClientReport(
+        seconds=seconds,
+        rate_per_s=acked / seconds,
+        acked=acked,
+        nacked=sum(each.nacked for each in reports),
+        client_cpu_s=sum(each.client_cpu_s for each in reports),
+        p50_ms=median(each.p50_ms for each in reports),
+        p95_ms=median(each.p95_ms for each in reports),
+        p99_ms=median(each.p99_ms for each in reports),
+        max_ms=max(each.max_ms for each in reports),
+    )

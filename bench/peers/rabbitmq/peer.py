@@ -6,11 +6,14 @@ import json
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from bench.measure import BenchError, ClientReport, Point
 from bench.peers.rabbitmq.cluster import NODES, PROGRAMS, RabbitCluster
+from bench.stats import merged
 
 QueueType = Literal["classic", "quorum"]
 
@@ -48,6 +51,17 @@ def build_client(directory: Path) -> Path:
     return program
 
 
+def _client_report(report: Mapping[str, Any]) -> ClientReport:
+    return ClientReport(
+        seconds=report["seconds"],
+        rate_per_s=report["rate_per_s"],
+        acked=report["acked"],
+        nacked=report["nacked"],
+        client_cpu_s=report["client_cpu_s"],
+        **{f"{name}_ms": value for name, value in report["confirm_ms"].items()},
+    )
+
+
 class RabbitPeer:
     """Publishes to one type of queue of a running cluster. The cluster isn't owned."""
 
@@ -80,16 +94,14 @@ class RabbitPeer:
         self._run_client(_NOTHING, queue)
 
     def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
-        (queue,) = queues
-        report = self._run_client(point, queue)
-        return ClientReport(
-            seconds=report["seconds"],
-            rate_per_s=report["rate_per_s"],
-            acked=report["acked"],
-            nacked=report["nacked"],
-            client_cpu_s=report["client_cpu_s"],
-            **{f"{name}_ms": value for name, value in report["confirm_ms"].items()},
-        )
+        """With many queues, by a client process for each at the same time (`merged`)."""
+        shares = [
+            replace(point, count=point.count // len(queues) + (n < point.count % len(queues)))
+            for n in range(len(queues))
+        ]
+        with ThreadPoolExecutor(len(queues)) as pool:
+            reports = list(pool.map(self._run_client, shares, queues))
+        return merged([_client_report(report) for report in reports])
 
     def remove(self, queue: str) -> None:
         """Checks that the queue was replicated as claimed, and deletes it."""
