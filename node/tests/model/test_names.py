@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from ringmq_node.cli.node import ShownNames
 from ringmq_node.model.names import (
     check_name,
     check_vhost,
@@ -62,3 +65,9 @@ def test_names_that_reach_elsewhere_are_refused(name: str) -> None:
 def test_the_longest_names_fit_into_a_key() -> None:
     longest = join_name("ä" * 40, "ä" * 127)
     assert max(len(queue_key(longest)), len(exchange_key(longest))) <= 1024
+
+
+def test_log_lines_show_the_vhost_in_words() -> None:
+    name = join_name("shop", "orders")
+    record = logging.makeLogRecord({"msg": "queue %s: deleted", "args": (name,)})
+    assert ShownNames("%(message)s").format(record) == "queue orders (vhost shop): deleted"

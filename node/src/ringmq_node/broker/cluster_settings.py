@@ -40,6 +40,7 @@ from ringmq_node.broker.catalogue import registry_away
 from ringmq_node.broker.placement import NodeStanding
 from ringmq_node.model.names import split_name
 from ringmq_node.model.policies import (
+    NAME_BYTES_MAX,
     POLICIES_MAX,
     Policy,
     PolicyError,
@@ -200,6 +201,9 @@ class ClusterSettings:
 
     async def delete_policy(self, name: str, *, is_operator: bool) -> bool:
         """Returns whether there was one."""
+        if len(name.encode()) > NAME_BYTES_MAX:
+            # The registry would refuse the key.
+            return False
         key = policy_key(name, is_operator=is_operator)
         return await self._write(key, Delete(key))
 
@@ -211,6 +215,8 @@ class ClusterSettings:
 
     async def forget_node(self, node: str) -> None:
         """Only while its lease has run out."""
+        if len(node.encode()) > NAME_BYTES_MAX:
+            raise unknown_node(node, self.nodes)
         key = node_key(node)
         for _ in range(COMMIT_TRIES):
             try:

@@ -15,6 +15,7 @@ from ringmq_node.cli.cluster.nodes import drain, forget, list_nodes, revive
 from ringmq_node.cli.options import json_option
 from ringmq_node.cli.output import emit_json
 from ringmq_node.config import ConfigError, NodeConfig, load_config
+from ringmq_node.model.names import shown_text
 
 if TYPE_CHECKING:
     from ringmq_node.node import Node
@@ -84,6 +85,13 @@ def _as_typed(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+class ShownNames(logging.Formatter):
+    """Lines in which names of queues and exchanges are as users know them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown_text(super().format(record))
+
+
 @click.group()
 def node() -> None:
     """Run a node; look at, drain, revive and forget the nodes of a cluster."""
@@ -108,6 +116,8 @@ def start(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     if config.log_level not in LOG_LEVELS:
         raise ConfigError(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
     logging.basicConfig(level=config.log_level.upper(), format=LOG_FORMAT)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(ShownNames(LOG_FORMAT))
     # Imported here: it pulls in the whole server, which no other command needs, and every
     # command would pay for.
     from ringmq_node.running import serve

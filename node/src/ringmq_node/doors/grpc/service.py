@@ -12,8 +12,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from ringmq_node.broker.broker import Caller
-from ringmq_node.doors.grpc.status import CODES, status_details
-from ringmq_node.model.names import shown_text
+from ringmq_node.doors.grpc.status import CODES, status_details, told
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import CALL_DEADLINE_S
 from ringmq_wire import Accept, CallStream, Code, RpcError, RpcStatus, streaming
@@ -43,9 +42,7 @@ def parse(kind: type[M], data: bytes) -> M:
 
 def failure(error: BrokerError) -> RpcError:
     """The end of a call: the error's status and details."""
-    return RpcError(
-        RpcStatus(CODES[error.reason], shown_text(error.message), status_details(error))
-    )
+    return RpcError(RpcStatus(CODES[error.reason], told(error.message), status_details(error)))
 
 
 def caller_of(context: Context) -> Caller:

@@ -87,9 +87,22 @@ def reason_from_wire(reason: common.Reason.ValueType) -> Reason:
     return _FROM_WIRE.get(reason, Reason.INTERNAL)
 
 
+# Characters of a text in an error. Its headers carry it twice, encoded, and most peers take 8 KiB.
+QUOTED_MAX = 512
+
+
+def told(message: str) -> str:
+    """A message for people: internal names as they know them, and not beyond `QUOTED_MAX`."""
+    return _cut(shown_text(message))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= QUOTED_MAX else f"{text[: QUOTED_MAX - 3]}..."
+
+
 def status_details(error: BrokerError) -> bytes:
     """A serialized `google.rpc.Status` with ErrorInfo and, for a retryable error, RetryInfo."""
-    metadata = {name: _shown(value) for name, value in error.metadata.items()}
+    metadata = {name: _cut(_shown(value)) for name, value in error.metadata.items()}
     details = [
         _pack(
             error_details_pb2.ErrorInfo(reason=error.reason.name, domain=DOMAIN, metadata=metadata)
@@ -100,7 +113,7 @@ def status_details(error: BrokerError) -> bytes:
         delay.FromMilliseconds(error.retry_after_ms)
         details.append(_pack(error_details_pb2.RetryInfo(retry_delay=delay)))
     status = status_pb2.Status(
-        code=CODES[error.reason], message=shown_text(error.message), details=details
+        code=CODES[error.reason], message=told(error.message), details=details
     )
     data: bytes = status.SerializeToString()
     return data
@@ -123,9 +136,9 @@ def from_call(error: RpcError, *, repeatable: bool) -> BrokerError:
     `repeatable`: the call does no harm if it is carried out twice.
     """
     ended = error.status
-    told = _told(ended.details)
-    if told is not None:
-        return told
+    said = _told(ended.details)
+    if said is not None:
+        return said
     if ended.unprocessed:
         return no_answer()
     match ended.code:

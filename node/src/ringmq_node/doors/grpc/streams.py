@@ -22,7 +22,7 @@ from ringmq_node.broker.publishing import Publishing
 from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.held import HeldBatches
 from ringmq_node.doors.grpc.service import Context, parse
-from ringmq_node.doors.grpc.status import reason_to_wire
+from ringmq_node.doors.grpc.status import reason_to_wire, told
 from ringmq_node.doors.grpc.wire import ranges_from_wire, ranges_to_wire, run_to_wire
 from ringmq_node.doors.grpc.writer import StreamWriter
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
@@ -173,7 +173,7 @@ def rejection(first_sequence: int, count: int, error: BrokerError) -> broker.Pub
     rejected = broker.Rejected(
         sequences=common.Range(first=first_sequence, last=first_sequence + count - 1),
         reason=reason_to_wire(error.reason),
-        message=error.message,
+        message=told(error.message),
         retryable=error.retryable,
         retry_after_ms=error.retry_after_ms,
     )
