@@ -17,7 +17,7 @@ MINUTES ?= 10
 SEED ?=
 CHAOS_PATH := cluster-tests/support:cluster-tests/processes/support:base/tests/support:gm/tests/support
 
-.PHONY: help demo test quick evidence chaos check check-style check-types check-generated check-layout
+.PHONY: help demo test quick evidence evidence-pipeline chaos check check-style check-types check-generated check-layout
 .PHONY: format bench bench-storage cluster proto clean
 .DEFAULT_GOAL := help
 
@@ -47,6 +47,9 @@ evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them:
 	@$(BIN)/python -m node.tests.queue.whole.fuzz_queue --seconds $$(($(MINUTES) * 60))
 	@$(BIN)/python -m node.tests.storage.engine.fuzz_engine --seconds $$(($(MINUTES) * 60))
 	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
+
+evidence-pipeline: $(STAMP) ## what the pipeline's tests take a slice of, in full: an hour
+	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 0 pipeline/tests $(ARGS)
 
 chaos: $(STAMP) ## MINUTES of faults, drawn from SEED, against real nodes in namespaces
 	@PYTHONPATH=$(CHAOS_PATH) $(BIN)/python -m chaos --minutes $(MINUTES) \

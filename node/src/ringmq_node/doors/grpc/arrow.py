@@ -7,6 +7,7 @@ in a thread: that takes a third of a second, and most nodes never need it.
 from __future__ import annotations
 
 import asyncio
+import functools
 from array import array
 from collections.abc import Iterable
 from importlib import import_module
@@ -30,6 +31,7 @@ async def load(node: str) -> Any:
         ) from error
 
 
+@functools.cache
 def schema(arrow: Any) -> Any:
     return arrow.schema(
         [
@@ -51,7 +53,11 @@ def encode(arrow: Any, piece: BrowsedPiece, body_bytes_max: int | None) -> bytes
     batches = [_batch(arrow, names, run, body_bytes_max) for run in piece.runs]
     sink = arrow.BufferOutputStream()
     with arrow.ipc.new_stream(sink, names) as writer:
-        writer.write_table(arrow.Table.from_batches(batches).combine_chunks())
+        if len(batches) == 1:
+            # Bodies aren't copied.
+            writer.write_batch(batches[0])
+        else:
+            writer.write_table(arrow.Table.from_batches(batches).combine_chunks())
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
