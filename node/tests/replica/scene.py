@@ -54,6 +54,7 @@ class PlayedRing:
         self.confirmed = (0, 0)
         self.told_safe = 0
         self.caught_up_at: int | None = None
+        self.was_partial = False
         self.writable = asyncio.Event()
         self.writable.set()
 
@@ -106,6 +107,7 @@ class PlayedRing:
 
     def caught_up(self, persisted: int) -> None:
         self.caught_up_at = persisted
+        self.was_partial = self.replica.store.partial
 
     async def wait_writable(self) -> None:
         if self.closed:

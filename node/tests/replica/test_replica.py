@@ -470,14 +470,20 @@ def test_joiner_catches_up_beside_the_ring_and_says_so(
         scene.host.source_bodies = {0: b"1", 1: b"2"}
         scene.host.source_waits.clear()
         scene.ring.enter(Role.JOINER, 2)
+        # Its disk isn't trusted. It has to be before the view can count it.
+        store = scene.replica.store
+        monkeypatch.setattr(scene.host, "mark_whole", lambda _: setattr(store, "partial", False))
+        store.partial = True
         scene.replica.start_catch_up(1, NEXT)
         await scene.until(lambda: scene.host.fetched_from == [NEXT])
+        assert store.partial
         after = Publish(2, Block.of([b"3"]), False, b"p", 3)
         scene.replica.deliver(2, 2, ops.encode(after))
         assert scene.replica.store.state.last_number == 0
         scene.host.source_waits.set()
         await scene.until(lambda: scene.ring.caught_up_at is not None)
         assert scene.ring.caught_up_at == 2
+        assert not scene.ring.was_partial
         assert bodies(scene.replica.store) == {0: b"1", 1: b"2", 2: b"3"}
         assert scene.host.fetched_from == [NEXT]
         scene.replica.deliver(3, 2, ops.encode(Remove(((0, 0),))))

@@ -389,6 +389,9 @@ class Replica:
         )
         if not joining.cancelled:
             self._joining = None
+            # Before the view counts it: a crash in between would leave a candidate of the ring
+            # whose disk isn't trusted. Until it counts, whatever its disk says harms nobody.
+            self._host.mark_whole(self.store)
             self.ring.caught_up(self.store.durable_number)
             # A line for each of thousands of idle queues would say nothing.
             level = logging.INFO if joining.was_behind else logging.DEBUG

@@ -1,7 +1,7 @@
 """Which replicas of a store may lack confirmed messages, as the disk remembers it.
 
 The mark is a file in the queue's folder (`disk.data_directory`). It is written when a queue is
-opened on a disk that isn't trusted, and goes when the ring counts the replica as synchronised.
+opened on a disk that isn't trusted, and goes when the replica has caught up.
 
 Marks are removed in a thread, all that have gathered at a time. A node that comes back with an
 empty directory gets thousands of views within seconds, and a sync on the event loop for each would

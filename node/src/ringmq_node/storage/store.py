@@ -212,7 +212,7 @@ class Store:
         return opened
 
     def mark_whole(self, queue: QueueStore) -> None:
-        """The ring counts this replica as synchronised: it lacks no confirmed message any more.
+        """This replica has caught up, or was in its ring from the start: it lacks no confirmed op.
 
         Raises `StoreFailedError`.
         """

@@ -6,7 +6,7 @@
         queue.name    the name
         queue.label   the name that people use, if that is another one
         queue.leftover no record of the registry names this replica, since when
-        queue.partial this replica may lack confirmed messages; removed once it is synchronised
+        queue.partial this replica may lack confirmed messages; removed once it has caught up
         ...           journals and segments: see `format.queue_folder`
     queues/H.N.gone/  a deleted queue, about to be removed
     queues/H.transient/  the segments of a transient queue, and its `queue.name`; only the process
