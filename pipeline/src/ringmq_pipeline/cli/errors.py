@@ -76,5 +76,7 @@ def _of_spark(text: str) -> Explained:
     for name, line in reversed(raised):
         if name in _OF_WORKERS:
             return Explained(line[:_LINE_CHARACTERS], _OF_WORKERS[name])
-    first = text.strip().partition("\n")[0]
-    return Explained(first[:_LINE_CHARACTERS] or "Spark failed without a word", EXIT_FAILED)
+    first = text.strip().partition("\n")[0] or "Spark failed without a word"
+    if raised:
+        first = ": ".join(raised[-1])
+    return Explained(first[:_LINE_CHARACTERS], EXIT_FAILED)

@@ -121,14 +121,12 @@ def _lowest_positions(files: Iterable[WrittenFile]) -> dict[tuple[str, int], int
 
 def written_files(folder: Path) -> list[WrittenFile]:
     """Those with rows."""
-    found = []
-    for path in sorted(folder.glob("*.parquet")):
-        footer = pyarrow.parquet.read_metadata(path)
-        if footer.num_rows:
-            found.append(
-                WrittenFile(path, footer.num_rows, path.stat().st_size, _position_bounds(footer))
-            )
-    return found
+    return [file for file in map(file_of, sorted(folder.glob("*.parquet"))) if file.rows]
+
+
+def file_of(path: Path) -> WrittenFile:
+    footer = pyarrow.parquet.read_metadata(path)
+    return WrittenFile(path, footer.num_rows, path.stat().st_size, _position_bounds(footer))
 
 
 def _position_bounds(footer: Any) -> tuple[int, int] | None:

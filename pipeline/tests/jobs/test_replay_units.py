@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ringmq_pipeline.errors import JobError
+from ringmq_pipeline.jobs.replay import ReplayJob, ReplayProgress, units_of
+from ringmq_pipeline.sinks.batches import WrittenFile
+
+ROOT = Path("/lake")
+
+
+def file(name: str, positions: tuple[int, int] | None) -> WrittenFile:
+    return WrittenFile(ROOT / name, 10, 100, positions)
+
+
+def names(files: list[WrittenFile]) -> list[list[str]]:
+    return [[path.name for path in unit.files] for unit in units_of(ROOT, files)]
+
+
+def test_units_come_in_the_order_of_their_positions() -> None:
+    assert names([file("a", (50, 99)), file("b", (100, 120)), file("c", (0, 49))]) == [
+        ["c"],
+        ["a"],
+        ["b"],
+    ]
+
+
+def test_files_whose_positions_overlap_are_one_unit() -> None:
+    """One after the other, they would bring a queue's messages out of order."""
+    overlapping = [
+        file("a", (0, 60)),
+        file("b", (10, 20)),
+        file("c", (50, 70)),
+        file("d", (71, 71)),
+    ]
+    assert names(overlapping) == [["a", "b", "c"], ["d"]]
+    assert names([file("b", None), file("a", None)]) == [["b"], ["a"]]
+
+
+def test_a_units_key_is_of_its_files_alone() -> None:
+    [one] = units_of(ROOT, [file("a", (0, 9)), file("b", (5, 20))])
+    [two] = units_of(Path("/moved"), [WrittenFile(Path("/moved/b"), 1, 1, (5, 9))])
+    [alone] = units_of(ROOT, [file("b", (5, 20))])
+    assert alone.key == two.key != one.key
+
+
+def test_progress_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
+    noted = tmp_path / "progress"
+    units = units_of(ROOT, [file("a", (0, 9)), file("b", (10, 19))])
+    first = ReplayProgress(noted, ReplayJob(ROOT, {}, noted))
+    first.note(units[0], 10)
+    with noted.open("a") as torn:
+        torn.write('{"unit": "half')
+    again = ReplayProgress(noted, ReplayJob(ROOT, {}, noted, resume=True))
+    assert (again.producer, again.done) == (first.producer, {units[0].key})
+    again.note(units[1], 10)
+    assert [json.loads(line).get("rows") for line in noted.read_text().splitlines()] == [
+        None,
+        10,
+        10,
+    ]
+
+
+def test_a_progress_of_other_rows_is_refused(tmp_path: Path) -> None:
+    """The same numbers would mean other rows, and the broker would trim these."""
+    noted = tmp_path / "progress"
+    ReplayProgress(noted, ReplayJob(ROOT, {"queue": "a"}, noted))
+    with pytest.raises(JobError, match="--resume"):
+        ReplayProgress(noted, ReplayJob(ROOT, {"queue": "a"}, noted))
+    for other in (
+        ReplayJob(ROOT, {"queue": "b"}, noted, resume=True),
+        ReplayJob(ROOT, {"queue": "a"}, noted, where="true", resume=True),
+        ReplayJob(ROOT, {"queue": "a"}, noted, producer="other", resume=True),
+    ):
+        with pytest.raises(JobError, match="another replay"):
+            ReplayProgress(noted, other)

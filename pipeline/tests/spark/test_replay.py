@@ -1,0 +1,58 @@
+"""From files to a queue with Spark between them, with tasks that fail on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow
+import pyarrow.parquet
+from live_node import LiveNode
+from pyspark import TaskContext
+
+from ringmq_pipeline.cli import invoke
+
+if TYPE_CHECKING:
+    import pytest
+    from pyspark.sql import SparkSession
+
+ROWS = 3000
+# Rows that the sink is given at a time: some are published before a task fails.
+AT_A_TIME = "100"
+
+
+def test_a_replay_whose_tasks_fail_brings_each_row_once_and_in_order(
+    spark: SparkSession, live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue, files = "replayed", tmp_path / "files"
+    files.mkdir()
+    for part in range(2):
+        numbers = range(part * ROWS, (part + 1) * ROWS)
+        table = pyarrow.table({"number": [*numbers], "body": [b"%d" % each for each in numbers]})
+        pyarrow.parquet.write_table(table, files / f"{part}.parquet")
+    live.client.declare_queue(queue)
+
+    def fails_at_first(number: int) -> bool:
+        """Here, as workers can't import this module."""
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0 and number % ROWS == 2500:
+            raise RuntimeError("planned")
+        return True
+
+    spark.udf.register("fails_at_first", fails_at_first, "boolean")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", AT_A_TIME)
+    words = ["replay", "--from", str(files), "--queue", queue, "--endpoints", live.address]
+    words += ["--progress", str(tmp_path / "progress"), "--where", "fails_at_first(number)"]
+    try:
+        assert invoke([*words, "--quiet"]) == 0
+        done = json.loads(capsys.readouterr().out)
+        # The note of the second file is lost: as if the job had died before it.
+        noted = (tmp_path / "progress").read_text().splitlines()
+        (tmp_path / "progress").write_text("\n".join(noted[:-1]) + "\n")
+        assert invoke([*words, "--quiet", "--resume"]) == 0
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    again = json.loads(capsys.readouterr().out)
+    assert (done["rows"], again["units"], again["units_skipped"]) == (2 * ROWS, 1, 1)
+    assert live.bodies(queue) == [b"%d" % number for number in range(2 * ROWS)]
