@@ -28,11 +28,12 @@ from ringmq_pipeline.sinks.batches import Committed, TableBatch, WriteFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.2
+# Spark wants whole seconds.
+POLL_S = 1
 
 
 @dataclass(frozen=True, slots=True)
