@@ -86,12 +86,16 @@ class RoutedStream(Stream):
         count = len(batch.bodies)
         try:
             routed = self._routed(batch)
-            self._last_sequence = batch.first_sequence + count - 1
-            self._unanswered += count
+        except BrokerError as error:
+            # Nothing of it is counted yet: a repeat, too, may end with the last sequence.
+            self.writer.put(rejection(batch.first_sequence, max(count, 1), error))
+            return
+        self._last_sequence = batch.first_sequence + count - 1
+        self._unanswered += count
+        try:
             self.session.publish(routed)
         except BrokerError as error:
-            if self._last_sequence == batch.first_sequence + count - 1:
-                self._unanswered -= count
+            self._unanswered -= count
             self.writer.put(rejection(batch.first_sequence, max(count, 1), error))
 
     def _routed(self, batch: broker.PublishBatch) -> RoutedBatch:
