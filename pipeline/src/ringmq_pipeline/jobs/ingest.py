@@ -164,7 +164,8 @@ def files_of(frame: DataFrame) -> WriteFiles:
 def _note_lag(query: StreamingQuery, tally: IngestTally) -> None:
     progress: Any = query.lastProgress
     for source in progress["sources"] if progress else ():
-        if source["latestOffset"] and source["endOffset"]:
+        # As JSON: `null` before the first batch.
+        if {source["latestOffset"], source["endOffset"]}.isdisjoint({None, "null"}):
             newest, read = from_json(source["latestOffset"]), from_json(source["endOffset"])
             tally.lag = sum(
                 max(0, at.position - read[name].position)
