@@ -88,18 +88,25 @@ class SimulatedDisk:
                 self.writes_left -= 1
             self._change(Call("write", path, offset, data))
             if sync:
-                self._sync(path)
+                self._may_sync(path)
+                self._change(Call("sync_write", path, offset, data))
 
     def sync(self, path: Path) -> None:
         with self._lock:
             self._sync(path)
 
     def _sync(self, path: Path) -> None:
+        self._may_sync(path)
+        if self._find(path) is None:
+            # Not a change: nothing to be done again by a replay.
+            raise FileNotFoundError(errno.ENOENT, "simulated", str(path))
+        self._change(Call("sync", path))
+
+    def _may_sync(self, path: Path) -> None:
         if self.syncs_left is not None:
             if self.syncs_left == 0:
                 raise OSError(self.failure, "simulated", str(path))
             self.syncs_left -= 1
-        self._change(Call("sync", path))
 
     def sync_all(self, directory: Path) -> None:
         with self._lock:
@@ -183,16 +190,19 @@ class SimulatedDisk:
                     file.data.extend(bytes(end - len(file.data)))
                 file.data[call.offset : end] = call.data
                 file.pending.append((call.offset, call.data))
+            case "sync_write":
+                file = self._file(call.path)
+                file.pending.remove((call.offset, call.data))
+                file.stable = _with(file.stable, call.offset, call.data)
             case "sync":
                 what = self._find(call.path)
                 if isinstance(what, File):
                     what.stable = bytes(what.data)
                     what.pending.clear()
-                elif what is not None:
+                else:
+                    assert isinstance(what, Folder), call.path
                     what.stable = dict(what.names)
                     what.pending.clear()
-                else:
-                    raise FileNotFoundError(errno.ENOENT, "simulated", str(call.path))
             case "sync_all":
                 parent = self._find(call.path.parent)
                 what = self._find(call.path)
@@ -290,6 +300,11 @@ def _surviving_bytes(file: File, kept: Kept, rng: random.Random) -> bytes:
                     data.extend(bytes(start - len(data)))
                 data[start : start + len(part)] = part
     return bytes(data)
+
+
+def _with(stable: bytes, offset: int, data: bytes) -> bytes:
+    """`stable` after a write whose bytes are durable; those before it may not be."""
+    return stable[:offset].ljust(offset, b"\0") + data + stable[offset + len(data) :]
 
 
 def _sectors(offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:

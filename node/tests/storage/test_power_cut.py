@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 from node.tests.storage.workload import (
+    LIMITS,
     QUEUE,
     Picture,
     Workload,
@@ -18,15 +20,22 @@ from node.tests.storage.workload import (
 )
 
 from ringmq_base.ranges import RangeSet
-from ringmq_node.storage import QueueStore
+from ringmq_node.storage import QueueStore, StoreLimits
 
 
 class Recording:
     """A workload's writes, and for each of them the ops that were reported durable before it."""
 
-    def __init__(self, seed: int, steps: int, act: Callable[[Workload], None]) -> None:
+    def __init__(
+        self,
+        seed: int,
+        steps: int,
+        act: Callable[[Workload], None],
+        limits: StoreLimits = LIMITS,
+    ) -> None:
         self.disk = SimulatedDisk()
-        store = open_store(self.disk)
+        self.limits = limits
+        store = open_store(self.disk, limits)
         # (writes until then, index of the picture that is durable from there on)
         self.promises: list[tuple[int, int]] = []
         queue = store.open_queue(QUEUE)
@@ -59,7 +68,7 @@ class Recording:
     def check_cut(self, disk: SimulatedDisk, writes: int, story: str) -> None:
         """Restarts twice on the disk as a cut has left it, and checks the recovered queue."""
         for _ in range(2):
-            store = open_store(disk)
+            store = open_store(disk, self.limits)
             queue = store.open_queue(QUEUE)
             try:
                 self.check(queue, writes)
@@ -121,29 +130,38 @@ def cut_at_every_write(recording: Recording, *, stride: int, kept: list[Kept], s
 
 
 ACTS = [publish_and_consume, fall_behind_and_catch_up]
+# The ways of a record to the disk: into its journal, or first into a commit log, so small that the
+# two take turns.
+WAYS = {
+    "direct": LIMITS,
+    "commit log": replace(LIMITS, commit_log_queues_min=1, commit_log_bytes_max=20_000),
+}
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-def test_power_cut_after_some_writes(act: Callable[[Workload], None]) -> None:
-    recording = Recording(seed=7, steps=80, act=act)
+@pytest.mark.parametrize("limits", WAYS.values(), ids=WAYS)
+def test_power_cut_after_some_writes(act: Callable[[Workload], None], limits: StoreLimits) -> None:
+    recording = Recording(seed=7, steps=80, act=act, limits=limits)
     assert recording.statistics.journals_sealed > 2
     assert recording.statistics.messages_elided > 0
     cut_at_every_write(recording, stride=5, kept=["nothing", "anything"], seed=1)
 
 
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
+@pytest.mark.parametrize("limits", WAYS.values(), ids=WAYS)
 def test_power_cut_after_a_start_takes_back_nothing_of_what_was_found(
-    act: Callable[[Workload], None],
+    act: Callable[[Workload], None], limits: StoreLimits
 ) -> None:
     """A killed process leaves readable bytes that are not durable; the next one reads them."""
-    recording = Recording(seed=3, steps=60, act=act)
+    recording = Recording(seed=3, steps=60, act=act, limits=limits)
     for writes in range(recording.created, len(recording.disk.log)):
         disk = SimulatedDisk()
         for call in recording.disk.log[:writes]:
             disk.do(call)
-        found = open_store(disk).open_queue(QUEUE)
+        found = open_store(disk, limits).open_queue(QUEUE)
         recording.check(found, writes)
-        again = open_store(disk.power_cut("nothing", random.Random(0))).open_queue(QUEUE)
+        left = disk.power_cut("nothing", random.Random(0))
+        again = open_store(left, limits).open_queue(QUEUE)
         assert again.state.digest() == found.state.digest(), writes
         assert again.missing == found.missing, writes
         assert again.live_bytes == found.live_bytes, writes
@@ -151,10 +169,10 @@ def test_power_cut_after_a_start_takes_back_nothing_of_what_was_found(
 
 @pytest.mark.slow
 @pytest.mark.compute
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("way", "seed"), [("direct", 0), ("direct", 1), ("commit log", 2)])
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-def test_power_cut_after_every_write(act: Callable[[Workload], None], seed: int) -> None:
-    recording = Recording(seed=seed, steps=100, act=act)
+def test_power_cut_after_every_write(act: Callable[[Workload], None], way: str, seed: int) -> None:
+    recording = Recording(seed=seed, steps=100, act=act, limits=WAYS[way])
     assert recording.statistics.segment_bytes_written > 0
     kept: list[Kept] = ["nothing", "everything", "anything", "anything"]
     cut_at_every_write(recording, stride=1, kept=kept, seed=seed)

@@ -27,9 +27,14 @@ class StoreLimits:
     round_queues_max: int = 200
     # Files synced at the same time.
     sync_threads: int = 4
-    # A round of one queue with at most so many bytes is done on the loop's thread while the disk
+    # A round with one sync and at most so many bytes is done on the loop's thread while the disk
     # is fast (see `disk.sync_duration`). 0: never.
     sync_in_place_bytes_max: int = 16 << 10
+    # A round of at least so many queues goes through the commit log, unless they have more bytes
+    # each on average. A log of so many bytes is left for the other one.
+    commit_log_queues_min: int = 2
+    commit_log_bytes_per_queue_max: int = 64 << 10
+    commit_log_bytes_max: int = 32 << 20
     # A call of the disk in a thread that takes longer fails the store.
     disk_timeout_s: float = 30.0
     # Bytes of bodies that are read ahead of the consumers of a queue.
@@ -87,6 +92,7 @@ class Counters:
     rounds: int = 0
     files_synced: int = 0
     journal_bytes: int = 0
+    commit_log_bytes: int = 0
     sealed: int = 0
     # Of journals that are sealed and not flushed yet.
     sealed_bytes: int = 0

@@ -1,10 +1,11 @@
 """The group commit: one sync round at a time for the whole node.
 
-A round takes everything that dirty queues have gathered, writes and syncs their journals in
-threads (one small write on a fast disk in place: see `disk.sync_duration`), and reports on the
-event loop which ops have become durable. Meanwhile the next round gathers; it begins as soon as
-this one is done. Nothing waits on a timer: on an idle node an append is durable after one sync, on
-a busy node many appends share one.
+A round takes everything that dirty queues have gathered, writes and syncs it in threads (one small
+write on a fast disk in place: see `disk.sync_duration`), and reports on the event loop which ops
+have become durable. The records of several queues go through the node's commit log, with one sync
+(see `commit_log`); else each journal is synced by itself. Meanwhile the next round gathers; it
+begins as soon as this one is done. Nothing waits on a timer: on an idle node an append is durable
+after one sync, on a busy node many appends share one.
 
 **Bodies before records.** The message stores are written and synced first, so that no journal
 record on the disk ever refers to a body that isn't there.
@@ -24,21 +25,23 @@ the ring has them already. Instead `CommitHost.crowded` is told when they cross 
 either direction, and keeps more from coming. It is told so only while a round is on its way or
 waits for the flush: only then is an end sure to come.
 
-Thread rule: `_write_messages` and `_write_journals` run in threads and touch only their arguments.
+Thread rule: `_write_messages`, `_write_journals` and `commit_log.write` run in threads and touch
+only their arguments.
 Everything else is called on the event loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Protocol
 
-from ringmq_node.storage import messages
+from ringmq_node.storage import commit_log, messages
+from ringmq_node.storage.commit_log import CommitLog, LogJob
 from ringmq_node.storage.disk.data_directory import make_folders
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.disk.sync_duration import SyncDuration
@@ -46,8 +49,12 @@ from ringmq_node.storage.disk.threads import Task, Worker
 from ringmq_node.storage.errors import StoreFailedError
 from ringmq_node.storage.limits import Counters, StoreLimits
 from ringmq_node.storage.messages import MessagesJob, MessageStore
-from ringmq_node.storage.queue.journal import write_pieces
+from ringmq_node.storage.queue.journal import Piece, write_pieces
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
+
+# A round of more queues isn't done on the loop's thread: it writes each journal, though without a
+# sync.
+IN_PLACE_QUEUES_MAX = 32
 
 
 class CommitHost(Protocol):
@@ -81,10 +88,19 @@ class Round:
     began: float
     stored: list[tuple[MessageStore, MessagesJob]]
     jobs: list[CommitJob]
+    # Once it is planned: what goes through the commit log, and the other jobs.
+    log: LogJob | None = None
+    direct: list[CommitJob] | None = None
     # The task that writes the message stores; then the tasks that write the journals.
     first: Task | None = None
     parts: list[Task] = field(default_factory=list)
     parts_left: int = 0
+
+    @property
+    def syncs(self) -> int:
+        """The files that are synced for it, without those of the message stores."""
+        direct = self.jobs if self.direct is None else self.direct
+        return (self.log is not None) + sum(len(job.pieces) for job in direct)
 
     def wait(self) -> None:
         """Blocks until the threads have done all that they were given."""
@@ -101,7 +117,12 @@ class GroupCommit:
     """Of one store."""
 
     def __init__(
-        self, host: CommitHost, disk: Disk, limits: StoreLimits, stores: Sequence[MessageStore]
+        self,
+        host: CommitHost,
+        disk: Disk,
+        limits: StoreLimits,
+        stores: Sequence[MessageStore],
+        log: CommitLog,
     ) -> None:
         self._host = host
         self._disk = disk
@@ -117,15 +138,18 @@ class GroupCommit:
         self._scheduled = False
         self._is_crowded = False
         self._sync_duration = SyncDuration(limits.sync_in_place_bytes_max)
+        self._log = log
         self._begun = self._done = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._log.start(loop)
         self._schedule()
 
     def stop(self) -> None:
         self._loop = None
+        self._log.stop()
 
     def mark_dirty(self, queue: QueueStore) -> None:
         """The queue has something for the next round."""
@@ -213,6 +237,7 @@ class GroupCommit:
         self._dirty.clear()
         self._done = max([self._begun + 1, *(number for number, _ in self._waiters)])
         self._commit_here([queue for queue in queues if queue.end()])
+        self._log.drain()
 
     def _commit_here(self, queues: Sequence[QueueStore]) -> None:
         """A whole round in this thread. Raises `OSError`."""
@@ -228,6 +253,7 @@ class GroupCommit:
     def close(self, *, wait: bool = True) -> None:
         for worker in self._workers:
             worker.close(wait=wait)
+        self._log.close(wait=wait)
         self.release_waiters()
 
     # -- one round
@@ -266,9 +292,9 @@ class GroupCommit:
         current = Round(self._begun, monotonic(), stored, jobs)
         self._host.counters.under_way_bytes = sum(job.size_bytes for job in jobs)
         # Bodies for the message store would need two syncs, one after the other.
-        if not stored and len(jobs) == 1:
-            size = sum(len(part) for piece in jobs[0].pieces for part in piece.buffers)
-            if self._sync_duration.may_block(size, 1):
+        if not stored and len(jobs) <= IN_PLACE_QUEUES_MAX:
+            size = self._plan(current)
+            if self._sync_duration.may_block(size, current.syncs):
                 self._in_place(current)
                 return
         self._round = current
@@ -280,11 +306,31 @@ class GroupCommit:
         else:
             self._write_journals(current)
 
+    def _plan(self, current: Round) -> int:
+        """Splits the round between the commit log and the direct way. Returns its bytes."""
+        logged: list[Piece] = []
+        direct: list[CommitJob] = []
+        size = log_size = 0
+        for job in current.jobs:
+            pieces = job.pieces
+            job_size = sum(len(part) for piece in pieces for part in piece.buffers)
+            size += job_size
+            # A journal that is there, and goes on.
+            if len(pieces) == 1 and pieces[0].offset and job.unmade is None and job_size:
+                logged.append(pieces[0])
+                log_size += job_size
+            else:
+                direct.append(job)
+        current.log = self._log.plan(logged, log_size)
+        current.direct = current.jobs if current.log is None else direct
+        return size
+
     def _in_place(self, current: Round) -> None:
         """A round on the event loop's own thread."""
         error: Exception | None = None
         try:
-            _write_journals(self._disk, current.jobs)
+            for work in self._works(current):
+                work()
         except Exception as caught:
             error = caught
         self._ended(current, error)
@@ -301,13 +347,24 @@ class GroupCommit:
 
     def _write_journals(self, current: Round) -> None:
         assert self._loop is not None
-        jobs = current.jobs
-        count = current.parts_left = min(len(jobs), self._limits.sync_threads)
-        current.parts = [
-            Task(partial(_write_journals, self._disk, jobs[index::count])) for index in range(count)
-        ]
+        if current.direct is None:
+            self._plan(current)
+        current.parts = [Task(work) for work in self._works(current)]
+        current.parts_left = len(current.parts)
         for index, task in enumerate(current.parts):
             self._worker(index).submit(task, self._loop, partial(self._part_done, current))
+
+    def _works(self, current: Round) -> list[Callable[[], None]]:
+        """The work of a planned round, for one thread each."""
+        assert current.direct is not None
+        works: list[Callable[[], None]] = []
+        if current.log is not None:
+            works.append(partial(commit_log.write, self._disk, current.log))
+        direct = current.direct
+        count = min(len(direct), self._limits.sync_threads)
+        return works + [
+            partial(_write_journals, self._disk, direct[index::count]) for index in range(count)
+        ]
 
     def _part_done(self, current: Round) -> None:
         if self._round is not current:
@@ -334,6 +391,10 @@ class GroupCommit:
             return
         self._done += 1
         self._sync_duration.took(monotonic() - current.began)
+        self._host.counters.files_synced += current.syncs
+        if current.log is not None:
+            self._log.written(current.log)
+            self._host.counters.commit_log_bytes += current.log.end - current.log.offset
         for store, stored in current.stored:
             store.committed(stored)
         self._host.round_ended(current.jobs)

@@ -20,6 +20,8 @@ class StoreStatistics:
     rounds: int
     files_synced: int
     journal_bytes_written: int
+    # Written once more, before they are written to journals without a sync.
+    commit_log_bytes_written: int
     # Journals that were sealed; sealed ones that are not flushed yet, and their bytes.
     journals_sealed: int
     journals_sealed_now: int
@@ -54,6 +56,7 @@ def collect(
         rounds=counters.rounds,
         files_synced=counters.files_synced,
         journal_bytes_written=counters.journal_bytes,
+        commit_log_bytes_written=counters.commit_log_bytes,
         journals_sealed=counters.sealed,
         journals_sealed_now=sum(queue.sealed_count for queue in queues),
         sealed_bytes_now=counters.sealed_bytes,

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from ringmq_node.storage.background import Background
+from ringmq_node.storage.commit_log import CommitLog
 from ringmq_node.storage.deletion import Deletions
 from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.disk.disk import Disk, FileDisk
@@ -45,6 +46,7 @@ from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.queue_store import CommitJob, QueueStore
 from ringmq_node.storage.queue.read_ahead import ReadAhead
 from ringmq_node.storage.queue.recovery import Recovered, recover
+from ringmq_node.storage.redo import redo
 from ringmq_node.storage.reports import DurableReports
 from ringmq_node.storage.rounds import GroupCommit
 from ringmq_node.storage.statistics import StoreStatistics, collect
@@ -106,7 +108,8 @@ class Store:
             self._persistent.expect_references()
         self._transient.start_collecting()
         self._aside = AsideReader(disk, self._persistent)
-        self._commit = GroupCommit(self, disk, limits, stores)
+        log = CommitLog(disk, directory, limits, self.fail)
+        self._commit = GroupCommit(self, disk, limits, stores, log)
         self._background = Background(self, disk, stores)
         self._deletions = Deletions(disk, self._tasks_of, self._background.remove_folder)
         self._marks = PartialMarks(disk, fail=self.fail, done=self.threads_done)
@@ -137,11 +140,13 @@ class Store:
         limits = limits or StoreLimits()
         if disk is not None:
             folders.claim(disk, directory, cluster_id, node)
+            redo(disk, directory)
             return cls(directory, disk, limits, None)
         lock = folders.lock_directory(directory)
         files = FileDisk()
         try:
             folders.claim(files, directory, cluster_id, node)
+            redo(files, directory)
             return cls(directory, files, limits, (files, lock))
         except BaseException:
             files.close()

@@ -15,6 +15,7 @@ import pytest
 
 from ringmq_node.storage import UnsupportedFormatError
 from ringmq_node.storage.format.formats import (
+    COMMIT_LOG,
     FORMATS,
     JOURNAL,
     MESSAGE_FILE,
@@ -48,6 +49,7 @@ MAGICS = {
     QUEUE_PARTIAL: b"RINGMQ-P",
     QUEUE_LEFTOVER: b"RINGMQ-O",
     SET_ASIDE: b"RINGMQ-A",
+    COMMIT_LOG: b"RINGMQ-C",
 }
 # All others have version 1.
 VERSIONS = {JOURNAL: 4}
@@ -86,12 +88,13 @@ ENCODERS: dict[Format, Callable[[Format], bytes]] = {
     QUEUE_PARTIAL: of_texts,
     QUEUE_LEFTOVER: of_texts,
     SET_ASIDE: of_records,
+    COMMIT_LOG: of_records,
 }
 
 
 def read(format: Format, file: str, data: bytes) -> object:
     """Reads the header of a file as the store does."""
-    if format in (JOURNAL, SEGMENT, SET_ASIDE):
+    if format in (JOURNAL, SEGMENT, SET_ASIDE, COMMIT_LOG):
         records = RecordFile(file, format, len(data), lambda at, size: data[at : at + size])
         return records.number
     if format is MESSAGE_FILE:

@@ -19,6 +19,7 @@ LOST = 0xFFFF_FFFF
 CHECKPOINT, OP, EPOCH, FILL, ENTRY, END, MESSAGE, HOLE = range(1, 9)
 STORED_OP, STORED_FILL, STORED_ENTRY, HOLLOW_OP, HOLLOW_FILL, ELIDED_OP = range(9, 15)
 SET_ASIDE = 15
+REDO = 16
 
 
 def number(data: bytes, at: int, size: int) -> int:
@@ -510,6 +511,32 @@ def read_directory(root: Path) -> Directory:
     folders = [path for path in sorted((root / "queues").iterdir()) if "." not in path.name]
     queues = [read_queue(folder, store) for folder in folders]
     return Directory(cluster, node, {queue.name: queue for queue in queues}, store)
+
+
+def read_commit_log(path: Path) -> list[tuple[str, int, int, int, bytes]]:
+    """Folder, generation, marker, offset and bytes of each piece."""
+    file = read_records(path, b"RINGMQ-C")
+    assert not file.damage
+    pieces: list[tuple[str, int, int, int, bytes]] = []
+    for record in file.records:
+        assert record.kind == REDO
+        payload = record.payload
+        count = number(payload, 0, 4)
+        at = 4 + 40 * count
+        for start in range(4, at, 40):
+            length = number(payload, start + 28, 4)
+            pieces.append(
+                (
+                    payload[start : start + 16].hex(),
+                    number(payload, start + 16, 8),
+                    number(payload, start + 24, 4),
+                    number(payload, start + 32, 8),
+                    payload[at : at + length],
+                )
+            )
+            at += length
+        assert at == len(payload)
+    return pieces
 
 
 def read_set_aside(path: Path) -> tuple[dict[str, object], dict[int, bytes]]:

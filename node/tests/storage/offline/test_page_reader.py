@@ -25,7 +25,13 @@ from node.tests.storage.offline.directory import (
     headers,
     queue_file,
 )
-from node.tests.storage.offline.page_reader import Queue, read_directory, read_set_aside
+from node.tests.storage.offline.page_reader import (
+    Queue,
+    number,
+    read_commit_log,
+    read_directory,
+    read_set_aside,
+)
 from node.tests.storage.queue.test_queue_store import append
 from node.tests.storage.workload import run_store
 from waiting import until
@@ -116,6 +122,8 @@ def test_a_torn_tail_ends_the_log(killed: Path) -> None:
     journal = queue_file(killed, SMALL, "journal.jif")
     last = headers(journal)[-1]
     os.truncate(journal, last.end - 5)
+    # It has these bytes, and a start would put them back.
+    (killed / "commit-0.log").unlink()
     read = read_directory(killed).queues[SMALL]
     assert read.torn_bytes == last.end - 5 - last.offset
     store = Store.open(killed, cluster_id="c", node="n1", limits=LIMITS)
@@ -210,8 +218,20 @@ def test_every_kind_of_record_is_read(made: tuple[Path, Path], tmp_path: Path) -
         if path.suffix in SUFFIXES - {".map"}
         for header in headers(path)
     }
-    # `read_set_aside` has the other one.
-    assert kinds == {*RecordKind} - {RecordKind.SET_ASIDE}
+    # `read_set_aside` and `read_commit_log` have the others.
+    assert kinds == {*RecordKind} - {RecordKind.SET_ASIDE, RecordKind.REDO}
+
+
+def test_a_commit_log_is_read(made: tuple[Path, Path]) -> None:
+    _, killed = made
+    pieces = read_commit_log(killed / "commit-0.log")
+    assert {folder for folder, *_ in pieces} <= {
+        path.name for path in (killed / "queues").iterdir()
+    }
+    for folder, generation, marker, offset, data in pieces:
+        journal = (killed / "queues" / folder / "journal.jif").read_bytes()
+        assert (number(journal, 16, 8), number(journal, 12, 4)) == (generation, marker)
+        assert journal[offset : offset + len(data)] == data
 
 
 def test_a_set_aside_file_is_read(tmp_path: Path) -> None:

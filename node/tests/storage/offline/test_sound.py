@@ -19,6 +19,7 @@ from node.tests.storage.offline.directory import (
 )
 
 from ringmq_node.storage import Store
+from ringmq_node.storage.commit_log import LOG_NAMES
 from ringmq_node.storage.disk.data_directory import folder_name
 from ringmq_node.storage.format.records import RECORD_HEADER_BYTES
 
@@ -77,6 +78,8 @@ def test_a_torn_tail_is_told_and_is_sound(killed: Path) -> None:
     journal = queue_file(killed, SMALL, "journal.jif")
     last = headers(journal)[-1]
     os.truncate(journal, last.end - 5)
+    # It has the bytes that are torn here: see the next test.
+    (killed / LOG_NAMES[0]).unlink()
     found = check(killed)
     assert found.sound
     torn = last.end - 5 - last.offset
@@ -84,6 +87,19 @@ def test_a_torn_tail_is_told_and_is_sound(killed: Path) -> None:
     assert [(each.file, each.offset, each.length) for each in found.torn] == [
         (below(killed, journal), last.offset, torn)
     ]
+
+
+def test_bytes_that_only_the_commit_log_has_are_read_from_it(killed: Path) -> None:
+    """As the next start does, and in memory only."""
+    before = check(killed)
+    journal = queue_file(killed, SMALL, "journal.jif")
+    last = headers(journal)[-1]
+    os.truncate(journal, last.end - 5)
+    found = check(killed)
+    assert found.sound
+    assert (found.messages, found.torn_bytes) == (before.messages, 0)
+    assert [note.split(":")[0] for note in found.notes] == [LOG_NAMES[0]]
+    assert journal.stat().st_size == last.end - 5
 
 
 def test_a_torn_tail_of_a_store_file_is_sound_while_nobody_refers_to_it(killed: Path) -> None:

@@ -7,7 +7,7 @@ The engine relies on this, and a file system has to give it:
 * After `sync(directory)` so do the creations, renames and removals in it. Before it, each of them
   may have happened or not, but a rename never half.
 * After `sync_all(directory)` so does everything that was done below it.
-* `write(..., sync=True)` is `write` and `sync` of the file, in one.
+* After `write(..., sync=True)` the bytes of this write survive, and earlier ones need not.
 * A call that raises `OSError` may have done any part of its work.
 
 Calls come from several threads. No two at a time write to one file.

@@ -2,7 +2,7 @@
 
 Handing a sync to a thread and hearing of its end costs two wake-ups of a thread and one of the
 loop: about as much as the sync of a small write on a fast disk. On an idle node, where one
-publisher waits for one small message, that is pure delay. So a round of one queue and a few KiB is
+publisher waits for one small message, that is pure delay. So a round of one sync and a few KiB is
 done in place while syncs have lately been quick on average. A disk that becomes slow holds the loop
 up for a few syncs. Then threads do all the work, and the mean goes on with their times, until the
 disk is quick again.
@@ -27,9 +27,9 @@ class SyncDuration:
     # Moving mean, in seconds.
     mean_s: float = 0.0
 
-    def may_block(self, size_bytes: int, queues: int) -> bool:
+    def may_block(self, size_bytes: int, syncs: int) -> bool:
         """Whether a round of this size may be done in place."""
-        return 0 < size_bytes <= self.bytes_max and queues == 1 and self.mean_s < self.slow_s
+        return 0 < size_bytes <= self.bytes_max and syncs == 1 and self.mean_s < self.slow_s
 
     def took(self, seconds: float) -> None:
         """A round has taken so many seconds, in place or in threads."""

@@ -46,6 +46,7 @@ QUEUE_LABEL: Final = Format("queue.label", b"RINGMQ-L", 1)
 QUEUE_PARTIAL: Final = Format("queue.partial", b"RINGMQ-P", 1)
 QUEUE_LEFTOVER: Final = Format("queue.leftover", b"RINGMQ-O", 1)
 SET_ASIDE: Final = Format("set-aside file", b"RINGMQ-A", 1)
+COMMIT_LOG: Final = Format("commit log", b"RINGMQ-C", 1)
 
 FORMATS: Final = (
     JOURNAL,
@@ -59,4 +60,5 @@ FORMATS: Final = (
     QUEUE_PARTIAL,
     QUEUE_LEFTOVER,
     SET_ASIDE,
+    COMMIT_LOG,
 )

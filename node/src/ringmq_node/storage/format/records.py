@@ -18,7 +18,7 @@
                              7 message | 8 hole | 9, 10, 11 op, fill, entry whose bodies are
                              in the message store | 12, 13 op, fill whose bodies are nowhere |
                              14 op whose messages were removed before it was written |
-                             15 what a set-aside file is about
+                             15 what a set-aside file is about | 16 pieces of journals
       flags        u8        fill, entry: bit 0 transient
       reserved     u16       0
       number       u64       by kind, see docs/formats.md
@@ -79,6 +79,7 @@ class RecordKind(IntEnum):
     HOLLOW_FILL = 13
     ELIDED_OP = 14
     SET_ASIDE = 15
+    REDO = 16
 
 
 _KINDS: Final = frozenset(int(kind) for kind in RecordKind)

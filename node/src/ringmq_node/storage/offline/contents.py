@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ringmq_node.storage.commit_log import LOG_NAMES
 from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.disk import life
 from ringmq_node.storage.errors import StoreError, UnsupportedFormatError
@@ -17,6 +18,7 @@ from ringmq_node.storage.offline.disk import Names, ReadOnlyDisk
 from ringmq_node.storage.offline.faults import Findings
 from ringmq_node.storage.offline.file_kinds import is_journal, is_segment
 from ringmq_node.storage.offline.queues import QueueFolder
+from ringmq_node.storage.redo import apply_logs
 
 PERSISTENT_NAME = "persistent"
 TRANSIENT_NAME = "transient"
@@ -25,7 +27,7 @@ TRANSIENT_NAME = "transient"
 _TEXTS_BYTES_MAX = 1 << 18
 _NAMES = folders.TEXT_NAMES
 # Of the node, beside the store.
-_OTHER_NAMES = frozenset({folders.LOCK_NAME, folders.META_NAME, life.LIFE_NAME})
+_OTHER_NAMES = frozenset({folders.LOCK_NAME, folders.META_NAME, life.LIFE_NAME, *LOG_NAMES})
 
 
 class NotADataDirectoryError(StoreError):
@@ -50,6 +52,7 @@ class DataDirectory:
             )
         self._look_around(names, known)
         self._read_meta(names)
+        self._apply_logs()
         self.queues = [*self._queues()]
 
     @property
@@ -105,6 +108,18 @@ class DataDirectory:
             )
         else:
             self.cluster, self.node = texts
+
+    def _apply_logs(self) -> None:
+        try:
+            reports = apply_logs(self.disk, self.root, self.disk.patch)
+        except UnsupportedFormatError as error:
+            self.findings.add(Path(error.file), 0, 0, str(error))
+            return
+        for report in reports:
+            self.findings.report(report)
+        if self.disk.patched_bytes:
+            what = f"{self.disk.patched_bytes} bytes that the next start puts into journals"
+            self.findings.note(self.root / LOG_NAMES[0], what)
 
     def _texts(self, path: Path, format: Format, size: int) -> tuple[str, str] | None:
         # Anybody may have put a file of any size here under that name.

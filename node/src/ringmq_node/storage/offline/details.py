@@ -22,14 +22,14 @@ from ringmq_node.queue.ops import (
     Requeue,
     Use,
 )
-from ringmq_node.storage.format import journal_records, tables
+from ringmq_node.storage.format import journal_records, redo_records, tables
 from ringmq_node.storage.format.checkpoint import Checkpoint
 from ringmq_node.storage.format.record_file import HEAD_BYTES_MAX, RecordFile
 from ringmq_node.storage.format.records import Header, RecordKind
 from ringmq_node.storage.format.tables import BodyRange
 from ringmq_node.storage.messages.data_file import join_id
 from ringmq_node.storage.offline.faults import plain
-from ringmq_node.storage.offline.file_kinds import BODIES, JOURNAL, SEGMENT
+from ringmq_node.storage.offline.file_kinds import BODIES, COMMITS, JOURNAL, SEGMENT
 from ringmq_node.storage.offline.shown import Details
 
 # Ranges or locations of one record; their total is always shown.
@@ -116,11 +116,28 @@ def of_bodies(file: RecordFile, header: Header) -> tuple[list[BodyRange], Detail
     return [tables.read_embedded(file, header)], details
 
 
+def of_commits(file: RecordFile, header: Header) -> tuple[list[BodyRange], Details]:
+    if header.kind != RecordKind.REDO:
+        raise ValueError(f"record of kind {header.kind} in a commit log")
+    pieces = redo_records.decode(file.payload(header, header.length))
+    shown = [
+        {
+            "folder": piece.folder,
+            "generation": piece.generation,
+            "offset": piece.offset,
+            "length": len(piece.data),
+        }
+        for piece in pieces[:_SHOWN_MAX]
+    ]
+    return [], {"pieces": shown, "pieces_total": len(pieces)}
+
+
 Describe = Callable[[RecordFile, Header], tuple[list[BodyRange], Details]]
 BY_FILE_KIND: Final[dict[str, Describe]] = {
     JOURNAL: of_journal,
     SEGMENT: of_segment,
     BODIES: of_bodies,
+    COMMITS: of_commits,
 }
 
 

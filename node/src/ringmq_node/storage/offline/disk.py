@@ -3,6 +3,8 @@
 Recovery renames files that it can't read, removes files that are half made, and replaces a
 segment with a torn tail by its own beginning. All three are changes of names here: a name
 stands for the first bytes of some real file, or for nothing. They take no memory for contents.
+A start also puts bytes of the commit logs into journals. Those that a power cut took are kept here
+as patches, `PATCH_BYTES_MAX` of them at most.
 
 No directory can hang the reader, however it was made: only regular files are opened, never with
 a write flag, and no more than `READ_BYTES_MAX` is read at a time. One thread.
@@ -24,6 +26,7 @@ from ringmq_node.storage.disk.data_directory import LOCK_NAME, take_lock
 HANDLES_MAX = 32
 # No record that the engine reads whole is larger, except one that was forged to take all memory.
 READ_BYTES_MAX = 1 << 30
+PATCH_BYTES_MAX = 256 << 20
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -43,6 +46,9 @@ class ReadOnlyDisk:
     def __init__(self) -> None:
         # Names that recovery has changed, and the first bytes of a real file, or nothing, for each.
         self._aliases: dict[Path, tuple[Path, int] | None] = {}
+        # Of real files: bytes that they lack, by offset.
+        self._patches: dict[Path, dict[int, bytes]] = {}
+        self.patched_bytes = 0
         self._handles: OrderedDict[Path, int] = OrderedDict()
         self.bytes_read = 0
 
@@ -58,13 +64,16 @@ class ReadOnlyDisk:
         if size > READ_BYTES_MAX:
             raise OSError(errno.EFBIG, f"{size} bytes are too many to be read at a time", str(path))
         descriptor = self._open(real)
+        asked, wanted = offset, size
         pieces: list[bytes] = []
         while size > 0 and (data := os.pread(descriptor, size, offset)):
             pieces.append(data)
             size -= len(data)
             offset += len(data)
             self.bytes_read += len(data)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        found = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        patches = self._patches.get(real)
+        return found if patches is None else _patched(found, asked, wanted, patches)
 
     def list(self, path: Path) -> dict[str, int]:
         return self.names(path).files
@@ -78,12 +87,27 @@ class ReadOnlyDisk:
                     _sort_in(entry, found)
         except (FileNotFoundError, NotADirectoryError):
             return found
+        for file in self._patches:
+            if file.parent == path and file.name in found.files:
+                found.files[file.name] = max(found.files[file.name], self._patched_end(file))
         for alias, source in self._aliases.items():
             if alias.parent == path:
                 found.files.pop(alias.name, None)
                 if source is not None:
                     found.files[alias.name] = source[1]
         return found
+
+    def patch(self, path: Path, offset: int, data: bytes) -> None:
+        """A start would write these bytes here. Raises `OSError` if they are too many."""
+        if self.read(path, offset, len(data)) == data:
+            return
+        self.patched_bytes += len(data)
+        if self.patched_bytes > PATCH_BYTES_MAX:
+            raise OSError(errno.EFBIG, "a commit log has too many bytes for this file", str(path))
+        self._patches.setdefault(path, {})[offset] = data
+
+    def _patched_end(self, path: Path) -> int:
+        return max(offset + len(data) for offset, data in self._patches[path].items())
 
     def _open(self, path: Path) -> int:
         descriptor = self._handles.get(path)
@@ -144,6 +168,19 @@ class ReadOnlyDisk:
     def _real(self, path: Path) -> Path:
         alias = self._aliases.get(path)
         return path if alias is None else alias[0]
+
+
+def _patched(found: bytes, offset: int, size: int, patches: dict[int, bytes]) -> bytes:
+    """`found`, which was read at `offset` where `size` bytes were wanted, with its patches."""
+    whole = bytearray(found)
+    for at, data in patches.items():
+        first, last = max(at, offset), min(at + len(data), offset + size)
+        if first >= last:
+            continue
+        if len(whole) < last - offset:
+            whole += bytes(last - offset - len(whole))
+        whole[first - offset : last - offset] = data[first - at : last - at]
+    return bytes(whole)
 
 
 def _sort_in(entry: os.DirEntry[str], found: Names) -> None:

@@ -11,15 +11,16 @@ from ringmq_node.storage.format.queue_folder import CURRENT_JOURNAL, sealed_jour
 from ringmq_node.storage.messages.files import parse_name
 
 # As `ringmq store inspect` prints them.
-JOURNAL, SEGMENT, BODIES, MAP = "journal", "segment", "bodies", "map"
+JOURNAL, SEGMENT, BODIES, MAP, COMMITS = "journal", "segment", "bodies", "map", "commits"
 FORMATS: Final = {
     JOURNAL: formats.JOURNAL,
     SEGMENT: formats.SEGMENT,
     BODIES: formats.MESSAGE_FILE,
     MAP: formats.RELOCATION_MAP,
+    COMMITS: formats.COMMIT_LOG,
 }
 _KINDS: Final = {format.magic: kind for kind, format in FORMATS.items()}
-_SUFFIXES: Final = {".jif": JOURNAL, ".idx": SEGMENT, ".rdq": BODIES, ".map": MAP}
+_SUFFIXES: Final = {".jif": JOURNAL, ".idx": SEGMENT, ".rdq": BODIES, ".map": MAP, ".log": COMMITS}
 
 
 def is_journal(name: str) -> bool:

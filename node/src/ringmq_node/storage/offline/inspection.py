@@ -185,7 +185,7 @@ def inspect_file(directory: DataDirectory, path: Path, limit: int) -> FileInspec
     kind = kind_of(directory.disk, path)
     if kind is None:
         raise NothingToInspectError(
-            f"{path} is not a file of records: it should be a .jif, .idx, .rdq or .map"
+            f"{path} is not a file of records: it should be a .jif, .idx, .rdq, .map or .log"
         )
     live: LiveMessages | None = None
     references: StoreReferences | None = None

@@ -315,7 +315,6 @@ class QueueLog:
             piece.file.synced = piece.end
             counters.journal_bytes += piece.end - piece.offset
             self._written.journal_bytes += piece.end - piece.offset
-            counters.files_synced += 1
             if piece.seals is not None:
                 sealed.append(piece.seals)
                 self._sealing = [file for file in self._sealing if file is not piece.seals]

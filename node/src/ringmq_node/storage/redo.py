@@ -1,0 +1,125 @@
+"""What a start does with the commit logs: each byte goes into its journal, then the logs go.
+
+A power cut may have taken any write of a journal since the log was begun; the log has them all.
+After a crash without a power cut the journals are whole, and are written once more.
+
+A piece names its journal by folder, generation and marker. If there is no such file, it was flushed
+and removed, or its queue was deleted: then nobody needs the piece. To apply a log twice, or one
+whose journals were all synced, changes nothing, because a journal only grows.
+
+**Damage.** If a record of a log can't be read though it was durable once, nobody knows which
+queues have lost ops by it. So every replica of the node is marked as partial, and catches up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from ringmq_node.storage.commit_log import LOG_NAMES, SETTLED_HEAD
+from ringmq_node.storage.disk import data_directory as folders
+from ringmq_node.storage.disk.disk import Disk
+from ringmq_node.storage.errors import CorruptionReport
+from ringmq_node.storage.format import redo_records
+from ringmq_node.storage.format.formats import COMMIT_LOG, JOURNAL
+from ringmq_node.storage.format.queue_folder import CURRENT_JOURNAL, sealed_name
+from ringmq_node.storage.format.record_file import RecordFile
+from ringmq_node.storage.format.records import Header, RecordKind, owner_of
+from ringmq_node.storage.format.redo_records import RedoPiece
+
+logger = logging.getLogger(__name__)
+
+# The file, the offset, and the bytes.
+Write = Callable[[Path, int, bytes], None]
+
+_DAMAGE = "the commit log is damaged: ops may be lost"
+
+
+def redo(disk: Disk, directory: Path) -> list[CorruptionReport]:
+    """Applies the commit logs of a data directory, durably, and removes them.
+
+    Returns what is damaged in them. Raises `OSError`, `UnsupportedFormatError`.
+    """
+    names = disk.list(directory)
+    found = [name for name in LOG_NAMES if name in names]
+    if not found:
+        return []
+    reports = apply_logs(disk, directory, lambda path, at, data: disk.write(path, at, [data]))
+    for report in reports:
+        logger.error("%s", report)
+    if reports:
+        _mark_partial(disk, directory / folders.QUEUES_NAME)
+    disk.sync_all(directory)
+    for name in found:
+        disk.remove(directory / name)
+    disk.sync(directory)
+    return reports
+
+
+def apply_logs(disk: Disk, directory: Path, write: Write) -> list[CorruptionReport]:
+    """Has `write` put the bytes of the commit logs into their journals, which are looked for on
+    `disk`. Returns what is damaged. Raises `OSError`, `UnsupportedFormatError`."""
+    names = disk.list(directory)
+    journals = _Journals(disk, directory / folders.QUEUES_NAME, write)
+    reports: list[CorruptionReport] = []
+    for name in LOG_NAMES:
+        if name in names:
+            reports += _apply(disk, directory / name, names[name], journals)
+    return reports
+
+
+def _apply(disk: Disk, path: Path, size: int, journals: _Journals) -> list[CorruptionReport]:
+    head = disk.read(path, 0, len(SETTLED_HEAD))
+    if head == SETTLED_HEAD[: len(head)]:
+        return []
+    file = RecordFile(str(path), COMMIT_LOG, size, partial(disk.read, path))
+    if not file.marker:
+        return [CorruptionReport(str(path), 0, size, file.unreadable)]
+
+    def visit(header: Header, payload: bytes) -> None:
+        if header.kind != RecordKind.REDO:
+            raise ValueError(f"a record of kind {header.kind} in a commit log")
+        for piece in redo_records.decode(payload):
+            journals.write(piece)
+
+    return file.scan(visit).corruptions
+
+
+class _Journals:
+    """Finds the journals of pieces. Each is looked for once."""
+
+    def __init__(self, disk: Disk, queues: Path, write: Write) -> None:
+        self._disk = disk
+        self._write = write
+        self._queues = queues
+        self._paths: dict[tuple[str, int, int], Path | None] = {}
+
+    def write(self, piece: RedoPiece) -> None:
+        key = piece[:3]
+        if key not in self._paths:
+            self._paths[key] = self._find(piece)
+        path = self._paths[key]
+        if path is not None:
+            self._write(path, piece.offset, piece.data)
+
+    def _find(self, piece: RedoPiece) -> Path | None:
+        folder = self._queues / piece.folder
+        sizes = self._disk.list(folder)
+        for name in (sealed_name(piece.generation), CURRENT_JOURNAL):
+            if name not in sizes:
+                continue
+            path = folder / name
+            read = partial(self._disk.read, path)
+            file = RecordFile(str(path), JOURNAL, sizes[name], read, owner_of(folder))
+            # A damaged file header has no number; the marker is then that of the first record.
+            if file.marker == piece.marker and file.number in (piece.generation, None):
+                return path
+        return None
+
+
+def _mark_partial(disk: Disk, queues: Path) -> None:
+    for name in sorted(disk.list(queues)):
+        if not name.endswith(folders.VOID_SUFFIXES):
+            folders.mark_partial(disk, queues / name, _DAMAGE)

@@ -1,0 +1,335 @@
+"""The commit log: a round of several queues is one sync, and a start puts its bytes in place."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from node.tests.storage.simulated_disk import Kept, SimulatedDisk
+from node.tests.storage.workload import LIMITS, ROOT, bodies, open_store, run_store
+from waiting import until
+
+from ringmq_node.queue import ops
+from ringmq_node.queue.block import Block
+from ringmq_node.queue.ops import Publish, Remove
+from ringmq_node.storage import QueueStore, Store, StoreLimits
+from ringmq_node.storage.commit_log import LOG_NAMES, SETTLED_HEAD, CommitLog, write
+from ringmq_node.storage.queue.entries import QueueFile
+from ringmq_node.storage.queue.journal import Piece
+
+QUEUES = ("one", "two", "three")
+LOGS = [ROOT / name for name in LOG_NAMES]
+# Journals that aren't sealed.
+LONG = StoreLimits()
+NEW = b"new" * 300
+# One round fills a log.
+SHORT_LOGS = replace(LONG, commit_log_bytes_max=700)
+
+
+def publish(queue: QueueStore, *texts: bytes) -> None:
+    op = Publish(queue.state.next_position, Block.of([*texts]))
+    queue.append(queue.state.last_number + 1, op, ops.encode(op))
+
+
+def remove(queue: QueueStore, first: int, last: int) -> None:
+    op = Remove(((first, last),))
+    queue.append(queue.state.last_number + 1, op, ops.encode(op))
+
+
+async def rounds(store: Store, count: int) -> None:
+    """Of all queues. The first makes their journals, so it is a direct one."""
+    for number in range(count):
+        for name in QUEUES:
+            publish(store.open_queue(name), f"{name} {number}".encode())
+        await store.sync()
+
+
+def after_rounds(count: int, limits: StoreLimits = LONG, kept: Kept = "nothing") -> SimulatedDisk:
+    """A disk as a power cut leaves it, when so many rounds were reported durable."""
+    disk = SimulatedDisk()
+    store = open_store(disk, limits)
+    left: list[SimulatedDisk] = []
+
+    async def work() -> None:
+        await rounds(store, count)
+        left.append(disk.power_cut(kept, random.Random(1)))
+
+    run_store(store, work)
+    return left[0]
+
+
+def found(disk: SimulatedDisk) -> dict[str, list[bytes]]:
+    store = open_store(disk, LONG)
+    return {name: [*bodies(store.open_queue(name)).values()] for name in store.queue_names()}
+
+
+def expected(count: int) -> dict[str, list[bytes]]:
+    return {name: [f"{name} {number}".encode() for number in range(count)] for name in QUEUES}
+
+
+def test_a_round_of_several_queues_is_one_sync() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, LONG)
+
+    async def work() -> None:
+        await rounds(store, 1)
+        before, calls = store.statistics().files_synced, len(disk.log)
+        await rounds(store, 1)
+        assert store.statistics().files_synced == before + 1
+        synced = [call.path for call in disk.log[calls:] if call.name.startswith("sync")]
+        # The directory once, as the log is new in it.
+        assert synced == [LOGS[0], ROOT]
+        calls = len(disk.log)
+        await rounds(store, 1)
+        assert [call.path for call in disk.log[calls:] if "sync" in call.name] == [LOGS[0]]
+        assert store.statistics().commit_log_bytes_written == len(disk.content(LOGS[0]))
+
+    run_store(store, work)
+
+
+def test_a_round_of_one_queue_goes_straight_to_its_journal() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, LONG)
+
+    async def work() -> None:
+        for text in (b"first", b"second", b"third"):
+            publish(store.open_queue("one"), text)
+            await store.sync()
+
+    run_store(store, work)
+    assert not {*LOGS} & {call.path for call in disk.log}
+
+
+def test_large_rounds_go_straight_to_their_journals() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, replace(LONG, commit_log_bytes_per_queue_max=100))
+
+    async def work() -> None:
+        for _ in range(2):
+            for name in QUEUES:
+                publish(store.open_queue(name), bytes(200))
+            await store.sync()
+
+    run_store(store, work)
+    assert not {*LOGS} & {call.path for call in disk.log}
+
+
+@pytest.mark.parametrize("kept", ["nothing", "anything", "everything"])
+@pytest.mark.parametrize("limits", [LONG, SHORT_LOGS], ids=["one log", "logs in turns"])
+def test_after_a_power_cut_each_queue_has_all_that_was_durable(
+    limits: StoreLimits, kept: Kept
+) -> None:
+    assert found(after_rounds(20, limits, kept)) == expected(20)
+
+
+def test_a_start_applies_the_logs_durably_and_removes_them() -> None:
+    disk = after_rounds(5)
+    assert LOGS[0] in disk.files()
+    open_store(disk, LONG)
+    assert not {*LOGS} & {*disk.files()}
+    assert found(disk.power_cut("nothing", random.Random(1))) == expected(5)
+
+
+def test_a_clean_stop_leaves_no_log() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, SHORT_LOGS)
+    run_store(store, lambda: rounds(store, 9))
+    assert not {*LOGS} & {*disk.files()}
+    assert found(disk.power_cut("nothing", random.Random(1))) == expected(9)
+
+
+def test_a_log_is_free_once_its_journals_are_synced() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, SHORT_LOGS)
+
+    async def work() -> None:
+        # Directly, then one in each log.
+        await rounds(store, 3)
+        await until(lambda: disk.content(LOGS[0])[: len(SETTLED_HEAD)] == SETTLED_HEAD)
+        # Without any log: the bytes of the first one are durable in the journals.
+        left = disk.power_cut("nothing", random.Random(1))
+        left.remove(LOGS[1])
+        queues = found(left)
+        assert all(len(texts) >= 2 for texts in queues.values()), queues
+
+    run_store(store, work)
+
+
+class HeldDisk(SimulatedDisk):
+    """Syncs of journals wait for `go`. Rounds through a log need none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.go.set()
+
+    def sync(self, path: Path) -> None:
+        if path.suffix == ".jif":
+            assert self.go.wait(20)
+        super().sync(path)
+
+
+def test_while_no_log_is_free_rounds_are_direct() -> None:
+    disk = HeldDisk()
+    store = open_store(disk, SHORT_LOGS)
+
+    async def work() -> None:
+        await rounds(store, 1)
+        disk.go.clear()
+        for number in range(1, 8):
+            await rounds_from(store, number)
+            left = disk.power_cut("nothing", random.Random(1))
+            assert found(left) == expected(number + 1)
+        assert store.statistics().files_synced > 5 * len(QUEUES)
+        disk.go.set()
+
+    run_store(store, work)
+
+
+class SealingDisk(SimulatedDisk):
+    """Another thread seals the journal at the moment of its first sync."""
+
+    def __init__(self, journal: QueueFile) -> None:
+        super().__init__()
+        self.journal = journal
+
+    def sync(self, path: Path) -> None:
+        current, sealed = self.journal.path, self.journal.path.with_name("1.jif")
+        if path == current and current != sealed:
+            with self.journal.lock:
+                self.rename(current, sealed)
+                self.journal.path = sealed
+            self.write(current, 0, [b"the next journal"])
+        super().sync(path)
+
+
+def test_a_journal_that_is_sealed_meanwhile_is_synced_under_its_new_name() -> None:
+    journal = QueueFile(ROOT / "queues" / ("0" * 32) / "journal.jif", 1, 7, 0, 0)
+    disk = SealingDisk(journal)
+    disk.write(journal.path, 0, [b"head"])
+    log = CommitLog(disk, ROOT, replace(LONG, commit_log_queues_min=1), print)
+    job = log.plan([Piece(journal, 4, [b"ops"])], 3)
+    assert job is not None
+    write(disk, job)
+    log.written(job)
+    log.drain()
+    synced = [call.path.name for call in disk.log if call.name == "sync"]
+    assert "1.jif" in synced
+    assert bytes(disk.content(journal.path)) == b"headops"
+
+
+def test_a_sealed_journal_gets_its_bytes_too() -> None:
+    """It was renamed since, and flushed or not."""
+    disk = SimulatedDisk()
+    limits = replace(LONG, journal_entries_max=4, flush_piece_bytes_max=50)
+    store = open_store(disk, limits)
+    cuts: list[SimulatedDisk] = []
+
+    async def work() -> None:
+        for number in range(12):
+            await rounds_from(store, number)
+            cuts.append(disk.power_cut("nothing", random.Random(1)))
+
+    run_store(store, work)
+    assert any(call.path.name == "1.jif" or call.new for call in disk.log)
+    for number, left in enumerate(cuts):
+        assert found(left) == expected(number + 1)
+
+
+async def rounds_from(store: Store, number: int) -> None:
+    for name in QUEUES:
+        publish(store.open_queue(name), f"{name} {number}".encode())
+    await store.sync()
+
+
+def test_a_queue_that_was_made_anew_gets_nothing_of_the_old_one() -> None:
+    """Same folder, same generation: the marker tells the journals apart."""
+    disk = SimulatedDisk()
+    store = open_store(disk, LONG)
+    left: list[SimulatedDisk] = []
+
+    async def work() -> None:
+        await rounds(store, 6)
+        store.delete_queue("two")
+        # So long that pieces of the old journal would lie within it.
+        publish(store.open_queue("two"), NEW)
+        await store.sync()
+        left.append(disk.power_cut("everything", random.Random(1)))
+
+    run_store(store, work)
+    assert found(left[0]) == expected(6) | {"two": [NEW]}
+
+
+def test_removed_messages_stay_removed() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, LONG)
+    left: list[SimulatedDisk] = []
+
+    async def work() -> None:
+        await rounds(store, 3)
+        for name in QUEUES:
+            remove(store.open_queue(name), 0, 1)
+        await store.sync()
+        left.append(disk.power_cut("nothing", random.Random(1)))
+
+    run_store(store, work)
+    assert found(left[0]) == {name: [f"{name} 2".encode()] for name in QUEUES}
+
+
+# -- damage
+
+
+def flip(path: Path, at: int) -> Callable[[SimulatedDisk], None]:
+    def damage(disk: SimulatedDisk) -> None:
+        disk.content(path)[at] ^= 4
+
+    return damage
+
+
+@pytest.mark.logs("commit-0.log")
+@pytest.mark.may_log("no valid record header")
+@pytest.mark.parametrize("at", [3, 40, 90, 200], ids=["head", "header", "table", "body"])
+def test_after_damage_no_replica_of_the_node_counts_as_whole(at: int) -> None:
+    disk = after_rounds(20)
+    flip(LOGS[0], at)(disk)
+    store = open_store(disk, LONG)
+    for name in QUEUES:
+        assert store.open_queue(name).partial, name
+    # Nor after the next start: the marks are on the disk.
+    again = open_store(disk.power_cut("nothing", random.Random(1)), LONG)
+    assert all(again.open_queue(name).partial for name in QUEUES)
+
+
+def test_a_torn_tail_is_no_damage() -> None:
+    """The last record was reported to nobody, or it would be whole."""
+    disk = after_rounds(20)
+    size = len(disk.content(LOGS[0]))
+    flip(LOGS[0], size - 1)(disk)
+    store = open_store(disk, LONG)
+    for name in QUEUES:
+        queue = store.open_queue(name)
+        assert not queue.partial
+        assert len(queue.state.live) >= 19
+
+
+def test_a_failed_write_of_the_log_fails_the_store() -> None:
+    disk = SimulatedDisk()
+    store = open_store(disk, LIMITS)
+    failures: list[Exception] = []
+    store.on_failed = failures.append
+
+    async def work() -> None:
+        await rounds(store, 2)
+        disk.syncs_left = 0
+        with pytest.raises(Exception, match="simulated"):
+            await rounds(store, 1)
+
+    run_store(store, work)
+    assert len(failures) == 1
+    disk.syncs_left = None
+    left = disk.power_cut("nothing", random.Random(1))
+    assert {name: texts[:2] for name, texts in found(left).items()} == expected(2)
