@@ -89,7 +89,7 @@ class SimulatedDisk:
             self._change(Call("write", path, offset, data))
             if sync:
                 self._may_sync(path)
-                self._change(Call("sync_write", path, offset, data))
+                self._change(Call("sync", path, offset, data))
 
     def sync(self, path: Path) -> None:
         with self._lock:
@@ -190,7 +190,8 @@ class SimulatedDisk:
                     file.data.extend(bytes(end - len(file.data)))
                 file.data[call.offset : end] = call.data
                 file.pending.append((call.offset, call.data))
-            case "sync_write":
+            case "sync" if call.data:
+                # Of these bytes only.
                 file = self._file(call.path)
                 file.pending.remove((call.offset, call.data))
                 file.stable = _with(file.stable, call.offset, call.data)

@@ -47,7 +47,7 @@ class Round:
 
     @property
     def written(self) -> bytes:
-        return b"".join(call.data for call in self.calls)
+        return b"".join(call.data for call in self.calls if call.name == "write")
 
 
 def in_one_round(limits: StoreLimits, act: Callable[[QueueStore], None]) -> Round:
