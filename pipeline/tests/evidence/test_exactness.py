@@ -18,8 +18,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import loops
 import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable
@@ -155,12 +157,12 @@ async def soak(folder: Path) -> None:
         publishing = asyncio.create_task(publish(cluster, ended))
         try:
             while done.total() < KILLS:
-                before = version(table)
-                await _until(lambda before=before: version(table) > before, ingest.keep_running)
+                newer = partial(_is_newer, table, version(table))
+                await _until(newer, ingest.keep_running)
                 await asyncio.sleep(chance.uniform(0, 2))
                 fault = chance.choice(FAULTS)
                 done[fault] += await break_something(chance, fault, cluster, ingest)
-                print(f"{time.strftime('%X')} {dict(done)} version {before}", flush=True)
+                print(f"{time.strftime('%X')} {dict(done)} version {version(table)}", flush=True)
             ended.set()
             count = await publishing
             before = version(table)
@@ -179,6 +181,10 @@ async def soak(folder: Path) -> None:
             ended.set()
             publishing.cancel()
             ingest.kill()
+
+
+def _is_newer(table: Path, than: int) -> bool:
+    return version(table) > than
 
 
 async def _until(condition: Callable[[], bool], each_time: Callable[[], None]) -> None:
@@ -206,4 +212,4 @@ def _judge(path: Path, count: int, stat: ringmq.PositionStat) -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_no_row_is_lost_or_double_whatever_is_killed(tmp_path: Path) -> None:
-    asyncio.run(soak(tmp_path))
+    loops.run(soak(tmp_path))
