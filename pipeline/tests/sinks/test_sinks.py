@@ -144,6 +144,20 @@ def test_a_batch_without_rows_does_no_harm(kind: str, tmp_path: Path) -> None:
     assert positions(kind, tmp_path) == [*range(10, 20)]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_without_row_groups_does_no_harm(kind: str, tmp_path: Path) -> None:
+    """Spark writes one for a table without rows, as most batches have none for the quarantine."""
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        schema = pyarrow.schema([("position", pyarrow.int64())])
+        pyarrow.parquet.ParquetWriter(folder / "empty.parquet", schema).close()
+
+    assert sink(kind, tmp_path).commit(batch(0, 0, 10), write).rows == 0
+    sink(kind, tmp_path).commit(batch(1, 10, 20), rows(10, 20))
+    assert positions(kind, tmp_path) == [*range(10, 20)]
+
+
 def test_a_table_keeps_its_columns(tmp_path: Path) -> None:
     def others(folder: Path) -> None:
         folder.mkdir()

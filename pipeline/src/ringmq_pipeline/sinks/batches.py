@@ -137,7 +137,8 @@ def _position_bounds(footer: Any) -> tuple[int, int] | None:
     counted = [
         footer.row_group(index).column(column).statistics for index in range(footer.num_row_groups)
     ]
-    if not all(each is not None and each.has_min_max for each in counted):
+    # None at all: a file without rows.
+    if not counted or not all(each is not None and each.has_min_max for each in counted):
         return None
     return min(each.min for each in counted), max(each.max for each in counted)
 
