@@ -129,20 +129,23 @@ def _process(job: Ingest, tally: IngestTally) -> Callable[[DataFrame, int], None
         decoded = decode(frame, job.decoding, job.value_schema)
         if decoded.bad is None or job.quarantine is None:
             done = job.table.commit(batch, files_of(decoded.good))
-            if done.skipped and job.dedupe_window:
-                # Spark keeps the ids that it has seen only if the batch is read.
-                frame.write.format("noop").mode("overwrite").save()
             tally.add(done)
-            return
-        # Both are read from it: else the queue would be read twice.
-        frame.persist()
-        try:
-            # First: a batch that is in the table is done.
-            bad = job.quarantine.commit(batch, files_of(decoded.bad))
-            tally.rows_quarantined += bad.rows
-            tally.add(job.table.commit(batch, files_of(decoded.good)))
-        finally:
-            frame.unpersist()
+            is_read = not done.skipped
+        else:
+            # Both are read from it: else the queue would be read twice.
+            frame.persist()
+            try:
+                # First: a batch that is in the table is done.
+                bad = job.quarantine.commit(batch, files_of(decoded.bad))
+                tally.rows_quarantined += bad.rows
+                done = job.table.commit(batch, files_of(decoded.good))
+                tally.add(done)
+            finally:
+                frame.unpersist()
+            is_read = not (bad.skipped and done.skipped)
+        if job.dedupe_window and not is_read:
+            # Spark keeps the ids that it has seen only if the batch is read.
+            frame.write.format("noop").mode("overwrite").save()
 
     return process
 
