@@ -14,15 +14,13 @@ from pathlib import Path
 
 import pytest
 from live_node import LiveNode
+from sparks import evidence
 
 QUERY = Path(__file__).with_name("crashing_query.py")
 COUNT = 100
 RUN_S = 300
 POINTS = ("before-sink", "after-sink", "at-the-end")
-ALL = [(point, mode) for mode in ("committed", "never") for point in POINTS]
-# The point at which other sources lose or repeat messages. The others: `make evidence-pipeline`.
-SLICE = [("after-sink", "committed")]
-CASES = ALL if os.environ.get("RINGMQ_EXHAUSTIVE") else SLICE
+CASES = [(point, mode) for mode in ("committed", "never") for point in POINTS]
 
 
 def run(live: LiveNode, queue: str, folder: Path, ack_mode: str, point: str) -> int:
@@ -38,8 +36,8 @@ def run(live: LiveNode, queue: str, folder: Path, ack_mode: str, point: str) -> 
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@evidence
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize(("point", "ack_mode"), CASES)
 def test_a_killed_query_loses_and_repeats_nothing(
     live: LiveNode, tmp_path: Path, point: str, ack_mode: str

@@ -27,6 +27,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from nemesis import Cluster
+from sparks import evidence
 from waiting import until
 
 import ringmq
@@ -208,7 +209,7 @@ def _judge(path: Path, count: int, stat: ringmq.PositionStat) -> None:
     assert (stat.messages, stat.leases) == (0, ())
 
 
-@pytest.mark.skipif(not os.environ.get("RINGMQ_EXHAUSTIVE"), reason="make evidence-pipeline")
+@evidence
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_no_row_is_lost_or_double_whatever_is_killed(tmp_path: Path) -> None:

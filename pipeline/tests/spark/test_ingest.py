@@ -11,6 +11,7 @@ import pyarrow.dataset
 import pytest
 from deltalake import DeltaTable
 from live_node import LiveNode
+from sparks import evidence
 
 from ringmq_pipeline.cli import invoke
 from ringmq_pipeline.jobs.decoding import Decoding, decode
@@ -39,26 +40,27 @@ def test_a_queue_is_in_the_table_and_no_more_in_the_queue(
     live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     queue = "ingest delta"
-    live.fill(queue, [*numbered(900), b"\xff", b"{half"])
+    live.fill(queue, [*numbered(90), b"\xff", b"{half"])
     decoding = ("--decode", "json", "--quarantine", str(tmp_path / "bad"))
-    limit = ("--option", "maxMessagesPerTrigger=500")
+    limit = ("--option", "maxMessagesPerTrigger=50")
     assert ingest(live, queue, tmp_path, *decoding, *limit, "--value-schema", "id BIGINT") == 0
     summary = json.loads(capsys.readouterr().out)
-    assert (summary["rows"], summary["rows_quarantined"], summary["batches"]) == (900, 2, 2)
-    assert (summary["ends"], summary["lag"]) == ({queue: 902}, 0)
+    assert (summary["rows"], summary["rows_quarantined"], summary["batches"]) == (90, 2, 2)
+    assert (summary["ends"], summary["lag"]) == ({queue: 92}, 0)
     table = DeltaTable(tmp_path / "table")
-    assert positions(table.file_uris()) == [*range(900)]
+    assert positions(table.file_uris()) == [*range(90)]
     errors = pyarrow.dataset.dataset(DeltaTable(tmp_path / "bad").file_uris()).to_table()
     assert sorted(errors["error"].to_pylist()) == [
         "the body is no JSON object of id BIGINT",
         "the body is no UTF-8",
     ]
-    assert [each["first"] for each in json.loads(table.history(1)[0]["ringmq.ranges"])] == [500]
+    assert [each["first"] for each in json.loads(table.history(1)[0]["ringmq.ranges"])] == [50]
     # The bad ones, too: else they would keep the queue from ever being empty.
     stat = live.stat(queue)
     assert (stat.messages, stat.leases) == (0, ())
 
 
+@evidence
 @pytest.mark.usefixtures("spark")
 def test_a_checkpoint_that_is_older_than_its_queue_is_refused_with_the_range(
     live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -78,6 +80,7 @@ def test_a_checkpoint_that_is_older_than_its_queue_is_refused_with_the_range(
     assert "positions 10 to 29 can't be read any more" in capsys.readouterr().err
 
 
+@evidence
 def test_json_without_a_schema_stays_text(spark: SparkSession) -> None:
     bodies = [bytearray(body) for body in (b"[1, 2]", b"[1,", b"\xff", b'"a"')]
     frame = spark.createDataFrame([(body,) for body in bodies], "body BINARY")

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import pytest
     from pyspark.sql import SparkSession
 
-ROWS = 3000
+ROWS = 300
 # Rows that the sink is given at a time: some are published before a task fails.
-AT_A_TIME = "100"
+AT_A_TIME = "50"
 
 
 def test_a_replay_whose_tasks_fail_brings_each_row_once_and_in_order(
@@ -36,7 +36,7 @@ def test_a_replay_whose_tasks_fail_brings_each_row_once_and_in_order(
     def fails_at_first(number: int) -> bool:
         """Here, as workers can't import this module."""
         context = TaskContext.get()
-        if context is not None and context.attemptNumber() == 0 and number % ROWS == 2500:
+        if context is not None and context.attemptNumber() == 0 and number % ROWS == 250:
             raise RuntimeError("planned")
         return True
 

@@ -9,6 +9,7 @@ import pytest
 from live_node import LiveNode
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import udf
+from sparks import evidence
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,6 +21,7 @@ def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
+@evidence
 def test_a_task_that_is_run_again_publishes_each_row_once(
     spark: SparkSession, live: LiveNode, tmp_path: Path
 ) -> None:
@@ -55,6 +57,7 @@ def test_a_queue_is_never_overwritten(spark: SparkSession, live: LiveNode) -> No
         ).save()
 
 
+@evidence
 def test_a_batch_that_a_restarted_stream_writes_again_is_there_once(
     spark: SparkSession, live: LiveNode, tmp_path: Path
 ) -> None:
