@@ -81,6 +81,8 @@ PURE_ROOMS = (
 SAYS_PURE = re.compile(r"\bPure[.:;]|\bwithout I/O\b|\bas pure state\b|\bpure function\b")
 # Exceptions: names that mean the same notion on two sides of a wire.
 SAME_NOTION = {
+    # Spark finds a data source by this name.
+    "DefaultSource",
     # How the node describes them, and how its Python client does.
     "BlockReason",
     "QueueMode",

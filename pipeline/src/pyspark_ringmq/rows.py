@@ -17,10 +17,10 @@ import ringmq
 from pyspark_ringmq.planning import report
 from ringmq.model.messages import Part
 from ringmq.reading.sync_reader import SyncReader
-from ringmq.v1 import common_pb2 as common
 from ringmq_pipeline.connecting import reader_for
 from ringmq_pipeline.offsets import DataLoss, DataLossError, QueueOffset, QueueRange
 from ringmq_pipeline.options import PayloadEncoding, ReadFrom, SourceOptions
+from ringmq_pipeline.property_columns import PROPERTY_COLUMNS, property_columns
 from ringmq_pipeline.schema import arrow_schema
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,6 @@ _PIECE = pyarrow.schema(
         pyarrow.field("properties", pyarrow.binary()),
     ]
 )
-_TEXTS = ("message_id", "correlation_id", "reply_to", "content_type")
 
 
 def read_range(options: SourceOptions, whole: QueueRange | None) -> Iterator[pyarrow.RecordBatch]:
@@ -175,24 +174,6 @@ def _with_columns(
     }
     for name in ("position", "body", "body_size", "redelivered", "persistent"):
         columns[name] = piece.column(name)
-    columns |= _property_columns(piece.column("properties"), schema)
+    names = [name for name in PROPERTY_COLUMNS if name in schema.names]
+    columns |= property_columns(piece.column("properties"), names, schema)
     return pyarrow.record_batch([columns[name] for name in schema.names], schema=schema)
-
-
-def _property_columns(encoded: pyarrow.Array, schema: pyarrow.Schema) -> dict[str, pyarrow.Array]:
-    names = [name for name in (*_TEXTS, "published_at", "headers") if name in schema.names]
-    if encoded.null_count == len(encoded):
-        return {name: pyarrow.nulls(len(encoded), schema.field(name).type) for name in names}
-    # Many messages have the same, as those of one batch of a publisher often do.
-    coded = encoded.dictionary_encode()
-    values = [common.Properties.FromString(value) for value in coded.dictionary.to_pylist()]
-    found = {}
-    for name in names:
-        if name in _TEXTS:
-            listed = [getattr(value, name) or None for value in values]
-        elif name == "published_at":
-            listed = [value.timestamp_ms * 1000 or None for value in values]
-        else:
-            listed = [[*value.headers.items()] for value in values]
-        found[name] = pyarrow.array(listed, schema.field(name).type).take(coded.indices)
-    return found

@@ -88,6 +88,17 @@ def duration(name: str, value: str) -> float:
     return seconds
 
 
+def payload(name: str, value: str) -> int | None:
+    """How many bytes of each body; None: all."""
+    asked = value.strip().lower()
+    if asked in ("full", "none"):
+        return 0 if asked == "none" else None
+    kind, colon, count = asked.partition(":")
+    if kind != "head" or not colon:
+        raise OptionError(name, f"{value!r} is none of 'full', 'none' and 'head:N'")
+    return positive(name, count)
+
+
 def one_of(kind: type[E]) -> Callable[[str, str], E]:
     def read(name: str, value: str) -> E:
         try:

@@ -23,6 +23,7 @@ from ringmq_pipeline.option_values import (
     endpoints,
     known_only,
     one_of,
+    payload,
     positive,
     size,
     text,
@@ -147,7 +148,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         min_partitions=take("minPartitions", 1, positive),
         max_records_per_partition=take("maxRecordsPerPartition", 0, positive),
         fail_on_data_loss=take("failOnDataLoss", True, boolean),
-        body_bytes_max=take("payload", None, _payload),
+        body_bytes_max=take("payload", None, payload),
         include_headers=take("includeHeaders", False, boolean),
         ack_mode=take("ackMode", AckMode.COMMITTED, one_of(AckMode)),
         lease=take("lease", "ingest", text),
@@ -184,17 +185,6 @@ def _queues_of(given: Mapping[str, str]) -> tuple[tuple[str, ...], str]:
 
 
 # --- values ---
-
-
-def _payload(name: str, value: str) -> int | None:
-    """How many bytes of each body; None: all."""
-    asked = value.strip().lower()
-    if asked in ("full", "none"):
-        return 0 if asked == "none" else None
-    kind, colon, count = asked.partition(":")
-    if kind != "head" or not colon:
-        raise OptionError(name, f"{value!r} is none of 'full', 'none' and 'head:N'")
-    return positive(name, count)
 
 
 def _offsets(name: str, value: str) -> Offsets:

@@ -7,6 +7,7 @@ driver of a query plans without it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
@@ -48,19 +49,27 @@ def columns(*, include_headers: bool) -> tuple[Column, ...]:
 
 def ddl(*, include_headers: bool) -> str:
     """For `DataSource.schema`."""
+    return ddl_of(columns(include_headers=include_headers))
+
+
+def ddl_of(columns: Sequence[Column]) -> str:
     return ", ".join(
-        f"{each.name} {each.ddl}{'' if each.nullable else ' NOT NULL'}"
-        for each in columns(include_headers=include_headers)
+        f"{each.name} {each.ddl}{'' if each.nullable else ' NOT NULL'}" for each in columns
     )
 
 
 def arrow_schema(*, include_headers: bool) -> Any:
     """A `pyarrow.Schema`. Raises `ImportError` where pyarrow isn't installed."""
+    return arrow_schema_of(columns(include_headers=include_headers))
+
+
+def arrow_schema_of(columns: Sequence[Column]) -> Any:
+    """The same, of any columns."""
     arrow = import_module("pyarrow")
     return arrow.schema(
         [
             arrow.field(each.name, _arrow_type(arrow, each.arrow), nullable=each.nullable)
-            for each in columns(include_headers=include_headers)
+            for each in columns
         ]
     )
 

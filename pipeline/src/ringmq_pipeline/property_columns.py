@@ -1,0 +1,39 @@
+"""The properties of messages as columns of a row. A value that many messages share is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow
+from google.protobuf.message import DecodeError
+
+from ringmq.v1 import common_pb2 as common
+
+_TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type")
+PROPERTY_COLUMNS: Final = (*_TEXTS, "published_at", "headers")
+
+
+def property_columns(
+    encoded: pyarrow.Array, names: Sequence[str], schema: pyarrow.Schema
+) -> dict[str, pyarrow.Array]:
+    """The columns `names` of serialized properties, with their types in `schema`. Raises
+    `ValueError` for bytes that are none."""
+    if encoded.null_count == len(encoded):
+        return {name: pyarrow.nulls(len(encoded), schema.field(name).type) for name in names}
+    # Many messages have the same, as those of one batch of a publisher often do.
+    coded = encoded.dictionary_encode()
+    try:
+        values = [common.Properties.FromString(value) for value in coded.dictionary.to_pylist()]
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
+    found = {}
+    for name in names:
+        if name in _TEXTS:
+            listed = [getattr(value, name) or None for value in values]
+        elif name == "published_at":
+            listed = [value.timestamp_ms * 1000 or None for value in values]
+        else:
+            listed = [[*value.headers.items()] for value in values]
+        found[name] = pyarrow.array(listed, schema.field(name).type).take(coded.indices)
+    return found
