@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from live_node import LiveNode
 from sparks import evidence
 
+from ringmq import Properties
 from ringmq_pipeline.cli import invoke
 from ringmq_pipeline.jobs.decoding import Decoding, decode
 from ringmq_pipeline.sinks.parquet import committed_files
@@ -78,6 +79,32 @@ def test_a_checkpoint_that_is_older_than_its_queue_is_refused_with_the_range(
     live.publish(queue, numbered(1))
     assert ingest(live, queue, tmp_path, *kind) == 4
     assert "positions 10 to 29 can't be read any more" in capsys.readouterr().err
+
+
+@evidence
+def test_a_batch_that_both_tables_have_keeps_the_ids_that_it_had(
+    spark: SparkSession, live: LiveNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a death between the tables' commits and Spark's note that the batch is done."""
+    queue = "ingest ids"
+    words = ["--decode", "json", "--quarantine", str(tmp_path / "bad"), "--dedupe-window", "1 hour"]
+    live.fill(queue, [b"[1]"], Properties(message_id="a"))
+    live.publish(queue, [b"{half"], Properties(message_id="b"))
+    # Else the newest batch is one without rows.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    try:
+        assert ingest(live, queue, tmp_path, *words, "--option", "ackMode=never") == 0
+        (tmp_path / "checkpoint/commits/0").unlink()
+        (tmp_path / "checkpoint/commits/.0.crc").unlink()
+        live.publish(queue, [b"[2]"], Properties(message_id="a"))
+        live.publish(queue, [b"[3]"], Properties(message_id="c"))
+        capsys.readouterr()
+        assert ingest(live, queue, tmp_path, *words, "--option", "ackMode=never") == 0
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["batches"], summary["batches_skipped"], summary["rows"]) == (2, 1, 1)
+    assert positions(DeltaTable(tmp_path / "table").file_uris()) == [0, 3]
 
 
 @evidence
