@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -46,6 +47,33 @@ def spark_options(command: F) -> F:
     ):
         command = option(command)
     return command
+
+
+def _stores(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for name, folder in (value.partition("=")[::2] for value in values):
+        if not name or not folder or name in found or "," in folder:
+            text = f"{name}={folder}"
+            raise click.BadParameter(
+                f"{text!r} is not NAME=DIR, each name once", context, parameter
+            )
+        found[name] = Path(folder)
+    return found
+
+
+def stores_option(command: F) -> F:
+    """Adds `--store`, repeated: `stores: dict[str, Path]` by node."""
+    return click.option(
+        "--store",
+        "stores",
+        multiple=True,
+        required=True,
+        callback=_stores,
+        metavar="NAME=DIR",
+        help="The data directory of a stopped node, or a copy; may be repeated.",
+    )(command)
 
 
 class Progress:

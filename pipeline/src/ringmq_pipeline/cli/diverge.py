@@ -1,0 +1,73 @@
+"""The verb `diverge`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from ringmq_pipeline.cli.common import spark_options, stores_option
+from ringmq_pipeline.cli.errors import EXIT_FAILED, EXIT_FOUND
+from ringmq_pipeline.summary import print_summary
+
+# Of differences on stderr; all are counted.
+SHOWN_MAX = 1000
+
+
+@click.command()
+@stores_option
+@click.option("--queue", "queues", default="", help="Only these queues, with commas.")
+@click.option(
+    "--to", type=click.Path(path_type=Path), help="A folder for all differences as Parquet."
+)
+@spark_options
+def command(
+    stores: dict[str, Path],
+    queues: str,
+    to: Path | None,
+    master: str,
+    conf: dict[str, str],
+    quiet: bool,
+) -> int:
+    """Whether the replicas of each queue have the same messages, by the directories of stopped
+    nodes. Exit code 3 if they differ, 1 if a queue can't be read."""
+    from ringmq_pipeline.jobs.diverge import (
+        DIVERGENT,
+        differences,
+        logs_by_queue,
+        replicas_frame,
+    )
+    from ringmq_pipeline.jobs.stores import messages_of, queues_of
+    from ringmq_pipeline.session import spark_session
+
+    if len(stores) < 2:
+        raise click.UsageError("give the directories of two nodes or more, --store NAME=DIR each")
+    with spark_session("ringmq diverge", master=master, conf=conf) as spark:
+        known = queues_of(spark, stores, queues).collect()
+        logs = logs_by_queue(known)
+        messages = messages_of(spark, stores, queues, payload="none")
+        found = differences(messages, replicas_frame(spark, logs)).cache()
+        if to is not None:
+            found.write.mode("errorifexists").parquet(str(to))
+        kinds = Counter(
+            {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+        )
+        divergent = found.where(found["kind"].isin(*DIVERGENT)).orderBy("queue", "position", "node")
+        shown = [] if quiet else divergent.limit(SHOWN_MAX).collect()
+    for difference in shown:
+        click.echo(json.dumps(difference.asDict()), err=True)
+    unreadable = [f"{row['node']}: {row['queue']}" for row in known if row["status"] != "ok"]
+    print_summary(
+        "diverge",
+        queues=len(logs),
+        divergent=sum(kinds[kind] for kind in DIVERGENT),
+        differences=dict(kinds),
+        torn_bytes=sum(row["torn_bytes"] for row in known),
+        damaged=[f"{row['node']}: {row['queue']}" for row in known if row["damaged"]],
+        unreadable=unreadable,
+    )
+    if unreadable:
+        return EXIT_FAILED
+    return EXIT_FOUND if any(kinds[kind] for kind in DIVERGENT) else 0

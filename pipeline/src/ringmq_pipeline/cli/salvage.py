@@ -1,0 +1,62 @@
+"""The verb `salvage`."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import click
+
+from ringmq_pipeline.cli.common import endpoints_option, spark_options, stores_option
+from ringmq_pipeline.cli.errors import EXIT_FOUND
+from ringmq_pipeline.summary import print_summary
+
+
+@click.command()
+@stores_option
+@click.option("--queue", "queues", default="", help="Only these queues, with commas.")
+@click.option("--to", "target", default="", help="The queue for all; by default, each its own.")
+@click.option(
+    "--producer-id",
+    default="",
+    help="By default one for store, queues and target: an attempt that is repeated is trimmed.",
+)
+@endpoints_option
+@spark_options
+def command(
+    stores: dict[str, Path],
+    queues: str,
+    target: str,
+    producer_id: str,
+    endpoints: str,
+    master: str,
+    conf: dict[str, str],
+    quiet: bool,
+) -> int:
+    """Publishes the messages in the directory of a node that is lost, and not acknowledged there,
+    with confirms. Exit code 3 if some can't be read."""
+    from ringmq_pipeline.jobs.salvage import publish, salvageable
+    from ringmq_pipeline.jobs.scan import counts
+    from ringmq_pipeline.jobs.stores import messages_of
+    from ringmq_pipeline.session import spark_session
+
+    if len(stores) != 1:
+        raise click.UsageError("give one --store: replicas have the same messages")
+    [(node, path)] = stores.items()
+    text = f"{node}/{path.absolute()}/{queues}/{target}"
+    producer = producer_id or hashlib.sha256(text.encode()).hexdigest()[:32]
+    with spark_session("ringmq salvage", master=master, conf=conf) as spark:
+        looked_at = messages_of(spark, stores, queues, payload="none", checksums="false")
+        counted = counts(looked_at).collect()
+        # One task: the order of each queue is kept.
+        rows = messages_of(spark, stores, queues, checksums="false", minPartitions="1")
+        publish(salvageable(rows), endpoints, target, producer)
+    lost = sum(row["rows"] for row in counted if row["status"] not in ("ok", "torn"))
+    print_summary(
+        "salvage",
+        messages=sum(row["rows"] for row in counted if row["status"] == "ok"),
+        body_bytes=sum(row["body_bytes"] for row in counted if row["status"] == "ok"),
+        findings=lost,
+        producer=producer,
+    )
+    return EXIT_FOUND if lost else 0
