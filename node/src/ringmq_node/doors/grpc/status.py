@@ -89,20 +89,23 @@ def reason_from_wire(reason: common.Reason.ValueType) -> Reason:
 
 # Characters of a text in an error. Its headers carry it twice, encoded, and most peers take 8 KiB.
 QUOTED_MAX = 512
+# Of a value in its details, which they carry once: the replicas of a queue that can't be promoted
+# are one, in JSON.
+DETAIL_MAX = 3000
 
 
 def told(message: str) -> str:
     """A message for people: internal names as they know them, and not beyond `QUOTED_MAX`."""
-    return _cut(shown_text(message))
+    return _cut(shown_text(message), QUOTED_MAX)
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= QUOTED_MAX else f"{text[: QUOTED_MAX - 3]}..."
+def _cut(text: str, characters_max: int) -> str:
+    return text if len(text) <= characters_max else f"{text[: characters_max - 3]}..."
 
 
 def status_details(error: BrokerError) -> bytes:
     """A serialized `google.rpc.Status` with ErrorInfo and, for a retryable error, RetryInfo."""
-    metadata = {name: _cut(_shown(value)) for name, value in error.metadata.items()}
+    metadata = {name: _cut(_shown(value), DETAIL_MAX) for name, value in error.metadata.items()}
     details = [
         _pack(
             error_details_pb2.ErrorInfo(reason=error.reason.name, domain=DOMAIN, metadata=metadata)
