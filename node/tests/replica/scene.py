@@ -118,6 +118,17 @@ class PlayedRing:
         return [ops.decode(payload) for _, _, payload in self.log]
 
 
+class SilentTargets:
+    """Dead letters are sent, and nobody confirms them. `test_outbox` has targets that answer."""
+
+    async def publish(self, *_: object, **__: object) -> bool:
+        never: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def close(self, producer_id: bytes) -> None:
+        """Nobody waits for its answers."""
+
+
 class PlayedHost:
     """A node, as far as a replica needs one; it fetches from `source`."""
 
@@ -130,8 +141,7 @@ class PlayedHost:
         self.set_asides = SetAsides(
             store.disk, store.directory, node="a", keep_s=100.0, bytes_max=MIB
         )
-        # `test_outbox` sets one.
-        self.letter_desk = cast(LetterDesk, None)
+        self.letter_desk = LetterDesk(SilentTargets(), 1000, now_ms=self.now_ms)
         self.source: ReplicatedState | None = None
         self.source_bodies: dict[int, bytes] = {}
         self.failures: list[StoreError] = []

@@ -257,8 +257,8 @@ class Mirror(InView):
         if not self.is_greeted or (target is not None and not self.downstream_ready):
             return []
         marks = self._known_marks()
-        if not marks or (marks == self.marks_sent and not self.marks_due):
-            return []  # As after each op that has taken the marks along.
+        if not marks or self._were_told(marks):
+            return []
         told = self._news_in(marks)
         if not self._has_news(told):
             return []
@@ -289,6 +289,10 @@ class Mirror(InView):
         if marks:
             self._note_told(marks, self._news_in(marks))
         return marks
+
+    def _were_told(self, marks: tuple[Mark, ...]) -> bool:
+        """Whether these very marks were sent: as after each op that has taken them along."""
+        return marks == self.marks_sent and not self.marks_due
 
     def _has_news(self, now: Told) -> bool:
         """Whether marks with these facts are worth a frame of their own.
