@@ -93,6 +93,7 @@ SAME_NOTION = {
     "ClusterStatus",
     "Location",
     "Numbering",
+    "Share",
     "PositionStat",
     "CountedRange",
     "AcknowledgedBelow",

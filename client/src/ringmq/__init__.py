@@ -18,6 +18,7 @@ async with ringmq.connect(["127.0.0.1:7801"]) as client:
 from ringmq.client import Client
 from ringmq.connecting import connect
 from ringmq.consuming.consumer import Consumer
+from ringmq.consuming.shared_prefetch import SharedPrefetch
 from ringmq.errors import (
     AccessDeniedError,
     BadRequestError,
@@ -193,6 +194,7 @@ __all__ = [
     "Resources",
     "RetryableError",
     "RingMQError",
+    "SharedPrefetch",
     "StoreFailedError",
     "StoreNumbers",
     "SyncMode",

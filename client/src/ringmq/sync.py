@@ -24,6 +24,7 @@ from ringmq.calls.loop_thread import run_on_loop as _run
 from ringmq.client import WINDOW_BYTES, Client
 from ringmq.connecting import DEADLINE_S, RECEIVE_BYTES_MAX, connect
 from ringmq.consuming.consumer import Consumer, ConsumerOptions
+from ringmq.consuming.shared_prefetch import SharedPrefetch
 from ringmq.model.cluster import ClusterStatus
 from ringmq.model.messages import Batch, Message, Properties
 from ringmq.model.positions import Numbering
@@ -260,6 +261,12 @@ class SyncClient:
             return consumer
 
         return SyncConsumer(_run(work()))
+
+    def change_shared_prefetch(
+        self, shared: SharedPrefetch, messages: int = 0, size_bytes: int = 0
+    ) -> None:
+        """See `SharedPrefetch.change`, which only the clients' thread may call."""
+        _run(shared.change(messages, size_bytes))
 
 
 class SyncPublisher:

@@ -55,6 +55,9 @@ class Session:
     def active_changed(self, *, active: bool) -> None:
         pass
 
+    def share_short(self, *, short: bool, needs_bytes: int) -> None:
+        pass
+
     def ended(self, reason: Reason) -> None:
         self.moved(reason)
 

@@ -246,6 +246,11 @@ def test_lines_go_in_and_come_out(run: Run, tmp_path: Path) -> None:
     assert len(run("consume", "lines", "--reject", "--prefetch", 2, "--count", 10)) == 10
     assert len(run("consume", "lines", "--auto-ack", "--priority", -1, "--exclusive")) == 20
     assert run("queue", "show", "lines")["messages_ready"] == 0
+    run("queue", "declare", "others")
+    for queue in ("lines", "others"):
+        assert run("publish", queue, "--count", 20, "--size", 10)["confirmed"] == 20
+    both = run("consume", "lines", "others", "--shared-prefetch", 3, "--shared-prefetch-bytes", 999)
+    assert sorted(each["queue"] for each in both) == ["lines"] * 20 + ["others"] * 20
 
 
 def test_removals_count_their_messages(run: Run) -> None:

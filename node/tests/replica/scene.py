@@ -232,6 +232,9 @@ class Consumer:
     def active_changed(self, *, active: bool) -> None:
         self.active.append(active)
 
+    def share_short(self, *, short: bool, needs_bytes: int) -> None:
+        pass
+
     def ended(self, reason: Reason) -> None:
         self.reasons.append(reason)
 

@@ -18,6 +18,7 @@ from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.route import Route
 from ringmq.consuming.reception import Reception
 from ringmq.consuming.settling import Settling, Verb
+from ringmq.consuming.shared_prefetch import SharedPrefetch
 from ringmq.consuming.stream import ConsumerSpeaker, opening_of
 from ringmq.errors import (
     BadRequestError,
@@ -43,6 +44,8 @@ class ConsumerOptions(TypedDict, total=False):
     auto_ack: bool
     #: Called when this consumer becomes, or ceases to be, the single active one of its queue.
     on_active: Callable[[bool], None] | None
+    #: A prefetch that this consumer shares with others, beside its own. Not with `auto_ack`.
+    shared_prefetch: SharedPrefetch | None
 
 
 class Consumer:
@@ -78,6 +81,9 @@ class Consumer:
         self._reception = Reception(self._lifetime, self._settling, consumer_tag)
         self._reception.on_active = terms.get("on_active")
         self._auto_ack = terms.get("auto_ack", False)
+        shared = terms.get("shared_prefetch")
+        if shared is not None and self._auto_ack:
+            raise BadRequestError("an auto-ack consumer has nothing unsettled to share a prefetch")
         opening = opening_of(
             queue,
             nodes.vhost,
@@ -87,6 +93,7 @@ class Consumer:
             priority=terms.get("priority", 0),
             exclusive=terms.get("exclusive", False),
             auto_ack=self._auto_ack,
+            shares_window=shared is not None,
         )
         self._speaker = ConsumerSpeaker(
             opening,
@@ -94,6 +101,8 @@ class Consumer:
             self._settling,
             self._lifetime,
             on_refusal=self._refused,
+            shared=shared,
+            wake=lambda: self._keeper.wake(),
         )
         self._keeper = Keeper(self._speaker, Route(nodes, queue), self._name)
 
@@ -130,12 +139,16 @@ class Consumer:
         if self._lifetime.close():
             self._reception.end_iteration()
             await self._lifetime.end(self._keeper)
+            if self._speaker.member is not None:
+                self._speaker.member.ended()
             self._on_close(self)
 
     def _failed(self, error: RingMQError) -> None:
         """The keeper is gone, and so can't say that the stream is over."""
         self._reception.end_iteration()
         self._reception.stream_ended(error)
+        if self._speaker.member is not None:
+            self._speaker.member.ended()
 
     def _refused(self, error: RingMQError) -> None:
         """No node will have the stream. Without a queue to consume from there is no way on."""
@@ -252,6 +265,8 @@ class Consumer:
                 f"or not of this stream (generation {self.generation})"
             )
         self._settling.note(verb, ranges)
+        if self._speaker.member is not None:
+            self._speaker.member.settled(ranges)
         self._keeper.wake()
         if not wait or not ranges:
             return True

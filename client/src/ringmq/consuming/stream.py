@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
 from ringmq.consuming.reception import Reception
 from ringmq.consuming.settling import Settling, Verb
+from ringmq.consuming.shared_prefetch import SharedPrefetch
+from ringmq.consuming.window import Share
 from ringmq.errors import ProtocolError, RingMQError
 from ringmq.streams.lifetime import Lifetime
 from ringmq.streams.speaker import Speaker
@@ -34,7 +37,11 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         lifetime: Lifetime,
         *,
         on_refusal: Callable[[RingMQError], None],
+        shared: SharedPrefetch | None = None,
+        wake: Callable[[], None],
     ) -> None:
+        """`shared`: the prefetch that it shares with others; `wake` is called when it has a share
+        to tell the node."""
         self._opening = opening
         self._reception = reception
         self._settling = settling
@@ -43,6 +50,14 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         self._cancel_sent = False
         # The stream has another prefetch than the one that is wanted now.
         self._prefetch_changed = False
+        #: What it tells its shared prefetch.
+        self.member = None if shared is None else shared.member(self._change_share)
+        self._shares: deque[Share] = deque()
+        self._wake = wake
+
+    def _change_share(self, share: Share) -> None:
+        self._shares.append(share)
+        self._wake()
 
     def change_prefetch(self, messages: int, size_bytes: int) -> None:
         """On the stream that is open, and on those that are opened after it. Raises
@@ -56,6 +71,7 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
 
     def open_request(self) -> broker.ConsumeRequest:
         self._prefetch_changed = False
+        self._shares.clear()
         return broker.ConsumeRequest(open=self._opening)
 
     def opened(self, response: broker.ConsumeResponse) -> int:
@@ -74,11 +90,15 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         self._reception.opened(self._opening.consumer_tag)
         self._reception.prefetch = (opened.prefetch_messages, opened.prefetch_bytes)
         self._lifetime.opened()
+        if self.member is not None:
+            self.member.opened()
         return opened.heartbeat_ms
 
     def received(self, response: broker.ConsumeResponse) -> bool:
         kind = response.WhichOneof("response")
         if kind == "deliveries":
+            if self.member is not None:
+                self.member.delivered(response.deliveries.deliveries)
             self._reception.delivered(response.deliveries.deliveries)
         elif kind == "settled":
             positions = response.settled.positions
@@ -86,6 +106,10 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         elif kind == "prefetch":
             changed = response.prefetch
             self._reception.prefetch = (changed.prefetch_messages, changed.prefetch_bytes)
+        elif kind == "share" and self.member is not None:
+            self.member.answered()
+        elif kind == "short" and self.member is not None:
+            self.member.short(response.short)
         elif kind == "active":
             self._reception.active_changed(active=response.active.active)
         elif kind == "cancelled" and not self._lifetime.closing:
@@ -96,6 +120,12 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         return True
 
     def next_request(self) -> broker.ConsumeRequest | None:
+        # Before what is settled: a lower share would come too late for the room that makes.
+        if self._shares:
+            share = self._shares.popleft()
+            return broker.ConsumeRequest(
+                share=broker.WindowShare(messages=share.messages, bytes=share.size_bytes)
+            )
         noted = self._settling.take_noted()
         if noted:
             return _request_of(noted)
@@ -127,6 +157,8 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         return self._lifetime.closing or not self._reception.live
 
     def ended(self, trouble: RingMQError | None) -> float:
+        if self.member is not None:
+            self.member.ended()
         self._reception.stream_ended(trouble)
         return 0.0
 
@@ -144,6 +176,7 @@ def opening_of(
     priority: int,
     exclusive: bool,
     auto_ack: bool,
+    shares_window: bool,
 ) -> broker.ConsumeOpen:
     """Raises `BadRequestError` for values that the wire can't hold."""
     return request_of(
@@ -156,6 +189,7 @@ def opening_of(
         priority=priority,
         exclusive=exclusive,
         auto_ack=auto_ack,
+        shares_window=shares_window,
         consumer_id=os.urandom(CONSUMER_ID_BYTES),
     )
 

@@ -1351,6 +1351,7 @@ class ConsumeRequest(google.protobuf.message.Message):
     HEARTBEAT_FIELD_NUMBER: builtins.int
     CANCEL_FIELD_NUMBER: builtins.int
     PREFETCH_FIELD_NUMBER: builtins.int
+    SHARE_FIELD_NUMBER: builtins.int
     @property
     def open(self) -> Global___ConsumeOpen: ...
     @property
@@ -1361,6 +1362,8 @@ class ConsumeRequest(google.protobuf.message.Message):
     def cancel(self) -> Global___ConsumeCancel: ...
     @property
     def prefetch(self) -> Global___ChangePrefetch: ...
+    @property
+    def share(self) -> Global___WindowShare: ...
     def __init__(
         self,
         *,
@@ -1369,12 +1372,13 @@ class ConsumeRequest(google.protobuf.message.Message):
         heartbeat: Global___Heartbeat | None = ...,
         cancel: Global___ConsumeCancel | None = ...,
         prefetch: Global___ChangePrefetch | None = ...,
+        share: Global___WindowShare | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "prefetch", b"prefetch", "request", b"request", "settle", b"settle"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "prefetch", b"prefetch", "request", b"request", "settle", b"settle", "share", b"share"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "prefetch", b"prefetch", "request", b"request", "settle", b"settle"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "prefetch", b"prefetch", "request", b"request", "settle", b"settle", "share", b"share"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: typing_extensions.TypeAlias = typing.Literal["open", "settle", "heartbeat", "cancel", "prefetch"]
+    _WhichOneofReturnType_request: typing_extensions.TypeAlias = typing.Literal["open", "settle", "heartbeat", "cancel", "prefetch", "share"]
     _WhichOneofArgType_request: typing_extensions.TypeAlias = typing.Literal["request", b"request"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -1392,6 +1396,7 @@ class ConsumeOpen(google.protobuf.message.Message):
     EXCLUSIVE_FIELD_NUMBER: builtins.int
     AUTO_ACK_FIELD_NUMBER: builtins.int
     CONSUMER_ID_FIELD_NUMBER: builtins.int
+    SHARES_WINDOW_FIELD_NUMBER: builtins.int
     VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     prefetch_messages: builtins.int
@@ -1413,6 +1418,10 @@ class ConsumeOpen(google.protobuf.message.Message):
     CONSUMER_REPLACED: a client that reconnects isn't kept out by its own stream of before. Empty: it
     replaces none.
     """
+    shares_window: builtins.bool
+    """This stream and others, of any queues and nodes, share a window that the client keeps. Beside its
+    prefetch it may have what its `WindowShare` says: nothing at first. Not with `auto_ack`.
+    """
     vhost: builtins.str
     """Empty: "/"."""
     def __init__(
@@ -1426,12 +1435,37 @@ class ConsumeOpen(google.protobuf.message.Message):
         exclusive: builtins.bool = ...,
         auto_ack: builtins.bool = ...,
         consumer_id: builtins.bytes = ...,
+        shares_window: builtins.bool = ...,
         vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["auto_ack", b"auto_ack", "consumer_id", b"consumer_id", "consumer_tag", b"consumer_tag", "exclusive", b"exclusive", "prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages", "priority", b"priority", "queue", b"queue", "vhost", b"vhost"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["auto_ack", b"auto_ack", "consumer_id", b"consumer_id", "consumer_tag", b"consumer_tag", "exclusive", b"exclusive", "prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages", "priority", b"priority", "queue", b"queue", "shares_window", b"shares_window", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ConsumeOpen: typing_extensions.TypeAlias = ConsumeOpen
+
+@typing.final
+class WindowShare(google.protobuf.message.Message):
+    """The most messages and bytes of bodies that may be unacknowledged on this stream, from here on. What
+    is out above it stays out; a message that is larger than the bytes waits. The node answers with the
+    same: deliveries behind the answer are within it.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    messages: builtins.int
+    bytes: builtins.int
+    def __init__(
+        self,
+        *,
+        messages: builtins.int = ...,
+        bytes: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes", b"bytes", "messages", b"messages"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___WindowShare: typing_extensions.TypeAlias = WindowShare
 
 @typing.final
 class ChangePrefetch(google.protobuf.message.Message):
@@ -1513,6 +1547,8 @@ class ConsumeResponse(google.protobuf.message.Message):
     SETTLED_FIELD_NUMBER: builtins.int
     PREFETCH_FIELD_NUMBER: builtins.int
     ACTIVE_FIELD_NUMBER: builtins.int
+    SHARE_FIELD_NUMBER: builtins.int
+    SHORT_FIELD_NUMBER: builtins.int
     @property
     def opened(self) -> Global___ConsumeOpened: ...
     @property
@@ -1529,6 +1565,10 @@ class ConsumeResponse(google.protobuf.message.Message):
     def prefetch(self) -> Global___PrefetchChanged: ...
     @property
     def active(self) -> Global___ActiveChanged: ...
+    @property
+    def share(self) -> Global___WindowShare: ...
+    @property
+    def short(self) -> Global___ShareShort: ...
     def __init__(
         self,
         *,
@@ -1540,16 +1580,41 @@ class ConsumeResponse(google.protobuf.message.Message):
         settled: Global___Settled | None = ...,
         prefetch: Global___PrefetchChanged | None = ...,
         active: Global___ActiveChanged | None = ...,
+        share: Global___WindowShare | None = ...,
+        short: Global___ShareShort | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active", "cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "prefetch", b"prefetch", "response", b"response", "settled", b"settled"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active", "cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "prefetch", b"prefetch", "response", b"response", "settled", b"settled", "share", b"share", "short", b"short"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active", "cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "prefetch", b"prefetch", "response", b"response", "settled", b"settled"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active", "cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "prefetch", b"prefetch", "response", b"response", "settled", b"settled", "share", b"share", "short", b"short"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_response: typing_extensions.TypeAlias = typing.Literal["opened", "deliveries", "moved", "cancelled", "heartbeat", "settled", "prefetch", "active"]
+    _WhichOneofReturnType_response: typing_extensions.TypeAlias = typing.Literal["opened", "deliveries", "moved", "cancelled", "heartbeat", "settled", "prefetch", "active", "share", "short"]
     _WhichOneofArgType_response: typing_extensions.TypeAlias = typing.Literal["response", b"response"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
 
 Global___ConsumeResponse: typing_extensions.TypeAlias = ConsumeResponse
+
+@typing.final
+class ShareShort(google.protobuf.message.Message):
+    """Whether a message, of this many bytes, waits only because of the stream's `WindowShare`. Comes when
+    that changes, and with another size. False: no message is left, or the prefetch is full.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SHORT_FIELD_NUMBER: builtins.int
+    BYTES_FIELD_NUMBER: builtins.int
+    short: builtins.bool
+    bytes: builtins.int
+    def __init__(
+        self,
+        *,
+        short: builtins.bool = ...,
+        bytes: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes", b"bytes", "short", b"short"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___ShareShort: typing_extensions.TypeAlias = ShareShort
 
 @typing.final
 class ConsumeOpened(google.protobuf.message.Message):

@@ -18,6 +18,7 @@ from ringmq_node.model.settings import (
     PREFETCH_MESSAGES_MAX,
 )
 from ringmq_node.queue.consumers import ConsumerTerms
+from ringmq_node.queue.sharing import Share
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.sessions import ConsumerSession
 
@@ -53,7 +54,12 @@ class Consuming:
                 f"a consumer id of {len(terms.identity)} bytes, {PRODUCER_ID_BYTES_MAX} is most",
                 field="consumer_id",
             )
+        if auto_ack and terms.shares_window:
+            raise bad_request(
+                "what is settled as it is sent takes no part in a window", field="shares_window"
+            )
         self._auto_ack = auto_ack
+        self._shares_window = terms.shares_window
         check_not_deleting(mastership)
         self._mastership = mastership
         self._successor = successor
@@ -115,6 +121,13 @@ class Consuming:
         prefetch = _checked_prefetch(messages, size_bytes)
         self.prefetch_messages, self.prefetch_bytes = prefetch
         self._subscribers.change_prefetch(self.number, *prefetch)
+
+    def change_share(self, messages: int, size_bytes: int) -> None:
+        """How much of its window it may have, from now on. Raises `BrokerError` if it shares
+        none."""
+        if not self._shares_window:
+            raise bad_request("this consumer shares no window", field="share")
+        self._subscribers.change_share(self.number, Share(messages, size_bytes))
 
     def cancel(self) -> None:
         """Ends the deliveries; unsettled messages stay the consumer's."""

@@ -3,7 +3,8 @@
 A delivered message is *outstanding* with one consumer until that consumer acknowledges,
 rejects or requeues it, or goes. A consumer's prefetch bounds its outstanding messages, by
 number and by bytes of bodies; it may be changed at any time. Consumers with room are served in
-turns, those of a higher priority first (`turns`).
+turns, those of a higher priority first (`turns`). One that shares a window with consumers of other
+queues has a share of it as a second limit (`sharing`).
 
 An *exclusive* consumer is alone: a second one is refused, and it is refused where there is one.
 With *single active* only one of many is given messages, the one that came first; when it goes, or
@@ -32,9 +33,10 @@ from itertools import pairwise
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_base.values import value
-from ringmq_node.queue.effects import TellActive
+from ringmq_node.queue.effects import TellActive, TellShort
 from ringmq_node.queue.holding import Holding
 from ringmq_node.queue.run import Messages, Run
+from ringmq_node.queue.sharing import Share, Sharing
 from ringmq_node.queue.turns import Turns
 
 
@@ -47,6 +49,8 @@ class ConsumerTerms:
     priority: int = 0
     exclusive: bool = False
     identity: bytes = b""
+    # It takes nothing before it is given a share of its window.
+    shares_window: bool = False
 
 
 class NotAloneError(Exception):
@@ -79,6 +83,8 @@ class Subscription:
     prefetch_bytes: int
     outstanding: RangeSet = field(default_factory=RangeSet)
     outstanding_bytes: int = 0
+    # Of its window, if it shares one.
+    share: Share | None = None
     # Its deliveries may begin.
     begun: bool = False
     cancelled: bool = False
@@ -90,6 +96,14 @@ class Subscription:
 
     @property
     def room_messages(self) -> int:
+        room = self.own_room_messages
+        if self.share is not None:
+            room = min(room, self.share.messages - len(self.outstanding))
+        return room
+
+    @property
+    def own_room_messages(self) -> int:
+        """Whatever its share is."""
         if self.cancelled or self.is_held or not self.begun:
             return 0
         return self.prefetch_messages - len(self.outstanding)
@@ -97,6 +111,14 @@ class Subscription:
     @property
     def room_bytes(self) -> int | None:
         """None: a message of any size, because it would be the only one."""
+        own = self.own_room_bytes
+        if self.share is None:
+            return own
+        shared = self.share.size_bytes - self.outstanding_bytes
+        return shared if own is None else min(own, shared)
+
+    @property
+    def own_room_bytes(self) -> int | None:
         return self.prefetch_bytes - self.outstanding_bytes if self.outstanding else None
 
 
@@ -112,6 +134,7 @@ class Subscriptions:
         self._by_id: dict[int, Subscription] = {}
         self._by_identity: dict[bytes, int] = {}
         self._turns = Turns()
+        self.sharing = Sharing()
         self._messages = messages
         # None: no time-out.
         self._holding: Holding | None = None
@@ -146,9 +169,11 @@ class Subscriptions:
         assert consumer not in self._by_id, consumer
         self.check_open(terms)
         assert self.former(terms) is None, consumer
-        self._by_id[consumer] = Subscription(
+        self._by_id[consumer] = subscription = Subscription(
             consumer, terms, terms.prefetch_messages, terms.prefetch_bytes
         )
+        if terms.shares_window:
+            subscription.share = Share()
         if terms.identity:
             self._by_identity[terms.identity] = consumer
 
@@ -169,11 +194,19 @@ class Subscriptions:
         subscription.had_more = True
         self._place(subscription)
 
+    def change_share(self, consumer: int, share: Share) -> None:
+        """As `change_prefetch`, for one that shares a window."""
+        subscription = self._by_id[consumer]
+        assert subscription.share is not None, consumer
+        subscription.share = share
+        subscription.had_more = True
+        self._place(subscription)
+
     def cancel(self, consumer: int) -> list[TellActive]:
         """It is given nothing more; its outstanding messages stay with it."""
         subscription = self._by_id[consumer]
         subscription.cancelled = True
-        self._turns.leave(consumer)
+        self._place(subscription)
         return self._hand_over(subscription)
 
     def _hand_over(self, subscription: Subscription) -> list[TellActive]:
@@ -198,6 +231,7 @@ class Subscriptions:
         if subscription.terms.identity:
             del self._by_identity[subscription.terms.identity]
         self._turns.leave(consumer)
+        self.sharing.leave(consumer)
         if self._holding is not None:
             self._holding.gone(consumer)
         self.unacknowledged -= len(subscription.outstanding)
@@ -238,11 +272,14 @@ class Subscriptions:
         consumer = self._turns.first()
         return None if consumer is None else self._by_id[consumer]
 
-    def park(self, subscription: Subscription) -> None:
-        """It is next, and has no room for the message in front."""
-        room = subscription.room_bytes
+    def park(self, subscription: Subscription, front_bytes: int) -> list[TellShort]:
+        """It is next, and has no room for the message in front, of this size."""
+        room, own = subscription.room_bytes, subscription.own_room_bytes
         assert room is not None, "a message of any size is taken by a consumer that has none"
         self._turns.park(subscription.id, room)
+        if subscription.share is None or (own is not None and own < front_bytes):
+            return []
+        return self.sharing.too_large(subscription.id, front_bytes)
 
     @property
     def has_parked(self) -> bool:
@@ -253,10 +290,17 @@ class Subscriptions:
         self._turns.unpark(size_bytes)
 
     def _may_take(self, subscription: Subscription) -> bool:
-        chosen = not self.single_active or subscription.id == self.active
-        return chosen and subscription.room_messages > 0
+        return self._is_chosen(subscription) and subscription.room_messages > 0
+
+    def _is_chosen(self, subscription: Subscription) -> bool:
+        return not self.single_active or subscription.id == self.active
 
     def _place(self, subscription: Subscription) -> None:
+        if subscription.share is not None:
+            chosen = self._is_chosen(subscription)
+            self.sharing.place(
+                subscription, could_take=chosen and subscription.own_room_messages > 0
+            )
         if self._may_take(subscription):
             self._turns.enter(subscription.id, subscription.terms.priority)
         else:
@@ -274,6 +318,8 @@ class Subscriptions:
             self.unacknowledged += run.block.count
         if self._holding is not None:
             self._holding.given(subscription.id, [run.positions for run in runs])
+        if subscription.share is not None:
+            self._place(subscription)
         if subscription.room_messages <= 0:
             self._turns.leave(subscription.id)
         elif subscription.id in self._turns:
@@ -360,6 +406,9 @@ class Subscriptions:
             assert size == self._bytes_of(subscription.outstanding)
             assert count <= subscription.prefetch_messages or subscription.had_more
             assert count <= 1 or size <= subscription.prefetch_bytes or subscription.had_more
+            share = subscription.share or Share(count, size)
+            within = count <= share.messages and size <= share.size_bytes
+            assert within or subscription.had_more
             assert not count or subscription.outstanding.last < visible_below
             assert subscription.id not in self._turns or self._may_take(subscription)
             if self._holding is not None:
@@ -371,6 +420,7 @@ class Subscriptions:
         if self.single_active and self.active is None:
             assert not any(one.begun and not one.cancelled for one in self)
         self._turns.check()
+        self.sharing.check()
         if self._holding is not None:
             self._holding.check()
 

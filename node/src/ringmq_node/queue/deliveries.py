@@ -22,12 +22,14 @@ def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[
     while ready.has_visible(visible_below):
         if consumers.has_parked:
             consumers.unpark(ready.front_bytes(visible_below))
+        if consumers.sharing.has_untold:
+            effects += consumers.sharing.tell(ready.front_bytes(visible_below))
         consumer = consumers.next_turn()
         if consumer is None:
             break
         if given >= PIECE_RUNS_MAX:
             effects.append(DeliverMore())
-            break
+            return effects
         room = consumer.room_bytes
         runs = ready.take(
             visible_below,
@@ -39,9 +41,11 @@ def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[
         if not runs:
             if ready.is_held(visible_below):
                 break
-            consumers.park(consumer)
+            effects += consumers.park(consumer, ready.front_bytes(visible_below))
             continue
         given += len(runs)
         consumers.deliver(consumer, runs)
         effects.append(DeliverRuns(consumer.id, tuple(runs)))
+    if consumers.sharing.has_told:
+        effects += consumers.sharing.untell(empty=not ready.has_visible(visible_below))
     return effects

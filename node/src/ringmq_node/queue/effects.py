@@ -90,6 +90,15 @@ class TellActive:
     active: bool
 
 
+@value
+class TellShort:
+    """Tell `consumer` whether a message, of `needs_bytes`, waits for its share of a window."""
+
+    consumer: int
+    short: bool
+    needs_bytes: int
+
+
 class EndReason(Enum):
     """Why the queue ends a consumer that didn't ask for it."""
 
@@ -116,5 +125,6 @@ Effect = (
     | ReportBarrier
     | SendLetters
     | TellActive
+    | TellShort
     | EndConsumer
 )

@@ -43,6 +43,7 @@ from ringmq_node.queue.effects import (
     ReportSettled,
     SendLetters,
     TellActive,
+    TellShort,
 )
 from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.master import QueueMaster
@@ -463,6 +464,8 @@ class Mastership:
                     self._waits.told(waiter)
                 case TellActive(consumer, active):
                     self.subscribers.tell_active(consumer, active=active)
+                case TellShort(consumer, short, needs_bytes):
+                    self.subscribers.tell_short(consumer, short=short, needs_bytes=needs_bytes)
                 case EndConsumer(consumer, reason):
                     self.subscribers.end_one(consumer, reason)
         if self.queue.keeping.expiry.next_ms != self.upkeep.set_to_ms:

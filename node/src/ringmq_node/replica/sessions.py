@@ -42,6 +42,10 @@ class ConsumerSession(Protocol):
         """Only one consumer of this queue is given messages: whether it is this one."""
         ...
 
+    def share_short(self, *, short: bool, needs_bytes: int) -> None:
+        """Whether a message, of this size, waits because of the consumer's share of a window."""
+        ...
+
     def ended(self, reason: Reason) -> None:
         """As `moved`, but for this consumer alone: the queue is where it was."""
         ...

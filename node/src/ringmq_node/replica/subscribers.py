@@ -17,6 +17,7 @@ from ringmq_node.queue.consumers import ConsumerTerms, NotAloneError, NotOutstan
 from ringmq_node.queue.effects import Effect, EndReason
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.run import Run
+from ringmq_node.queue.sharing import Share
 from ringmq_node.replica.refusals import not_serving
 from ringmq_node.replica.sessions import ConsumerSession
 
@@ -111,6 +112,12 @@ class Subscribers:
         if self._is_open(number):
             self._carry_out(self._queue.prefetch_changed(number, messages, size_bytes))
 
+    def change_share(self, number: int, share: Share) -> None:
+        self._check_serving()
+        if self._is_open(number):
+            self._queue.consumers.change_share(number, share)
+            self._carry_out(self._queue.deliver_more())
+
     def cancel(self, number: int) -> None:
         if self._is_open(number):
             self._carry_out(self._queue.consumer_cancelled(number))
@@ -141,6 +148,11 @@ class Subscribers:
         session = self._sessions.get(number)
         if session is not None:
             session.active_changed(active=active)
+
+    def tell_short(self, number: int, *, short: bool, needs_bytes: int) -> None:
+        session = self._sessions.get(number)
+        if session is not None:
+            session.share_short(short=short, needs_bytes=needs_bytes)
 
     def end_one(self, number: int, reason: EndReason) -> None:
         session = self._sessions.pop(number, None)

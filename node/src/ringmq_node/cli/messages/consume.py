@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import click
 
-from ringmq import Client
+from ringmq import Client, RingMQError, SharedPrefetch
 from ringmq_node.cli.messages import look
 from ringmq_node.cli.messages.printer import Printer
 from ringmq_node.cli.messages.take import take, watch
@@ -16,7 +17,7 @@ PREFETCH = 1000
 
 
 @click.command()
-@click.argument("queue")
+@click.argument("queues", metavar="QUEUE...", nargs=-1, required=True)
 @click.option("--count", type=click.IntRange(1), help="Stop after so many. Default: when empty.")
 @click.option("--follow", is_flag=True, help="Wait for more when the queue is empty.")
 @click.option(
@@ -31,33 +32,55 @@ PREFETCH = 1000
     help=f"Messages that may be unacknowledged.  [default: {PREFETCH}, or the count]",
 )
 @click.option("--prefetch-bytes", type=click.IntRange(0), default=0, help="0: the node's default.")
+@click.option(
+    "--shared-prefetch", type=click.IntRange(1), help="As --prefetch, for all queues together."
+)
+@click.option("--shared-prefetch-bytes", type=click.IntRange(1), help="The same in bytes.")
 @click.option("--priority", type=int, default=0, help="Higher ones are given messages first.")
 @click.option("--exclusive", is_flag=True, help="Be the only consumer, or fail.")
 @client_options
 def consume(
-    queue: str,
+    queues: tuple[str, ...],
     count: int | None,
     follow: bool,
     verb: str,
     prefetch: int | None,
     prefetch_bytes: int,
+    shared_prefetch: int | None,
+    shared_prefetch_bytes: int | None,
     priority: int,
     exclusive: bool,
     target: Target,
 ) -> None:
-    """Print the messages of QUEUE, a line each (with --json: an object each)."""
+    """Print the messages of each QUEUE, a line each (with --json: an object each)."""
+    shares = shared_prefetch is not None or shared_prefetch_bytes is not None
+    if len(queues) > 1 and (verb == "requeue" or count is not None):
+        raise click.UsageError("--requeue and --count take one queue")
+    if shares and verb in ("requeue", "auto"):
+        raise click.UsageError(f"--{verb} takes no shared prefetch")
     if follow and verb == "requeue":
         raise click.UsageError("--follow and --requeue exclude each other")
     if verb == "requeue" and (prefetch is not None or prefetch_bytes):
         raise click.UsageError("--requeue holds all that it prints: it takes no prefetch")
     if verb == "auto" and count is not None:
         raise click.UsageError("--auto-ack and --count exclude each other: more would be sent")
-    printer = Printer(target.as_json)
-    consumer_of = partial(Client.consumer, queue=queue, priority=priority, exclusive=exclusive)
+    consumer_of = partial(Client.consumer, priority=priority, exclusive=exclusive)
 
     async def take_them(client: Client) -> None:
+        shared = SharedPrefetch(shared_prefetch or 0, shared_prefetch_bytes or 0)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for queue in queues:
+                    tasks.create_task(take_one(client, queue, shared if shares else None))
+        except* RingMQError as errors:
+            raise errors.exceptions[0] from None
+
+    async def take_one(client: Client, queue: str, shared: SharedPrefetch | None) -> None:
+        printer = Printer(target.as_json, queue if len(queues) > 1 else "")
         async with consumer_of(
             client,
+            queue=queue,
+            shared_prefetch=shared,
             prefetch=prefetch or (PREFETCH if count is None else min(count, PREFETCH)),
             prefetch_bytes=prefetch_bytes,
             auto_ack=verb == "auto",
@@ -68,15 +91,17 @@ def consume(
                 await take(client, consumer, printer, count, follow, reject=verb == "reject")
 
     async def look_at_them(client: Client) -> None:
+        (queue,) = queues
         ready = (await client.queue(queue)).messages_ready
         wanted = ready if count is None else min(ready, count)
         if not wanted:
             return
         async with consumer_of(
             client,
+            queue=queue,
             prefetch=min(wanted, look.HELD_MESSAGES_MAX),
             prefetch_bytes=look.HELD_BYTES_MAX,
         ) as consumer:
-            await look.look(client, consumer, printer, wanted, target.timeout_s)
+            await look.look(client, consumer, Printer(target.as_json), wanted, target.timeout_s)
 
     target.run(look_at_them if verb == "requeue" else take_them)

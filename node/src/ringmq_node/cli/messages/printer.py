@@ -11,10 +11,12 @@ from ringmq_node.cli.output import emit_json
 
 
 class Printer:
-    """Prints bodies as lines; with `as_json` an object for each message."""
+    """Prints bodies as lines; with `as_json` an object for each message, which names `queue` unless
+    that is empty."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, queue: str = "") -> None:
         self._as_json = as_json
+        self._named = {"queue": queue} if queue else {}
 
     def show(self, batch: Batch) -> None:
         """Returns when the batch is written and flushed: a message is acked only after that."""
@@ -24,7 +26,7 @@ class Printer:
             out.flush()
             return
         for message in batch:
-            row: dict[str, Any] = {
+            row: dict[str, Any] = self._named | {
                 "position": message.position,
                 "redelivered": message.redelivered,
                 "delivery_count": message.delivery_count,

@@ -323,6 +323,7 @@ class ConsumeStream(Stream):
                 priority=opening.priority,
                 exclusive=opening.exclusive,
                 identity=opening.consumer_id,
+                shares_window=opening.shares_window,
             ),
             auto_ack=opening.auto_ack,
         )
@@ -360,6 +361,11 @@ class ConsumeStream(Stream):
                     prefetch_bytes=self.consuming.prefetch_bytes,
                 )
                 self.writer.put(broker.ConsumeResponse(prefetch=changed))
+            case "share":
+                share = request.share
+                self.consuming.change_share(share.messages, share.bytes)
+                # Behind what it made the queue deliver; the client counts either way.
+                self.writer.put(broker.ConsumeResponse(share=share))
             case "cancel":
                 self.consuming.cancel()
                 cancelled = broker.ConsumeCancelled()
@@ -390,6 +396,10 @@ class ConsumeStream(Stream):
 
     def active_changed(self, *, active: bool) -> None:
         self.writer.put(broker.ConsumeResponse(active=broker.ActiveChanged(active=active)))
+
+    def share_short(self, *, short: bool, needs_bytes: int) -> None:
+        told = broker.ShareShort(short=short, bytes=needs_bytes)
+        self.writer.put(broker.ConsumeResponse(short=told), answer=False)
 
     def ended(self, reason: Reason) -> None:
         cancelled = broker.ConsumeCancelled(reason=reason_to_wire(reason))
