@@ -4,7 +4,7 @@
 pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
 the transport, `python -m bench scale` many queues, `python -m bench failover` dying masters,
 `python -m bench routing` exchanges, TTL and priorities, `python -m bench backpressure` memory while
-something doesn't keep up.
+something doesn't keep up, `python -m bench pipeline` Spark beside the broker.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _verb(name: str) -> Verb | None:
             return Verb(wire.parse, wire.bench)
         case "scale":
             return Verb(scale.parse, scale.bench)
-        # Not above: these bring the nemesis of the cluster tests and pika, which no other needs.
+        # Not above: these bring the cluster tests' nemesis, pika and Spark, which no other needs.
         case "failover":
             failover = import_module("bench.failover.command")
             return Verb(failover.parse, failover.bench)
@@ -139,6 +139,9 @@ def _verb(name: str) -> Verb | None:
         case "routing":
             routing = import_module("bench.routing.command")
             return Verb(routing.parse, routing.bench)
+        case "pipeline":
+            pipeline = import_module("bench.pipeline.command")
+            return Verb(pipeline.parse, pipeline.bench)
     return None
 
 

@@ -1,0 +1,201 @@
+"""What each case does, and how many messages it did it with."""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from bench.measure import BenchError
+from bench.pipeline import cases
+from bench.pipeline.place import QUEUE, Place
+from ringmq_pipeline.jobs.ingest import Ingest, files_of, ingest
+from ringmq_pipeline.jobs.replay import ReplayJob, replay
+from ringmq_pipeline.jobs.scan import counts
+from ringmq_pipeline.jobs.stores import OK, messages_of
+from ringmq_pipeline.sinks import sink_for
+
+PUBLISHED_QUEUE, FAILING_QUEUE = "published", "failing"
+# Of a table's files, so many are replayed by tasks that fail.
+FAILING_FILES = 2
+READ_BYTES = 1 << 20
+
+Work = Callable[[Place], int]
+
+
+def read_arrow(place: Place) -> int:
+    return _read(place, "arrow")
+
+
+def read_proto(place: Place) -> int:
+    return _read(place, "proto")
+
+
+def _read(place: Place, encoding: str) -> int:
+    frame = (
+        place.spark.read.format("ringmq")
+        .options(endpoints=place.endpoints, queue=QUEUE, encoding=encoding)
+        .option("minPartitions", str(place.tasks))
+        .load()
+    )
+    _discard(frame)
+    # Spark has no count of rows that its own nothing took; the client has the queue's.
+    return int(place.client.reader(QUEUE).stat().messages)
+
+
+def read_generated(place: Place) -> int:
+    _discard(_generated(place))
+    return place.count
+
+
+def read_by_client(place: Place) -> int:
+    reader = place.client.reader(QUEUE)
+    stat = reader.stat()
+    return sum(
+        piece.rows.num_rows
+        for piece in reader.browse_arrow(stat.first, stat.end)
+        if piece.rows is not None
+    )
+
+
+def ingest_queue(place: Place) -> int:
+    folder = place.folder / "ingested"
+    job = Ingest(
+        source={
+            "endpoints": place.endpoints,
+            "queues": QUEUE,
+            "minPartitions": str(place.tasks),
+        },
+        table=sink_for("delta", folder / "table"),
+        checkpoint=folder / "checkpoint",
+    )
+    rows = ingest(place.spark, job).rows
+    left = place.client.reader(QUEUE).stat().messages
+    shutil.rmtree(folder)
+    if left:
+        raise BenchError(f"the ingest has left {left} messages in the queue")
+    return rows
+
+
+def write_generated(place: Place) -> int:
+    folder = place.folder / "generated"
+    files_of(_generated(place))(folder)
+    shutil.rmtree(folder)
+    return place.count
+
+
+def replay_table(place: Place) -> int:
+    return _replay(place, place.table, QUEUE)
+
+
+def replay_with_failures(place: Place) -> int:
+    """Every task publishes half of its rows, and fails; the count is that of the queue."""
+    few = place.folder / "few"
+    few.mkdir()
+    rows = 0
+    for file in sorted(place.table.iterdir())[:FAILING_FILES]:
+        (few / file.name).symlink_to(file)
+        rows += pyarrow.parquet.read_metadata(file).num_rows
+    half = pyarrow.parquet.read_metadata(few / "00000.parquet").num_rows // 2
+
+    def fails_at_first(position: int) -> bool:
+        """Here, so that the workers get it by value."""
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0 and position % half == half - 1:
+            raise RuntimeError("planned")
+        return True
+
+    place.spark.udf.register("fails_at_first", fails_at_first, "boolean")
+    published = _replay(place, few, FAILING_QUEUE, "fails_at_first(position)")
+    shutil.rmtree(few)
+    found = place.client.reader(FAILING_QUEUE).stat().messages
+    if (published, found) != (rows, rows):
+        raise BenchError(f"of {rows} rows, {published} were published, and {found} are there")
+    return rows
+
+
+def _replay(place: Place, table: Path, queue: str, where: str = "") -> int:
+    place.declare(queue)
+    noted = place.folder / "progress"
+    sink = {"endpoints": place.endpoints, "queue": queue}
+    job = ReplayJob(table, sink, noted, where=where)
+    rows = replay(place.spark, job, show=lambda _tally, _units: None).rows
+    noted.unlink()
+    return rows
+
+
+def write_to_nothing(place: Place) -> int:
+    """The replay's Spark job, file by file, with a sink that keeps nothing."""
+    for file in sorted(place.table.iterdir()):
+        frame = place.spark.read.parquet(file.as_uri())
+        frame.sortWithinPartitions("queue", "epoch", "position").write.format("nothing").mode(
+            "append"
+        ).save()
+    return place.count
+
+
+def publish_by_client(place: Place) -> int:
+    """It stays for the scan."""
+    place.declare(PUBLISHED_QUEUE)
+    with place.client.publisher(PUBLISHED_QUEUE) as publisher:
+        for file in sorted(place.table.iterdir()):
+            bodies = pyarrow.parquet.read_table(file, columns=["body"])["body"]
+            publisher.publish_batch(bodies.to_pylist())
+    return place.count
+
+
+def scan_store(place: Place) -> int:
+    """As the verb `scan` does."""
+    rows = messages_of(place.spark, _stores(place), payload="none", checksums="false")
+    found = counts(rows).collect()
+    bad = [row for row in found if row["status"] not in (OK, "torn")]
+    if bad:
+        raise BenchError(f"a store of a node that was stopped has findings: {bad[0]}")
+    return int(sum(row["rows"] for row in found if row["status"] == OK))
+
+
+def read_files(place: Place) -> int:
+    """All bytes of the directory and their CRC-32, in this process."""
+    [folder] = _stores(place).values()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                while data := file.read(READ_BYTES):
+                    zlib.crc32(data)
+    return place.count
+
+
+def _stores(place: Place) -> dict[str, Path]:
+    """Of the first node alone: the others have the same."""
+    name = place.cluster.nodes[0].node
+    return {name: place.cluster.directory / name}
+
+
+def _generated(place: Place) -> DataFrame:
+    words = {"rows": str(place.count), "size": str(place.size), "tasks": str(place.tasks)}
+    return place.spark.read.format("generated").options(**words).load()
+
+
+def _discard(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+WORK: dict[str, Work] = {
+    cases.PUBLISHED: publish_by_client,
+    cases.DISCARDED: write_to_nothing,
+    cases.REPLAY: replay_table,
+    cases.TASKS_FAIL: replay_with_failures,
+    cases.GENERATED: read_generated,
+    cases.CLIENT: read_by_client,
+    cases.READ_ARROW: read_arrow,
+    cases.READ_PROTO: read_proto,
+    cases.TO_PARQUET: write_generated,
+    cases.INGEST: ingest_queue,
+    cases.BARE_READ: read_files,
+    cases.SCAN: scan_store,
+}
