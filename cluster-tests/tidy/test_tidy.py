@@ -53,6 +53,7 @@ ROOMS = (
     "shortage",
     "supervisor",
     "identity",
+    "errors",
     "config",
     "doors",
     "broker",

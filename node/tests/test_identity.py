@@ -23,9 +23,9 @@ from ringmq_gm.registry.base import (
 )
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.config import NodeConfig
+from ringmq_node.errors import StartError
 from ringmq_node.identity import (
     DiskStanding,
-    StartError,
     check_own_name,
     judge_disk,
     patiently,

@@ -48,6 +48,7 @@ from ringmq_gm.registry.base import (
     Reset,
 )
 from ringmq_node.config import NodeConfig
+from ringmq_node.errors import StartError
 from ringmq_node.storage import Store, StoreLife
 from ringmq_node.storage.disk.life import read_life, write_life
 
@@ -62,10 +63,6 @@ REGISTRY_WAIT_S = 30.0
 STORES = "stores/"
 
 T = TypeVar("T")
-
-
-class StartError(Exception):
-    """A node can't start; the message says why, in one line."""
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:

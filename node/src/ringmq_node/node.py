@@ -64,9 +64,9 @@ from ringmq_node.doors.grpc.outward import OutwardStreams
 from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcDigests, GrpcPeers, GrpcSources
 from ringmq_node.doors.grpc.reader import READER, ReaderService
 from ringmq_node.doors.grpc.ring import FetchService
+from ringmq_node.errors import StartError
 from ringmq_node.identity import (
     DiskIdentity,
-    StartError,
     check_own_name,
     cluster_id_of,
     disk_identity,

@@ -9,7 +9,8 @@ from ringmq_gm.registry.base import Registry, RegistryError
 from ringmq_node.broker.cluster_settings import enrol
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, NodeConfig
 from ringmq_node.doors.grpc.options import wire_options
-from ringmq_node.identity import StartError, patiently
+from ringmq_node.errors import StartError
+from ringmq_node.identity import patiently
 from ringmq_node.resources.buffers import ClientBuffers
 from ringmq_node.resources.credit import Credit, CreditFlow
 from ringmq_node.storage import Store, StoreError

@@ -18,7 +18,7 @@ from pathlib import Path
 import uvloop
 
 from ringmq_node.config import NodeConfig
-from ringmq_node.identity import StartError
+from ringmq_node.errors import StartError
 from ringmq_node.node import Node, make_node
 from ringmq_node.resources.garbage import Garbage
 from ringmq_node.shortage import PAUSE_S_MIN, Pauses, drop_cached, is_shortage, missing

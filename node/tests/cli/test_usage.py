@@ -120,19 +120,37 @@ def test_each_setting_of_a_node_has_a_flag() -> None:
     assert {field.name for field in fields(NodeConfig)} <= flags
 
 
+def _present(command: click.Command | None) -> click.Command:
+    assert command is not None
+    return command
+
+
 def test_all_that_prints_has_json() -> None:
     def leaves(command: click.Command, path: str) -> list[tuple[str, click.Command]]:
         if isinstance(command, click.Group):
             return [
                 leaf
-                for name, each in command.commands.items()
-                for leaf in leaves(each, f"{path} {name}")
+                for name in command.list_commands(context)
+                for leaf in leaves(_present(command.get_command(context, name)), f"{path} {name}")
             ]
         return [(path, command)]
 
+    context = click.Context(commands)
     found = leaves(commands, "ringmq")
     assert len(found) >= 16
     without = [
         path for path, command in found if "as_json" not in {each.name for each in command.params}
     ]
     assert without == []
+
+
+def test_a_short_command_does_not_import_the_node() -> None:
+    """Half a second of processor time each, with the storage engine and the ring."""
+    probe = (
+        "import sys; from ringmq_node.cli.app import invoke;"
+        "invoke(['queue', 'declare', '--help']);"
+        "sys.exit(str(sorted(m for m in sys.modules if m.startswith(("
+        "'ringmq_node.storage', 'ringmq_node.broker', 'ringmq_gm')))))"
+    )
+    ended = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert ended.stderr == "[]\n"

@@ -10,57 +10,62 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 
 import click
 
 from ringmq.errors import BadRequestError, RingMQError
-from ringmq_node.cli.bench.command import bench
-from ringmq_node.cli.cluster.command import cluster
 from ringmq_node.cli.cluster.local import LocalClusterError
-from ringmq_node.cli.demo.command import demo
 from ringmq_node.cli.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from ringmq_node.cli.messages.browse import browse
-from ringmq_node.cli.messages.consume import consume
-from ringmq_node.cli.messages.publish import publish
-from ringmq_node.cli.node import node
 from ringmq_node.cli.output import fail
-from ringmq_node.cli.policy.command import policy
-from ringmq_node.cli.queue.command import queue
-from ringmq_node.cli.queue.promote import promote
-from ringmq_node.cli.set_aside.command import set_aside
-from ringmq_node.cli.store.command import store
-from ringmq_node.cli.topology.command import binding, exchange, vhost
-from ringmq_node.cli.topology.definitions import definitions
 from ringmq_node.config import ConfigError
-from ringmq_node.identity import StartError
+from ringmq_node.errors import StartError
+
+# Where each command is, in the order of the help. Most of the time of a short command would be
+# the imports of the others: `click` has this way of its own to put them off.
+_COMMANDS = {
+    "node": "ringmq_node.cli.node:node",
+    "cluster": "ringmq_node.cli.cluster.command:cluster",
+    "queue": "ringmq_node.cli.queue.command:queue",
+    "promote": "ringmq_node.cli.queue.promote:promote",
+    "exchange": "ringmq_node.cli.topology.command:exchange",
+    "binding": "ringmq_node.cli.topology.command:binding",
+    "vhost": "ringmq_node.cli.topology.command:vhost",
+    "definitions": "ringmq_node.cli.topology.definitions:definitions",
+    "policy": "ringmq_node.cli.policy.command:policy",
+    "publish": "ringmq_node.cli.messages.publish:publish",
+    "consume": "ringmq_node.cli.messages.consume:consume",
+    "browse": "ringmq_node.cli.messages.browse:browse",
+    "store": "ringmq_node.cli.store.command:store",
+    "set-aside": "ringmq_node.cli.set_aside.command:set_aside",
+    "bench": "ringmq_node.cli.bench.command:bench",
+    "demo": "ringmq_node.cli.demo.command:demo",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Imports a command when it is run, or when its help is shown."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name].split(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="ringmq", message="ringmq %(version)s")
 def commands() -> None:
     """RingMQ: a message-queue cluster whose queues are mirrored around a ring."""
-
-
-for _command in (
-    node,
-    cluster,
-    queue,
-    promote,
-    exchange,
-    binding,
-    vhost,
-    definitions,
-    policy,
-    publish,
-    consume,
-    browse,
-    store,
-    set_aside,
-    bench,
-    demo,
-):
-    commands.add_command(_command)
 
 
 def invoke(arguments: Sequence[str] | None = None) -> int:
