@@ -5,65 +5,25 @@ The nodes watch that themselves, by the CPU time of the loop's thread
 piece long on the clock: with 27 processes that wanted the two cores, a piece of 9.4 ms took 37 ms
 on the clock (median of 257), but 10.6 ms of CPU time; 11.5 ms in nine of ten cases, once 21.
 
-CPU time isn't the same everywhere, either: a core that shares its caches and units with a busy one
-takes up to twice the time for a piece. So a piece of reference is timed all along, beside the
-nodes, and the limit is 50 ms of a machine that takes `REFERENCE_S` for it.
+CPU time isn't the same everywhere, either: `machine_speed` times a piece of reference all along,
+beside the nodes, and the limit is 50 ms of its machine of reference.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
+from machine_speed import MachineSpeed
 from nemesis import Cluster, scenario
 from waiting import until
 
 import ringmq
 
 HELD_MS_MAX = 50
-REFERENCE_STEPS = 100_000
-# The CPU time of such a piece on a core of 4 GHz that nobody else uses.
-REFERENCE_S = 0.0035
-# However slow the machine is, a piece that takes three times the limit is found.
-SLOWNESS_MAX = 3.0
 MESSAGES = 40_000
 BATCH = 2000
 QUEUES = 200
-
-
-class MachineSpeed:
-    """How much longer a piece of work takes here and now than on the machine of reference."""
-
-    def __init__(self) -> None:
-        self._slowest_s = 0.0
-
-    @property
-    def slowness(self) -> float:
-        """1 or more; of the slowest piece that was timed."""
-        return min(max(1.0, self._slowest_s / REFERENCE_S), SLOWNESS_MAX)
-
-    def time_a_piece(self) -> None:
-        began = time.thread_time()
-        total = 0
-        for number in range(REFERENCE_STEPS):
-            total += number
-        self._slowest_s = max(self._slowest_s, time.thread_time() - began)
-
-    @asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
-        async def watch() -> None:
-            while True:
-                self.time_a_piece()
-                await asyncio.sleep(0.2)
-
-        watching = asyncio.create_task(watch())
-        try:
-            yield
-        finally:
-            watching.cancel()
 
 
 def held(cluster: Cluster, slowness: float) -> list[str]:

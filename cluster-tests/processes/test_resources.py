@@ -91,13 +91,14 @@ def test_a_node_that_hangs_is_listed_without_numbers(tmp_path: Path) -> None:
             began = time.monotonic()
             async with cluster.client("a") as client:
                 assert len((await client.cluster_status()).nodes) == 2
-                assert time.monotonic() - began < 0.4
+                without_s = time.monotonic() - began
                 began = time.monotonic()
                 nodes = {
                     each.node: each
                     for each in (await client.cluster_status(with_resources=True)).nodes
                 }
-                assert time.monotonic() - began < 3.0
+                # It waits for the one that hangs.
+                assert without_s < (time.monotonic() - began) / 2
             assert nodes["a"].resources is not None
             assert nodes["b"].resources is None
             cluster.resume("b")
