@@ -118,3 +118,41 @@ async def test_masters_and_the_node_of_the_session_die(cluster: Cluster) -> None
             assert {(m.properties.exchange, m.properties.routing_key) for m in batch} == {
                 ("x", key) for key in keys
             }
+
+
+@scenario(deadline_s=90, queue="live")
+async def test_a_queue_without_a_master_stops_no_other_queue_of_its_publisher(
+    cluster: Cluster,
+) -> None:
+    """What waits for it is bounded; more is refused, and what was taken arrives in order."""
+    async with cluster.client("b") as client:
+        await client.declare_queue(
+            "dead", replicas=1, master_locator=ringmq.MasterLocator.CLIENT_LOCAL
+        )
+        assert (await client.locate_queue("dead")).node == "b"
+    count = 1100
+    async with (
+        cluster.client("a") as client,
+        client.publisher(exchange="", window_messages=10_000, deadline_s=80) as publisher,
+    ):
+        cluster.kill("b")
+        sent: dict[str, list[asyncio.Future[None]]] = {"dead": [], "live": []}
+        for number in range(count):
+            for queue, futures in sent.items():
+                body = b"%d" % number
+                futures.append(publisher.publish_nowait(body, routing_key=queue))
+        await asyncio.gather(*sent["live"])
+        refused = [number for number, future in enumerate(sent["dead"]) if future.done()]
+        assert 0 < len(refused) <= count - 1000, len(refused)
+        for number in refused:
+            assert isinstance(sent["dead"][number].exception(), ringmq.QueueFullError)
+        await cluster.restart("b")
+        taken = [number for number in range(count) if number not in refused]
+        await asyncio.gather(*[sent["dead"][number] for number in taken])
+        await publisher.publish(b"last", routing_key="dead")
+        with pytest.raises(ringmq.QueueFullError):
+            await publisher.flush()
+        got: list[bytes] = []
+        while batch := await client.get_messages("dead", 1000, remove=True):
+            got += [message.body for message in batch]
+        assert got == [*(b"%d" % number for number in taken), b"last"]

@@ -22,7 +22,7 @@
     │   ├── ForbiddenByPolicyError   a policy of the queue refuses it
     │   ├── NodeNotFoundError        (LookupError)
     │   ├── NodeIsUpError            a node that is up can't be forgotten
-    │   ├── QueueFullError           its overflow is reject-publish; later there may be room
+    │   ├── QueueFullError           it takes no more; later there may be room
     │   ├── UnroutableError          a mandatory message that no queue is bound for
     │   ├── ExchangeNotFoundError    (LookupError)
     │   ├── ExchangeExistsError      declared again otherwise: `metadata` says what differs
@@ -215,7 +215,8 @@ class NodeIsUpError(RequestError):
 
 
 class QueueFullError(RequestError):
-    """The queue has its `max_length`, and refuses publishes until messages have left it."""
+    """The queue has its `max_length`, and refuses publishes until messages have left it; or it has
+    no master, and as much as may wait for it waits (publishers to exchanges)."""
 
 
 class UnroutableError(RequestError):

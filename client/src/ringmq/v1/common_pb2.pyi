@@ -130,7 +130,7 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_NODE_NOT_FOUND: _Reason.ValueType  # 16
     """no node of this name belongs to the cluster"""
     REASON_QUEUE_FULL: _Reason.ValueType  # 70
-    """its overflow is reject-publish"""
+    """Its overflow is reject-publish; or it has no master, and as much as may wait for it waits."""
     REASON_NODE_IS_UP: _Reason.ValueType  # 17
     """a node that is up can't be forgotten"""
     REASON_UNROUTABLE: _Reason.ValueType  # 60
@@ -241,7 +241,7 @@ REASON_FORBIDDEN_BY_POLICY: Reason.ValueType  # 15
 REASON_NODE_NOT_FOUND: Reason.ValueType  # 16
 """no node of this name belongs to the cluster"""
 REASON_QUEUE_FULL: Reason.ValueType  # 70
-"""its overflow is reject-publish"""
+"""Its overflow is reject-publish; or it has no master, and as much as may wait for it waits."""
 REASON_NODE_IS_UP: Reason.ValueType  # 17
 """a node that is up can't be forgotten"""
 REASON_UNROUTABLE: Reason.ValueType  # 60

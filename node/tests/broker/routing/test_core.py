@@ -120,6 +120,10 @@ class RoutingMachine(RuleBasedStateMachine):
                 waiting.remove(queue)
                 self.answer_if_done(sequence)
 
+    @rule(queues=st.frozensets(st.sampled_from(QUEUES)))
+    def set_down(self, queues: frozenset[str]) -> None:
+        self.core.set_down(queues)
+
     @precondition(lambda self: any(self.waiting.values()))
     @rule()
     def repeat(self) -> None:

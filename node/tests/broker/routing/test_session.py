@@ -13,7 +13,8 @@ from waiting import until
 
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.broker.routing import session as session_module
-from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerReturned
+from ringmq_node.broker.routing import ways as ways_module
+from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
 from ringmq_node.broker.routing.routing import IDLE_S, Routing
 from ringmq_node.broker.routing.session import RoutedBatch, RoutedSession
 from ringmq_node.broker.routing.targets import SubBatch
@@ -37,6 +38,7 @@ class PlayedQueues:
         self.got: list[tuple[str, SubBatch]] = []
         self.deleted: set[str] = set()
         self.full: set[str] = set()
+        self.down: set[str] = set()
         self.freed = asyncio.Event()
         # Batches until a stream breaks; the batch then arrives, and its confirm doesn't.
         self.breaks_after = 10**9
@@ -77,6 +79,8 @@ class PlayedQueues:
         while not feed.is_over:
             if feed.queue in self.fences:
                 raise BrokerError(Reason.PRODUCER_FENCED, "another one has it")
+            if feed.queue in self.down:
+                raise BrokerError(Reason.NO_MASTER, "it has none")
             if feed.queue in self.deleted:
                 raise BrokerError(Reason.NO_MASTER, "it is going")
             batch = feed.next() if feed.queue not in self.full else None
@@ -268,6 +272,64 @@ def test_a_full_queue_stops_its_own_session_alone(monkeypatch: pytest.MonkeyPatc
     play(story)
 
 
+def test_a_queue_that_is_down_stops_no_other_of_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "RUNS_MAX", 4)
+    monkeypatch.setattr(ways_module, "DOWN_AFTER_S", 0.1)
+
+    async def story(stage: Stage) -> None:
+        queues = stage.queues
+        queues.bound = {"live": ("q1",), "dead": ("q2",), "both": ("q1", "q2")}
+        queues.down = {"q2"}
+        client = PlayedClient()
+        session = stage.open(client)
+        for first in range(1, 5):
+            session.publish(batch(first, b"%d" % first, key="dead"))
+        assert not session.has_room
+        await session.wait_room()  # It is down by now.
+        # In order behind those that wait, and beyond the limit: refused, for this queue alone.
+        for first in range(5, 25, 2):
+            await session.wait_room()
+            session.publish(batch(first, b"%d" % first, key="live"))
+            session.publish(batch(first + 1, b"%d" % (first + 1), key="both"))
+        refused = [each for each in client.answers if isinstance(each, AnswerRefused)]
+        assert [each.sequences[0] for each in refused] == [*range(6, 26, 2)]
+        assert {each.error.reason for each in refused} == {Reason.QUEUE_FULL}
+        assert not any(each.error.retryable for each in refused)
+        await until(lambda: client.confirmed() == [*range(5, 25, 2)], within_s=5)
+        assert [*queues.has["q1"]] == [*range(5, 25)]
+        assert stage.routing.admits(0)
+        queues.down = set()
+        await until(lambda: len(client.confirmed()) == 14, within_s=5)
+        session.publish(batch(25, b"25", key="both"))
+        await until(lambda: 25 in client.confirmed(), within_s=5)
+        assert [*queues.has["q2"]] == [1, 2, 3, 4, 25]
+        assert (stage.routing._held_bytes, stage.routing._stuck_bytes) == (0, 0)
+
+    play(story)
+
+
+def test_what_the_node_itself_publishes_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dead letters: they would be lost."""
+    monkeypatch.setattr(session_module, "RUNS_MAX", 1)
+    monkeypatch.setattr(ways_module, "DOWN_AFTER_S", 0.0)
+
+    async def story(stage: Stage) -> None:
+        stage.queues.bound["k"] = ("q2",)
+        stage.queues.down = {"q2"}
+        letters = [
+            asyncio.create_task(stage.routing.publish("", "e", "k", Block.of([b"x"]), b"of q", at))
+            for at in (1, 2, 3)
+        ]
+        await asyncio.sleep(0.2)
+        assert not any(letter.done() for letter in letters)
+        stage.queues.down = set()
+        assert await asyncio.gather(*letters) == [True] * 3
+
+    play(story)
+
+
 def test_the_bytes_of_all_sessions_are_bounded_and_shared() -> None:
     async def story(stage: Stage) -> None:
         stage.queues.full = {"q1", "q2", "q3"}
@@ -408,7 +470,7 @@ def test_an_answer_that_refuses_reaches_who_waits() -> None:
 
 
 def test_a_queue_remembers_more_gaps_than_a_session_can_make() -> None:
-    assert session_module.RUNS_MAX < PRODUCER_GAPS_MAX
+    assert 2 * session_module.RUNS_MAX < PRODUCER_GAPS_MAX
 
 
 def test_a_publisher_inside_that_waits_for_the_end_of_an_alarm_goes_on_after_it() -> None:

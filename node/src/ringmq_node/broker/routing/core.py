@@ -10,6 +10,8 @@ goes to which queue, and answers each sequence exactly once:
   does it: there is nothing that the publisher could wait for.);
 * *refused* as soon as one queue refuses it for good. Other queues may have it, or get it yet.
 
+Some queues are *down* (`set_down`): runs that wait for one of them are counted beside the others.
+
 A refused sequence counts in `messages`, `size_bytes` and `runs` until its other queues have
 answered too: their copies of the body are still here.
 
@@ -17,7 +19,7 @@ Not decided here: what is safe (the queue's master says so), how a queue is reac
 over failovers (`ways`).
 
 Invariants (`check`): runs are in order of their sequences and don't overlap; each waits for at
-least one queue; the sums are those of the runs.
+least one queue; the sums are those of the runs, and of those that wait for a queue that is down.
 """
 
 from __future__ import annotations
@@ -82,7 +84,16 @@ Answer = AnswerConfirmed | AnswerReturned | AnswerRefused
 class _Run:
     """Messages `first` to `last`, which went to the same queues."""
 
-    __slots__ = ("answered", "first", "last", "mandatory", "size_bytes", "stored", "waiting")
+    __slots__ = (
+        "answered",
+        "first",
+        "is_stuck",
+        "last",
+        "mandatory",
+        "size_bytes",
+        "stored",
+        "waiting",
+    )
 
     def __init__(
         self, first: int, last: int, waiting: set[str], size_bytes: int, *, mandatory: bool
@@ -97,13 +108,19 @@ class _Run:
         self.stored = False
         # The publisher has been told that it was refused.
         self.answered = False
+        # It waits for a queue that is down.
+        self.is_stuck = False
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
 
     def split(self, sequence: int) -> _Run:
         """Cuts this run before `sequence`, and returns the rest of it."""
         count = self.last - self.first + 1
         size_bytes = self.size_bytes * (self.last - sequence + 1) // count
         rest = _Run(sequence, self.last, set(self.waiting), size_bytes, mandatory=self.mandatory)
-        rest.stored, rest.answered = self.stored, self.answered
+        rest.stored, rest.answered, rest.is_stuck = self.stored, self.answered, self.is_stuck
         self.last = sequence - 1
         self.size_bytes -= size_bytes
         return rest
@@ -120,6 +137,11 @@ class RoutedPublishes:
         self._runs: list[_Run] = []
         self.messages = 0
         self.size_bytes = 0
+        self.down: frozenset[str] = frozenset()
+        # Of these, those that wait for a queue that is down.
+        self.stuck_runs = 0
+        self.stuck_messages = 0
+        self.stuck_bytes = 0
 
     @property
     def runs(self) -> int:
@@ -156,8 +178,11 @@ class RoutedPublishes:
                 _join(unroutable, first, first + target.count - 1)
             start = stop
         self._runs[at:at] = added
-        self.messages += sum(run.last - run.first + 1 for run in added)
+        self.messages += sum(run.count for run in added)
         self.size_bytes += sum(run.size_bytes for run in added)
+        if self.down:
+            for run in added:
+                self._mark(run)
         answers = _answers(unroutable if mandatory else (), unroutable)
         return [part for each in parts.values() for part in each], answers
 
@@ -168,7 +193,7 @@ class RoutedPublishes:
             low, high = self._span(queue, first, last)
             for run in self._runs[low:high]:
                 if queue in run.waiting:
-                    run.waiting.remove(queue)
+                    self._left(run, queue)
                     run.stored = True
             self._settle(low, high, confirmed, [])
         return _answers((), confirmed)
@@ -180,7 +205,7 @@ class RoutedPublishes:
         for run in self._runs[low:high]:
             if queue not in run.waiting:
                 continue
-            run.waiting.remove(queue)
+            self._left(run, queue)
             if not run.answered:
                 run.answered = True
                 _join(refused, run.first, run.last)
@@ -192,11 +217,32 @@ class RoutedPublishes:
         confirmed: list[Range] = []
         returned: list[Range] = []
         for run in self._runs:
-            run.waiting.discard(queue)
+            self._left(run, queue)
         self._settle(0, len(self._runs), confirmed, returned)
         return _answers(returned, confirmed)
 
+    def set_down(self, queues: frozenset[str]) -> None:
+        """These queues are down now, and no others."""
+        self.down = queues
+        for run in self._runs:
+            self._mark(run)
+
     # --- inside ---
+
+    def _left(self, run: _Run, queue: str) -> None:
+        """It doesn't wait for this queue any more."""
+        run.waiting.discard(queue)
+        if run.is_stuck:
+            self._mark(run)
+
+    def _mark(self, run: _Run) -> None:
+        is_stuck = not run.waiting.isdisjoint(self.down)
+        if is_stuck != run.is_stuck:
+            run.is_stuck = is_stuck
+            sign = 1 if is_stuck else -1
+            self.stuck_runs += sign
+            self.stuck_messages += sign * run.count
+            self.stuck_bytes += sign * run.size_bytes
 
     def _span(self, queue: str, first: int, last: int) -> tuple[int, int]:
         """The runs of these sequences: from the first index to the second, not included. Those at
@@ -205,11 +251,13 @@ class RoutedPublishes:
         low = bisect_left(runs, first, key=_by_last)
         if low < len(runs) and runs[low].first < first and runs[low].first <= last:
             if queue in runs[low].waiting:
+                self.stuck_runs += runs[low].is_stuck
                 runs.insert(low + 1, runs[low].split(first))
             low += 1
         high = bisect_right(runs, last, lo=low, key=_by_first)
         if high > low and runs[high - 1].last > last:
             if queue in runs[high - 1].waiting:
+                self.stuck_runs += runs[high - 1].is_stuck
                 runs.insert(high, runs[high - 1].split(last + 1))
             else:
                 high -= 1
@@ -222,7 +270,7 @@ class RoutedPublishes:
             if run.waiting:
                 kept.append(run)
                 continue
-            self.messages -= run.last - run.first + 1
+            self.messages -= run.count
             self.size_bytes -= run.size_bytes
             if run.answered:
                 continue
@@ -235,8 +283,13 @@ class RoutedPublishes:
     def check(self) -> None:
         assert all(a.last < b.first for a, b in pairwise(self._runs))
         assert all(run.first <= run.last and run.waiting for run in self._runs)
-        assert self.messages == sum(run.last - run.first + 1 for run in self._runs)
+        assert self.messages == sum(run.count for run in self._runs)
         assert self.size_bytes == sum(run.size_bytes for run in self._runs)
+        stuck = [run for run in self._runs if run.is_stuck]
+        assert stuck == [run for run in self._runs if run.waiting & self.down]
+        assert self.stuck_runs == len(stuck)
+        assert self.stuck_messages == sum(run.count for run in stuck)
+        assert self.stuck_bytes == sum(run.size_bytes for run in stuck)
 
 
 def _append(parts: list[SendPart], part: SendPart) -> None:

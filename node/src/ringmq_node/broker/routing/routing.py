@@ -75,6 +75,8 @@ class Routing:
         self.streams = asyncio.Semaphore(STREAMS_MAX)
         self._spawn = spawn
         self._held_bytes = 0
+        # For queues that are down; not among those above, so that they don't stop the others.
+        self._stuck_bytes = 0
         self._freed = Notifier()
         self._sessions: dict[RoutedSession, set[asyncio.Task[None]]] = {}
         self._internal: dict[bytes, _InternalClient] = {}
@@ -106,7 +108,13 @@ class Routing:
     # --- sessions ---
 
     def open(
-        self, vhost: str, exchange: str, client: SessionClient, *, producer_id: bytes
+        self,
+        vhost: str,
+        exchange: str,
+        client: SessionClient,
+        *,
+        producer_id: bytes,
+        waits_for_all: bool = False,
     ) -> RoutedSession:
         """Raises `BrokerError` if there is no such exchange, or the producer id can't be used."""
         self._gate.check()
@@ -120,7 +128,12 @@ class Routing:
         # Raises if there is none.
         self.routes.looks_at_headers(name)
         session = RoutedSession(
-            self, client, exchange=name, shown=exchange, producer_id=producer_id
+            self,
+            client,
+            exchange=name,
+            shown=exchange,
+            producer_id=producer_id,
+            waits_for_all=waits_for_all,
         )
         self._sessions[session] = set()
         return session
@@ -192,12 +205,13 @@ class Routing:
         if len(self._asked) > ASKED_MAX:
             del self._asked[next(iter(self._asked))]
 
-    def admits(self, session_bytes: int) -> bool:
-        left = self._budget.limit_bytes - self._held_bytes
+    def admits(self, session_bytes: int, *, stuck: bool = False) -> bool:
+        left = self._budget.limit_bytes - (self._stuck_bytes if stuck else self._held_bytes)
         return left > 0 and session_bytes <= SHARE * left
 
-    def held(self, more_bytes: int) -> None:
+    def held(self, more_bytes: int, more_stuck: int) -> None:
         self._held_bytes += more_bytes
+        self._stuck_bytes += more_stuck
         if more_bytes < 0:
             self._freed.notify()
 
@@ -262,7 +276,10 @@ class Routing:
             if self._is_stopped:
                 raise BrokerError(Reason.DRAINING, "this node stops")
             client = _InternalClient(partial(self._forget, producer_id))
-            client.session = self.open(vhost, exchange, client, producer_id=producer_id)
+            # What it publishes has to arrive, however long that takes.
+            client.session = self.open(
+                vhost, exchange, client, producer_id=producer_id, waits_for_all=True
+            )
             self._internal[producer_id] = client
         await client.wait_room()
         client.used_at = asyncio.get_running_loop().time()

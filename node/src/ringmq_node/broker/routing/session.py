@@ -9,6 +9,10 @@ The client's order holds in each queue; there is none across queues. Bounds: a s
 another batch (`wait_room`) while its unanswered messages, bytes and runs are below its own limits,
 and its bytes are below its share of what the node has left (`room`). So a queue that takes nothing
 stops the sessions that publish to it, and no others.
+
+A queue without a master may take nothing for hours, and a session may publish to a thousand others.
+So once a queue is *down* (`ways`), what waits for it has limits of its own, as large, and beyond
+them its messages are refused. What was taken goes to the queue in order when it is back.
 """
 
 from __future__ import annotations
@@ -37,8 +41,8 @@ from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.resources.flow import Reasons
 
-# Unanswered, of one session. A queue remembers as many gaps of one producer as there may be runs
-# (`queue.gaps`).
+# Unanswered, of one session; and as much again for queues that are down. A queue remembers as many
+# gaps of one producer as there may be runs (`queue.gaps`).
 RUNS_MAX = 1000
 MESSAGES_MAX = 100_000
 BYTES_MAX = 64 * MIB
@@ -82,12 +86,14 @@ class SessionHost(Protocol):
         """Returns when this node has heard of it, or there is none."""
         ...
 
-    def admits(self, session_bytes: int) -> bool:
-        """Whether a session with so many unanswered bytes may take another batch."""
+    def admits(self, session_bytes: int, *, stuck: bool = False) -> bool:
+        """Whether a session with so many unanswered bytes may take another batch; `stuck`: one for
+        a queue that is down, with so many bytes for such queues."""
         ...
 
-    def held(self, more_bytes: int) -> None:
-        """A session has so many more unanswered bytes, or fewer."""
+    def held(self, more_bytes: int, more_stuck: int) -> None:
+        """A session has so many more unanswered bytes, or fewer; `more_stuck`: for queues that are
+        down."""
         ...
 
     @property
@@ -135,7 +141,9 @@ class RoutedSession:
         exchange: str,
         shown: str,
         producer_id: bytes,
+        waits_for_all: bool = False,
     ) -> None:
+        """`waits_for_all`: a queue that is down is waited for, as any other."""
         self.producer_id = producer_id
         self.exchange = exchange
         self._shown = shown
@@ -144,8 +152,10 @@ class RoutedSession:
         self._core = RoutedPublishes()
         self._ways: dict[str, Way] = {}
         self._changed = Notifier()
-        self._held_bytes = 0
+        # As the node has heard of them.
+        self._held_bytes = self._stuck_bytes = 0
         self._is_closed = False
+        self._waits_for_all = waits_for_all
         # Batches behind one whose queue is being looked up, and that one.
         self._held: deque[RoutedBatch] = deque()
 
@@ -165,18 +175,30 @@ class RoutedSession:
     def is_full(self) -> bool:
         """Whether its queues haven't answered as much as it may have unanswered."""
         core = self._core
-        return (
-            core.runs >= RUNS_MAX or core.messages >= MESSAGES_MAX or core.size_bytes >= BYTES_MAX
+        return core.runs >= 2 * RUNS_MAX or _reaches(
+            core.runs - core.stuck_runs,
+            core.messages - core.stuck_messages,
+            core.size_bytes - core.stuck_bytes,
+        )
+
+    @property
+    def _is_admitted(self) -> bool:
+        return self._host.admits(self._core.size_bytes - self._core.stuck_bytes)
+
+    @property
+    def _refuses_down(self) -> bool:
+        """Whether nothing more may wait for queues that are down."""
+        core = self._core
+        return bool(core.down) and (
+            _reaches(core.stuck_runs, core.stuck_messages, core.stuck_bytes)
+            or not self._host.admits(core.stuck_bytes, stuck=True)
         )
 
     @property
     def has_room(self) -> bool:
         """Whether `wait_room` would return at once."""
         return self._is_closed or not (
-            self._held
-            or self.is_full
-            or self._host.alarms
-            or not self._host.admits(self._core.size_bytes)
+            self._held or self.is_full or self._host.alarms or not self._is_admitted
         )
 
     def block_reasons(self) -> Reasons:
@@ -185,7 +207,7 @@ class RoutedSession:
         if self.is_full:
             # One of its queues, or more; which one, their masters know.
             found.add(BlockReason.RING_FULL)
-        if not self._host.admits(self._core.size_bytes):
+        if not self._is_admitted:
             found.add(BlockReason.PUBLISH_BUDGET)
         return tuple(sorted(found, key=lambda reason: reason.value))
 
@@ -245,12 +267,21 @@ class RoutedSession:
                 f"{RUNS_MAX} are most",
                 field="bodies",
             )
+        refuses_down = self._refuses_down
         try:
             parts, answers = self._core.publish(
                 batch.first_sequence, targets, mandatory=batch.mandatory
             )
         except RepeatedSequenceError as error:
             raise bad_request(str(error), field="first_sequence") from error
+        if refuses_down:
+            for part in parts:
+                if part.queue in self._core.down:
+                    first = batch.first_sequence
+                    answers += self._core.refused(
+                        part.queue, first + part.start, first + part.stop - 1, _down(part.queue)
+                    )
+            parts = [part for part in parts if part.queue not in self._core.down]
         self._account()
         if parts:
             properties = noted(batch.properties, batch.ttl_ms, batch.priority)
@@ -263,8 +294,8 @@ class RoutedSession:
             return
         self._is_closed = True
         self._ways.clear()
-        self._host.held(-self._held_bytes)
-        self._held_bytes = 0
+        self._host.held(-self._held_bytes, -self._stuck_bytes)
+        self._held_bytes = self._stuck_bytes = 0
         self._changed.notify()
         self._host.closed(self)
 
@@ -343,8 +374,18 @@ class RoutedSession:
     def refused(self, queue: str, first: int, last: int, error: BrokerError) -> None:
         self._answer(self._core.refused(queue, first, last, error))
 
+    def down(self, queue: str, *, is_down: bool) -> None:
+        if self._waits_for_all:
+            return
+        others = self._core.down - {queue}
+        down = others | {queue} if is_down else others
+        if down != self._core.down and not self._is_closed:
+            self._core.set_down(down)
+            self._account()
+
     def deleted(self, queue: str) -> None:
         self._ways.pop(queue, None)
+        self.down(queue, is_down=False)
         self._answer(self._core.deleted(queue))
 
     def fenced(self, queue: str) -> None:
@@ -353,6 +394,7 @@ class RoutedSession:
     def way_ended(self, way: Way) -> None:
         if self._ways.get(way.queue) is way:
             del self._ways[way.queue]
+            self.down(way.queue, is_down=False)
 
     def _answer(self, answers: Sequence[Answer]) -> None:
         if self._is_closed:
@@ -362,11 +404,24 @@ class RoutedSession:
             self._client.answered(answers)
 
     def _account(self) -> None:
-        more = self._core.size_bytes - self._held_bytes
-        self._held_bytes += more
-        if more:
-            self._host.held(more)
+        stuck = self._core.stuck_bytes
+        held = self._core.size_bytes - stuck
+        if (held, stuck) != (self._held_bytes, self._stuck_bytes):
+            self._host.held(held - self._held_bytes, stuck - self._stuck_bytes)
+            self._held_bytes, self._stuck_bytes = held, stuck
         self._changed.notify()
+
+
+def _reaches(runs: int, messages: int, size_bytes: int) -> bool:
+    return runs >= RUNS_MAX or messages >= MESSAGES_MAX or size_bytes >= BYTES_MAX
+
+
+def _down(queue: str) -> BrokerError:
+    return BrokerError(
+        Reason.QUEUE_FULL,
+        f"queue {queue!r} takes nothing, as it has no master, and no more may wait for it",
+        queue=queue,
+    )
 
 
 def _size_of(bodies: Sequence[bytes], properties: Sequence[bytes], start: int, stop: int) -> int:

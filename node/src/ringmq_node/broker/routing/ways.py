@@ -28,6 +28,8 @@ from ringmq_wire.backoff import Backoff
 # Pauses between streams that have brought nothing.
 RETRY_FIRST_S = 0.02
 RETRY_MAX_S = 0.5
+# A queue is down when no stream to it has brought anything for so long. A failover takes less.
+DOWN_AFTER_S = 10.0
 # Another node will be master, or the same one answer.
 ONE_NODES_OWN = (Reason.TIMEOUT, Reason.STORE_FAILED, Reason.DISK_FULL, Reason.INTERNAL)
 
@@ -38,6 +40,10 @@ class WayEnds(Protocol):
     def confirmed(self, queue: str, sequences: Sequence[Range]) -> None: ...
     def refused(self, queue: str, first: int, last: int, error: BrokerError) -> None: ...
     def deleted(self, queue: str) -> None: ...
+    def down(self, queue: str, *, is_down: bool) -> None:
+        """Whether it has taken nothing for `DOWN_AFTER_S`, as it has no master that could."""
+        ...
+
     def fenced(self, queue: str) -> None:
         """A newer session has this producer."""
         ...
@@ -133,6 +139,9 @@ class Way:
         # Nodes that a stream has failed at since one brought something.
         self._failed: frozenset[str] = frozenset()
         self._has_progress = False
+        # Since when streams have brought nothing, on the loop's clock.
+        self._failing_since: float | None = None
+        self._is_down = False
 
     # --- what its session asks for ---
 
@@ -161,14 +170,29 @@ class Way:
         return self._batches.next()
 
     def confirmed(self, sequences: Sequence[Range]) -> None:
-        self._has_progress = True
+        self._progress()
         self._batches.answered(sequences)
         self._ends.confirmed(self.queue, sequences)
 
     def refused(self, first: int, last: int, error: BrokerError) -> None:
-        self._has_progress = True
+        self._progress()
         self._batches.answered([(first, last)])
         self._ends.refused(self.queue, first, last, error)
+
+    def _progress(self) -> None:
+        self._has_progress = True
+        self._failing_since = None
+        if self._is_down:
+            self._is_down = False
+            self._ends.down(self.queue, is_down=False)
+
+    def _note_failure(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._failing_since is None:
+            self._failing_since = now
+        elif not self._is_down and now >= self._failing_since + DOWN_AFTER_S:
+            self._is_down = True
+            self._ends.down(self.queue, is_down=True)
 
     def newer_master(self, node: str, epoch: int) -> str:
         return self._host.newer_master(self.queue, node, epoch)
@@ -193,6 +217,8 @@ class Way:
             if self._has_progress:
                 backoff.reset()
                 self._failed = frozenset()
+            elif not self.is_idle:
+                self._note_failure()
             await asyncio.sleep(backoff.pause_s())
         self._ends.way_ended(self)
 
