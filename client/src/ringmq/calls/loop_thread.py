@@ -8,6 +8,8 @@ import threading
 from collections.abc import Coroutine
 from typing import TypeVar
 
+import uvloop
+
 R = TypeVar("R")
 
 # Without it two threads that connect at once would start two loops.
@@ -16,7 +18,8 @@ _starting = threading.Lock()
 
 @functools.cache
 def _start_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
+    # The thread is ours, so no program minds which loop it is.
+    loop = uvloop.new_event_loop()
     threading.Thread(target=loop.run_forever, name="ringmq-sync", daemon=True).start()
     return loop
 

@@ -1,4 +1,8 @@
-"""The pieces of a browse, in order and without a gap, over any number of failovers."""
+"""The pieces of a browse, in order and without a gap, over any number of failovers.
+
+What the master answers is asked of the master itself: a node in between would take in and send each
+body once more. It relays where the master can't be reached from here.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,15 @@ from typing import cast
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.retrying import is_retryable
+from ringmq.calls.route import Route
 from ringmq.calls.status import from_call
 from ringmq.errors import ProtocolError
 from ringmq.v1 import reader_pb2 as wire
 from ringmq_wire import Code, RpcError, RpcStatus
 
 _Answers = AsyncGenerator[wire.BrowseResponse, None]
+# A browse, its first piece, and the address of the node that answers.
+_Begun = tuple[_Answers, wire.BrowseResponse, str]
 
 
 async def browse_pieces(
@@ -24,6 +31,9 @@ async def browse_pieces(
     """The answers to `request`, which names its end. A call that breaks off is made again from
     where it was. `deadline_s`: the longest wait for one piece."""
     at, end = request.first, request.end
+    route = None
+    if request.source == wire.BROWSE_SOURCE_MASTER:
+        route = Route(nodes, request.queue, request.vhost)
     while at < end:
         rest = wire.BrowseRequest()
         rest.CopyFrom(request)
@@ -31,15 +41,12 @@ async def browse_pieces(
 
         async def attempt(
             node: NodeChannel, timeout_s: float, rest: wire.BrowseRequest = rest
-        ) -> tuple[_Answers, wire.BrowseResponse, str]:
-            answers = cast(_Answers, node.reader.Browse(rest))
-            try:
-                return answers, await _next(answers, timeout_s), node.address
-            except BaseException:
-                await answers.aclose()
-                raise
+        ) -> _Begun:
+            return await _begin(node, rest, route, timeout_s)
 
         answers, piece, address = await nodes.call(attempt, deadline_s=deadline_s)
+        if route is not None:
+            route.worked()
         async with aclosing(answers):
             while True:
                 if piece.first != at or piece.end <= at:
@@ -57,7 +64,24 @@ async def browse_pieces(
                     if not is_retryable(error):
                         raise error from failure
                     nodes.ask_last(address)
+                    if route is not None:
+                        route.failed(address)
                     break
+
+
+async def _begin(
+    node: NodeChannel, request: wire.BrowseRequest, route: Route | None, timeout_s: float
+) -> _Begun:
+    """At `node`, or at the master that it knows. Raises `RpcError`, and what `Route.pick` does."""
+    asked = node if route is None else await route.pick(timeout_s)
+    answers = cast(_Answers, asked.reader.Browse(request))
+    try:
+        return answers, await _next(answers, timeout_s), asked.address
+    except BaseException as error:
+        await answers.aclose()
+        if route is not None and isinstance(error, RpcError):
+            route.failed(asked.address)
+        raise
 
 
 async def _next(answers: _Answers, timeout_s: float) -> wire.BrowseResponse:

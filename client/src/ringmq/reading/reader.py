@@ -178,8 +178,9 @@ class Reader:
         arrow = wire.BROWSE_ENCODING_ARROW
         async for piece in self._pieces(first, end, arrow, source, body_bytes_max, deadline_s):
             rows = None
-            if piece.arrow:
-                with pyarrow.ipc.open_stream(piece.arrow) as stream:
+            # Each look at the field is a copy.
+            if data := piece.arrow:
+                with pyarrow.ipc.open_stream(data) as stream:
                     rows = stream.read_next_batch()
             damaged = tuple((pair.first, pair.last) for pair in piece.damaged)
             yield BrowsedRows(piece.first, piece.end, rows, damaged)

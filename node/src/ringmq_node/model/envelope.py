@@ -245,7 +245,8 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise EnvelopeError(f"properties of {len(data)} bytes have no number at byte {at}")
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """As protobuf writes numbers."""
     pieces = bytearray()
     while number > 0x7F:
         pieces.append(number & 0x7F | 0x80)
@@ -255,7 +256,7 @@ def _varint(number: int) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | _BYTES) + _varint(len(data)) + data
+    return varint(number << 3 | _BYTES) + varint(len(data)) + data
 
 
 def _text(number: int, text: str) -> bytes:
@@ -263,4 +264,4 @@ def _text(number: int, text: str) -> bytes:
 
 
 def _number(number: int, value: int) -> bytes:
-    return _varint(number << 3 | _VARINT) + _varint(value) if value or number == 7 else b""
+    return varint(number << 3 | _VARINT) + varint(value) if value or number == 7 else b""

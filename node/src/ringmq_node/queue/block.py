@@ -133,6 +133,10 @@ class Block:
         offsets = self._offsets[start : self.count + 1 if stop is None else stop + 1]
         return [data[a:b] for a, b in pairwise(offsets)]
 
+    def body_offsets(self) -> array[int]:
+        """Where in `data` each body begins, and the last one ends; 4 bytes each."""
+        return array("i", self._offsets)
+
     def bodies_together(self) -> tuple[memoryview, array[int]]:
         """All bodies, back to back, and where each begins, and the last one ends; 4 bytes each."""
         offsets = self._offsets

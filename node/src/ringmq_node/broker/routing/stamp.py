@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ringmq_node.model.envelope import varint
+
 # Fields of `ringmq.v1.Properties`: two strings and two numbers.
 _EXCHANGE = 7
 _ROUTING_KEY = 8
@@ -31,9 +33,9 @@ def stamped(properties: Sequence[bytes], exchange: str, routing_key: str) -> Seq
 
 def noted(properties: Sequence[bytes], ttl_ms: int | None, priority: int) -> Sequence[bytes]:
     """`properties`: as for `stamped`. With neither of the two, nothing is appended."""
-    note = b"" if not priority else bytes((_PRIORITY << 3,)) + _varint(priority)
+    note = b"" if not priority else bytes((_PRIORITY << 3,)) + varint(priority)
     if ttl_ms is not None:
-        note += bytes((_EXPIRATION << 3,)) + _varint(ttl_ms)
+        note += bytes((_EXPIRATION << 3,)) + varint(ttl_ms)
     return _with(properties, note) if note else properties
 
 
@@ -44,13 +46,4 @@ def _with(properties: Sequence[bytes], end: bytes) -> Sequence[bytes]:
 def _text(field: int, text: str) -> bytes:
     # Also if it is empty: a publisher may have set one of its own.
     data = text.encode()
-    return bytes((field << 3 | _LENGTH_DELIMITED,)) + _varint(len(data)) + data
-
-
-def _varint(number: int) -> bytes:
-    pieces = bytearray()
-    while number > 0x7F:
-        pieces.append(number & 0x7F | 0x80)
-        number >>= 7
-    pieces.append(number)
-    return bytes(pieces)
+    return bytes((field << 3 | _LENGTH_DELIMITED,)) + varint(len(data)) + data

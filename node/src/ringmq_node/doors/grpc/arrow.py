@@ -45,10 +45,10 @@ def schema(arrow: Any) -> Any:
     )
 
 
-def encode(arrow: Any, piece: BrowsedPiece, body_bytes_max: int | None) -> bytes:
+def encode(arrow: Any, piece: BrowsedPiece, body_bytes_max: int | None) -> memoryview:
     """One record batch, as a stream; empty without messages."""
     if not piece.runs:
-        return b""
+        return memoryview(b"")
     names = schema(arrow)
     batches = [_batch(arrow, names, run, body_bytes_max) for run in piece.runs]
     sink = arrow.BufferOutputStream()
@@ -58,8 +58,7 @@ def encode(arrow: Any, piece: BrowsedPiece, body_bytes_max: int | None) -> bytes
             writer.write_batch(batches[0])
         else:
             writer.write_table(arrow.Table.from_batches(batches).combine_chunks())
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+    return memoryview(sink.getvalue())
 
 
 def _batch(arrow: Any, names: Any, run: Run, body_bytes_max: int | None) -> Any:
@@ -74,8 +73,8 @@ def _batch(arrow: Any, names: Any, run: Run, body_bytes_max: int | None) -> Any:
         )
 
     if body_bytes_max is None:
-        together, offsets = block.bodies_together()
-        buffers = [None, arrow.py_buffer(offsets), arrow.py_buffer(together)]
+        # Offsets into the block, as it is: Arrow's writer takes the bodies out, and counts from 0.
+        buffers = [None, arrow.py_buffer(block.body_offsets()), arrow.py_buffer(block.data)]
         bodies = arrow.Array.from_buffers(arrow.binary(), count, buffers)
     elif body_bytes_max == 0:
         bodies = arrow.nulls(count, arrow.binary())
