@@ -26,7 +26,15 @@ import click
 from ringmq_pipeline.cli.errors import explain
 
 # In the order in which the help lists them; each is a module here.
-VERBS: Final[tuple[str, ...]] = ("doctor", "ingest", "replay", "scan", "salvage", "diverge")
+VERBS: Final[tuple[str, ...]] = (
+    "doctor",
+    "ingest",
+    "replay",
+    "scan",
+    "salvage",
+    "diverge",
+    "verify",
+)
 
 
 class Verbs(click.Group):
