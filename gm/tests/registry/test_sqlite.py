@@ -8,7 +8,8 @@ import shutil
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from ringmq_gm.registry.base import (
     CommitUnknownError,
     Put,
     RegistryUnavailableError,
+    RegistryWentBackError,
     Reset,
 )
 from ringmq_gm.registry.sqlite import SqliteRegistry
@@ -132,6 +134,84 @@ def test_another_registry_in_its_place_is_refused(path: Path) -> None:
             await registry.get("k")
         await impostor.close()
         await registry.close()
+
+    run(scenario())
+
+
+def _copied(path: Path, copy: Path) -> None:
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+
+
+def _exchange(path: Path, copy: Path) -> None:
+    """The files of the registry are those of the copy."""
+    for end in ("-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+    os.replace(copy, path)
+
+
+def _restore(path: Path, copy: Path) -> None:
+    """SQLite's own way: the file is the same, with other contents."""
+    _copied(copy, path)
+
+
+@pytest.mark.logs("the registry went back")
+@pytest.mark.parametrize("writes", [0, 1, 9], ids=["no writes", "as many writes", "more writes"])
+@pytest.mark.parametrize("put_back", [_exchange, _restore])
+def test_a_registry_that_was_put_back_is_refused_for_good(
+    path: Path, put_back: Callable[[Path, Path], None], writes: int
+) -> None:
+    """With views that are older than those in use it would let a second ring begin."""
+
+    async def scenario() -> None:
+        registry, reader = _registry(path), _registry(path)
+        await registry.commit([], [Put("k", b"1"), Put("other", b"1")])
+        _copied(path, path.with_name("copy"))
+        await registry.commit([], [Put("k", b"2")])
+        assert (await reader.list("")).revision == 2
+        put_back(path, path.with_name("copy"))
+        other = _registry(path)
+        for _ in range(writes):
+            await other.commit([], [Put("other", b"2")])
+        if put_back is _exchange:
+            # Perhaps: the connection finds its file gone, and the next one finds the copy.
+            for each in (registry, reader):
+                with pytest.raises(RegistryUnavailableError):
+                    await each.get("k")
+        # One of them knows its own commit, the other what it has read.
+        for each in (registry, reader):
+            with pytest.raises(RegistryWentBackError, match="went back"):
+                await each.get("k")
+            for _ in range(9):
+                await other.commit([], [Put("k", b"3")])
+            with pytest.raises(RegistryWentBackError):
+                await each.list("")
+            with pytest.raises(RegistryWentBackError):
+                await each.commit([], [Put("k", b"4")])
+        assert await other.get("k") is not None
+        for each in (registry, reader, other):
+            await each.close()
+
+    run(scenario())
+
+
+def test_a_registry_that_has_forgotten_revisions_is_trusted(path: Path) -> None:
+    async def scenario() -> None:
+        registry, other = _registry(path), SqliteRegistry(path, revisions_kept=2)
+        await registry.commit([], [Put("k", b"1")])
+        for _ in range(5):
+            await other.commit([], [Put("k", b"2")])
+            # Reads and commits of several threads overtake each other.
+            await asyncio.gather(
+                *(registry.get("k") for _ in range(5)), registry.commit([], [Put("k", b"3")])
+            )
+        for _ in range(5):
+            await other.commit([], [Put("k", b"4")])
+        found = await registry.get("k")
+        assert found is not None
+        assert found.value == b"4"
+        await registry.close()
+        await other.close()
 
     run(scenario())
 

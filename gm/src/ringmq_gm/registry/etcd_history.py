@@ -11,17 +11,14 @@ stops etcd, puts it back and starts it. Nothing is taken of it until the answer 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 import grpc
 import grpc.aio
 
-from ringmq_gm.registry.base import RegistryWentBackError
 from ringmq_gm.registry.etcdpb import kv_pb2, rpc_pb2
 from ringmq_gm.registry.sessions import clock
-
-log = logging.getLogger(__name__)
+from ringmq_gm.registry.went_back import WentBack
 
 PROVEN_S = 0.1
 
@@ -34,9 +31,7 @@ class History:
     def __init__(self, name: str) -> None:
         # The highest revision that a linearizable answer has shown.
         self.revision = 0
-        self._name = name
-        # Set when an answer has shown another history; for good, as revisions rise again.
-        self._went_back: str | None = None
+        self._went_back = WentBack(name)
         # The newest write that was seen.
         self._key = b""
         self._written_at = 0
@@ -46,8 +41,7 @@ class History:
 
     def check_usable(self) -> None:
         """Raises `RegistryWentBackError` if that has been seen: nothing is to be sent any more."""
-        if self._went_back is not None:
-            raise RegistryWentBackError(self._went_back)
+        self._went_back.check_usable()
 
     def check(self, header: rpc_pb2.ResponseHeader, asked_at: int) -> None:
         """Takes a linearizable answer; `asked_at` is what `revision` was when it was asked.
@@ -57,7 +51,7 @@ class History:
         # Answers overtake each other, so one may be older than the newest: but not older than what
         # had been answered before it was asked for.
         if header.revision < asked_at:
-            self._fail(f"from revision {asked_at} to {header.revision}")
+            self._went_back.fail(f"from revision {asked_at} to {header.revision}")
         self.check_usable()
         self.revision = max(self.revision, header.revision)
 
@@ -89,7 +83,7 @@ class History:
         if written_at:
             found = await self._found(look, key, written_at)
             if found is not None and found != written_at:
-                self._fail(f"behind revision {written_at}, where {key!r} was written")
+                self._went_back.fail(f"behind revision {written_at}, where {key!r} was written")
             self.check_usable()
         if doubts == self._doubts:
             self._proven_until = asked_at + PROVEN_S
@@ -110,16 +104,3 @@ class History:
             now = [pair.mod_revision for pair in response.kvs]
             return now[0] if now and now[0] <= written_at else None
         return response.kvs[0].mod_revision if response.kvs else 0
-
-    def _fail(self, how: str) -> None:
-        if self._went_back is not None:
-            return
-        self._went_back = (
-            f"{self._name}: the registry went back {how}: it was restored from a backup. This "
-            "process takes nothing of it any more"
-        )
-        log.error(
-            "%s: queues go on where they are, and no failover or change of a queue is possible."
-            " See 'The registry was restored' in the operations manual",
-            self._went_back,
-        )

@@ -26,6 +26,7 @@ from ringmq_gm.registry.base import (
     RegistryUnavailableError,
 )
 from ringmq_gm.registry.sessions import clock
+from ringmq_gm.registry.sqlite.history import FileHistory, present
 from ringmq_gm.registry.sqlite.schema import prepare, transaction
 
 T = TypeVar("T")
@@ -40,6 +41,10 @@ class FileIdentity:
     path: Path
     # None until a connection has read it from the file.
     identity: str | None = None
+    history: FileHistory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.history = FileHistory(f"registry {self.path}")
 
 
 @dataclass(slots=True)
@@ -86,15 +91,18 @@ class FileConnection:
                 connection.close()
 
     def read(self, job: Callable[[sqlite3.Connection], T], deadline: float) -> T:
-        """Runs a job of one statement."""
+        """Runs a job of one statement, whatever history the file has."""
         return self._run(lambda: job(self._opened()), deadline)
 
     def read_snapshot(self, job: Callable[[sqlite3.Connection], T], deadline: float) -> T:
-        """Runs a job of several statements, which all see the same state."""
+        """Runs a job of several statements, which all see the same state. Raises
+        `RegistryWentBackError` if the file was put back to a copy."""
 
         def attempt() -> T:
+            expected = self._identity.history.newest()
             connection = self._opened()
             with transaction(connection, "BEGIN"):
+                self._identity.history.check(connection, expected)
                 result = job(connection)
                 connection.execute("COMMIT")
             return result
@@ -106,16 +114,21 @@ class FileConnection:
         commit, `RegistryUnavailableError` before it."""
 
         def attempt() -> T:
+            history = self._identity.history
+            expected = history.newest()
             connection = self._opened()
             with transaction(connection, "BEGIN IMMEDIATE"):
                 # Once more: waiting for the lock may have taken long.
                 self._check_file()
+                history.check(connection, expected)
                 result = job(connection)
+                written = present(connection)
                 gate.enter()
                 try:
                     connection.execute("COMMIT")
                 except sqlite3.Error as error:
                     raise self._failed_commit(error) from error
+            history.note(written)
             return result
 
         return self._run(attempt, deadline)

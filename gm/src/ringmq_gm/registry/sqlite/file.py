@@ -18,6 +18,7 @@ their commits are refused.
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Sequence
 
@@ -67,7 +68,7 @@ class RegistryFile:
             ).fetchone()
             return None if row is None else _entry(row)
 
-        return self._connection.read(job, deadline)
+        return self._connection.read_snapshot(job, deadline)
 
     def read(self, keys: Sequence[bytes], *, deadline: float) -> Snapshot:
         return self._connection.read_snapshot(lambda c: _read(c, keys), deadline)
@@ -202,9 +203,10 @@ class RegistryFile:
         if not touched:
             return revision
         revision += 1
+        mark = secrets.randbits(63)
         connection.executemany(
-            "INSERT INTO changes (revision, key) VALUES (?, ?)",
-            [(revision, key) for key in touched],
+            "INSERT INTO changes (revision, key, mark) VALUES (?, ?, ?)",
+            [(revision, key, mark) for key in touched],
         )
         connection.execute(
             "UPDATE meta SET revision = ?, compacted = MAX(compacted, ?)",

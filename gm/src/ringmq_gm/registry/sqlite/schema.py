@@ -1,10 +1,11 @@
-"""The tables of a registry file (application id "RMQR", user version 1), and their making.
+"""The tables of a registry file (application id "RMQR", user version 2), and their making.
 
 meta     one row: the registry's identity, the present revision, and `compacted`, the newest
          revision whose changes have been forgotten
 entries  the present state: key (UTF-8), value, revision, lease or NULL
 changes  which keys were written or deleted at which revision, the last `revisions_kept` of
-         them; the new value of a key is read from `entries`
+         them; the new value of a key is read from `entries`. `mark` is a random number of the
+         revision, which tells it from the same one of another history
 leases   until when (`clock()`, in seconds since boot) each session is good
 """
 
@@ -20,7 +21,7 @@ from pathlib import Path
 from ringmq_gm.registry.base import AddressError
 
 APPLICATION_ID = 0x524D5152
-USER_VERSION = 1
+USER_VERSION = 2
 SCHEMA = f"""
 CREATE TABLE meta (
     id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -36,6 +37,7 @@ CREATE INDEX entries_by_lease ON entries (lease) WHERE lease IS NOT NULL;
 CREATE TABLE changes (
     revision INTEGER NOT NULL,
     key BLOB NOT NULL,
+    mark INTEGER NOT NULL,
     PRIMARY KEY (revision, key)) WITHOUT ROWID;
 CREATE TABLE leases (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
