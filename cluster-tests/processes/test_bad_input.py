@@ -18,6 +18,7 @@ from nemesis.wire import RawStream, Refusal, call
 import ringmq
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_node.doors.grpc.node_key import NodeKey
 from ringmq_wire import WireOptions, frames
 from ringmq_wire.connection import Connection
 
@@ -40,6 +41,8 @@ UNARY = (
     "Admin/GetResources",
     "Ring/FetchState",
 )
+SECRET = "the secret of two nodes"
+AS_A_NODE = NodeKey(SECRET.encode(), "c").metadata
 # A field of a wire type that does not exist.
 GARBAGE = b"\xff\xff\xff\xff"
 
@@ -48,7 +51,12 @@ GARBAGE = b"\xff\xff\xff\xff"
 async def two_nodes(folder: Path) -> AsyncIterator[Cluster]:
     """A cluster of two with queue q, which has to work as before when the block is left."""
     async with (
-        Cluster(folder, nodes=("a", "b"), message_bytes_max=MESSAGE_BYTES_MAX) as cluster,
+        Cluster(
+            folder,
+            nodes=("a", "b"),
+            message_bytes_max=MESSAGE_BYTES_MAX,
+            cluster_secret=SECRET,
+        ) as cluster,
         asyncio.timeout(30),
     ):
         await cluster.declare("q")
@@ -133,7 +141,7 @@ def test_methods_and_messages_that_are_not_ours(tmp_path: Path) -> None:
                     assert caught.value.code is grpc.StatusCode.UNIMPLEMENTED
                 for method in UNARY:
                     with pytest.raises(Refusal) as caught:
-                        await call(address, method, GARBAGE)
+                        await call(address, method, GARBAGE, AS_A_NODE)
                     assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT, method
                     assert (caught.value.reason, caught.value.domain) == ("BAD_REQUEST", "ringmq")
                 for method in ("Publish", "Consume"):

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from ringmq.v1.admin_pb2_grpc import AdminStub
 from ringmq.v1.broker_pb2_grpc import BrokerStub
 from ringmq.v1.reader_pb2_grpc import ReaderStub
 from ringmq.v1.ring_pb2_grpc import RingStub
+from ringmq_node.doors.grpc.node_key import NodeKey
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -50,8 +52,12 @@ OPTIONS = [
 TIMEOUT_S = 10.0
 
 
+SECRET = "the secret of two nodes"
+AS_A_NODE = NodeKey(SECRET.encode(), "c").metadata
+
+
 def cluster_of_two(folder: Path) -> Cluster:
-    return Cluster(folder, nodes=("a", "b"), message_bytes_max=4 * MIB)
+    return Cluster(folder, nodes=("a", "b"), message_bytes_max=4 * MIB, cluster_secret=SECRET)
 
 
 def body(number: int) -> bytes:
@@ -185,7 +191,9 @@ async def publish(address: str, queue: str, count: int) -> broker.PublishOpened:
 
 def method_of(channel: Any, method: str) -> Any:
     service, _, name = method.partition("/")
-    return getattr(STUBS[service](channel), name)
+    asked = getattr(STUBS[service](channel), name)
+    # Only nodes may call that one.
+    return partial(asked, metadata=AS_A_NODE) if service == "Ring" else asked
 
 
 def test_every_method(tmp_path: Path) -> None:

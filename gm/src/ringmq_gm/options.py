@@ -40,6 +40,8 @@ class GroupOptions:
     joiner_bytes_max: int = JOINER_BYTES_MAX
     # Per ring: payloads that wait to be handed to the master by `Ring.submit`.
     submit_bytes_max: int = 8 * 1024 * 1024
+    # Goes with each call to another node, for those who guard its port.
+    metadata: tuple[tuple[str, str | bytes], ...] = ()
     timing: Timing = field(default_factory=Timing)
 
     @property

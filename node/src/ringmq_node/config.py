@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -23,6 +23,7 @@ REQUEST_OVERHEAD_BYTES = MIB
 PROPERTIES_BYTES_MAX = REQUEST_OVERHEAD_BYTES // 2
 MESSAGE_BYTES_MAX = 1024 * MIB
 SIZE_BYTES_MIN = 1024
+SECRET_CHARACTERS_MIN = 16
 PRODUCERS_MIN = 1000
 TIME_S_MIN = 0.05
 TIME_S_MAX = 3600
@@ -70,6 +71,9 @@ class NodeConfig:
     advertise: str = ""
     # The cluster's name. A data directory or a registry of another cluster is refused.
     cluster: str = "ringmq"
+    # What nodes of the cluster have in common and nobody else knows. Empty: the first node makes
+    # one, and the registry keeps it.
+    cluster_secret: str = field(default="", repr=False)
     message_bytes_max: int = 128 * MIB
     # A message's properties, encoded. In RabbitMQ they have to fit into one frame, which by
     # default is of this size.
@@ -135,6 +139,8 @@ class NodeConfig:
         for name in ("registry", "data", "cluster", "listen"):
             if not getattr(self, name):
                 raise ConfigError(f"{name}: missing")
+        if self.cluster_secret and len(self.cluster_secret) < SECRET_CHARACTERS_MIN:
+            raise ConfigError(f"cluster_secret: shorter than {SECRET_CHARACTERS_MIN} characters")
         for name in SIZES:
             if getattr(self, name) < SIZE_BYTES_MIN:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below {SIZE_BYTES_MIN}")
@@ -198,10 +204,10 @@ def load_config(
     values: dict[str, Any] = {}
     if file is not None:
         values.update(_read_file(file))
-    for field in fields(NodeConfig):
-        text = environment.get(f"RINGMQ_{field.name.upper()}")
+    for setting in fields(NodeConfig):
+        text = environment.get(f"RINGMQ_{setting.name.upper()}")
         if text is not None:
-            values[field.name] = text
+            values[setting.name] = text
     values.update({name: value for name, value in flags.items() if value is not None})
     known = get_type_hints(NodeConfig)
     unknown = sorted(set(values) - set(known))

@@ -16,7 +16,9 @@ ring guards against that: it needs `min_insync` whole replicas to begin again.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
+import secrets
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -53,6 +55,7 @@ from ringmq_node.storage import Store, StoreLife
 from ringmq_node.storage.disk.life import read_life, write_life
 
 CLUSTER_KEY = "cluster"
+SECRET_KEY = "secret"
 # How long the lease of a node of the same name is waited for, in leases of ours.
 LEASES_WAITED = 1.5
 # A commit whose answer is lost, or that another process has overtaken, is tried again so often.
@@ -239,6 +242,47 @@ async def cluster_id_of(registry: Registry, name: str) -> str:
         await registry.commit(
             [Guard(CLUSTER_KEY, 0)], [Put(CLUSTER_KEY, json.dumps(value).encode())]
         )
+
+
+async def cluster_secret(registry: Registry, config: NodeConfig) -> bytes:
+    """What nodes of this cluster have in common and clients don't know: the configured one, else
+    one that the first node has made and the registry keeps.
+
+    Raises `StartError` and `RegistryError`; the caller has the deadline.
+    """
+    own = config.cluster_secret
+    while True:
+        entry = await registry.get(SECRET_KEY)
+        if entry is None:
+            made = own or secrets.token_hex(32)
+            # A configured one is only checked by the registry, which may have other readers.
+            value = {"check": _check_of(made)} if own else {"secret": made}
+            await registry.commit(
+                [Guard(SECRET_KEY, 0)], [Put(SECRET_KEY, json.dumps(value).encode())]
+            )
+            continue
+        try:
+            found = json.loads(entry.value)
+            kept, check = str(found.get("secret", "")), str(found.get("check", ""))
+            if not (kept or check):
+                raise ValueError("neither a secret nor a check")
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise StartError(
+                f"registry key {SECRET_KEY!r} can't be read: {error!r}. With all nodes stopped it "
+                "may be deleted: the first node makes it anew"
+            ) from error
+        if not (own or kept):
+            raise StartError("cluster_secret: missing. The other nodes are given one")
+        if own and not hmac.compare_digest(check or _check_of(kept), _check_of(own)):
+            raise StartError(
+                "cluster_secret: not that of the other nodes. To change it, stop all nodes and "
+                f"delete the registry's key {SECRET_KEY!r}"
+            )
+        return (own or kept).encode()
+
+
+def _check_of(secret: str) -> str:
+    return hmac.digest(secret.encode(), b"check", "sha256").hex()
 
 
 async def check_own_name(registry: Registry, config: NodeConfig, store: Store) -> None:

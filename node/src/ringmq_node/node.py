@@ -60,6 +60,7 @@ from ringmq_node.doors.grpc.admin import AdminService
 from ringmq_node.doors.grpc.broker import BrokerService
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.generated import GeneratedServices
+from ringmq_node.doors.grpc.node_key import NodeKey
 from ringmq_node.doors.grpc.outward import OutwardStreams
 from ringmq_node.doors.grpc.peers import ADMIN, BROKER, GrpcDigests, GrpcPeers, GrpcSources
 from ringmq_node.doors.grpc.reader import READER, ReaderService
@@ -74,7 +75,7 @@ from ringmq_node.identity import (
 )
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.settings import BrokerSettings
-from ringmq_node.opening import enrol_node, group_options, open_store, server_of
+from ringmq_node.opening import enrol_node, group_options, node_key, open_store, server_of
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.producer_budget import ProducerBudget, time_step_ms
 from ringmq_node.replica.replica import Replica
@@ -104,6 +105,7 @@ class Node:
         *,
         cluster_id: str,
         disk: DiskIdentity,
+        key: NodeKey,
     ) -> None:
         """Listens at once, but serves nobody before `start`. Raises `StartError`."""
         self.config = config
@@ -111,6 +113,7 @@ class Node:
         self.store = store
         self.me = MemberId(config.node, disk.life.incarnation)
         self._disk = disk
+        self._key = key
         # Resources that are short now, and a store that has failed; for the cluster status.
         self.alarms: set[Alarm] = set()
         self.gate = NodeGate(config.node)
@@ -124,12 +127,12 @@ class Node:
             node=config.node,
             incarnation=self.me.incarnation,
             address=self.address,
-            options=group_options(config),
+            options=group_options(config, key),
             extra={"version": version("ringmq"), "identity": disk.life.identity},
         )
         self._group_task: asyncio.Task[None] | None = None
         self.cluster = Cluster(self.group, registry, cluster_id=cluster_id, address=self.address)
-        self.channels = PeerChannels(limit)
+        self.channels = PeerChannels(limit, key.metadata)
         self.settings = ClusterSettings(registry)
         self.hosting = Hosting(
             store,
@@ -270,7 +273,7 @@ class Node:
             ReaderService(self.broker, self.channels).routes(),
             FetchService(self.hosting).routes(),
         ):
-            self._server.add(routes)
+            self._server.add(self._key.guard(routes))
         generated = GeneratedServices()
         # Typed for grpc.aio's server, of which they use what this has.
         add_HealthServicer_to_server(self._health, cast(Any, generated))
@@ -463,6 +466,7 @@ async def make_node(config: NodeConfig) -> Node:
     try:
         registry = open_registry(config.registry)
         cluster_id = await patiently(lambda: cluster_id_of(registry, config.cluster))
+        key = await node_key(registry, config)
         incarnation = await patiently(lambda: next_incarnation(registry, config.node))
     except AddressError as error:
         raise ConfigError(f"registry: {error}") from error
@@ -485,13 +489,7 @@ async def make_node(config: NodeConfig) -> Node:
                 disk.standing.value,
             )
         await enrol_node(registry, config)
-        return Node(
-            config,
-            registry,
-            store,
-            cluster_id=cluster_id,
-            disk=disk,
-        )
+        return Node(config, registry, store, cluster_id=cluster_id, disk=disk, key=key)
     except BaseException:
         store.close()
         await registry.close()

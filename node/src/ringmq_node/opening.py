@@ -8,9 +8,10 @@ from ringmq_gm import GroupOptions
 from ringmq_gm.registry.base import Registry, RegistryError
 from ringmq_node.broker.cluster_settings import enrol
 from ringmq_node.config import REQUEST_OVERHEAD_BYTES, NodeConfig
+from ringmq_node.doors.grpc.node_key import NodeKey
 from ringmq_node.doors.grpc.options import wire_options
 from ringmq_node.errors import StartError
-from ringmq_node.identity import patiently
+from ringmq_node.identity import cluster_secret, patiently
 from ringmq_node.resources.buffers import ClientBuffers
 from ringmq_node.resources.credit import Credit, CreditFlow
 from ringmq_node.storage import Store, StoreError
@@ -18,8 +19,9 @@ from ringmq_node.storage.limits import StoreLimits
 from ringmq_wire import WireServer
 
 
-def group_options(config: NodeConfig) -> GroupOptions:
+def group_options(config: NodeConfig, key: NodeKey) -> GroupOptions:
     return GroupOptions(
+        metadata=key.metadata,
         ring_timeout_s=config.ring_timeout_s,
         slow_timeout_s=config.slow_timeout_s,
         lease_ttl_s=config.lease_s,
@@ -38,6 +40,10 @@ def server_of(config: NodeConfig, message_bytes_max: int) -> tuple[WireServer, C
     limit_bytes = config.buffer_bytes_max
     server = WireServer(options=wire_options(message_bytes_max), unread_bytes_max=limit_bytes)
     return server, ClientBuffers(limit_bytes, server.unread, CreditFlow(credit_of(config)))
+
+
+async def node_key(registry: Registry, config: NodeConfig) -> NodeKey:
+    return NodeKey(await patiently(lambda: cluster_secret(registry, config)), config.node)
 
 
 async def enrol_node(registry: Registry, config: NodeConfig) -> None:

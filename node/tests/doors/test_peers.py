@@ -76,7 +76,7 @@ def test_a_call_that_can_not_be_sent_was_not_carried_out() -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
 
         async def main() -> None:
-            channels = PeerChannels(1024)
+            channels = PeerChannels(1024, ())
             work = GrpcPeers(channels).purge(address, "q", deadline_s=5.0)
             assert await reason_of(work) is Reason.NO_MASTER
             await channels.close()

@@ -92,7 +92,7 @@ class WireChannel:
             self._authority,
             handler,
             scheme="http" if self._tls is None else "https",
-            metadata=metadata,
+            metadata=(*self._options.metadata, *metadata),
             timeout_s=None if deadline is None else max(0.0, deadline - loop.time()),
         )
 

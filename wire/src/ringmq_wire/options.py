@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ringmq_wire.codes import Metadata
+
 KIB = 1024
 MIB = 1024 * 1024
 # Both ends of a connection start with this window, on the connection and on every stream.
@@ -42,6 +44,8 @@ class WireOptions:
     # Of one header block: as it travels, and as a list (RFC 9113, section 6.5.2).
     header_block_bytes_max: int = 32 * KIB
     header_list_bytes_max: int = 16 * KIB
+    # Client: sent with each call, before the call's own.
+    metadata: Metadata = ()
     # Calls that the peer may have open at once.
     streams_max: int = 1_000
     # From the connection's start to the peer's first SETTINGS.

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
 from ringmq.v1 import broker_pb2 as broker
+from ringmq_wire import Metadata
 
 REPLY_S_MAX = 10.0
 DETAILS_KEY = "grpc-status-details-bin"
@@ -35,13 +36,15 @@ class Refusal(Exception):
                         self.metadata = dict(info.metadata)
 
 
-async def call(address: str, method: str, request: Message | bytes) -> bytes:
+async def call(
+    address: str, method: str, request: Message | bytes, metadata: Metadata = ()
+) -> bytes:
     """A unary call; `method` as in `Broker/GetQueue`. Raises `Refusal`."""
     data = request if isinstance(request, bytes) else request.SerializeToString()
     async with grpc.aio.insecure_channel(address) as channel:
         unary: Any = channel.unary_unary(f"/ringmq.v1.{method}")
         try:
-            answer: bytes = await unary(data, timeout=REPLY_S_MAX)
+            answer: bytes = await unary(data, timeout=REPLY_S_MAX, metadata=metadata)
             return answer
         except grpc.aio.AioRpcError as error:
             raise Refusal(error) from error

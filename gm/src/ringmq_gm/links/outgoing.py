@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
@@ -143,7 +144,7 @@ class OutgoingLink:
         session = _OutgoingSession(self.node, self._owner, self._options)
         try:
             # One connection for each session: it must not wait for the back-off of the one before.
-            channel = WireChannel(address, WIRE_OPTIONS)
+            channel = WireChannel(address, replace(WIRE_OPTIONS, metadata=self._options.metadata))
         except ValueError as error:
             raise LinkError(str(error)) from error
         try:

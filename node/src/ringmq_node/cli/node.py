@@ -27,6 +27,7 @@ _HELP = {
     "listen": "HOST:PORT to serve on; port 0 takes a free one.",
     "advertise": "HOST:PORT under which others find this node; default: as listened to.",
     "cluster": "The cluster's name.",
+    "cluster_secret": "What the nodes have in common. Better set as RINGMQ_CLUSTER_SECRET.",
     "message_bytes_max": "The largest message.",
     "properties_bytes_max": "The largest properties of a message, encoded.",
     "ring_timeout_s": "Silence after which a neighbour in the ring counts as dead.",

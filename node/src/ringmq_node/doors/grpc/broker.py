@@ -19,11 +19,11 @@ from ringmq_node.doors.grpc.policies import locator_from_wire
 from ringmq_node.doors.grpc.relay import relay_stream
 from ringmq_node.doors.grpc.routed import RoutedStream
 from ringmq_node.doors.grpc.rules import rules_from_wire
-from ringmq_node.doors.grpc.service import Context, caller_of, parse, routes
+from ringmq_node.doors.grpc.service import Context, caller_of, is_node, parse, routes
 from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
 from ringmq_node.doors.grpc.topology import TopologyDoor
 from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire, queue_to_wire, run_to_wire
-from ringmq_node.model.reasons import bad_request
+from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import GET_BYTES_MAX
 from ringmq_wire import Accept
 
@@ -86,6 +86,10 @@ class BrokerService:
             return
         request.open.queue = await self._queue_of(request.open)
         queue = request.open.queue
+        if request.open.with_gaps and not is_node(context):
+            raise BrokerError(
+                Reason.ACCESS_REFUSED, "only nodes publish with gaps", field="with_gaps"
+            )
         address = await self._broker.route(queue, caller_of(context))
         if not await self._relayed(queue, address, "Publish", data, context):
             await (await PublishStream.open(context, self._broker, request.open)).run()

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from ringmq_node.doors.grpc.options import wire_options
-from ringmq_wire import WireChannel
+from ringmq_wire import Metadata, WireChannel
 from ringmq_wire.backoff import Backoff
 
 # How long a connection may take to come about. With more, calls would wait for an attempt that was
@@ -23,13 +23,15 @@ KEEPALIVE_TIMEOUT_S = 2.0
 class PeerChannels:
     """Opened at the first use, and kept until `close`."""
 
-    def __init__(self, message_bytes_max: int) -> None:
+    def __init__(self, message_bytes_max: int, metadata: Metadata) -> None:
+        """`metadata` goes with each call: it says which node calls."""
         self._channels: dict[str, WireChannel] = {}
         self._options = replace(
             wire_options(message_bytes_max),
             keepalive_s=KEEPALIVE_S,
             keepalive_timeout_s=KEEPALIVE_TIMEOUT_S,
             keepalive_without_calls=True,
+            metadata=metadata,
         )
 
     def to(self, address: str) -> WireChannel:

@@ -17,6 +17,8 @@ from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import CALL_DEADLINE_S
 from ringmq_wire import Accept, CallStream, Code, RpcError, RpcStatus, streaming
 
+# Proves that the caller is a node: see `node_key`, which has checked it before a handler is called.
+NODE_KEY = "ringmq-node"
 # Marks calls that another node has forwarded.
 RELAYED_KEY = "ringmq-relayed"
 RELAYED_METADATA = ((RELAYED_KEY, "1"),)
@@ -55,6 +57,11 @@ def caller_of(context: Context) -> Caller:
             connection = value if isinstance(value, str) else ""
     deadline_s = context.call.time_remaining() or CALL_DEADLINE_S
     return Caller(deadline_s, forwarded=forwarded, connection=connection)
+
+
+def is_node(context: Context) -> bool:
+    """Whether another node has made this call, for itself or for a client."""
+    return any(key == NODE_KEY for key, _ in context.call.metadata)
 
 
 def routes(

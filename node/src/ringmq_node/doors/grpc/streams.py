@@ -186,6 +186,8 @@ class PublishStream(Stream):
     publishing: Publishing
     teller: BlockTeller
     held: HeldBatches
+    # It is a node's, as one of them has checked.
+    _with_gaps: bool
     # Messages that are neither confirmed nor rejected; and the end of waiting for them.
     _unanswered = 0
     _answered: asyncio.Future[None] | None = None
@@ -207,6 +209,7 @@ class PublishStream(Stream):
             producer_id=opening.producer_id,
             with_gaps=opening.with_gaps,
         )
+        stream._with_gaps = opening.with_gaps
         stream.held = HeldBatches(
             stream.publishing, door.buffers.credit, stream.teller, stream._publish
         )
@@ -257,6 +260,11 @@ class PublishStream(Stream):
     def _publish(self, batch: broker.PublishBatch) -> None:
         count = len(batch.bodies)
         try:
+            if batch.message_id and not self._with_gaps:
+                # Under another message's id, a body would be taken for that message's.
+                raise BrokerError(
+                    Reason.ACCESS_REFUSED, "only nodes give ids to bodies", field="message_id"
+                )
             self.publishing.publish(
                 batch.first_sequence,
                 batch.bodies,
