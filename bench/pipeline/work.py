@@ -17,7 +17,7 @@ from bench.pipeline.place import QUEUE, Place
 from ringmq_pipeline.jobs.ingest import Ingest, files_of, ingest
 from ringmq_pipeline.jobs.replay import ReplayJob, replay
 from ringmq_pipeline.jobs.scan import counts
-from ringmq_pipeline.jobs.stores import OK, messages_of
+from ringmq_pipeline.jobs.stores import OK, pieces_of
 from ringmq_pipeline.sinks import sink_for
 
 PUBLISHED_QUEUE, FAILING_QUEUE = "published", "failing"
@@ -151,8 +151,7 @@ def publish_by_client(place: Place) -> int:
 
 def scan_store(place: Place) -> int:
     """As the verb `scan` does."""
-    rows = messages_of(place.spark, _stores(place), payload="none", checksums="false")
-    found = counts(rows).collect()
+    found = counts(pieces_of(place.spark, _stores(place))).collect()
     bad = [row for row in found if row["status"] not in (OK, "torn")]
     if bad:
         raise BenchError(f"a store of a node that was stopped has findings: {bad[0]}")

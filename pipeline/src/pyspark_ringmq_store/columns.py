@@ -1,4 +1,4 @@
-"""The columns of the source's two kinds of rows: messages with findings, and queues."""
+"""The columns of the source's rows: messages with findings, pieces of these, and queues."""
 
 from __future__ import annotations
 
@@ -29,6 +29,21 @@ MESSAGES: Final = (
     Column("content_type", "STRING", "string"),
     Column("published_at", "TIMESTAMP", "timestamp_us_utc"),
     HEADERS,
+)
+# Messages at consecutive positions, of one record; or a finding, which has no positions where it is
+# about a file. `rows`: as many as the piece has among `MESSAGES`.
+PIECES: Final = (
+    Column("node", "STRING", "string", nullable=False),
+    Column("queue", "STRING", "string", nullable=False),
+    Column("queue_id", "STRING", "string"),
+    Column("status", "STRING", "string", nullable=False),
+    Column("file", "STRING", "string", nullable=False),
+    Column("file_offset", "BIGINT", "int64", nullable=False),
+    Column("what", "STRING", "string"),
+    Column("first", "BIGINT", "int64"),
+    Column("last", "BIGINT", "int64"),
+    Column("rows", "BIGINT", "int64", nullable=False),
+    Column("body_bytes", "BIGINT", "int64", nullable=False),
 )
 QUEUES: Final = (
     Column("node", "STRING", "string", nullable=False),

@@ -21,6 +21,7 @@ KNOWN: Final = ("stores", "queues", "rows", "payload", "checksums", "minPartitio
 
 class Rows(Enum):
     MESSAGES = "messages"
+    PIECES = "pieces"
     QUEUES = "queues"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_ringmq_store.options import Rows, StoreOptions
-from pyspark_ringmq_store.rows import message_batches, queue_batches
+from pyspark_ringmq_store.rows import message_batches, piece_batches, queue_batches
 from ringmq_node.storage.offline import DataDirectory, open_offline
 from ringmq_node.storage.offline.queues import QueueFolder
 from ringmq_pipeline.option_values import OptionError
@@ -70,6 +70,9 @@ class StoreReader(DataSourceReader):
                     yield queue_batches(directory, partition.node, queues)
                 return
             slices = (partition.slice, partition.slices)
+            if self._options.rows is Rows.PIECES:
+                yield from piece_batches(directory, partition.node, queues, slices)
+                return
             yield from message_batches(directory, partition.node, queues, slices, self._options)
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import pyarrow
 
-from pyspark_ringmq_store.columns import MESSAGES, QUEUES
+from pyspark_ringmq_store.columns import MESSAGES, PIECES, QUEUES
 from pyspark_ringmq_store.options import StoreOptions
 from ringmq_base.ranges import Range
 from ringmq_node.queue.block import Block
@@ -43,24 +43,69 @@ def message_batches(
     options: StoreOptions,
 ) -> Iterator[pyarrow.RecordBatch]:
     """`slices`: which part of how many, by segments."""
-    part, parts = slices
     gathered: list[pyarrow.RecordBatch] = []
     rows = size = 0
+    for folder, queue, piece in _pieces(directory, queues, slices):
+        for batch in _batches_of(node, folder, queue, piece, options):
+            gathered.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield _joined(gathered)
+                gathered, rows, size = [], 0, 0
+    if gathered:
+        yield _joined(gathered)
+
+
+def piece_batches(
+    directory: DataDirectory, node: str, queues: list[QueueFolder], slices: tuple[int, int]
+) -> Iterator[pyarrow.RecordBatch]:
+    """For who counts: all bodies are read and checked, and nothing is done for each message."""
+    schema = arrow_schema_of(PIECES)
+    rows: list[dict[str, object]] = []
+    for folder, _, piece in _pieces(directory, queues, slices):
+        rows.append(_piece_row(node, folder, piece))
+        if len(rows) == BATCH_ROWS:
+            yield pyarrow.RecordBatch.from_pylist(rows, schema=schema)
+            rows = []
+    if rows:
+        yield pyarrow.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _piece_row(node: str, folder: QueueFolder, piece: StorePiece) -> dict[str, object]:
+    return {
+        "node": node,
+        "queue": folder.title,
+        "queue_id": folder.name,
+        "status": piece.status.value,
+        "file": piece.file,
+        "file_offset": piece.offset,
+        "what": piece.what or None,
+        "first": piece.first,
+        "last": piece.last,
+        "rows": _rows_in(piece),
+        "body_bytes": 0 if piece.block is None else piece.block.body_bytes(),
+    }
+
+
+def _rows_in(piece: StorePiece) -> int:
+    """A finding about a file is one row."""
+    if piece.first is None or piece.last is None:
+        return 1
+    return piece.last - piece.first + 1
+
+
+def _pieces(
+    directory: DataDirectory, queues: list[QueueFolder], slices: tuple[int, int]
+) -> Iterator[tuple[QueueFolder, FoundQueue | None, StorePiece]]:
+    part, parts = slices
     messages = OfflineMessages(directory)
     for folder in queues:
         pieces = read_queue(
             messages, folder, lambda number: number % parts == part, with_findings=part == 0
         )
         for queue, piece in pieces:
-            for batch in _batches_of(node, folder, queue, piece, options):
-                gathered.append(batch)
-                rows += batch.num_rows
-                size += batch.nbytes
-                if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-                    yield _joined(gathered)
-                    gathered, rows, size = [], 0, 0
-    if gathered:
-        yield _joined(gathered)
+            yield folder, queue, piece
 
 
 def queue_batches(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from pyspark_ringmq_store.columns import MESSAGES, QUEUES
+from pyspark_ringmq_store.columns import MESSAGES, PIECES, QUEUES
 from pyspark_ringmq_store.options import Rows, parse
 from ringmq_pipeline.schema import ddl_of
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT = "ringmq_store"
+_COLUMNS = {Rows.MESSAGES: MESSAGES, Rows.PIECES: PIECES, Rows.QUEUES: QUEUES}
 
 
 class DefaultSource(DataSource):
@@ -24,7 +25,7 @@ class DefaultSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return ddl_of(QUEUES if parse(self.options).rows is Rows.QUEUES else MESSAGES)
+        return ddl_of(_COLUMNS[parse(self.options).rows])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         # The node's code is imported when it is needed: Spark imports this for every query.

@@ -17,7 +17,7 @@ from ringmq_node.storage import Store
 from ringmq_pipeline.jobs.diverge import DIVERGENT, differences, logs_by_queue, replicas_frame
 from ringmq_pipeline.jobs.salvage import publish, salvageable
 from ringmq_pipeline.jobs.scan import counts
-from ringmq_pipeline.jobs.stores import messages_of, queues_of
+from ringmq_pipeline.jobs.stores import messages_of, pieces_of, queues_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +76,7 @@ def test_exactly_what_differs_is_found(spark: SparkSession, tmp_path: Path) -> N
         "absent": {("b", position) for position in MISSING},
         "altered": {("c", position) for position in ALTERED},
     }
-    rows = counts(messages_of(spark, stores, payload="none")).collect()
+    rows = counts(pieces_of(spark, stores)).collect()
     assert {(row["node"], row["rows"]) for row in rows if row["status"] == "torn"} == {("d", 1)}
 
 

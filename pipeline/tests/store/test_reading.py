@@ -71,6 +71,21 @@ def test_bodies_are_left_out_or_cut(root: Path) -> None:
     assert all(row["body"] == wanted["small", row["position"]][:5] for row in heads)
 
 
+@pytest.mark.parametrize("tasks", ["1", "3"])
+def test_pieces_are_rows_that_count_the_messages(root: Path, tasks: str) -> None:
+    pieces = read(f"a={root}", rows="pieces", minPartitions=tasks)
+    found = {
+        (row["queue"], position)
+        for row in pieces
+        for position in range(row["first"], row["last"] + 1)
+    }
+    assert found == set(expected())
+    assert sum(row["rows"] for row in pieces) == len(found)
+    assert len(pieces) < len(found)
+    assert sum(row["body_bytes"] for row in pieces) == sum(map(len, expected().values()))
+    assert all(row["rows"] == row["last"] - row["first"] + 1 for row in pieces)
+
+
 def test_queues_are_rows_with_how_far_they_are(root: Path) -> None:
     rows = {row["queue"]: row for row in read(f"a={root}", rows="queues")}
     assert {name: row["next_position"] for name, row in rows.items()} == {

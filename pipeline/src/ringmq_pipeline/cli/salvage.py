@@ -37,7 +37,7 @@ def command(
     with confirms. Exit code 3 if some can't be read."""
     from ringmq_pipeline.jobs.salvage import publish, salvageable
     from ringmq_pipeline.jobs.scan import counts
-    from ringmq_pipeline.jobs.stores import messages_of
+    from ringmq_pipeline.jobs.stores import messages_of, pieces_of
     from ringmq_pipeline.session import spark_session
 
     if len(stores) != 1:
@@ -46,8 +46,7 @@ def command(
     text = f"{node}/{path.absolute()}/{queues}/{target}"
     producer = producer_id or hashlib.sha256(text.encode()).hexdigest()[:32]
     with spark_session("ringmq salvage", master=master, conf=conf) as spark:
-        looked_at = messages_of(spark, stores, queues, payload="none", checksums="false")
-        counted = counts(looked_at).collect()
+        counted = counts(pieces_of(spark, stores, queues)).collect()
         # One task: the order of each queue is kept.
         rows = messages_of(spark, stores, queues, checksums="false", minPartitions="1")
         publish(salvageable(rows), endpoints, target, producer)

@@ -34,14 +34,14 @@ def command(
 ) -> int:
     """What is in the directories of stopped nodes, and what is damaged there. Reads only."""
     from ringmq_pipeline.jobs.scan import counts, findings
-    from ringmq_pipeline.jobs.stores import messages_of
+    from ringmq_pipeline.jobs.stores import messages_of, pieces_of
     from ringmq_pipeline.session import spark_session
 
     with spark_session("ringmq scan", master=master, conf=conf) as spark:
         if to is not None:
             rows = messages_of(spark, stores, queues, payload=payload)
             rows.write.mode("errorifexists").parquet(str(to))
-        looked_at = messages_of(spark, stores, queues, payload="none", checksums="false")
+        looked_at = pieces_of(spark, stores, queues)
         counted = [row.asDict() for row in counts(looked_at).orderBy("node", "queue").collect()]
         bad = sum(row["rows"] for row in counted if row["status"] not in ("ok", "torn"))
         shown = findings(looked_at).limit(FINDINGS_MAX).collect() if bad else []

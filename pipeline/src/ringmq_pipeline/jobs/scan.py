@@ -10,21 +10,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def counts(messages: DataFrame) -> DataFrame:
+def counts(pieces: DataFrame) -> DataFrame:
     """One row for each node, queue and status."""
-    return messages.groupBy("node", "queue", "queue_id", "status").agg(
-        f.count("*").alias("rows"),
-        f.coalesce(f.sum("body_size"), f.lit(0)).alias("body_bytes"),
-        f.min("position").alias("first"),
-        f.max("position").alias("last"),
+    return pieces.groupBy("node", "queue", "queue_id", "status").agg(
+        f.sum("rows").alias("rows"),
+        f.sum("body_bytes").alias("body_bytes"),
+        f.min("first").alias("first"),
+        f.max("last").alias("last"),
     )
 
 
-def findings(messages: DataFrame) -> DataFrame:
+def findings(pieces: DataFrame) -> DataFrame:
     """Whatever is no sound message, by its place."""
     return (
-        messages.where("status != 'ok'")
+        pieces.where("status != 'ok'")
         .groupBy("node", "queue", "status", "file", "file_offset", "what")
-        .agg(f.min("position").alias("first"), f.max("position").alias("last"))
+        .agg(f.min("first").alias("first"), f.max("last").alias("last"))
         .orderBy("node", "queue", "file", "file_offset", "first")
     )

@@ -23,6 +23,11 @@ def messages_of(
     return _load(spark, stores, queues, {"rows": "messages"} | options)
 
 
+def pieces_of(spark: SparkSession, stores: Mapping[str, Path], queues: str = "") -> DataFrame:
+    """The same, a row for each run of them: for who counts."""
+    return _load(spark, stores, queues, {"rows": "pieces"})
+
+
 def queues_of(spark: SparkSession, stores: Mapping[str, Path], queues: str = "") -> DataFrame:
     """How far each node is with each queue."""
     return _load(spark, stores, queues, {"rows": "queues"})
