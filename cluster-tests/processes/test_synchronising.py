@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nemesis import Cluster, scenario, until
 
-from ringmq import Client, Policy, SyncMode, SyncPhase, SyncProgress
+from ringmq import Client, Policy, QueueRules, SyncMode, SyncPhase, SyncProgress
 
 RATE_BYTES = 200_000
 # The policy's pattern leaves out the queues of other tests.
@@ -29,12 +29,14 @@ async def wait_phase(client: Client, node: str, phase: SyncPhase) -> SyncProgres
     return found[0]
 
 
-async def away_meanwhile(cluster: Cluster, client: Client, messages: int) -> str:
+async def away_meanwhile(
+    cluster: Cluster, client: Client, messages: int, ttl_ms: int | None = None
+) -> str:
     """A mirror is away while so many messages of 1 KiB are published; returns its node."""
     mirror = (await cluster.mirrors_of("q"))[-1]
     cluster.kill(mirror)
     async with client.publisher("q") as publisher:
-        await publisher.publish_batch([bytes(1024)] * messages)
+        await publisher.publish_batch([bytes(1024)] * messages, ttl_ms=ttl_ms)
     await cluster.start(mirror)
     return mirror
 
@@ -72,4 +74,31 @@ async def test_it_is_synchronised_by_itself_when_all_that_it_lacks_is_consumed(
         await wait_phase(client, mirror, SyncPhase.MANUAL)
         assert await client.purge_queue("q") == 300
         await cluster.wait_synchronised("q", within_s=20)
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=90, queue="")
+async def test_it_is_synchronised_by_itself_when_all_that_it_lacks_has_expired(
+    cluster: Cluster,
+) -> None:
+    """follower_synchronization_ttl, with a message that the mirror knows: that one stays."""
+    async with cluster.client() as client:
+        await client.declare_queue("letters")
+        await client.declare_queue(
+            "q", rules=QueueRules(dead_letter_exchange="", dead_letter_routing_key="letters")
+        )
+        await cluster.wait_synchronised("q")
+        await client.operator.set_policy(MANUAL)
+        async with client.publisher("q") as publisher:
+            await publisher.publish(b"known")
+        mirror = await away_meanwhile(cluster, client, 2, ttl_ms=5000)
+        lagging = await wait_phase(client, mirror, SyncPhase.MANUAL)
+        assert lagging.messages_missing == 2
+        await cluster.wait_synchronised("q", within_s=20)
+        assert (await client.queue("q")).messages_ready == 1
+
+        async def arrived() -> bool:
+            return (await client.queue("letters")).messages_ready == 2
+
+        await until(arrived, "both letters")
     await cluster.wait_equal("q")

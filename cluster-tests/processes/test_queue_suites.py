@@ -1,0 +1,445 @@
+"""What queues do in RabbitMQ's suites, on three nodes, and again with the master killed half way.
+
+The cases have RabbitMQ's names: `queue_parallel_SUITE`, the queues of `backing_queue_SUITE` and
+`lazy_queue_SUITE`. Each has a queue of its own, and two halves. All queues have the same master, so
+that one death comes between the halves of all of them. At the end the node is back, and the three
+replicas of each queue are equal.
+
+Their lengths are in `test_rules`, dead letters in `test_dead_letters`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from loops import run
+from nemesis import Cluster, until
+
+import ringmq
+from ringmq import QueueMode
+
+MASTER = "a"
+
+
+def numbered(count: int, first: int = 0) -> list[bytes]:
+    return [b"%05d" % number for number in range(first, first + count)]
+
+
+@dataclass
+class Case:
+    """What a case has: a queue that nobody else uses, and the middle of its story."""
+
+    queue: str
+    client: ringmq.Client
+    middle: Callable[[], Awaitable[Any]]
+    # Whether messages that are live in the middle may come marked as redelivered (0004).
+    killed: bool
+
+    async def publish(self, *bodies: bytes, ttl_ms: int | None = None) -> None:
+        async with self.client.publisher(self.queue) as publisher:
+            await publisher.publish_batch(bodies, ttl_ms=ttl_ms)
+
+    def consumer(self, **options: Any) -> ringmq.Consumer:
+        return self.client.consumer(self.queue, **options)
+
+    async def counts(self, ready: int, unacknowledged: int = 0) -> None:
+        """Until so many are ready, and so many with consumers."""
+        found = (-1, -1)
+
+        async def as_many() -> bool:
+            nonlocal found
+            info = await self.client.queue(self.queue)
+            found = (info.messages_ready, info.messages_unacknowledged)
+            return found == (ready, unacknowledged)
+
+        try:
+            await until(as_many)
+        except AssertionError:
+            raise AssertionError(f"{self.queue}: {found}, not {(ready, unacknowledged)}") from None
+
+    async def bodies(self, most: int = 1000) -> list[bytes]:
+        return [each.body for each in await self.client.get_messages(self.queue, most)]
+
+
+async def take(consumer: ringmq.Consumer, count: int) -> list[ringmq.Message]:
+    """Exactly so many of one stream: those of a stream that has ended come again."""
+    found: list[ringmq.Message] = []
+    while len(found) < count:
+        batch = await consumer.next_batch(timeout_s=20.0)
+        assert batch is not None, f"{len(found)} of {count} came"
+        if found and batch.generation != found[0].generation:
+            found.clear()
+        found += batch
+    assert len(found) == count
+    return found
+
+
+async def until_it_ends(consumer: ringmq.Consumer) -> None:
+    """Takes what comes, and raises why no more comes."""
+    while await consumer.next_batch(timeout_s=20.0) is not None:
+        continue
+
+
+def bodies_of(messages: list[ringmq.Message]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+# --- queue_parallel_SUITE ---
+
+
+async def publish(case: Case) -> None:
+    await case.publish(*numbered(3))
+    await case.counts(3)
+    await case.middle()
+    await case.publish(*numbered(1, 3))
+    await case.counts(4)
+    assert await case.bodies() == numbered(4)
+
+
+async def consume(case: Case) -> None:
+    """A consumer that goes leaves its messages to the next one, in their places and marked."""
+    await case.publish(*numbered(3))
+    async with case.consumer(prefetch=2) as consumer:
+        assert bodies_of(await take(consumer, 2)) == numbered(2)
+        await case.counts(1, 2)
+        await case.middle()
+        await case.counts(1, 2)
+    await case.counts(3)
+    async with case.consumer() as consumer:
+        again = await take(consumer, 3)
+    assert bodies_of(again) == numbered(3)
+    assert [each.redelivered for each in again[:2]] == [True, True]
+
+
+async def consume_first_empty(case: Case) -> None:
+    assert await case.bodies() == []
+    await case.middle()
+    assert await case.bodies() == []
+    await case.publish(b"first")
+    assert await case.bodies() == [b"first"]
+
+
+async def consume_and_autoack(case: Case) -> None:
+    await case.publish(*numbered(4))
+    taken = await case.client.get_messages(case.queue, 2, remove=True)
+    assert [each.body for each in taken] == numbered(2)
+    await case.counts(2)
+    await case.middle()
+    await case.counts(2)
+    taken = await case.client.get_messages(case.queue, 2, remove=True)
+    assert [each.body for each in taken] == numbered(2, 2)
+    await case.counts(0)
+
+
+async def subscribe(case: Case) -> None:
+    """The queue knows its consumer, also the next master."""
+    async with case.consumer(prefetch=1):
+        await case.middle()
+
+        async def is_known() -> bool:
+            return (await case.client.queue(case.queue)).consumers == 1
+
+        await until(is_known, "its consumer")
+    await case.publish(b"nobody is there")
+    await case.counts(1)
+
+
+async def subscribe_with_autoack(case: Case) -> None:
+    await case.publish(*numbered(5))
+    async with case.consumer(auto_ack=True) as consumer:
+        assert bodies_of(await take(consumer, 5)) == numbered(5)
+        await case.counts(0)
+        await case.middle()
+        await case.publish(*numbered(5, 5))
+        assert bodies_of(await take(consumer, 5)) == numbered(5, 5)
+    await case.counts(0)
+
+
+async def subscribe_and_multiple_ack(case: Case) -> None:
+    await case.publish(*numbered(10))
+    async with case.consumer(prefetch=10) as consumer:
+        held = await take(consumer, 10)
+        assert await consumer.ack(held[5], wait=True)
+        assert await consumer.ack(held[0].position, held[3].position, wait=True)
+        await case.counts(0, 5)
+        await case.middle()
+        if case.killed:
+            # The stream has ended: what was held comes again.
+            held = await take(consumer, 5)
+            assert bodies_of(held) == [numbered(5)[4], *numbered(4, 6)]
+            assert all(each.redelivered for each in held)
+        else:
+            held = [held[4], *held[6:]]
+        for message in held:
+            assert await consumer.ack(message, wait=True)
+    await case.counts(0)
+
+
+async def subscribe_and_requeue_multiple_nack(case: Case) -> None:
+    """basic_recover: all that is held comes again, marked."""
+    await case.publish(*numbered(6))
+    async with case.consumer(prefetch=6) as consumer:
+        held = await take(consumer, 6)
+        await consumer.nack(held[0].position, held[5].position)
+        held = await take(consumer, 6)
+        assert bodies_of(held) == numbered(6)
+        assert all(each.redelivered for each in held)
+        await case.middle()
+        if case.killed:
+            held = await take(consumer, 6)
+        await consumer.nack(held[0].position, held[5].position)
+        held = await take(consumer, 6)
+        assert bodies_of(held) == numbered(6)
+        assert all(each.redelivered for each in held)
+    await case.counts(6)
+
+
+async def subscribe_and_multiple_nack(case: Case) -> None:
+    """Rejected for good, without an exchange for them: they are gone."""
+    await case.publish(*numbered(8))
+    async with case.consumer(prefetch=4) as consumer:
+        held = await take(consumer, 4)
+        assert await consumer.reject(held[0].position, held[2].position, wait=True)
+    await case.counts(5)
+    await case.middle()
+    async with case.consumer(prefetch=4) as consumer:
+        held = await take(consumer, 4)
+        assert bodies_of(held) == numbered(4, 3)
+        assert await consumer.reject(held[0].position, held[3].position, wait=True)
+        assert bodies_of(await take(consumer, 1)) == numbered(1, 7)
+    await case.counts(1)
+
+
+async def purge(case: Case) -> None:
+    """variable_queue_purge: what is held stays."""
+    await case.publish(*numbered(6))
+    async with case.consumer(prefetch=2) as consumer:
+        await take(consumer, 2)
+        await case.counts(4, 2)
+        assert await case.client.purge_queue(case.queue) == 4
+        await case.counts(0, 2)
+        await case.middle()
+        await case.publish(*numbered(3, 6))
+        await case.counts(3, 2)
+        assert await case.client.purge_queue(case.queue) == 3
+    await case.counts(2)
+    assert await case.bodies() == numbered(2)
+
+
+async def trigger_message_store_compaction(case: Case) -> None:
+    """All but the ends of many large bodies go: the store is compacted, and the ends are left."""
+    large = [body + bytes(5000) for body in numbered(1200)]
+    for first in range(0, 1200, 200):
+        await case.publish(*large[first : first + 200])
+    async with case.consumer(prefetch=1200) as consumer:
+        held = await take(consumer, 1200)
+        assert bodies_of(held) == large
+        assert await consumer.ack(held[50].position, held[1120].position, wait=True)
+    await case.counts(129)
+    await case.middle()
+    assert await case.bodies() == large[:50] + large[1121:]
+    assert await case.client.purge_queue(case.queue) == 129
+    await case.counts(0)
+
+
+async def delete_immediately(case: Case) -> None:
+    """With a consumer that holds messages: it is told, and the queue is nowhere."""
+    await case.publish(*numbered(5))
+    async with case.consumer(prefetch=2) as consumer:
+        await take(consumer, 2)
+        await case.middle()
+        with pytest.raises(ringmq.QueueInUseError):
+            await case.client.delete_queue(case.queue, if_unused=True)
+        assert await case.client.delete_queue(case.queue) == 5
+        with pytest.raises(ringmq.QueueNotFoundError):
+            await until_it_ends(consumer)
+    assert case.queue not in [info.queue for info in await case.client.queues()]
+
+
+# --- backing_queue_SUITE ---
+
+
+async def variable_queue_requeue(case: Case) -> None:
+    """Every second one goes back, from the end: all are in their places."""
+    await case.publish(*numbered(20))
+    async with case.consumer(prefetch=20) as consumer:
+        held = await take(consumer, 20)
+        for message in reversed(held[::4]):
+            await consumer.nack(message)
+        await case.counts(0, 20)
+        await case.middle()
+    await case.counts(20)
+    async with case.consumer(prefetch=20) as consumer:
+        held = await take(consumer, 20)
+        assert bodies_of(held) == numbered(20)
+        for message in reversed(held[::2]):
+            assert await consumer.ack(message, wait=True)
+    await case.counts(10)
+    assert await case.bodies() == numbered(20)[1::2]
+
+
+async def variable_queue_fold(case: Case) -> None:
+    """A look at the first n, at and around the length; nothing is taken."""
+    await case.publish(*numbered(12))
+    for _ in range(2):
+        for most in (1, 2, 6, 11, 12, 13, 24):
+            assert await case.bodies(most) == numbered(min(most, 12))
+        await case.counts(12)
+        if _ == 0:
+            await case.middle()
+
+
+async def variable_queue_batch_publish_delivered(case: Case) -> None:
+    """A consumer waits already: messages go to it, and none is ready in between."""
+    async with case.consumer(prefetch=100) as consumer:
+        await case.publish(*numbered(50))
+        held = await take(consumer, 50)
+        assert bodies_of(held) == numbered(50)
+        await case.counts(0, 50)
+        assert await consumer.ack(held[0].position, held[-1].position, wait=True)
+        await case.middle()
+        await case.publish(*numbered(50, 50))
+        assert bodies_of(await take(consumer, 50)) == numbered(50, 50)
+        await case.counts(0, 50)
+    await case.counts(50)
+
+
+async def variable_queue_dropwhile_restart(case: Case) -> None:
+    """Five of thousands are dropped; the rest is there, in order."""
+    await case.publish(*numbered(2000))
+    taken = await case.client.get_messages(case.queue, 5, remove=True)
+    assert len(taken) == 5
+    await case.middle()
+    await case.counts(1995)
+    async with case.consumer(prefetch=2000) as consumer:
+        assert bodies_of(await take(consumer, 1995)) == numbered(1995, 5)
+
+
+async def variable_queue_dropfetchwhile(case: Case) -> None:
+    """Expired ones go from the middle, too; what was requeued expires as well."""
+    await case.publish(b"stays")
+    await case.publish(*numbered(3), ttl_ms=700)
+    await case.publish(b"stays as well")
+    async with case.consumer(prefetch=3) as consumer:
+        # As many as haven't expired by now.
+        held = await consumer.next_batch(timeout_s=20.0)
+        assert held is not None
+        assert held[0].body == b"stays"
+    await case.middle()
+    await case.counts(2)
+    assert await case.bodies() == [b"stays", b"stays as well"]
+
+
+# --- lazy_queue_SUITE ---
+
+
+async def publish_consume(case: Case) -> None:
+    """The mode changes with messages in the queue; they are all there, in order."""
+
+    async def change(mode: QueueMode, first: int) -> None:
+        await case.client.set_queue_mode(case.queue, mode)
+        await case.publish(*numbered(100, first))
+        assert (await case.client.queue(case.queue)).mode is mode
+
+    await change(QueueMode.LAZY, 0)
+    await change(QueueMode.DEFAULT, 100)
+    await change(QueueMode.LAZY, 200)
+    await case.middle()
+    assert (await case.client.queue(case.queue)).mode is QueueMode.LAZY
+    await change(QueueMode.DEFAULT, 300)
+    async with case.consumer(prefetch=400) as consumer:
+        held = await take(consumer, 400)
+        assert bodies_of(held) == numbered(400)
+        assert await consumer.ack(held[0].position, held[-1].position, wait=True)
+    await case.counts(0)
+
+
+CASES = (
+    publish,
+    consume,
+    consume_first_empty,
+    consume_and_autoack,
+    subscribe,
+    subscribe_with_autoack,
+    subscribe_and_multiple_ack,
+    subscribe_and_requeue_multiple_nack,
+    subscribe_and_multiple_nack,
+    purge,
+    trigger_message_store_compaction,
+    delete_immediately,
+    variable_queue_requeue,
+    variable_queue_fold,
+    variable_queue_batch_publish_delivered,
+    variable_queue_dropwhile_restart,
+    variable_queue_dropfetchwhile,
+    publish_consume,
+)
+
+
+@dataclass
+class Halves:
+    """Each case arrives in the middle; they all go on when what happens there has happened."""
+
+    count: int
+    arrived: set[str] = field(default_factory=set)
+    all_there: asyncio.Event = field(default_factory=asyncio.Event)
+    going_on: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def pause(self, queue: str) -> None:
+        self.arrived.add(queue)
+        if len(self.arrived) == self.count:
+            self.all_there.set()
+        await self.going_on.wait()
+
+
+async def play(cluster: Cluster, *, killed: bool) -> None:
+    queues = {case.__name__: case for case in CASES}
+    async with cluster.client(MASTER) as client:
+        for queue in queues:
+            await client.declare_queue(
+                queue, master_locator=ringmq.MasterLocator.CLIENT_LOCAL, min_insync=2
+            )
+    for queue in queues:
+        await cluster.wait_synchronised(queue)
+        assert await cluster.master_of(queue) == MASTER
+    halves = Halves(len(queues))
+    async with cluster.client(deadline_s=30.0) as client, asyncio.TaskGroup() as tasks:
+        for queue, story in queues.items():
+
+            async def middle(queue: str = queue) -> None:
+                await halves.pause(queue)
+
+            tasks.create_task(_named(story, Case(queue, client, middle, killed)), name=queue)
+        await halves.all_there.wait()
+        if killed:
+            cluster.kill(MASTER)
+            for queue in queues:
+                await cluster.wait_synchronised(queue, 2)
+        halves.going_on.set()
+    if killed:
+        await cluster.start(MASTER)
+    for queue in set(queues) - {delete_immediately.__name__}:
+        await cluster.wait_synchronised(queue)
+        await cluster.wait_equal(queue)
+
+
+async def _named(story: Callable[[Case], Awaitable[None]], case: Case) -> None:
+    try:
+        await story(case)
+    except AssertionError as error:
+        raise AssertionError(f"{case.queue}: {error}") from error
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("killed", [False, True], ids=["quiet", "master killed"])
+def test_cases_of_rabbitmqs_suites(tmp_path: Any, killed: bool) -> None:
+    async def story() -> None:
+        async with Cluster(tmp_path) as cluster, asyncio.timeout(120):
+            await play(cluster, killed=killed)
+
+    run(story())
