@@ -1,4 +1,6 @@
-"""Each field of each unary request, with values that can't be, through a real node's door.
+"""Each number, text and enum of each unary request, with values that can't be, through a real
+node's door. The refusal has to name the field, or the one that has it. Of a bool both values can be;
+streams are in `test_bad_stream_fields`.
 
 The fields come from the descriptors, so none can be left out: a new call needs a row in `GOOD`,
 and a new field is refused with what can't be, or stands in `ANYTHING` with those that take all.
@@ -7,7 +9,7 @@ and a new field is refused with what can't be, or stands in `ANYTHING` with thos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,9 @@ METHODS = {
 Q: dict[str, Any] = {"queue": "q"}
 EXCHANGE = topology.Exchange(exchange="x", type="direct")
 BINDING = topology.Binding(source="amq.direct", destination="q", routing_key="k")
-POLICY = admin.Policy(name="p", pattern="^q")
+POLICY = admin.Policy(
+    name="p", pattern="^q", definition=admin.PolicyDefinition(rules=common.QueueRules(max_length=5))
+)
 LEASE: dict[str, Any] = {**Q, "lease": "l", "token": 1}
 # What a request needs beside the one bad field.
 GOOD: dict[str, dict[str, Any]] = {
@@ -109,6 +113,7 @@ ANYTHING = frozenset(
         "Unbind: Binding.routing_key",
         "ReleaseLeaseRequest.token",
         "AckUpToRequest.token",
+        "Policy.priority",
         # Of use with an empty name, and see the row of that.
         "DeclareQueueRequest.name_token",
     )
@@ -133,8 +138,9 @@ REFUSED = {
 }
 
 
-def bad_requests(good: Message) -> Iterator[tuple[str, str, Message]]:
-    """The name of a field, of the message that has it, and the request that is bad there."""
+def bad_requests(good: Message) -> Iterator[tuple[str, Sequence[str], Message]]:
+    """The name of a message, of the fields that lead to one of its fields, that one last, and the
+    request that is bad there."""
     for message, path in messages_of(good, ()):
         for field in message.fields:
             if field.cpp_type in (FieldDescriptor.CPPTYPE_BOOL, FieldDescriptor.CPPTYPE_MESSAGE):
@@ -150,7 +156,7 @@ def bad_requests(good: Message) -> Iterator[tuple[str, str, Message]]:
                     getattr(inner, field.name).append(value)
                 else:
                     setattr(inner, field.name, value)
-                yield message.name, field.name, request
+                yield message.name, (*path, field.name), request
 
 
 def messages_of(good: Message, path: tuple[str, ...]) -> Iterator[tuple[Any, tuple[str, ...]]]:
@@ -167,8 +173,11 @@ def test_every_call_has_a_row() -> None:
     assert set(GOOD) == set(METHODS)
 
 
-async def outcome(channel: grpc.aio.Channel, method: MethodDescriptor, request: Message) -> str:
-    """Empty: it was refused with a status and its details."""
+async def outcome(
+    channel: grpc.aio.Channel, method: MethodDescriptor, request: Message, fields: Sequence[str]
+) -> str:
+    """Empty: it was refused with a status and its details, which name the field, or the one that
+    has it."""
     path = f"/ringmq.v1.{method.containing_service.name}/{method.name}"
     answer = GetMessageClass(method.output_type).FromString
     kind = channel.unary_stream if method.server_streaming else channel.unary_unary
@@ -184,7 +193,11 @@ async def outcome(channel: grpc.aio.Channel, method: MethodDescriptor, request: 
         if error.code() not in REFUSED or status is None:
             return f"{error.code().name}: {error.details()}"
         info = error_details_pb2.ErrorInfo()
-        return "" if status.details[0].Unpack(info) and info.reason else "no details"
+        if not (status.details[0].Unpack(info) and info.reason):
+            return "no details"
+        named = info.metadata.get("field", "")
+        is_named = named in fields[-2:] or info.reason != "BAD_REQUEST"
+        return "" if is_named else f"it names {named!r}: {error.details()}"
     return "accepted"
 
 
@@ -199,16 +212,16 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
             async with grpc.aio.insecure_channel(node.address) as channel, asyncio.timeout(120):
                 for name, method in METHODS.items():
                     good = GetMessageClass(method.input_type)(**GOOD[name])
-                    for message, field, request in bad_requests(good):
-                        place = f"{message}.{field}"
+                    for message, fields, request in bad_requests(good):
+                        place = f"{message}.{fields[-1]}"
                         if {place, f"{method.name}: {place}"} & ANYTHING:
                             continue
-                        told = await outcome(channel, method, request)
+                        told = await outcome(channel, method, request, fields)
                         if told:
                             found[place] = f"{name}: {told}"
                 nameless = broker.DeclareQueueRequest(name_token=BYTES[0])
                 declare = METHODS["Broker/DeclareQueue"]
-                assert not await outcome(channel, declare, nameless)
+                assert not await outcome(channel, declare, nameless, ["name_token"])
         finally:
             await node.stop()
         assert found == {}, "\n".join(f"{k}: {v}" for k, v in found.items())

@@ -164,6 +164,8 @@ def test_a_policy_is_read_as_written_and_nothing_else_is() -> None:
         replace(policy(sync_rate_bytes_max=2048), is_operator=True),
     ):
         assert Policy.from_json(whole.to_json()) == whole
-    for value in (None, 1, {}, {**policy().to_json(), "definition": {"sync_mode": "often"}}, TEXT):
+    often = {**policy().to_json(), "definition": {"sync_mode": "often"}}
+    unknown = {**policy().to_json(), "definition": {"min_insync": 1, "mirrrors": None}}
+    for value in (None, 1, {}, often, unknown, TEXT):
         with pytest.raises(PolicyError):
             Policy.from_json(value)

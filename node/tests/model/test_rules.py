@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -92,6 +92,36 @@ EXAMPLES: dict[str, Any] = {
     "overflow": HEAD,
     "single_active_consumer": True,
 }
+
+
+# By the type of a rule, found from its example: what it can't be.
+WRONG: dict[type, list[Any]] = {
+    int: [-1, 2**60, True, 1.5, "7", "", [], {}, b"1"],
+    str: [7, True, "a\n", "x" * 256, [], {}, b"x"],
+    bool: [1, 0, "yes", [], {}],
+    Overflow: ["drop-tail", "", 1, True, [], {}],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(name, wrong) for name, good in EXAMPLES.items() for wrong in WRONG[type(good)]],
+)
+def test_what_a_rule_can_not_be_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(BrokerError) as caught:
+        QueueRules.from_json({name: value})
+    assert (caught.value.reason, caught.value.metadata) == (Reason.BAD_REQUEST, {"field": name})
+
+
+@pytest.mark.parametrize("name", ["max_lenght", "x-max-length", "", "check", "MAX_LENGTH"])
+def test_a_rule_that_there_is_not_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(BrokerError) as caught:
+        QueueRules.from_json({"max_length": 1, name: 1})
+    assert caught.value.metadata == {"field": name}
+
+
+def test_every_rule_has_an_example() -> None:
+    assert set(EXAMPLES) == {each.name for each in fields(QueueRules)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -1282,11 +1282,14 @@ class Rejected(google.protobuf.message.Message):
     MESSAGE_FIELD_NUMBER: builtins.int
     RETRYABLE_FIELD_NUMBER: builtins.int
     RETRY_AFTER_MS_FIELD_NUMBER: builtins.int
+    FIELD_FIELD_NUMBER: builtins.int
     reason: ringmq.v1.common_pb2.Reason.ValueType
     message: builtins.str
     retryable: builtins.bool
     """Whether the same batch may be sent again, and how long to wait before."""
     retry_after_ms: builtins.int
+    field: builtins.str
+    """With REASON_BAD_REQUEST: the field that can't be as it is."""
     @property
     def sequences(self) -> ringmq.v1.common_pb2.Range: ...
     def __init__(
@@ -1297,10 +1300,11 @@ class Rejected(google.protobuf.message.Message):
         message: builtins.str = ...,
         retryable: builtins.bool = ...,
         retry_after_ms: builtins.int = ...,
+        field: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["sequences", b"sequences"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["message", b"message", "reason", b"reason", "retry_after_ms", b"retry_after_ms", "retryable", b"retryable", "sequences", b"sequences"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["field", b"field", "message", b"message", "reason", b"reason", "retry_after_ms", b"retry_after_ms", "retryable", b"retryable", "sequences", b"sequences"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Rejected: typing_extensions.TypeAlias = Rejected

@@ -28,6 +28,9 @@ from ringmq_node.replica.sessions import PublisherSession
 from ringmq_node.resources.budget import PublishBudget
 from ringmq_node.resources.flow import Reasons
 
+# What a producer never reaches, so that no sum of sequences overflows on any replica.
+SEQUENCE_MAX = 2**63
+
 
 class Publishing:
     """One publisher's way into a queue. Made by `open`; close it when its stream ends."""
@@ -228,8 +231,10 @@ def check_batch(
             f"a batch has 1 to {BATCH_MESSAGES_MAX} messages, this one {count}",
             field="bodies",
         )
-    if first_sequence < 1:
-        raise bad_request("sequences begin with 1", field="first_sequence")
+    if not 1 <= first_sequence <= SEQUENCE_MAX - count:
+        raise bad_request(
+            f"sequences begin with 1, and end before {SEQUENCE_MAX}", field="first_sequence"
+        )
     if len(properties) not in (0, 1, count):
         raise bad_request(
             f"{len(properties)} properties for {count} messages: none, one or as many",

@@ -193,6 +193,9 @@ class Policy:
 
 
 def _definition(value: dict[str, Any]) -> PolicyDefinition:
+    unknown = value.keys() - {each.name for each in fields(PolicyDefinition)}
+    if unknown:
+        raise PolicyError(f"there is no key {min(unknown)!r} of policies")
     mirrors = value.get("mirrors")
     if mirrors is not None:
         nodes = mirrors["nodes"]

@@ -85,9 +85,11 @@ class QueueRules:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> QueueRules:
-        """Raises `TypeError`, `ValueError` or `BrokerError` for values that aren't rules."""
-        overflow = values.get("overflow")
-        rules = cls(**{**values, "overflow": None if overflow is None else Overflow(overflow)})
+        """Raises `BrokerError`, which names the key, for what aren't rules."""
+        for name in values:
+            if name not in _NAMES:
+                raise bad_request(f"there is no rule {name!r}", field=str(name))
+        rules = cls(**{**values, "overflow": _overflow(values.get("overflow"))})
         rules.check()
         return rules
 
@@ -112,6 +114,15 @@ class QueueRules:
             )
 
 
+def _overflow(value: Any) -> Overflow | None:
+    try:
+        return None if value is None else Overflow(value)
+    except ValueError:
+        names = ", ".join(each.value for each in Overflow)
+        raise bad_request(f"overflow is one of {names}, not {value!r}", field="overflow") from None
+
+
+_NAMES: Final = frozenset(field.name for field in fields(QueueRules))
 _BOUNDS: Final = {
     "message_ttl_ms": (0, MILLISECONDS_MAX),
     "expires_ms": (1, MILLISECONDS_MAX),

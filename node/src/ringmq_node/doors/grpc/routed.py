@@ -108,6 +108,8 @@ class RoutedStream(Stream):
                 f"{self._last_sequence}: sequences rise",
                 field="first_sequence",
             )
+        if batch.message_id:
+            raise bad_request("the node that routes gives ids to bodies", field="message_id")
         size = len(batch.routing_key.encode())
         if size > QUEUE_NAME_BYTES_MAX:
             raise bad_request(

@@ -34,6 +34,7 @@ from ringmq_node.resources.buffers import ByteBudget, UnsentBytes
 
 # How long a client that doesn't read may hold up the end of its stream.
 LAST_WRITE_S = 5.0
+CONSUMER_TAG_BYTES_MAX = 255
 # A request of so few bytes has no message in it, and needs no room.
 HEARTBEAT_BYTES = 4
 
@@ -176,6 +177,7 @@ def rejection(first_sequence: int, count: int, error: BrokerError) -> broker.Pub
         message=told(error.message),
         retryable=error.retryable,
         retry_after_ms=error.retry_after_ms,
+        field=error.metadata.get("field", ""),
     )
     return broker.PublishResponse(rejected=rejected)
 
@@ -321,6 +323,12 @@ class ConsumeStream(Stream):
         cls, context: Context, door: Broker, opening: broker.ConsumeOpen
     ) -> ConsumeStream:
         """Raises `BrokerError` if the queue can't be consumed from."""
+        size = len(opening.consumer_tag.encode())
+        if size > CONSUMER_TAG_BYTES_MAX:
+            raise bad_request(
+                f"a consumer tag has at most {CONSUMER_TAG_BYTES_MAX} bytes, this one {size}",
+                field="consumer_tag",
+            )
         stream = cls(context, door.settings.heartbeat_s, door.buffers.unsent)
         consuming = stream.consuming = await door.open_consumer(
             opening.queue,
