@@ -30,7 +30,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ringmq_gm.core.events import (
-    Effect,
     Event,
     LeasesLearned,
     LinkDown,
@@ -38,18 +37,12 @@ from ringmq_gm.core.events import (
     Multicast,
     ProposalEnded,
     ProposalOutcome,
-    Propose,
-    Send,
     Tick,
     ViewLearned,
-    Watermarks,
 )
 from ringsim.explorer.rules import Rules
 from ringsim.explorer.states import DOWN, LOST, NAMES, OPENING, UP, Case, Path, State, Tables
 from ringsim.explorer.transitions import Transitions
-
-# After every deadline.
-LATER = 1e6
 
 
 class Happening(NamedTuple):
@@ -69,6 +62,7 @@ class PossibleEvents:
         self._rules = rules
         self._make = transitions
         self._count = case.members + case.joiners
+        self._all_up = (UP,) * self._count**2
 
     def after(self, state: State, path: Path | None) -> Iterator[Happening]:
         """Each event that may come next, and the state after it."""
@@ -79,7 +73,7 @@ class PossibleEvents:
         if not found:
             for index, number in enumerate(state.nodes):
                 if self._tables.facts[number].has_deadline:
-                    ticked = self._make.step(state, index, Tick(), path, now=LATER)
+                    ticked = self._make.step(state, index, Tick(), path)
                     yield Happening(f"tick {NAMES[index]}", ticked)
         yield from self._faults(state, path)
 
@@ -91,8 +85,8 @@ class PossibleEvents:
                 if facts[state.nodes[target]].up:
                     delivered = self._make.deliver(state, at, path)
                     yield Happening(f"{NAMES[source]}>{NAMES[target]}", delivered)
-                    received = self._make.delivered_event(state, at)
-                    yield from self._torn(state, target, received, path, at)
+                    if state.crashes:
+                        yield from self._torn_arrivals(state, at, path)
         newest = self._tables.views[state.view].epoch
         for index, number in enumerate(state.nodes):
             fact = facts[number]
@@ -110,8 +104,10 @@ class PossibleEvents:
                 taken = state._replace(ops=state.ops - 1)
                 yield Happening(f"op {name}", self._make.step(taken, index, event_, path))
                 yield from self._torn(taken, index, event_, path)
-            yield from self._link_events(state, index, path)
-            yield from self._slow_events(state, index, path)
+            if state.links != self._all_up:
+                yield from self._link_events(state, index, path)
+            if fact.is_fetching or self._case.leases:
+                yield from self._slow_events(state, index, path)
         for at in range(len(state.pending)):
             yield from self._registry_events(state, at, path)
 
@@ -197,22 +193,24 @@ class PossibleEvents:
                         yield Happening(f"break {NAMES[one]}-{NAMES[two]}", lost, is_fault=True)
 
     def _torn(
-        self, state: State, index: int, event: Event, path: Path | None, taken_at: int | None = None
+        self, state: State, index: int, event: Event, path: Path | None
     ) -> Iterator[Happening]:
         """The process dies in this step, between two of its effects."""
         if not state.crashes:
             return
-        effects = self._make.stepped(state.nodes[index], event, 0.0)[1]
-        last = max((at for at, e in enumerate(effects) if _is_seen(e)), default=-1)
-        for count in range(1, len(effects)):
-            # Effects that nobody sees after the crash make no difference.
-            if count <= last and _is_seen(effects[count - 1]):
-                began = state if taken_at is None else self._make.without_first(state, taken_at)
-                done = self._make.step(began, index, event, path, limit=count)
-                crashed = self._make.crash(done, index)
-                yield Happening(f"torn {NAMES[index]} {count}", crashed, is_fault=True)
+        number = self._tables.event_number(event)
+        for count in self._make.stepped(state.nodes[index], number, path).torn:
+            done = self._make.step(state, index, event, path, limit=count)
+            yield self._crash_after(done, index, count)
 
+    def _torn_arrivals(self, state: State, at: int, path: Path | None) -> Iterator[Happening]:
+        """The same in the step that takes the first frame of a channel."""
+        target = at % self._count
+        number = self._make.arrival(state, at)
+        for count in self._make.stepped(state.nodes[target], number, path).torn:
+            done = self._make.deliver(state, at, path, limit=count)
+            yield self._crash_after(done, target, count)
 
-def _is_seen(effect: Effect) -> bool:
-    """Whether other nodes can tell that it was done before a crash."""
-    return isinstance(effect, (Send, Propose, Watermarks))
+    def _crash_after(self, state: State, index: int, count: int) -> Happening:
+        crashed = self._make.crash(state, index)
+        return Happening(f"torn {NAMES[index]} {count}", crashed, is_fault=True)

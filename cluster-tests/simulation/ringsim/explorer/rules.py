@@ -14,6 +14,10 @@ class Rules:
         self._case = case
         self._tables = tables
         self._index = index_of
+        # By the node's number, the watermark and the ops confirmed before: those after.
+        self._confirms: dict[tuple[int, int, int], int] = {}
+        # Where `check_stable` has looked already: it depends on nothing else.
+        self._stable: set[tuple[int, tuple[int, ...]]] = set()
 
     def require(self, holds: bool, path: Path | None, message: str) -> None:
         if holds:
@@ -28,6 +32,10 @@ class Rules:
         """Nobody has dropped an op that a member of the same epoch has yet to receive.
 
         There are too few ops here for a joiner to be left behind."""
+        place = (index, state.nodes)
+        if place in self._stable:
+            return
+        self._stable.add(place)
         mine = self._tables.facts[state.nodes[index]]
         if mine.role is Role.OUTSIDE:
             return
@@ -41,22 +49,30 @@ class Rules:
         self, state: State, index: int, marks: Watermarks, path: Path | None
     ) -> State:
         """The state with the ops that the node at `index` has just confirmed."""
-        node = self._tables.nodes[state.nodes[index]]
+        upto = marks.received if self._case.urgent else marks.persisted
+        place = (state.nodes[index], upto, state.confirmed)
+        number = self._confirms.get(place)
+        if number is None:
+            number = self._confirms[place] = self._confirmed_after(*place, path)
+        if number != state.confirmed:
+            state = state._replace(confirmed=number)
+        self.check_disks(state, path)
+        return state
+
+    def _confirmed_after(self, number: int, upto: int, before: int, path: Path | None) -> int:
+        node = self._tables.nodes[number]
         member = node.member
         assert member is not None
         view = member.view
         assert view is not None
         self.require(view.master == node.me, path, f"{node.me} confirms, and isn't master")
         self.require(view.has_quorum, path, f"{node.me} has no quorum")
-        upto = marks.received if self._case.urgent else marks.persisted
-        confirmed = dict(self._tables.confirmed[state.confirmed])
-        for number in range(1, upto + 1):
-            entry = node.log[number - 1]
-            known = confirmed.setdefault(number, (entry, view.epoch))
-            self.require(known[0] == entry, path, f"op {number} confirmed twice")
-        state = state._replace(confirmed=self._tables.confirmed_number(confirmed))
-        self.check_disks(state, path)
-        return state
+        confirmed = dict(self._tables.confirmed[before])
+        for op in range(1, upto + 1):
+            entry = node.log[op - 1]
+            known = confirmed.setdefault(op, (entry, view.epoch))
+            self.require(known[0] == entry, path, f"op {op} confirmed twice")
+        return self._tables.confirmed_number(confirmed)
 
     def check_disks(self, state: State, path: Path | None) -> None:
         """Every synchronised member, and every eligible life, has every confirmed op on disk;

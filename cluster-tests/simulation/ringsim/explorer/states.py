@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from ringmq_gm.core.events import Role
+from ringmq_gm.core.events import Event, Role
 from ringmq_gm.core.frames import Frame
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import MemberId, View
@@ -84,6 +84,8 @@ class Facts(NamedTuple):
     takes_ops: bool
     has_deadline: bool
     unsynced: bool
+    is_fetching: bool
+    incarnation: int
 
 
 class State(NamedTuple):
@@ -125,12 +127,14 @@ class Tables:
         self.facts: list[Facts] = []
         self.frames: list[Frame] = []
         self.views: list[View] = []
+        self.events: list[Event] = []
         # Each: the confirmed ops by number, and in which epoch they were confirmed first.
         self.confirmed: list[dict[int, tuple[LogEntry, int]]] = []
         self._node_numbers: dict[Hashable, int] = {}
         self._member_numbers: dict[Hashable, int] = {}
         self._frame_numbers: dict[Frame, int] = {}
         self._view_numbers: dict[View, int] = {}
+        self._event_numbers: dict[Event, int] = {}
         self._confirmed_numbers: dict[Hashable, int] = {}
 
     def with_node(self, state: State, index: int, node: NodeState) -> State:
@@ -165,6 +169,13 @@ class Tables:
             self.views.append(view)
         return found
 
+    def event_number(self, event: Event) -> int:
+        found = self._event_numbers.get(event)
+        if found is None:
+            found = self._event_numbers[event] = len(self.events)
+            self.events.append(event)
+        return found
+
     def confirmed_number(self, confirmed: dict[int, tuple[LogEntry, int]]) -> int:
         key = tuple(sorted(confirmed.items()))
         found = self._confirmed_numbers.get(key)
@@ -177,7 +188,7 @@ class Tables:
 def _facts_of(node: NodeState) -> Facts:
     member = node.member
     if member is None:
-        return Facts(False, 0, Role.OUTSIDE, 0, 0, False, False, False)
+        return Facts(False, 0, Role.OUTSIDE, 0, 0, False, False, False, False, node.me.incarnation)
     role = Role.OUTSIDE if member.awaits_start else member.role
     return Facts(
         True,
@@ -188,4 +199,6 @@ def _facts_of(node: NodeState) -> Facts:
         member.refusal() is None and member.has_quorum,
         (member.next_deadline() or inf) < inf,
         node.tail_from is None and node.synced < len(node.log),
+        node.tail_from is not None,
+        node.me.incarnation,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
 from ringmq_gm.core.events import (
     CaughtUp,
@@ -24,6 +25,7 @@ from ringmq_gm.core.events import (
     RoleChanged,
     Send,
     StartCatchUp,
+    Tick,
     ViewLearned,
     Watermarks,
 )
@@ -55,11 +57,35 @@ MakeMember = Callable[..., RingMember]
 TIMING = Timing(disk_stall_s=inf)
 
 
+# After every deadline.
+LATER = 1e6
+
+
 class Even:
     """No chance: every back-off is the mean."""
 
     def random(self) -> float:
         return 0.5
+
+
+class Stepped(NamedTuple):
+    """What one event does to one node, found out once."""
+
+    # The node after the step, with the disk that it had before.
+    node: int
+    # An act for each effect, in their order: a `_Send`, the number of the node whose disk has
+    # changed, or an effect that looks at the whole state.
+    acts: tuple[_Send | int | Effect, ...]
+    # After how many effects a crash makes a difference to others.
+    torn: tuple[int, ...]
+
+
+class _Send(NamedTuple):
+    """A frame for another node: its channel, the link's other end, and the frame's number."""
+
+    at: int
+    back: int
+    frame: int
 
 
 class Transitions:
@@ -74,7 +100,12 @@ class Transitions:
         self._index = index_of
         self._count = len(index_of)
         self._make_member = make
-        self._steps: dict[tuple[int, Event], tuple[int, tuple[Effect, ...]]] = {}
+        # By the numbers of the node and of the event.
+        self._steps: dict[tuple[int, int], Stepped] = {}
+        # By a node's number: that after its disk has all ops, and the event that it is told then.
+        self._syncs: dict[int, tuple[int, int]] = {}
+        # By the sender's index and life, and the frame's number: the event's number.
+        self._arrivals: dict[tuple[int, int, int], int] = {}
 
     # --- the beginning ---
 
@@ -117,73 +148,105 @@ class Transitions:
 
     # --- steps of members ---
 
-    def delivered_event(self, state: State, at: int) -> Event:
-        source = at // self._count
-        sender = self._tables.nodes[state.nodes[source]].me
-        return Received(Envelope(sender, self._tables.frames[state.channels[at][0]]))
+    def arrival(self, state: State, at: int) -> int:
+        """The number of the event that the first frame of this channel arrives."""
+        number = state.nodes[at // self._count]
+        frame = state.channels[at][0]
+        key = (at, self._tables.facts[number].incarnation, frame)
+        found = self._arrivals.get(key)
+        if found is None:
+            envelope = Envelope(self._tables.nodes[number].me, self._tables.frames[frame])
+            found = self._arrivals[key] = self._tables.event_number(Received(envelope))
+        return found
 
-    def without_first(self, state: State, at: int) -> State:
-        channels = state.channels
-        shorter = (*channels[:at], channels[at][1:], *channels[at + 1 :])
-        return State(state.nodes, shorter, *state[2:])
+    def deliver(self, state: State, at: int, path: Path | None, limit: int | None = None) -> State:
+        """The first frame of this channel arrives."""
+        event = self.arrival(state, at)
+        index = at % self._count
+        return self._stepped_state(state, index, state.nodes[index], event, path, limit, at)
 
-    def deliver(self, state: State, at: int, path: Path | None) -> State:
-        event = self.delivered_event(state, at)
-        return self.step(self.without_first(state, at), at % self._count, event, path)
-
-    def stepped(self, number: int, event: Event, now: float) -> tuple[int, tuple[Effect, ...]]:
-        """The node after the event, with the same disk, and the effects of the step.
+    def stepped(self, number: int, event: int, path: Path | None) -> Stepped:
+        """The node after the event, and the effects of the step.
 
         Each pair of a node and an event is stepped once: this is where the speed comes from.
         """
-        memo = (number, event)
-        found = self._steps.get(memo)
+        found = self._steps.get((number, event))
         if found is None:
-            node = self._tables.nodes[number]
-            assert node.member is not None
-            member = clone(node.member)
-            effects = tuple(member.step(event, now=now))
-            member.check()
-            after = replace(node, member=member, member_key=self._tables.member_number(member))
-            found = self._steps[memo] = (self._tables.node_number(after), effects)
+            found = self._steps[number, event] = self._step_once(number, event, path)
         return found
 
+    def _step_once(self, number: int, event_number: int, path: Path | None) -> Stepped:
+        node, event = self._tables.nodes[number], self._tables.events[event_number]
+        assert node.member is not None
+        member = clone(node.member)
+        # The explorer has no clock. A timer fires after every deadline.
+        effects = member.step(event, now=LATER if isinstance(event, Tick) else 0.0)
+        member.check()
+        node = replace(node, member=member, member_key=self._tables.member_number(member))
+        after = self._tables.node_number(node)
+        acts: list[_Send | int | Effect] = []
+        index = self._index[node.me.node]
+        for effect in effects:
+            act: _Send | int | Effect = effect
+            match effect:
+                case Send(name, frame):
+                    target = self._index[name]
+                    at, back = index * self._count + target, target * self._count + index
+                    act = _Send(at, back, self._tables.frame_number(frame))
+                case Deliver(op, epoch, payload):
+                    node = self._delivered(node, op, (epoch, payload), path)
+                    act = self._tables.node_number(node)
+                case RoleChanged(Role.OUTSIDE, _):
+                    node = replace(node, tail_from=None, tail=())
+                    act = self._tables.node_number(node)
+                case StartCatchUp(op):
+                    node = replace(node, whole=False, tail_from=op, tail=())
+            acts.append(act)
+        return Stepped(after, tuple(acts), _torn_after(effects))
+
     def step(
+        self, state: State, index: int, event: Event, path: Path | None, limit: int | None = None
+    ) -> State:
+        """This node takes the event, and carries out all effects of it, or `limit` of them."""
+        number = self._tables.event_number(event)
+        return self._stepped_state(state, index, state.nodes[index], number, path, limit)
+
+    def _stepped_state(
         self,
         state: State,
         index: int,
-        event: Event,
+        node: int,
+        event: int,
         path: Path | None,
-        *,
-        now: float = 0.0,
         limit: int | None = None,
+        taken_at: int | None = None,
     ) -> State:
-        number, effects = self.stepped(state.nodes[index], event, now)
-        nodes = state.nodes
-        # As `_replace`, which takes a tenth of the explorer's time where it is called most.
-        state = State((*nodes[:index], number, *nodes[index + 1 :]), *state[1:])
-        for effect in effects[:limit]:
-            state = self._perform(state, index, effect, path)
+        """`node` is at `index` now. `taken_at`: the event is the first frame of this channel."""
+        number, acts, _ = self.stepped(node, event, path)
+        links = state.links
+        nodes, channels = list(state.nodes), list(state.channels)
+        nodes[index] = number
+        if taken_at is not None:
+            channels[taken_at] = channels[taken_at][1:]
+        for act in acts if limit is None else acts[:limit]:
+            if type(act) is _Send:
+                at, back, frame = act
+                if links[at] == UP and links[back] in (UP, OPENING):
+                    channels[at] = (*channels[at], frame)
+            elif type(act) is int:
+                nodes[index] = act
+            else:
+                # As `_replace`, which takes a tenth of the explorer's time where it is called most.
+                state = State(tuple(nodes), tuple(channels), *state[2:])
+                state = self._perform(state, index, act, path)  # type: ignore[arg-type]
+                nodes = list(state.nodes)
+        state = State(tuple(nodes), tuple(channels), *state[2:])
         self._rules.check_stable(state, index, path)
         return state
 
     def _perform(self, state: State, index: int, effect: Effect, path: Path | None) -> State:
+        """An effect for which the whole state counts. None of them sends."""
         match effect:
-            case Send(name, frame):
-                target = self._index[name]
-                at = index * self._count + target
-                ends = (state.links[at], state.links[target * self._count + index])
-                if ends[0] != UP or ends[1] not in (UP, OPENING):
-                    return state
-                channels = state.channels
-                longer = (*channels[at], self._tables.frame_number(frame))
-                sent = (*channels[:at], longer, *channels[at + 1 :])
-                return State(state.nodes, sent, *state[2:])
-            case Deliver(number, epoch, payload):
-                node = self._tables.nodes[state.nodes[index]]
-                return self._tables.with_node(
-                    state, index, self._delivered(node, number, (epoch, payload), path)
-                )
             case Watermarks():
                 return self._rules.check_confirm(state, index, effect, path)
             case Propose(_, view):
@@ -192,12 +255,6 @@ class Transitions:
                 return state._replace(pending=tuple(sorted((*state.pending, proposal))))
             case RoleChanged(Role.MASTER, view):
                 self._rules.check_master(state, index, view, path)
-            case RoleChanged(Role.OUTSIDE, _):
-                node = self._tables.nodes[state.nodes[index]]
-                if node.tail_from is not None:
-                    return self._tables.with_node(
-                        state, index, replace(node, tail_from=None, tail=())
-                    )
             case StartCatchUp(number):
                 node = self._tables.nodes[state.nodes[index]]
                 self._rules.require(
@@ -229,9 +286,17 @@ class Transitions:
     # --- disks ---
 
     def sync(self, state: State, index: int, path: Path | None) -> State:
-        node = self._tables.nodes[state.nodes[index]]
-        synced = self._tables.with_node(state, index, replace(node, synced=len(node.log)))
-        return self.step(synced, index, Persisted(len(node.log)), path)
+        number = state.nodes[index]
+        found = self._syncs.get(number)
+        if found is None:
+            node = self._tables.nodes[number]
+            count = len(node.log)
+            synced = self._tables.node_number(replace(node, synced=count))
+            found = self._syncs[number] = (
+                synced,
+                self._tables.event_number(Persisted(count)),
+            )
+        return self._stepped_state(state, index, *found, path)
 
     def fetch(self, state: State, index: int, node: NodeState, path: Path | None) -> State | None:
         """A joiner has fetched the state of its upstream neighbour; None if that can't be now,
@@ -319,3 +384,14 @@ class Transitions:
         started = self._tables.with_node(state, index, self._new_node(me, (), whole=False))
         started = started._replace(disk_losses=state.disk_losses - 1)
         return self.step(started, index, MembershipWanted(True), None)
+
+
+def _torn_after(effects: list[Effect]) -> tuple[int, ...]:
+    """Effects that nobody sees after the crash make no difference."""
+    last = max((at for at, effect in enumerate(effects) if _is_seen(effect)), default=-1)
+    return tuple(count for count in range(1, last + 1) if _is_seen(effects[count - 1]))
+
+
+def _is_seen(effect: Effect) -> bool:
+    """Whether other nodes can tell that it was done before a crash."""
+    return isinstance(effect, (Send, Propose, Watermarks))
