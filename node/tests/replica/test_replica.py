@@ -47,6 +47,7 @@ def test_publish_is_confirmed_delivered_acked_and_settled(
         assert not scene.replica.store.state.live
         info = queue_info(scene.replica)
         assert (info.published_total, info.acknowledged_total) == (2, 2)
+        assert (info.delivered_total, info.redelivered_total) == (2, 0)
         assert (info.messages_ready, info.messages_unacknowledged) == (0, 0)
 
     scenario(tmp_path, play, members)
@@ -363,6 +364,8 @@ def test_new_master_serves_nobody_before_it_could_say_so(tmp_path: Path, refusal
             await scene.replica.wait_serving()
         scene.consume()
         await scene.until(lambda: scene.consumer.got == [(0, b"1", True)])
+        info = queue_info(scene.replica)
+        assert (info.delivered_total, info.redelivered_total) == (1, 1)
 
     scenario(tmp_path, play)
 

@@ -263,6 +263,9 @@ class QueueInfo:
     messages_dead_lettering: int = 0
     dead_lettered_total: int = 0
     dead_letters_dropped_total: int = 0
+    # Deliveries, and those of them that were marked as redelivered; since then, too.
+    delivered_total: int = 0
+    redelivered_total: int = 0
 
     @property
     def master(self) -> str:
@@ -285,6 +288,8 @@ class QueueInfo:
             messages_dead_lettering=wire.messages_dead_lettering,
             dead_lettered_total=wire.dead_lettered_total,
             dead_letters_dropped_total=wire.dead_letters_dropped_total,
+            delivered_total=wire.delivered_total,
+            redelivered_total=wire.redelivered_total,
             bytes_ready=wire.bytes_ready,
             bytes_unacknowledged=wire.bytes_unacknowledged,
             consumers=wire.consumers,

@@ -832,6 +832,8 @@ class QueueInfo(google.protobuf.message.Message):
     MESSAGES_DEAD_LETTERING_FIELD_NUMBER: builtins.int
     DEAD_LETTERED_TOTAL_FIELD_NUMBER: builtins.int
     DEAD_LETTERS_DROPPED_TOTAL_FIELD_NUMBER: builtins.int
+    DELIVERED_TOTAL_FIELD_NUMBER: builtins.int
+    REDELIVERED_TOTAL_FIELD_NUMBER: builtins.int
     queue: builtins.str
     replicas_wanted: builtins.int
     min_insync: builtins.int
@@ -886,6 +888,11 @@ class QueueInfo(google.protobuf.message.Message):
     """
     dead_lettered_total: builtins.int
     dead_letters_dropped_total: builtins.int
+    delivered_total: builtins.int
+    """Deliveries to consumers since this node is the master, and how many of them were marked as
+    redelivered.
+    """
+    redelivered_total: builtins.int
     @property
     def ring(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ReplicaInfo]:
         """In ring order, the master first."""
@@ -950,10 +957,12 @@ class QueueInfo(google.protobuf.message.Message):
         messages_dead_lettering: builtins.int = ...,
         dead_lettered_total: builtins.int = ...,
         dead_letters_dropped_total: builtins.int = ...,
+        delivered_total: builtins.int = ...,
+        redelivered_total: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "auto_delete", b"auto_delete", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "dead_lettered_total", b"dead_lettered_total", "dead_letters_dropped_total", b"dead_letters_dropped_total", "digest", b"digest", "dropped_total", b"dropped_total", "durable", b"durable", "epoch", b"epoch", "expired_total", b"expired_total", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_dead_lettering", b"messages_dead_lettering", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "owner", b"owner", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "rejected_total", b"rejected_total", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "vhost", b"vhost", "wanted", b"wanted"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "auto_delete", b"auto_delete", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "dead_lettered_total", b"dead_lettered_total", "dead_letters_dropped_total", b"dead_letters_dropped_total", "delivered_total", b"delivered_total", "digest", b"digest", "dropped_total", b"dropped_total", "durable", b"durable", "epoch", b"epoch", "expired_total", b"expired_total", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_dead_lettering", b"messages_dead_lettering", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "owner", b"owner", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "redelivered_total", b"redelivered_total", "rejected_total", b"rejected_total", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "vhost", b"vhost", "wanted", b"wanted"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__durable: typing_extensions.TypeAlias = typing.Literal["durable"]
     _WhichOneofArgType__durable: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable"]

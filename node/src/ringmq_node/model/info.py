@@ -154,6 +154,9 @@ class QueueInfo:
     rejected_total: int = 0
     dead_lettered_total: int = 0
     dead_letters_dropped_total: int = 0
+    # Deliveries, and those of them that were marked as redelivered.
+    delivered_total: int = 0
+    redelivered_total: int = 0
     # Oldest first.
     losses: tuple[LossInfo, ...] = ()
     # The names of the policies that apply; and their merge with the declaration.

@@ -128,6 +128,9 @@ class Subscriptions:
     def __init__(self, messages: Messages) -> None:
         self.unacknowledged = 0
         self.unacknowledged_bytes = 0
+        # Deliveries, and those of them that were marked as redelivered.
+        self.delivered_total = 0
+        self.redelivered_total = 0
         # The consumer that is given messages, if only one is; None if there is none, or all are.
         self.active: int | None = None
         self.single_active = False
@@ -316,6 +319,9 @@ class Subscriptions:
             subscription.outstanding_bytes += size
             self.unacknowledged_bytes += size
             self.unacknowledged += run.block.count
+            self.delivered_total += run.block.count
+            if run.redelivered:
+                self.redelivered_total += run.block.count
         if self._holding is not None:
             self._holding.given(subscription.id, [run.positions for run in runs])
         if subscription.share is not None:

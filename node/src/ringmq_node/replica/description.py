@@ -33,6 +33,8 @@ def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
             "flow_reasons": mastership.room.flow.reasons,
             "published_total": queue.published_total,
             "acknowledged_total": queue.acknowledged_total,
+            "delivered_total": queue.consumers.delivered_total,
+            "redelivered_total": queue.consumers.redelivered_total,
             "expired_total": queue.keeping.expired_total,
             "dropped_total": queue.keeping.dropped_total,
             "rejected_total": queue.keeping.rejected_total,

@@ -34,6 +34,8 @@ VERBS: Final[tuple[str, ...]] = (
     "salvage",
     "diverge",
     "verify",
+    "collect",
+    "rollup",
 )
 
 

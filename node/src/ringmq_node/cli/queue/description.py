@@ -47,6 +47,8 @@ def queue_json(info: QueueInfo) -> dict[str, Any]:
         "next_position": info.next_position,
         "published_total": info.published_total,
         "acknowledged_total": info.acknowledged_total,
+        "delivered_total": info.delivered_total,
+        "redelivered_total": info.redelivered_total,
         "expired_total": info.expired_total,
         "dropped_total": info.dropped_total,
         "rejected_total": info.rejected_total,
