@@ -28,14 +28,12 @@ def queue() -> None:
 @click.argument("name", default="")
 @click.option(
     "--replicas",
-    type=click.IntRange(0),
-    default=0,
+    type=click.IntRange(1),
     help="The master included. Default: as many as there are nodes, at most 3.",
 )
 @click.option(
     "--min-insync",
-    type=click.IntRange(0),
-    default=0,
+    type=click.IntRange(1),
     help="Replicas that must have a message on disk before it is confirmed. Default: a majority.",
 )
 @click.option(
@@ -71,8 +69,8 @@ def queue() -> None:
 @client_options
 def declare(
     name: str,
-    replicas: int,
-    min_insync: int,
+    replicas: int | None,
+    min_insync: int | None,
     mode_name: str | None,
     durable: bool | None,
     master_locator: str | None,
@@ -90,8 +88,8 @@ def declare(
     async def declared(client: Client) -> None:
         info = await client.declare_queue(
             name,
-            replicas,
-            min_insync,
+            replicas or 0,
+            min_insync or 0,
             mode=mode,
             durable=durable,
             master_locator=locator_of(master_locator),
