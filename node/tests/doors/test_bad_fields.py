@@ -1,6 +1,6 @@
 """Each number, text and enum of each unary request, with values that can't be, through a real
-node's door. The refusal has to name the field, or the one that has it. Of a bool both values can be;
-streams are in `test_bad_stream_fields`.
+node's door. The refusal has to name the field, or the one that has it. Both values
+of a bool can be; streams are in `test_bad_stream_fields`.
 
 The fields come from the descriptors, so none can be left out: a new call needs a row in `GOOD`,
 and a new field is refused with what can't be, or stands in `ANYTHING` with those that take all.
