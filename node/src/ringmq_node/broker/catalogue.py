@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ringmq_base.notifier import Notifier
@@ -184,16 +184,20 @@ class QueueCatalogue:
         """
         if name in self.records or name in self.unreadable:
             return
+        await self.ensure_all_known([name])
+
+    async def ensure_all_known(self, names: Sequence[str]) -> None:
+        """The same for at most `OPERATIONS_MAX` names, by one call."""
         try:
-            exists = await self._registry.get(queue_key(name)) is not None
+            found = await self._registry.read([queue_key(name) for name in names])
         except RegistryUnavailableError as error:
             raise registry_away() from error
-        if exists:
-            try:
-                async with asyncio.timeout(WATCH_LAG_S_MAX):
-                    await self.wait_present(name)
-            except TimeoutError:
-                raise registry_away() from None
+        try:
+            async with asyncio.timeout(WATCH_LAG_S_MAX):
+                for entry in found.entries:
+                    await self.wait_present(name_of_key(entry.key))
+        except TimeoutError:
+            raise registry_away() from None
 
     # --- waiting for the watch; the caller has the deadline ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -123,6 +124,10 @@ class Locator:
                 master=self._cluster.address_of(master),
             )
         return self._cluster.address_of(master)
+
+    async def look_up(self, queues: Sequence[str]) -> None:
+        """Returns when this node has heard of those of them that exist. Raises `BrokerError`."""
+        await self._catalogue.ensure_all_known(queues)
 
     async def wait_moved(self, queue: str, address: str) -> None:
         """Returns when the queue's master isn't at `address` any more, as far as this node knows.

@@ -26,7 +26,7 @@ from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.ranges import RangeSet
 
 # Of one producer: more than the runs that a routed session may have on their way.
-PRODUCER_GAPS_MAX = 2048
+PRODUCER_GAPS_MAX = 4096
 # Of one queue: some 2 MB of memory, 160 kB of a checkpoint.
 GAPS_MAX = 10_000
 

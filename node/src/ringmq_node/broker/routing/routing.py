@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -29,6 +28,7 @@ from ringmq_node.broker.routing.session import (
     Routes,
     SessionClient,
 )
+from ringmq_node.broker.routing.unknown import UnknownQueues
 from ringmq_node.broker.routing.ways import RemoteStreams, Way
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.names import has_control, join_name, split_name
@@ -45,10 +45,6 @@ SWEEP_S = 5.0
 # A session may have at most so many times as many bytes as the node has left for all: what one of
 # them holds for a queue that takes nothing leaves room for the others (compare `resources.budget`).
 SHARE = 4
-# The registry is asked once in so long for a queue that a message names and this node doesn't know.
-ASK_AGAIN_S = 1.0
-ASK_S = 1.0
-ASKED_MAX = 10_000
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
@@ -85,8 +81,6 @@ class Routing:
         # place in the batch (`storage.queue.log`).
         self._ids = count(0, 1 << 24)
         self._is_stopped = False
-        # When the registry was asked for these queues, on the loop's clock; the last one last.
-        self._asked: dict[str, float] = {}
 
     def begin(
         self,
@@ -104,6 +98,7 @@ class Routing:
         self._budget = budget
         budget.on_alarms = self._freed.notify
         self._open_here = open_here
+        self._unknown = UnknownQueues(locator.look_up)
 
     # --- sessions ---
 
@@ -191,19 +186,10 @@ class Routing:
         # Of other exchanges a binding tells, which the watch brings a moment later.
         if split_name(exchange)[1] or not routing_key or has_control(routing_key):
             return False
-        asked_at = self._asked.get(exchange + routing_key)
-        return asked_at is None or asyncio.get_running_loop().time() > asked_at + ASK_AGAIN_S
+        return self._unknown.may_be_new(exchange + routing_key)
 
-    async def look_up(self, exchange: str, routing_key: str) -> None:
-        queue = exchange + routing_key
-        # Whatever is wrong: then it is as the watch has it. Data goes on without the registry.
-        with suppress(BrokerError, TimeoutError):
-            async with asyncio.timeout(ASK_S):
-                await self._locator.route(queue, forwarded=False)
-        self._asked.pop(queue, None)
-        self._asked[queue] = asyncio.get_running_loop().time()
-        if len(self._asked) > ASKED_MAX:
-            del self._asked[next(iter(self._asked))]
+    async def look_up(self, exchange: str, routing_keys: Collection[str]) -> None:
+        await self._unknown.look_up([exchange + key for key in routing_keys])
 
     def admits(self, session_bytes: int, *, stuck: bool = False) -> bool:
         left = self._budget.limit_bytes - (self._stuck_bytes if stuck else self._held_bytes)

@@ -18,7 +18,7 @@ them its messages are refused. What was taken goes to the queue in order when it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -41,6 +41,10 @@ from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.resources.flow import Reasons
 
+# Batches that wait behind one whose queue is looked up: what else they name that nobody knows is
+# asked for by the same call.
+HELD_MAX = 100
+HELD_BYTES_MAX = MIB
 # Unanswered, of one session; and as much again for queues that are down. A queue remembers as many
 # gaps of one producer as there may be runs (`queue.gaps`).
 RUNS_MAX = 1000
@@ -82,8 +86,8 @@ class SessionHost(Protocol):
         """Whether the registry may know of a queue for this key that this node hasn't heard of."""
         ...
 
-    async def look_up(self, exchange: str, routing_key: str) -> None:
-        """Returns when this node has heard of it, or there is none."""
+    async def look_up(self, exchange: str, routing_keys: Collection[str]) -> None:
+        """Returns when this node has heard of these, or there are none."""
         ...
 
     def admits(self, session_bytes: int, *, stuck: bool = False) -> bool:
@@ -158,6 +162,7 @@ class RoutedSession:
         self._waits_for_all = waits_for_all
         # Batches behind one whose queue is being looked up, and that one.
         self._held: deque[RoutedBatch] = deque()
+        self._looked_up_bytes = 0
 
     @property
     def messages(self) -> int:
@@ -198,8 +203,12 @@ class RoutedSession:
     def has_room(self) -> bool:
         """Whether `wait_room` would return at once."""
         return self._is_closed or not (
-            self._held or self.is_full or self._host.alarms or not self._is_admitted
+            self._holds_enough or self.is_full or self._host.alarms or not self._is_admitted
         )
+
+    @property
+    def _holds_enough(self) -> bool:
+        return len(self._held) >= HELD_MAX or self._looked_up_bytes >= HELD_BYTES_MAX
 
     def block_reasons(self) -> Reasons:
         """Why a batch is held now."""
@@ -214,7 +223,7 @@ class RoutedSession:
     async def wait_room(self) -> None:
         """Returns when the session takes another batch."""
         while not self.has_room:
-            if self._held or self.is_full:
+            if self._holds_enough or self.is_full:
                 await self._changed.wait()
             else:
                 await self._host.wait_freed()
@@ -228,11 +237,11 @@ class RoutedSession:
         if self._is_closed:
             return
         if self._held:
-            self._held.append(batch)
+            self._hold(batch)
             return
         targets = self._targets(batch)
         if self._may_be_new(batch, targets):
-            self._held.append(batch)
+            self._hold(batch)
             self._host.begin_task(self, self._look_up(), f"look-up for {self.exchange}")
             return
         self._take(batch, targets)
@@ -244,21 +253,39 @@ class RoutedSession:
             self.exchange, batch.routing_key
         )
 
+    def _hold(self, batch: RoutedBatch) -> None:
+        self._held.append(batch)
+        self._looked_up_bytes += _size_of(batch.bodies, batch.properties, 0, len(batch.bodies))
+
     async def _look_up(self) -> None:
         """Goes on with the batches that were held, in order."""
         while self._held:
-            batch = self._held[0]
-            try:
-                targets = self._targets(batch)
-                if self._may_be_new(batch, targets):
-                    await self._host.look_up(self.exchange, batch.routing_key)
-                    targets = self._targets(batch)
-                self._take(batch, targets)
-            except BrokerError as error:
-                last = batch.first_sequence + len(batch.bodies) - 1
-                self._answer([AnswerRefused((batch.first_sequence, last), error)])
-            self._held.popleft()
-        self._changed.notify()
+            unknown = {batch.routing_key for batch in self._held if self._is_unknown(batch)}
+            if unknown:
+                await self._host.look_up(self.exchange, unknown)
+            # Another one that has come meanwhile may have to be looked up.
+            self._take_held()
+            while self._held and not self._is_unknown(self._held[0]):
+                self._take_held()
+            self._changed.notify()
+
+    def _is_unknown(self, batch: RoutedBatch) -> bool:
+        try:
+            return self._may_be_new(batch, self._targets(batch))
+        except BrokerError:
+            # `_take_held` tells.
+            return False
+
+    def _take_held(self) -> None:
+        batch = self._held[0]
+        try:
+            self._take(batch, self._targets(batch))
+        except BrokerError as error:
+            last = batch.first_sequence + len(batch.bodies) - 1
+            self._answer([AnswerRefused((batch.first_sequence, last), error)])
+        # Only now: what comes while it is taken goes behind those that are held.
+        self._held.popleft()
+        self._looked_up_bytes -= _size_of(batch.bodies, batch.properties, 0, len(batch.bodies))
 
     def _take(self, batch: RoutedBatch, targets: Sequence[TargetRun]) -> None:
         if len(targets) > RUNS_MAX:

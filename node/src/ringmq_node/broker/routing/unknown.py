@@ -1,0 +1,71 @@
+"""Keys of the default exchange that name no queue which this node knows.
+
+A queue may have been declared through another node a moment ago, and this node's watch be behind:
+to say that there is none would lose the message. So the registry is asked. A flood of publishes to
+queues that don't exist must not be a flood of calls: the node has one call at a time, and at most
+one in `PAUSE_S`, for all names that have been asked for until then. A name that isn't there is
+remembered for `AGAIN_S`; if its queue is declared meanwhile, the watch brings it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from itertools import islice
+
+from ringmq_gm.registry.base import OPERATIONS_MAX
+from ringmq_node.model.reasons import BrokerError
+
+AGAIN_S = 1.0
+PAUSE_S = 0.01
+# The longest that a publish waits for an answer. Then it is as the watch has it.
+ANSWER_S = 1.0
+REMEMBERED_MAX = 10_000
+
+
+class UnknownQueues:
+    """By internal name. `ask` returns when this node has heard of those that exist."""
+
+    def __init__(self, ask: Callable[[Sequence[str]], Awaitable[None]]) -> None:
+        self._ask = ask
+        # When they were asked for, on the loop's clock; the last one last.
+        self._asked: dict[str, float] = {}
+        # Those that the next call asks for.
+        self._wanted: dict[str, None] = {}
+        self._turn = asyncio.Lock()
+        self._called_at = -math.inf
+
+    def may_be_new(self, queue: str) -> bool:
+        """Whether the registry may know of it, though this node doesn't."""
+        asked_at = self._asked.get(queue)
+        return asked_at is None or asyncio.get_running_loop().time() > asked_at + AGAIN_S
+
+    async def look_up(self, queues: Collection[str]) -> None:
+        """Returns when this node has heard of these, or the registry knows of none."""
+        self._wanted |= dict.fromkeys(queues)
+        while any(queue in self._wanted for queue in queues):
+            async with self._turn:
+                # Whoever had the turn before may have asked for them.
+                if any(queue in self._wanted for queue in queues):
+                    await self._call()
+
+    async def _call(self) -> None:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._called_at + PAUSE_S - loop.time())
+        names = list(islice(self._wanted, OPERATIONS_MAX))
+        try:
+            # Whatever is wrong: then it is as the watch has it. Data goes on without the registry.
+            with suppress(BrokerError, TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    await self._ask(names)
+        finally:
+            self._called_at = loop.time()
+        # Not if this was cancelled: others wait for the same answer.
+        for name in names:
+            self._wanted.pop(name, None)
+            self._asked.pop(name, None)
+            self._asked[name] = loop.time()
+        while len(self._asked) > REMEMBERED_MAX:
+            del self._asked[next(iter(self._asked))]
