@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 from fake_broker import FakeNode
@@ -123,7 +124,9 @@ def test_a_master_that_cannot_be_reached_is_reached_through_another_node(run: Ru
     run(test)
 
 
-def test_moved_is_followed(run: Run) -> None:
+def test_moved_is_followed(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ringmq")
+
     async def test() -> None:
         cluster = Cluster()
         async with (
@@ -136,6 +139,9 @@ def test_moved_is_followed(run: Run) -> None:
             async with client.publisher("q") as publisher:
                 assert publisher.node_address == two.address
                 await publisher.publish(b"x")
+            assert caplog.messages == [
+                f"ringmq-publisher-q: {one.address} has sent the stream away"
+            ]
             # Nobody known: asked for again.
             async with client.consumer("q") as consumer:
                 assert consumer.node_address == one.address

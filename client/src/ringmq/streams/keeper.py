@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -24,6 +25,8 @@ from ringmq.errors import ProtocolError, RetryableError, RingMQError
 from ringmq.streams.conversation import Conversation
 from ringmq.streams.speaker import Request, Response, Speaker
 from ringmq_wire import CallStream, RpcError
+
+log = logging.getLogger(__name__)
 
 LOCATE_S = 5.0
 #: After this many redirects in a row without progress there is a pause between them.
@@ -146,6 +149,7 @@ class Keeper(Generic[Request, Response]):
         try:
             node = await self._route.pick(LOCATE_S)
             self._peer = node.address
+            log.debug("%s: opens a stream at %s", self._name, node.address)
             conversation = Conversation(
                 self._speaker,
                 await self._start_call(node),
@@ -178,6 +182,9 @@ class Keeper(Generic[Request, Response]):
         pause_s = self._speaker.ended(trouble)
         if self._stopping:
             return
+        # Of a cluster that is away, the first one only: attempts follow each other quickly.
+        level = logging.INFO if ending.progress or ending.moved else logging.DEBUG
+        log.log(level, "%s: %s", self._name, self._told(ending))
         if trouble is not None and not self._may_go_on(ending, trouble):
             raise trouble
         if ending.progress:
@@ -197,6 +204,13 @@ class Keeper(Generic[Request, Response]):
             why = trouble.message if trouble is not None else f"{self._peer}: the stream ended"
             hint_s = max(pause_s, trouble.retry_after_s if trouble is not None else 0.0)
             raise EndedError(why, retry_after_s=hint_s)
+
+    def _told(self, ending: Ending) -> str:
+        """Of a log: how a stream ended that is followed by another."""
+        if ending.moved:
+            return f"{self._peer} has sent the stream away"
+        why = "" if ending.trouble is None else f": {ending.trouble.message}"
+        return f"the stream at {self._peer or 'no node'} has ended{why}"
 
     def _may_go_on(self, ending: Ending, trouble: RingMQError) -> bool:
         """A node whose disk failed will be replaced, unless it takes too long."""

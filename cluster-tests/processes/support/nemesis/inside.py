@@ -12,6 +12,7 @@ SEEDS as everywhere, separated by commas. The last line on stdout is the result,
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -132,4 +133,7 @@ async def main(what: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
+    # A client that isn't served in time has to say where it was meanwhile.
+    logging.basicConfig(format="%(asctime)s client %(message)s")
+    logging.getLogger("ringmq").setLevel(logging.DEBUG)
     run(main(*sys.argv[1:]))
