@@ -12,6 +12,7 @@ from on_loops import Run, bodies, seconds
 from waiting import until
 
 import ringmq
+from ringmq.v1 import common_pb2 as common
 
 
 def test_no_queue_is_said_at_once(run: Run) -> None:
@@ -120,6 +121,27 @@ def test_a_master_that_cannot_be_reached_is_reached_through_another_node(run: Ru
             async with client.publisher("q") as publisher:
                 await publisher.publish(b"x")
                 assert publisher.node_address == node.address
+
+    run(test)
+
+
+@pytest.mark.parametrize("refusals", [1, 3])
+def test_a_master_that_refuses_for_a_moment_is_asked_again(run: Run, refusals: int) -> None:
+    """Not through another node: that one may be cut off from it, as the old master is."""
+
+    async def test() -> None:
+        cluster = Cluster()
+        async with (
+            FakeNode(cluster) as one,
+            FakeNode(cluster) as two,
+            ringmq.connect([one.address, two.address]) as client,
+        ):
+            await client.declare_queue("q")
+            one.faults.refuse = [common.REASON_NO_MASTER] * refusals
+            two.faults.open_silently = True
+            async with client.publisher("q") as publisher:
+                assert publisher.node_address == one.address
+            assert (one.opens, two.opens) == (refusals + 1, 0)
 
     run(test)
 

@@ -386,6 +386,10 @@ class FakeNode(BrokerServicer, AdminServicer):
     async def _opened(self, name: str, context: Any, kind: Any) -> Queue | None:
         self.opens += 1
         await self._check(context, name)
+        if self.faults.refuse:
+            await context.abort_with_status(status_of(self.faults.refuse.pop(0), retry_ms=10))
+        if self.faults.open_silently:
+            await asyncio.get_running_loop().create_future()
         if self.faults.moved and (address := self.faults.moved.pop(0)) is not None:
             await context.write(kind(moved=broker.Moved(address=address)))
             return None

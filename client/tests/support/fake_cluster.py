@@ -62,6 +62,10 @@ class Faults:
     moved: list[str | None] = field(default_factory=list)
     #: Per call of any kind: a reason to fail with.
     fail: list[common.Reason.ValueType] = field(default_factory=list)
+    #: The same per publish or consume Open.
+    refuse: list[common.Reason.ValueType] = field(default_factory=list)
+    #: No Open is answered, as by a relay that is cut off from the master.
+    open_silently: bool = False
     confirm_delay_s: float = 0.0
     heartbeats: bool = True
     #: What LocateQueue answers, in place of the cluster's master: its address, and the epoch.

@@ -84,15 +84,31 @@ def test_a_master_that_is_cut_off_is_not_waited_for(monkeypatch: pytest.MonkeyPa
     run(main())
 
 
-def test_the_old_master_says_itself_what_has_become_of_the_messages() -> None:
+def test_a_master_that_never_answered_has_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client came by a view that was out of date, and is to come again at once."""
+    monkeypatch.setattr(relay, "MOVED_GRACE_S", 60.0)
+
     async def main() -> None:
         master, client, moved = PlayedMaster(), PlayedClient(), asyncio.Event()
         relaying = asyncio.create_task(relayed(master, client, moved))
         moved.set()
+        with pytest.raises(BrokerError, match="cut off"):
+            await asyncio.wait_for(relaying, 10)
+
+    run(main())
+
+
+def test_the_old_master_says_itself_what_has_become_of_the_messages() -> None:
+    async def main() -> None:
+        master, client, moved = PlayedMaster(), PlayedClient(), asyncio.Event()
+        relaying = asyncio.create_task(relayed(master, client, moved))
+        master.answers.put_nowait([b"opened"])
+        await client.heard.wait()
+        moved.set()
         master.answers.put_nowait([b"moved"])
         master.answers.put_nowait(None)
         await asyncio.wait_for(relaying, 10)
-        assert client.got == [b"moved"]
+        assert client.got == [b"opened", b"moved"]
 
     run(main())
 

@@ -26,13 +26,18 @@ class Route:
         self._hint = ""
         # Addresses at which a stream failed since one last worked.
         self._failed: set[str] = set()
+        # The node that was picked last to pass a stream on; empty: the master was picked.
+        self._relay = ""
 
     def moved(self, address: str) -> None:
         """A node said where the master is; empty: it doesn't know."""
         self._hint = address
 
-    def failed(self, address: str) -> None:
-        self._failed.add(address)
+    def failed(self, address: str, *, answered: bool = False) -> None:
+        """`answered`: it has refused, with a reason. A master that does can be reached, and is
+        asked again when it may take the stream: a relay may be cut off from it, and not say so."""
+        if not answered or address == self._relay:
+            self._failed.add(address)
         # Else it might be the one that answers where the master is, and so the relay to itself.
         self._nodes.ask_last(address)
 
@@ -42,6 +47,7 @@ class Route:
     async def pick(self, deadline_s: float) -> NodeChannel:
         """The master; else, if that has failed, the node that told us of it, as a relay."""
         hint, self._hint = self._hint, ""
+        self._relay = ""
         if hint and hint not in self._failed:
             self._nodes.learn([hint])
             return self._nodes.channel(hint)
@@ -52,6 +58,7 @@ class Route:
         if relay.address in self._failed:
             # Both have failed: begin again with the master.
             self._failed.clear()
+        self._relay = relay.address
         return relay
 
     async def newer_master(self, node: str, epoch: int) -> str:

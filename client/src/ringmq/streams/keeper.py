@@ -196,7 +196,8 @@ class Keeper(Generic[Request, Response]):
         if ending.out_of_touch or (trouble is not None and not (ending.progress or ending.moved)):
             # Out of touch, it may be master yet, and well but for the way between us. Opened there,
             # the next stream would get no answer for `OPEN_S`; another node relays at once.
-            self._route.failed(self._peer)
+            answered = trouble is not None and bool(trouble.reason)
+            self._route.failed(self._peer, answered=answered)
         # A redirect is followed at once. But two nodes that each take the other for the master
         # would have this client go to and fro as fast as it can, so that has a limit.
         followed = ending.moved and self._redirects <= REDIRECTS_MAX
