@@ -5,18 +5,21 @@ person who tries it.
 """
 
 import re
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from containers.compose import COMPOSE_FILE, compose_command
 from containers.workload import DATA, ETCD, NODE_PORT, REGISTRY_BASE, REGISTRY_ETCD, ringmq_nodes
 
 from ringmq_node.config import load_config
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 NODES = ("node1", "node2", "node3")
+SPARK = ("spark-master", "spark-worker1", "spark-worker2")
 
 # The keys of the Compose specification that we use; anything else is a slip of the pen.
 SERVICE_KEYS = {
@@ -32,6 +35,7 @@ SERVICE_KEYS = {
     "volumes",
     "ports",
     "healthcheck",
+    "profiles",
 }
 
 
@@ -52,7 +56,8 @@ def test_the_file_uses_known_keys_only(compose: dict[str, Any]) -> None:
 
 
 def test_three_nodes_and_a_registry(compose: dict[str, Any]) -> None:
-    assert set(compose["services"]) == {ETCD, *NODES}
+    profiles = {name: service.get("profiles") for name, service in compose["services"].items()}
+    assert profiles == dict.fromkeys((ETCD, *NODES)) | {name: ["spark"] for name in SPARK}
     assert compose["services"][ETCD]["image"] == REGISTRY_ETCD
 
 
@@ -81,9 +86,9 @@ def grace_s(service: dict[str, Any]) -> int:
 
 
 def test_each_volume_and_network_is_declared_and_each_is_used(compose: dict[str, Any]) -> None:
-    mounts = [m for service in compose["services"].values() for m in service["volumes"]]
+    mounts = [m for name in (ETCD, *NODES) for m in compose["services"][name]["volumes"]]
     used = [mount.split(":")[0] for mount in mounts]
-    assert sorted(used) == sorted(compose["volumes"])
+    assert sorted([*used, "lake"]) == sorted(compose["volumes"])
     assert len(set(used)) == len(used)
     for service in compose["services"].values():
         assert set(service["networks"]) <= set(compose["networks"])
@@ -112,3 +117,45 @@ def test_the_build_names_what_the_dockerfile_takes(compose: dict[str, Any]) -> N
     assert re.findall(r"^ARG (.*)$", dockerfile, re.M) == [f"BASE={REGISTRY_BASE}"]
     assert re.findall(r"^EXPOSE (.*)$", dockerfile, re.M) == [str(NODE_PORT)]
     assert re.findall(r"^VOLUME (.*)$", dockerfile, re.M) == [DATA]
+
+
+def test_spark_is_of_one_image_and_shares_the_tables(compose: dict[str, Any]) -> None:
+    """Driver, master and workers need the same Python, and see the same folders."""
+    dockerfile = (DEPLOY / "spark.Dockerfile").read_text()
+    services = [compose["services"][name] for name in SPARK]
+    for service in services:
+        assert (service["image"], service["volumes"]) == (services[0]["image"], ["lake:/lake"])
+        build = service["build"]
+        assert build["args"] == {"BASE": REGISTRY_BASE}
+        assert (DEPLOY / build["dockerfile"]).name == "spark.Dockerfile"
+        assert service["command"][0] == "ringmq-spark"
+    assert re.findall(r"^ARG (.*)$", dockerfile, re.M) == [f"BASE={REGISTRY_BASE}"]
+    assert re.findall(r"^VOLUME (.*)$", dockerfile, re.M) == ["/lake"]
+    assert "COPY deploy/spark_daemon.py /opt/ringmq/bin/ringmq-spark" in dockerfile
+    assert "!deploy/spark_daemon.py" in (DEPLOY.parent / ".dockerignore").read_text()
+
+
+def test_the_workers_name_the_master_as_it_listens(compose: dict[str, Any]) -> None:
+    words = compose["services"]["spark-master"]["command"]
+    host, port = (
+        next(word.partition("=")[2] for word in words if word.startswith(f"--{name}="))
+        for name in ("host", "port")
+    )
+    assert host == "spark-master"
+    for name in SPARK[1:]:
+        assert compose["services"][name]["command"][-1] == f"spark://{host}:{port}"
+
+
+@pytest.mark.slow
+def test_compose_itself_takes_the_file(compose: dict[str, Any]) -> None:
+    command = compose_command()
+    if command is None:
+        pytest.skip("there is neither `docker-compose` nor `docker compose`")
+    words = [*command, "--file", str(COMPOSE_FILE), "--profile", "spark", "config"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    taken = yaml.safe_load(done.stdout)
+    assert set(taken["services"]) == set(compose["services"])
+    assert taken["services"]["spark-worker2"]["command"] == [
+        *compose["services"]["spark-worker1"]["command"]
+    ]

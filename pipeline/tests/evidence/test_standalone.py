@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-import pyspark
 import pytest
 from live_node import LiveNode, wait_until
 from sparks import evidence
 
 from ringmq_node.cli.cluster.local import free_ports
-from ringmq_pipeline.java import ensure_java
 from ringmq_pipeline.session import LOOPBACK
 
+DAEMON = Path(__file__).parents[3] / "deploy" / "spark_daemon.py"
 WORKERS = 2
 COUNT = 20_000
 START_S = 60.0
@@ -29,9 +28,8 @@ VERB = "from ringmq_pipeline.cli import main; main()"
 
 @contextmanager
 def spark_process(log: Path, kind: str, *words: str) -> Iterator[None]:
-    """One of Spark's own daemons, in a session of its own."""
-    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    command = [str(spark_class), f"org.apache.spark.deploy.{kind}", "--host", LOOPBACK, *words]
+    """One of Spark's own daemons, as a container starts it, in a session of its own."""
+    command = [sys.executable, str(DAEMON), kind, "--host", LOOPBACK, *words]
     environment = os.environ | {"SPARK_LOCAL_IP": LOOPBACK, "SPARK_DAEMON_MEMORY": "256m"}
     with log.open("wb") as said:
         process = subprocess.Popen(
@@ -48,18 +46,17 @@ def spark_process(log: Path, kind: str, *words: str) -> Iterator[None]:
 @contextmanager
 def standalone(folder: Path) -> Iterator[str]:
     """The master's URL, once both workers are with it."""
-    ensure_java()
     port, page = free_ports(2)
     url = f"spark://{LOOPBACK}:{port}"
     with ExitStack() as stack:
         places = ("--port", str(port), "--webui-port", str(page))
         log = folder / "master.log"
-        stack.enter_context(spark_process(log, "master.Master", *places))
+        stack.enter_context(spark_process(log, "master", *places))
         wait_until(lambda: "New state: ALIVE" in log.read_text(), START_S)
         for number in range(WORKERS):
             words = ["--cores", "1", "--memory", "1g", "--webui-port", "0"]
             words += ["--work-dir", str(folder / f"worker{number}"), url]
-            stack.enter_context(spark_process(folder / f"{number}.log", "worker.Worker", *words))
+            stack.enter_context(spark_process(folder / f"{number}.log", "worker", *words))
         wait_until(lambda: log.read_text().count("Registering worker") == WORKERS, START_S)
         yield url
 
