@@ -93,6 +93,8 @@ async def published_while_the_link_flaps(cluster: Cluster, network: Network) -> 
         network, "client", "publish", seeds, "q", "tag", TOTAL, DEADLINE_S, BATCH_MESSAGES
     )
     try:
+        client.ready()
+        client.begin()
         client.opened()
         await asyncio.sleep(1.5)
         began = time.monotonic()

@@ -89,9 +89,13 @@ async def isolate(cluster: Cluster, network: Network, *, sees_registry: bool) ->
     began = time.monotonic()
     resumed = ["right", "resume", cluster.addresses["b"], "q"]
     try:
+        assert Program(network, *resumed, "9").result(20) == 0
+        for side in sides:
+            side.ready()
+        for side in sides:
+            side.begin()
         for side in sides:
             side.opened()
-        assert Program(network, *resumed, "9").result(20) == 0
         await asyncio.sleep(1.5)
         away = ["b", "c", "right", *([] if sees_registry else ["etcd"])]
         network.cut("a", *away)
@@ -118,11 +122,11 @@ async def isolate(cluster: Cluster, network: Network, *, sees_registry: bool) ->
 async def clients_of_every_node(cluster: Cluster, network: Network, *, sees_registry: bool) -> None:
     seeds = ",".join(cluster.addresses[name] for name in ("a", "b", "c"))
     assert Program(network, "left", "declare", seeds, "q").result(20)[0] == "a"
-    clients = [
-        Program(network, "left", "publish", seeds, "q", "left", "60000", "30"),
-        Program(network, "right", "consume", seeds, "q", "10"),
-    ]
+    publisher = Program(network, "left", "publish", seeds, "q", "left", "60000", "30")
+    clients = [publisher, Program(network, "right", "consume", seeds, "q", "10")]
     try:
+        publisher.ready()
+        publisher.begin()
         for client in clients:
             client.opened()
         await asyncio.sleep(1.5)

@@ -11,6 +11,7 @@ SEEDS as everywhere, separated by commas. The last line on stdout is the result,
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -47,7 +48,7 @@ async def publish(
     deadline_s: str,
     batch_messages: str = str(BATCH_MESSAGES),
 ) -> object:
-    """TOTAL messages, a batch every `PAUSE_S`, and what became of them."""
+    """TOTAL messages, a batch every `PAUSE_S` from a line on stdin on, and what became of them."""
     load = Publishing(
         seeds.split(","),
         queue,
@@ -58,6 +59,9 @@ async def publish(
         batches_at_once=int(total),
         pause_s=PAUSE_S,
     )
+    # The test waits until all programs have started, which takes seconds on a busy machine.
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
     began = time.monotonic()
     async with load:
         print("open", flush=True)

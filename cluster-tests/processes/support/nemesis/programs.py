@@ -18,14 +18,28 @@ class Program:
     def __init__(self, network: Network, host: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
             [*network.inside(host), sys.executable, "-m", "nemesis.inside", *arguments],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
         )
 
+    def ready(self) -> None:
+        """Returns once a program that publishes has started."""
+        self._said(b"ready\n")
+
+    def begin(self) -> None:
+        """A publisher that is ready opens its stream, and publishes."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+
     def opened(self) -> None:
-        """Returns once the program has printed that its publisher is open."""
+        """Returns once the program's stream is open."""
+        self._said(b"open\n")
+
+    def _said(self, line: bytes) -> None:
         assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"open\n"
+        assert self._process.stdout.readline() == line
 
     def result(self, within_s: float) -> Any:
         try:
