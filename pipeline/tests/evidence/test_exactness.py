@@ -1,9 +1,9 @@
 """An ingest from a real cluster to a Delta table, while everything that takes part is killed.
 
 Driver (with all that it has started), executor JVM, Python worker and the queue's master die by
-SIGKILL, in an order drawn from a seed. Whoever watches the ingest starts it again, and no more.
-`make evidence-pipeline` runs it; `RINGMQ_KILLS`, `RINGMQ_SEED` and
-`RINGMQ_MASTER` say how many, which, and where Spark runs: without executors, none is killed.
+SIGKILL, equally often, in an order drawn from a seed. Whoever watches the ingest starts it again,
+and no more. `make evidence-pipeline` runs it; `RINGMQ_KILLS` and `RINGMQ_SEED` say how many, and
+in which order.
 """
 
 from __future__ import annotations
@@ -31,15 +31,19 @@ from sparks import evidence
 from waiting import until
 
 import ringmq
+from ringmq_pipeline.jobs.checkpoints import committed_end
 
 KILLS = int(os.environ.get("RINGMQ_KILLS", "20"))
 SEED = int(os.environ.get("RINGMQ_SEED", "10"))
 WAIT_S = 600.0
-MASTER = os.environ.get("RINGMQ_MASTER", "local-cluster[2,1,512]")
+MASTER = "local-cluster[2,1,512]"
+TRIGGER_S = 5.0
 MEMORY = "spark.executor.memory=512m"
 # Of the command lines in a driver's session.
 MARKS = {"executor": "CoarseGrainedExecutorBackend", "worker": "pyspark.daemon"}
-FAULTS = ("driver", "executor", "executor", "worker", "worker", "worker", "node", "node")
+FAULTS = ("driver", "node", *MARKS)
+# Published at once, and how often. Spark takes about four times as many.
+BATCH, PAUSE_S = 50, 0.1
 
 
 class IngestProcess:
@@ -53,7 +57,7 @@ class IngestProcess:
 
     def command(self, *more: str) -> list[str]:
         places = ["--to", str(self._folder / "table"), "--checkpoint", str(self._folder / "c")]
-        limits = ["maxMessagesPerTrigger=3000", "minPartitions=4", "leaseTtl=5s"]
+        limits = ["maxMessagesPerTrigger=10000", "minPartitions=4", "leaseTtl=5s"]
         options = [word for limit in limits for word in ("--option", limit)]
         code = "from ringmq_pipeline.cli import main; main()"
         verb = [sys.executable, "-c", code, "ingest", "--queue", "q", "--quiet"]
@@ -66,7 +70,7 @@ class IngestProcess:
         self.starts += 1
         with (self._folder / "ingest.log").open("ab") as log:
             self._process = subprocess.Popen(
-                self.command("--every", "1s", "--master", MASTER, "--conf", MEMORY),
+                self.command("--every", f"{TRIGGER_S:g}s", "--master", MASTER, "--conf", MEMORY),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -117,15 +121,20 @@ def version(path: Path) -> int:
         return -1
 
 
-async def publish(cluster: Cluster, ended: asyncio.Event) -> int:
-    """Numbered bodies, until the end; returns how many were confirmed."""
-    count = 0
+async def publish(cluster: Cluster, ended: asyncio.Event, count: int = 0) -> int:
+    """Bodies numbered from `count` on, until the end; returns how many are confirmed then."""
     async with cluster.client(deadline_s=60) as client, client.publisher("q") as publisher:
-        while not ended.is_set():
-            await publisher.publish_batch([b"%d" % (count + each) for each in range(200)])
-            count += 200
-            await asyncio.sleep(0.1)
-    return count
+        while True:
+            await publisher.publish_batch([b"%d" % (count + each) for each in range(BATCH)])
+            count += BATCH
+            if ended.is_set():
+                return count
+            await asyncio.sleep(PAUSE_S)
+
+
+async def is_drained(cluster: Cluster) -> bool:
+    async with cluster.client() as client:
+        return (await client.reader("q").stat()).messages == 0
 
 
 async def break_something(
@@ -145,30 +154,39 @@ async def break_something(
     return bool(found) and _kill(chance.choice(found))
 
 
+def drawn_faults(chance: random.Random) -> list[str]:
+    faults = [FAULTS[number % len(FAULTS)] for number in range(KILLS)]
+    chance.shuffle(faults)
+    return faults
+
+
 async def soak(folder: Path) -> None:
     chance = random.Random(SEED)
     table = folder / "table"
     done: Counter[str] = Counter()
     (folder / "nodes").mkdir()
     async with Cluster(folder / "nodes") as cluster:
-        async with cluster.client() as client:
-            await client.declare_queue("q")
+        await cluster.declare("q")
         ingest = IngestProcess(folder, ",".join(cluster.seeds))
         ended = asyncio.Event()
         publishing = asyncio.create_task(publish(cluster, ended))
         try:
-            while done.total() < KILLS:
-                newer = partial(_is_newer, table, version(table))
-                await _until(newer, ingest.keep_running)
-                await asyncio.sleep(chance.uniform(0, 2))
-                fault = chance.choice(FAULTS)
-                done[fault] += await break_something(chance, fault, cluster, ingest)
+            for fault in drawn_faults(chance):
+                await _until(partial(_is_newer, table, version(table)), ingest.keep_running)
+                await asyncio.sleep(chance.uniform(0, TRIGGER_S))
+                while not await break_something(chance, fault, cluster, ingest):
+                    ingest.keep_running()
+                    await asyncio.sleep(0.1)
+                done[fault] += 1
                 print(f"{time.strftime('%X')} {dict(done)} version {version(table)}", flush=True)
             ended.set()
             count = await publishing
-            before = version(table)
-            await _until(lambda: version(table) > before, ingest.keep_running)
+            await _until(lambda: last_position(folder) >= count, ingest.keep_running)
+            idle_since = time.monotonic()
+            await until(partial(is_drained, cluster), within_s=WAIT_S)
+            drained_s = time.monotonic() - idle_since
             await ingest.stop()
+            count = await publish(cluster, ended, count)
             once = await asyncio.to_thread(
                 subprocess.run, ingest.command("--once"), capture_output=True, timeout=WAIT_S
             )
@@ -178,10 +196,17 @@ async def soak(folder: Path) -> None:
             _judge(table, count, stat)
             summary = json.loads(once.stdout)
             print(f"{done} starts {ingest.starts} messages {count} last run {summary}")
+            print(f"drained {drained_s:.2f} s after the last commit, a trigger every {TRIGGER_S} s")
+            assert drained_s < 2 * TRIGGER_S
         finally:
             ended.set()
             publishing.cancel()
             ingest.kill()
+
+
+def last_position(folder: Path) -> int:
+    """Behind the newest batch that Spark has committed."""
+    return sum(at.position for at in committed_end(folder / "c").values())
 
 
 def _is_newer(table: Path, than: int) -> bool:
