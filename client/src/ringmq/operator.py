@@ -33,8 +33,9 @@ class Operator:
         self._nodes = nodes
 
     async def set_policy(self, policy: Policy, *, deadline_s: float | None = None) -> int:
-        """Adds or replaces the policy; returns to how many queues it applies now."""
-        request = request_of(admin.SetPolicyRequest, policy=policy.to_wire())
+        """Adds or replaces the policy, for queues of the client's vhost; returns to how many of
+        them it applies now."""
+        request = request_of(admin.SetPolicyRequest, policy=policy.to_wire(self._nodes.vhost))
 
         async def attempt(node: NodeChannel, timeout_s: float) -> int:
             answer = await node.admin.SetPolicy(request, timeout=timeout_s)
@@ -46,7 +47,9 @@ class Operator:
         self, name: str, *, is_operator: bool = False, deadline_s: float | None = None
     ) -> None:
         """Raises `PolicyNotFoundError` if there is none of this name."""
-        request = request_of(admin.DeletePolicyRequest, name=name, is_operator=is_operator)
+        request = request_of(
+            admin.DeletePolicyRequest, name=name, is_operator=is_operator, vhost=self._nodes.vhost
+        )
         attempts = 0
 
         async def attempt(node: NodeChannel, timeout_s: float) -> None:
@@ -62,8 +65,8 @@ class Operator:
                 raise
 
     async def policies(self, *, deadline_s: float | None = None) -> list[Policy]:
-        """In the order in which they are tried; operator policies last."""
-        request = request_of(admin.ListPoliciesRequest)
+        """Of the client's vhost, in the order in which they are tried; operator policies last."""
+        request = request_of(admin.ListPoliciesRequest, vhost=self._nodes.vhost)
 
         async def attempt(node: NodeChannel, timeout_s: float) -> list[Policy]:
             answer = await node.admin.ListPolicies(request, timeout=timeout_s)

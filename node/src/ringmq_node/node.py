@@ -230,7 +230,13 @@ class Node:
             deleting=self.deleting,
             listing=listing,
             operating=Operating(
-                self.registry, self.settings, self.catalogue, self.cluster, listing, self.gate
+                self.registry,
+                self.settings,
+                self.catalogue,
+                self.cluster,
+                listing,
+                self.gate,
+                self.topology.topology,
             ),
             replicas=Replicas(self.cluster, locator, peers),
             verifying=Verifying(self.cluster, locator, GrpcDigests(self.channels)),
@@ -243,7 +249,7 @@ class Node:
             budget=self.budget,
             buffers=self.buffers,
             routing=Routing(self.topology.topology.router, OutwardStreams(self.channels), spawn),
-            topology=self.topology.service(self.deleting, self.gate),
+            topology=self.topology.service(self.deleting, self.gate, self.settings),
             orphans=self.orphans,
         )
 

@@ -12,11 +12,13 @@ from node.tests.nodes import lone_node, replica_of
 from waiting import until
 
 import ringmq
-from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, SyncMode
-from ringmq_gm.registry.base import Delete, Put
+from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, QueueRules, SyncMode
+from ringmq_gm.registry.base import KEY_BYTES_MAX, Delete, Put
 from ringmq_node.broker.broker import Caller
-from ringmq_node.broker.cluster_settings import POLICIES, enrol, node_key
+from ringmq_node.broker.cluster_settings import POLICIES, enrol, node_key, policy_key
 from ringmq_node.broker.operating import OPERATIONS
+from ringmq_node.model.names import VHOST_NAME_BYTES_MAX
+from ringmq_node.model.policies import NAME_BYTES_MAX
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.settings import SyncSettings
 from ringmq_node.node import Node
@@ -41,6 +43,45 @@ def test_policies_take_effect_on_queues_that_are_there(tmp_path: Path) -> None:
         await until(lambda: replica.syncing.settings == SyncSettings())
 
     with_node(tmp_path, work)
+
+
+def test_policies_of_a_vhost_go_with_it(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        limit = Policy("limit", "^q$", rules=QueueRules(max_length=7))
+        bound = replace(limit, is_operator=True)
+        async with ringmq.connect(node.address, vhost="shop") as shop:
+            for call in (
+                shop.operator.set_policy(limit),
+                shop.operator.delete_policy("limit"),
+                shop.operator.policies(),
+            ):
+                with pytest.raises(ringmq.VhostNotFoundError):
+                    await call
+            await client.topology.create_vhost("shop")
+            await shop.declare_queue("q")
+            assert await shop.operator.set_policy(limit) == 1
+            assert await shop.operator.set_policy(bound) == 1
+            assert (await shop.queue("q")).policy == "limit"
+            assert (await client.queue("q")).policy == ""
+            assert await shop.operator.policies() == [limit, bound]
+            assert await client.operator.policies() == []
+            with pytest.raises(ringmq.PolicyNotFoundError):
+                await client.operator.delete_policy("limit")
+            # The same name in another vhost is another policy.
+            other = replace(limit, pattern="nothing")
+            assert await client.operator.set_policy(other) == 0
+            await client.topology.delete_vhost("shop", force=True)
+            await client.topology.create_vhost("shop")
+            assert await shop.operator.policies() == []
+            assert await client.operator.policies() == [other]
+
+    with_node(tmp_path, work)
+
+
+def test_the_longest_names_fit_into_the_registrys_keys() -> None:
+    vhost, name = "ä" * (VHOST_NAME_BYTES_MAX // 2), "ä" * (NAME_BYTES_MAX // 2) + " "
+    for is_operator in (False, True):
+        assert len(policy_key(vhost, name, is_operator=is_operator)) <= KEY_BYTES_MAX
 
 
 @pytest.mark.parametrize(
@@ -75,7 +116,7 @@ def test_the_locator_of_a_declaration_is_compared_when_it_is_declared_again(tmp_
     with_node(tmp_path, work)
 
 
-@pytest.mark.logs("settings/policies/broken can't be read")
+@pytest.mark.logs("settings/policy/broken can't be read")
 def test_a_policy_that_can_not_be_read_counts_for_nothing(tmp_path: Path) -> None:
     async def work(node: Node, client: ringmq.Client) -> None:
         await node.registry.commit([], [Put(POLICIES + "broken", b"{")])

@@ -31,8 +31,14 @@ WHOLE = PolicyDefinition(
     ids=["whole", "all", "nodes"],
 )
 def test_a_policy_comes_back_as_it_went(definition: PolicyDefinition) -> None:
-    policy = Policy("p", "^x", -3, definition, is_operator=True)
+    policy = Policy("p", "^x", -3, definition, is_operator=True, vhost="shop")
     assert policy_from_wire(policy_to_wire(policy)) == policy
+
+
+def test_no_vhost_is_the_default_one() -> None:
+    wire = policy_to_wire(Policy("p", "^x", 0, WHOLE))
+    wire.ClearField("vhost")
+    assert policy_from_wire(wire).vhost == "/"
 
 
 def test_the_whole_one_has_every_key() -> None:

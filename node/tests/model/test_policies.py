@@ -27,7 +27,7 @@ ONE_KEY = PolicyDefinition(min_insync=1)
 
 
 TEXT = {
-    **{"name": "p", "pattern": "x", "priority": 0, "is_operator": False},
+    **{"name": "p", "pattern": "x", "priority": 0, "is_operator": False, "vhost": "/"},
     "definition": {"rules": {"max_length": "7"}},
 }
 
@@ -62,6 +62,17 @@ def test_the_highest_priority_applies_and_the_first_name_among_equals() -> None:
     assert applied is not None
     assert applied.name == "b"
     assert matching(policies[3:], "orders.de") is None
+
+
+def test_a_policy_is_for_the_queues_of_its_vhost() -> None:
+    policies = [Policy("p", "^orders$", 0, ONE_KEY, vhost=vhost) for vhost in ("/", "shop")]
+    for queue, vhost in (("orders", "/"), ("shop\x1forders", "shop")):
+        applied = matching(policies, queue)
+        assert applied is not None
+        assert applied.vhost == vhost
+    assert matching(policies, "lab\x1forders") is None
+    # The pattern sees the name alone.
+    assert matching(policies, "shop\x1fshop") is None
 
 
 def test_a_pattern_that_python_would_never_finish() -> None:

@@ -50,7 +50,8 @@ class Mirrors:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy, or, with `is_operator`, one that bounds what the others ask for.
+    """A policy, or, with `is_operator`, one that bounds what the others ask for. It is for the
+    queues of one vhost: that of the client which sets it.
 
     `pattern` is a regular expression, which may match anywhere in a queue's name unless it is
     anchored. A key that is None is left to others; one at least has to be set.
@@ -69,14 +70,14 @@ class Policy:
     is_operator: bool = False
     rules: QueueRules = NO_RULES
 
-    def to_wire(self) -> admin.Policy:
+    def to_wire(self, vhost: str) -> admin.Policy:
         """Raises `BadRequestError` for a number out of its range, or text that isn't UTF-8."""
         try:
-            return self._to_wire()
+            return self._to_wire(vhost)
         except ValueError as error:
             raise BadRequestError(f"policy {self.name!r}: {error}") from error
 
-    def _to_wire(self) -> admin.Policy:
+    def _to_wire(self, vhost: str) -> admin.Policy:
         keys = admin.PolicyDefinition(
             min_insync=self.min_insync or 0,
             sync_rate_bytes_max=self.sync_rate_bytes_max or 0,
@@ -97,6 +98,7 @@ class Policy:
             priority=self.priority,
             definition=keys,
             is_operator=self.is_operator,
+            vhost=vhost,
         )
 
     @classmethod

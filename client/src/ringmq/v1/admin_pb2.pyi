@@ -1055,6 +1055,7 @@ class Policy(google.protobuf.message.Message):
     PRIORITY_FIELD_NUMBER: builtins.int
     DEFINITION_FIELD_NUMBER: builtins.int
     IS_OPERATOR_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     name: builtins.str
     """1 to 255 bytes of UTF-8, no control characters."""
     pattern: builtins.str
@@ -1062,6 +1063,8 @@ class Policy(google.protobuf.message.Message):
     priority: builtins.int
     is_operator: builtins.bool
     """It bounds what the other policies ask for. Operator policies have names of their own."""
+    vhost: builtins.str
+    """It is for queues of this vhost, and its name is unique there. Empty: "/"."""
     @property
     def definition(self) -> Global___PolicyDefinition: ...
     def __init__(
@@ -1072,10 +1075,11 @@ class Policy(google.protobuf.message.Message):
         priority: builtins.int = ...,
         definition: Global___PolicyDefinition | None = ...,
         is_operator: builtins.bool = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["definition", b"definition"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["definition", b"definition", "is_operator", b"is_operator", "name", b"name", "pattern", b"pattern", "priority", b"priority"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["definition", b"definition", "is_operator", b"is_operator", "name", b"name", "pattern", b"pattern", "priority", b"priority", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___Policy: typing_extensions.TypeAlias = Policy
@@ -1125,15 +1129,19 @@ class DeletePolicyRequest(google.protobuf.message.Message):
 
     NAME_FIELD_NUMBER: builtins.int
     IS_OPERATOR_FIELD_NUMBER: builtins.int
+    VHOST_FIELD_NUMBER: builtins.int
     name: builtins.str
     is_operator: builtins.bool
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         is_operator: builtins.bool = ...,
+        vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["is_operator", b"is_operator", "name", b"name"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["is_operator", b"is_operator", "name", b"name", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___DeletePolicyRequest: typing_extensions.TypeAlias = DeletePolicyRequest
@@ -1152,9 +1160,16 @@ Global___DeletePolicyResponse: typing_extensions.TypeAlias = DeletePolicyRespons
 class ListPoliciesRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    VHOST_FIELD_NUMBER: builtins.int
+    vhost: builtins.str
+    """Empty: "/"."""
     def __init__(
         self,
+        *,
+        vhost: builtins.str = ...,
     ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["vhost", b"vhost"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ListPoliciesRequest: typing_extensions.TypeAlias = ListPoliciesRequest
 

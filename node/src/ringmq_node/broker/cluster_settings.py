@@ -1,8 +1,8 @@
 """What operators have set for the whole cluster: its nodes, and the policies for queues.
 
     settings/nodes/<node>                 JSON {"drained": bool, "evacuated": bool}
-    settings/policies/<name, quoted>      JSON, `Policy.to_json`
-    settings/operator-policies/<name>     the same
+    settings/policy/<vhost and name>      JSON, `Policy.to_json`; the key is quoted
+    settings/bounds/<vhost and name>      the same, of operator policies
 
 A node belongs to the cluster from its first start (`enrol`) until an operator forgets it, whether
 it is up or not. How many replicas are wanted by default follows from that number, so a queue that
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import quote
 
 from ringmq_base.notifier import Notifier
@@ -38,7 +38,7 @@ from ringmq_gm.registry.base import (
 )
 from ringmq_node.broker.catalogue import registry_away
 from ringmq_node.broker.placement import NodeStanding
-from ringmq_node.model.names import split_name
+from ringmq_node.model.names import DEFAULT_VHOST, join_name
 from ringmq_node.model.policies import (
     NAME_BYTES_MAX,
     POLICIES_MAX,
@@ -56,8 +56,9 @@ logger = logging.getLogger(__name__)
 
 SETTINGS = "settings/"
 NODES_SET = SETTINGS + "nodes/"
-POLICIES = SETTINGS + "policies/"
-OPERATOR_POLICIES = SETTINGS + "operator-policies/"
+# Short: the longest vhost and name, quoted, leave 16 bytes of the registry's key.
+POLICIES = SETTINGS + "policy/"
+OPERATOR_POLICIES = SETTINGS + "bounds/"
 # A commit that loses a race is tried again so often.
 COMMIT_TRIES = 5
 
@@ -66,8 +67,10 @@ def node_key(node: str) -> str:
     return NODES_SET + node
 
 
-def policy_key(name: str, *, is_operator: bool) -> str:
-    return (OPERATOR_POLICIES if is_operator else POLICIES) + quote(name, safe="")
+def policy_key(vhost: str, name: str, *, is_operator: bool) -> str:
+    """Without a name: the prefix of the vhost's, which must not be "/"."""
+    prefix = OPERATOR_POLICIES if is_operator else POLICIES
+    return prefix + quote(join_name(vhost, name), safe="")
 
 
 def unknown_node(node: str, nodes: Iterable[str]) -> BrokerError:
@@ -155,8 +158,10 @@ class ClusterSettings:
     # --- looking up ---
 
     def policies(self) -> list[Policy]:
-        """Operator policies last, otherwise in the order in which they are tried."""
-        return sorted(self._policies.values(), key=lambda p: (p.is_operator, -p.priority, p.name))
+        """By vhost, operator policies last, otherwise in the order in which they are tried."""
+        return sorted(
+            self._policies.values(), key=lambda p: (p.vhost, p.is_operator, -p.priority, p.name)
+        )
 
     def wanted_of(self, record: QueueRecord) -> Wanted:
         """What the queue should have by its declaration and the policies of this moment."""
@@ -171,12 +176,10 @@ class ClusterSettings:
         """`wanted_of` in a cluster of these nodes."""
         found = self._policies.values()
         evacuated = {node for node, standing in self.nodes.items() if standing.evacuated}
-        # A policy is of every vhost.
-        name = split_name(record.name)[1]
         return wanted_of(
             record,
-            matching((policy for policy in found if not policy.is_operator), name),
-            matching((policy for policy in found if policy.is_operator), name),
+            matching((policy for policy in found if not policy.is_operator), record.name),
+            matching((policy for policy in found if policy.is_operator), record.name),
             [node for node in nodes if node not in evacuated],
         )
 
@@ -191,21 +194,35 @@ class ClusterSettings:
 
     # --- changing; each raises `BrokerError`, the caller has the deadline ---
 
-    async def set_policy(self, policy: Policy) -> bool:
-        """Returns whether it is new. This node's watch has shown it then."""
-        key = policy_key(policy.name, is_operator=policy.is_operator)
+    async def set_policy(
+        self, policy: Policy, guards: Callable[[], Sequence[Guard]] = lambda: ()
+    ) -> bool:
+        """Returns whether it is new. This node's watch has shown it then. `guards` hold while the
+        policy's vhost is there, and raise `BrokerError` when it isn't."""
+        key = policy_key(policy.vhost, policy.name, is_operator=policy.is_operator)
         if key not in self._policies and len(self._policies) >= POLICIES_MAX:
             raise too_many_policies()
         value = json.dumps(policy.to_json(), separators=(",", ":"), ensure_ascii=False).encode()
-        return not await self._write(key, Put(key, value))
+        return not await self._write(key, Put(key, value), guards)
 
-    async def delete_policy(self, name: str, *, is_operator: bool) -> bool:
+    async def delete_policy(self, vhost: str, name: str, *, is_operator: bool) -> bool:
         """Returns whether there was one."""
         if len(name.encode()) > NAME_BYTES_MAX:
             # The registry would refuse the key.
             return False
-        key = policy_key(name, is_operator=is_operator)
+        key = policy_key(vhost, name, is_operator=is_operator)
         return await self._write(key, Delete(key))
+
+    async def delete_policies_of(self, vhost: str) -> None:
+        """Of a vhost that is being deleted: no policy is set for it any more."""
+        assert vhost != DEFAULT_VHOST, "it has no prefix"
+        for is_operator in (False, True):
+            try:
+                found = await self._registry.list(policy_key(vhost, "", is_operator=is_operator))
+            except RegistryUnavailableError as error:
+                raise registry_away() from error
+            for entry in found.entries:
+                await self._write(entry.key, Delete(entry.key))
 
     async def set_standing(self, node: str, standing: NodeStanding) -> None:
         """Of a node that belongs to the cluster."""
@@ -241,7 +258,12 @@ class ClusterSettings:
                 return
         raise registry_away()
 
-    async def _write(self, key: str, operation: Operation) -> bool:
+    async def _write(
+        self,
+        key: str,
+        operation: Operation,
+        guards: Callable[[], Sequence[Guard]] = lambda: (),
+    ) -> bool:
         """Carries out `operation` on the key; returns whether it existed before."""
         existed: bool | None = None
         for _ in range(COMMIT_TRIES):
@@ -252,7 +274,7 @@ class ClusterSettings:
                 if entry is None and isinstance(operation, Delete):
                     return existed
                 guard = Guard(key, 0 if entry is None else entry.revision)
-                revision = await self._registry.commit([guard], [operation])
+                revision = await self._registry.commit([guard, *guards()], [operation])
             except RegistryUnavailableError as error:
                 raise registry_away() from error
             except CommitUnknownError:

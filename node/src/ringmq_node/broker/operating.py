@@ -21,7 +21,9 @@ from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.listing import Listing
 from ringmq_node.broker.placement import NodeStanding
 from ringmq_node.broker.rebalancing import Mastered, MasterMove, mastered, plan
-from ringmq_node.model.policies import Policy, unknown_policy
+from ringmq_node.broker.topology.topology import Topology
+from ringmq_node.model.names import DEFAULT_VHOST, check_vhost, in_vhost
+from ringmq_node.model.policies import Policy, policy_said, unknown_policy
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class Operating:
         cluster: Cluster,
         listing: Listing,
         gate: NodeGate,
+        topology: Topology,
     ) -> None:
         self._registry = registry
         self._settings = settings
@@ -63,12 +66,17 @@ class Operating:
         self._listing = listing
         self._catalogue = catalogue
         self._gate = gate
+        self._topology = topology
 
-    # --- policies ---
+    # --- policies; the vhost "" is "/" ---
 
     def policies(self) -> list[Policy]:
-        """In the order in which they are tried; operator policies last."""
+        """By vhost, in the order in which they are tried; operator policies last."""
         return self._settings.policies()
+
+    async def policies_of(self, vhost: str) -> list[Policy]:
+        await self._check_vhost(vhost)
+        return [each for each in self.policies() if each.vhost == (vhost or DEFAULT_VHOST)]
 
     async def set_policy(self, policy: Policy, deadline_s: float) -> PolicySet:
         """Adds or replaces it."""
@@ -86,13 +94,15 @@ class Operating:
             )
         try:
             async with asyncio.timeout(deadline_s * REGISTRY_SHARE):
-                created = await self._settings.set_policy(policy)
+                await self._topology.ensure_vhost(policy.vhost)
+                created = await self._settings.set_policy(
+                    policy, lambda: self._topology.vhost_guards(policy.vhost)
+                )
         except TimeoutError:
             raise registry_away() from None
         logger.warning(
-            "%s %s: %r, priority %d, %s",
-            "operator policy" if policy.is_operator else "policy",
-            policy.name,
+            "%s: %r, priority %d, %s",
+            policy,
             policy.pattern,
             policy.priority,
             policy.definition.facts(),
@@ -100,20 +110,31 @@ class Operating:
         return PolicySet(created, self._applied(policy))
 
     def _applied(self, policy: Policy) -> int:
-        wanted = map(self._settings.wanted_of, self._catalogue.records.values())
+        records = self._catalogue.records.values()
+        wanted = [
+            self._settings.wanted_of(each) for each in records if in_vhost(each.name, policy.vhost)
+        ]
         names = (each.operator_policy if policy.is_operator else each.policy for each in wanted)
         return sum(name == policy.name for name in names)
 
-    async def delete_policy(self, name: str, deadline_s: float, *, is_operator: bool) -> None:
+    async def delete_policy(
+        self, vhost: str, name: str, deadline_s: float, *, is_operator: bool
+    ) -> None:
         self._gate.check()
         try:
             async with asyncio.timeout(deadline_s * REGISTRY_SHARE):
-                existed = await self._settings.delete_policy(name, is_operator=is_operator)
+                await self._check_vhost(vhost)
+                existed = await self._settings.delete_policy(vhost, name, is_operator=is_operator)
         except TimeoutError:
             raise registry_away() from None
         if not existed:
-            raise unknown_policy(name, is_operator=is_operator)
-        logger.warning("%s %s: deleted", "operator policy" if is_operator else "policy", name)
+            raise unknown_policy(vhost, name, is_operator=is_operator)
+        logger.warning("%s: deleted", policy_said(vhost, name, is_operator=is_operator))
+
+    async def _check_vhost(self, vhost: str) -> None:
+        if vhost:
+            check_vhost(vhost)
+        await self._topology.ensure_vhost(vhost)
 
     # --- nodes ---
 

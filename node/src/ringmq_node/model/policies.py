@@ -1,8 +1,9 @@
 """Policies: the wishes of operators for the queues whose names match a pattern. Pure.
 
-Of the policies whose pattern matches a queue's name, the one with the highest priority applies,
-the first by name among equals. Policies are never added to each other. An *operator policy* is
-matched by itself, in the same way, and bounds the wishes of the other one.
+A policy is for the queues of its vhost. Of those whose pattern matches a queue's name, the one
+with the highest priority applies, the first by name among equals. Policies are never added to each
+other. An *operator policy* is matched by itself, in the same way, and bounds the wishes of the
+other one.
 
 `wanted_of` merges the declaration's arguments, the policy and the operator policy into the
 queue's wanted settings, key by key:
@@ -26,6 +27,13 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, Protocol
 
+from ringmq_node.model.names import (
+    DEFAULT_VHOST,
+    check_vhost,
+    join_name,
+    shown,
+    split_name,
+)
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueRecord
 from ringmq_node.model.rules import NO_RULES, QueueRules, check_offered, merged
@@ -143,10 +151,12 @@ class Policy:
     priority: int
     definition: PolicyDefinition
     is_operator: bool = False
+    vhost: str = DEFAULT_VHOST
     matcher: Pattern = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raises `BrokerError` for values that can't be a policy's."""
+        check_vhost(self.vhost)
         _check_text("name", self.name, NAME_BYTES_MAX)
         _check_text("pattern", self.pattern, PATTERN_BYTES_MAX)
         if abs(self.priority) > PRIORITY_MAX:
@@ -155,7 +165,12 @@ class Policy:
         object.__setattr__(self, "matcher", compiled(self.pattern))
 
     def matches(self, queue: str) -> bool:
-        return self.matcher.search(queue) is not None
+        """`queue` is an internal name (`model.names`); the pattern is for the name in the vhost."""
+        vhost, name = split_name(queue)
+        return vhost == self.vhost and self.matcher.search(name) is not None
+
+    def __str__(self) -> str:
+        return policy_said(self.vhost, self.name, is_operator=self.is_operator)
 
     def to_json(self) -> dict[str, Any]:
         definition = self.definition
@@ -170,6 +185,7 @@ class Policy:
             "rules": definition.rules.to_json() or None,
         }
         return {
+            "vhost": self.vhost,
             "name": self.name,
             "pattern": self.pattern,
             "priority": self.priority,
@@ -187,6 +203,7 @@ class Policy:
                 value["priority"],
                 _definition(value["definition"]),
                 value["is_operator"],
+                value["vhost"],
             )
         except (KeyError, TypeError, ValueError, AttributeError, BrokerError) as error:
             raise PolicyError(f"not a policy: {error!r}") from error
@@ -259,7 +276,7 @@ def _check_within(name: str, value: int | None, low: int, high: int) -> None:
 
 
 def matching(policies: Iterable[Policy], queue: str) -> Policy | None:
-    """The policy that applies to a queue of this name; None if no pattern matches."""
+    """The policy that applies to a queue of this internal name; None if no pattern matches."""
     found = [policy for policy in policies if policy.matches(queue)]
     return min(found, key=lambda policy: (-policy.priority, policy.name), default=None)
 
@@ -334,9 +351,15 @@ def wanted_of(
     )
 
 
-def unknown_policy(name: str, *, is_operator: bool) -> BrokerError:
+def policy_said(vhost: str, name: str, *, is_operator: bool) -> str:
+    """For logs and errors."""
     kind = "operator policy" if is_operator else "policy"
-    return BrokerError(Reason.POLICY_NOT_FOUND, f"there is no {kind} {name!r}", policy=name)
+    return f"{kind} {shown(join_name(vhost, name))}"
+
+
+def unknown_policy(vhost: str, name: str, *, is_operator: bool) -> BrokerError:
+    said = policy_said(vhost, name, is_operator=is_operator)
+    return BrokerError(Reason.POLICY_NOT_FOUND, f"there is no {said}", policy=name, vhost=vhost)
 
 
 def too_many_policies() -> BrokerError:

@@ -205,6 +205,7 @@ def test_definitions_of_rabbitmq_are_taken_as_they_are() -> None:
         ),
         Policy("all", ".*", 0, PolicyDefinition(Mirrors())),
         Policy("named", "^named", 0, PolicyDefinition(Mirrors(nodes=("a", "b")))),
+        Policy("elsewhere", ".*", 0, PolicyDefinition(Mirrors()), vhost="shop"),
     )
 
 
@@ -225,7 +226,6 @@ def test_what_can_not_be_mapped_is_listed() -> None:
         ("policy 'all'", "ha-promote-on-failure"),
         ("policy 'all'", "ha-sync-batch-size"),
         ("policy 'all'", "federation-upstream-set"),
-        ("policy 'elsewhere'", "vhost 'shop'"),
         ("policy 'spare'", "exchanges"),
     ]
     for where, why in expected:
@@ -292,6 +292,7 @@ POLICIES = st.lists(
             rules=RULES,
         ),
         st.booleans(),
+        VHOSTS,
     ),
     max_size=3,
 )

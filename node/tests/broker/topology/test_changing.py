@@ -15,6 +15,7 @@ from ringmq_gm import MemberId
 from ringmq_gm.registry.base import Delete, Put, Registry
 from ringmq_gm.registry.url import open_registry
 from ringmq_node.broker.catalogue import QueueCatalogue, Touched
+from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.topology import changing
@@ -42,7 +43,13 @@ class TopologyNode:
         self.changes = changes = TopologyChanges(registry, self.topology, self.catalogue)
         deleting = Deleting(registry, self.catalogue, cast(Any, None))
         self.service = TopologyService(
-            registry, self.topology, changes, self.catalogue, deleting, NodeGate(name)
+            registry,
+            self.topology,
+            changes,
+            self.catalogue,
+            deleting,
+            NodeGate(name),
+            ClusterSettings(registry),
         )
         group = SimpleNamespace(
             me=MemberId(name, lives[name]),

@@ -112,6 +112,7 @@ def read_definitions(document: object) -> Definitions:
         if (policy := policy_of(entry, at, notes)) is not None
     ]
     named = [split_name(name)[0] for name in (*exchanges, *queues)]
+    named += [policy.vhost for policy in policies]
     return Definitions(
         tuple(dict.fromkeys([*vhosts, *named])),
         exchanges,
@@ -321,10 +322,7 @@ def write_definitions(definitions: Definitions, version: str) -> dict[str, Any]:
             }
             for each in definitions.bindings
         ],
-        "policies": [
-            {"vhost": DEFAULT_VHOST, "apply-to": "queues"} | each.to_json()
-            for each in definitions.policies
-        ],
+        "policies": [{"apply-to": "queues"} | each.to_json() for each in definitions.policies],
     }
 
 

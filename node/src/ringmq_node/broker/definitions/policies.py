@@ -64,7 +64,11 @@ def policy_of(entry: dict[str, Any], at: str, notes: Notes) -> Policy | None:
     name, definition = entry.get("name"), entry.get("definition")
     if type(name) is not str or type(definition) is not dict:
         raise bad_request(f"{at}: a policy has a name and a definition", field=at)
+    # RabbitMQ's definitions of one vhost don't say of which.
+    entry = {"vhost": DEFAULT_VHOST} | entry
     where = f"policy {name!r}"
+    if entry["vhost"] != DEFAULT_VHOST:
+        where += f" of vhost {entry['vhost']!r}"
     try:
         if "is_operator" in entry:
             return Policy.from_json(entry)
@@ -77,9 +81,6 @@ def policy_of(entry: dict[str, Any], at: str, notes: Notes) -> Policy | None:
 def _of_rabbitmq(
     entry: dict[str, Any], keys: dict[str, Any], where: str, notes: Notes
 ) -> Policy | None:
-    if entry.get("vhost", DEFAULT_VHOST) != DEFAULT_VHOST:
-        notes.add(where, f"is of vhost {entry['vhost']!r}: policies here are of every vhost")
-        return None
     if entry.get("apply-to", "all") not in _TO_QUEUES:
         notes.add(where, f"applies to {entry['apply-to']}: policies here are for queues")
         return None
@@ -98,7 +99,13 @@ def _of_rabbitmq(
     if definition == PolicyDefinition():
         notes.add(where, "nothing of it can be mapped")
         return None
-    return Policy(entry["name"], entry["pattern"], entry.get("priority", 0), definition)
+    return Policy(
+        entry["name"],
+        entry["pattern"],
+        entry.get("priority", 0),
+        definition,
+        vhost=entry["vhost"],
+    )
 
 
 def _mirrors(keys: dict[str, Any], where: str, notes: Notes) -> Mirrors | None:

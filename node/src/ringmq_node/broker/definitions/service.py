@@ -166,7 +166,7 @@ class DefinitionsService:
             await outcomes.one(
                 policy,
                 lambda each: _created(self._operating.set_policy(each, left_s())),
-                lambda each: f"policy {each.name}",
+                str,
             )
         outcomes.imported.unmapped = definitions.unmapped
         return outcomes.imported

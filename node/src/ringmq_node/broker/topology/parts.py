@@ -8,6 +8,7 @@ from contextlib import suppress
 from ringmq_gm import Group
 from ringmq_gm.registry.base import Registry, RegistryError
 from ringmq_node.broker.catalogue import QueueCatalogue, Reconcile, Touched
+from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.topology.changing import TopologyChanges
@@ -35,9 +36,11 @@ class TopologyParts:
             registry, self.topology, catalogue, self._changes, group, belonging
         )
 
-    def service(self, deleting: Deleting, gate: NodeGate) -> TopologyService:
+    def service(
+        self, deleting: Deleting, gate: NodeGate, settings: ClusterSettings
+    ) -> TopologyService:
         return TopologyService(
-            self._registry, self.topology, self._changes, self._catalogue, deleting, gate
+            self._registry, self.topology, self._changes, self._catalogue, deleting, gate, settings
         )
 
     def after(self, reconcile: Reconcile) -> Reconcile:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from ringmq_gm.registry.base import Registry, RegistryUnavailableError
 from ringmq_node.broker.catalogue import QueueCatalogue, registry_away
+from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
@@ -66,6 +67,7 @@ class TopologyService:
         catalogue: QueueCatalogue,
         deleting: Deleting,
         gate: NodeGate,
+        settings: ClusterSettings,
     ) -> None:
         self._registry = registry
         self._topology = topology
@@ -73,6 +75,7 @@ class TopologyService:
         self._catalogue = catalogue
         self._deleting = deleting
         self._gate = gate
+        self._settings = settings
 
     async def internal_name(self, vhost: str, name: str) -> str:
         """The internal name of a queue or an exchange of a client. For the vhost "/" it asks
@@ -178,7 +181,7 @@ class TopologyService:
         return await _in_time(self._changes.create_vhost(vhost), deadline_s)
 
     async def delete_vhost(self, vhost: str, deadline_s: float, *, force: bool) -> int:
-        """Deletes it with its exchanges and bindings; returns how many queues went with it.
+        """Deletes it with its exchanges, bindings and policies; returns how many queues went, too.
 
         It must have no queues, unless `force`. From the mark on nothing is declared in it, so the
         queues that are found then are all. A call that fails after that leaves the mark, and is
@@ -196,6 +199,7 @@ class TopologyService:
                     await self._changes.mark_vhost(vhost, deleting=False)
                     _check_no_queues(vhost, queues)
                 await self._delete_queues(queues)
+                await self._settings.delete_policies_of(vhost)
                 await self._changes.remove_vhost(vhost)
         except TimeoutError:
             raise registry_away() from None

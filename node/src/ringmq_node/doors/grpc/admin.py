@@ -111,14 +111,17 @@ class AdminService:
     async def _delete_policy(self, data: bytes, context: Context) -> bytes:
         request = parse(admin.DeletePolicyRequest, data)
         await self._broker.operating.delete_policy(
-            request.name, caller_of(context).deadline_s, is_operator=request.is_operator
+            request.vhost,
+            request.name,
+            caller_of(context).deadline_s,
+            is_operator=request.is_operator,
         )
         return admin.DeletePolicyResponse().SerializeToString()
 
     async def _list_policies(self, data: bytes, context: Context) -> bytes:
-        parse(admin.ListPoliciesRequest, data)
-        policies = map(policy_to_wire, self._broker.operating.policies())
-        return admin.ListPoliciesResponse(policies=policies).SerializeToString()
+        request = parse(admin.ListPoliciesRequest, data)
+        found = await self._broker.operating.policies_of(request.vhost)
+        return admin.ListPoliciesResponse(policies=map(policy_to_wire, found)).SerializeToString()
 
     # --- definitions ---
 

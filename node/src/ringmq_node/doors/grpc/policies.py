@@ -8,6 +8,7 @@ from typing import TypeVar
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.doors.grpc.rules import rules_from_wire, rules_to_wire
+from ringmq_node.model.names import DEFAULT_VHOST
 from ringmq_node.model.policies import ForcedPromotion, Mirrors, Policy, PolicyDefinition
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import MasterLocator
@@ -54,7 +55,14 @@ def policy_from_wire(wire: admin.Policy) -> Policy:
         _from_wire(keys.forced_promotion, dict(_FORCED), "forced_promotion"),
         rules_from_wire(keys.rules),
     )
-    return Policy(wire.name, wire.pattern, wire.priority, definition, wire.is_operator)
+    return Policy(
+        wire.name,
+        wire.pattern,
+        wire.priority,
+        definition,
+        wire.is_operator,
+        wire.vhost or DEFAULT_VHOST,
+    )
 
 
 def policy_to_wire(policy: Policy) -> admin.Policy:
@@ -79,4 +87,5 @@ def policy_to_wire(policy: Policy) -> admin.Policy:
         priority=policy.priority,
         definition=wire,
         is_operator=policy.is_operator,
+        vhost=policy.vhost,
     )
