@@ -155,8 +155,7 @@ class Node:
         self.resources = self._watch_resources()
         self.catalogue = QueueCatalogue(registry)
         self.transient = TransientQueues(registry, self.group)
-        group = self.group
-        self.topology = TopologyParts(registry, self.catalogue, group, lambda: self.settings.nodes)
+        self.topology = TopologyParts(registry, self.catalogue, self.group, self.settings)
         self.deleting = Deleting(registry, self.catalogue, self.supervisor.spawn)
         self.orphans = self._make_orphans()
         self.broker = self._make_broker()
@@ -205,8 +204,7 @@ class Node:
             budget=self.budget,
             buffers=self.buffers,
         )
-        deleting = Deleting(self.registry, self.catalogue, self.supervisor.spawn)
-        self.hosting.on_unused = deleting.begin_deleting_unused
+        self.hosting.on_unused = self.deleting.begin_deleting_unused
         return Broker(
             settings=BrokerSettings(
                 message_bytes_max=self.config.message_bytes_max,
@@ -249,7 +247,7 @@ class Node:
             budget=self.budget,
             buffers=self.buffers,
             routing=Routing(self.topology.topology.router, OutwardStreams(self.channels), spawn),
-            topology=self.topology.service(self.deleting, self.gate, self.settings),
+            topology=self.topology.service(self.deleting, self.gate),
             orphans=self.orphans,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from ringmq_gm import Group
@@ -19,28 +18,31 @@ from ringmq_node.replica.hosting import Spawn
 
 
 class TopologyParts:
-    """`belonging` are the nodes of the cluster, as an operator has it."""
-
     def __init__(
         self,
         registry: Registry,
         catalogue: QueueCatalogue,
         group: Group,
-        belonging: Callable[[], Collection[str]],
+        settings: ClusterSettings,
     ) -> None:
         self.topology = Topology(registry, catalogue)
         self._registry = registry
         self._catalogue = catalogue
+        self._settings = settings
         self._changes = TopologyChanges(registry, self.topology, catalogue)
         self._keeper = TopologyKeeper(
-            registry, self.topology, catalogue, self._changes, group, belonging
+            registry, self.topology, catalogue, self._changes, group, lambda: settings.nodes
         )
 
-    def service(
-        self, deleting: Deleting, gate: NodeGate, settings: ClusterSettings
-    ) -> TopologyService:
+    def service(self, deleting: Deleting, gate: NodeGate) -> TopologyService:
         return TopologyService(
-            self._registry, self.topology, self._changes, self._catalogue, deleting, gate, settings
+            self._registry,
+            self.topology,
+            self._changes,
+            self._catalogue,
+            deleting,
+            gate,
+            self._settings,
         )
 
     def after(self, reconcile: Reconcile) -> Reconcile:
