@@ -2,44 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from nemesis import Cluster, scenario
+from nemesis.falsifying import falsify
 
 from ringmq import DifferenceKind
-from ringmq_node.storage.format.formats import JOURNAL
-from ringmq_node.storage.format.record_file import RecordFile
-from ringmq_node.storage.format.records import RECORD_HEADER_BYTES, RecordKind, record_header
-
-
-def falsify(folder: Path, body: bytes, other: bytes) -> None:
-    """Gives a message another body on this disk, with a checksum that is right."""
-    for path in folder.rglob("*.jif"):
-        place = path.read_bytes().find(body)
-        if place >= 0:
-            _rewrite(path, place, other)
-            return
-    raise AssertionError(f"{body!r} is in no journal of {folder}")
-
-
-def _rewrite(path: Path, place: int, other: bytes) -> None:
-    data = bytearray(path.read_bytes())
-    file = RecordFile(str(path), JOURNAL, len(data), lambda at, size: bytes(data[at : at + size]))
-    records = file.scan(lambda header, payload: payload).records
-    header = next(each for each, _ in records if each.offset < place < each.end)
-    data[place : place + len(other)] = other
-    payload = bytes(data[header.offset + RECORD_HEADER_BYTES : header.end])
-    data[header.offset : header.offset + RECORD_HEADER_BYTES] = record_header(
-        file.marker,
-        header.offset,
-        RecordKind(header.kind),
-        payload,
-        flags=header.flags,
-        number=header.number,
-        epoch=header.epoch,
-        synced=header.synced,
-    )
-    path.write_bytes(data)
 
 
 @scenario(deadline_s=90, queue="")
