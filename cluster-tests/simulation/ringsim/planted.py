@@ -6,15 +6,20 @@ no scenario is made for a bug: it counts as found if 9 of 10 trials find it.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+
+from faults.vocabulary import Fault, RegistryPutBack
 
 from ringmq_gm.core.member import RingMember
 from ringsim import mutations
 from ringsim.processes import over_all
 from ringsim.queues.mutations import QUEUE_BUGS
+from ringsim.registry_mutations import REGISTRY_BUGS
 from ringsim.simulator.runs import failures_of
+from ringsim.simulator.scenarios import scenario_of
 
 # Of one trial. `make test` simulates as many.
 SEEDS = 3000
@@ -32,17 +37,25 @@ NOT_BY_SEEDS: tuple[type[RingMember], ...] = (mutations.CountsStaleAnswers,)
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """`member` makes the mistake, or the code does within `planted`."""
+    """`member` makes the mistake, or the code does within `planted`. Runs without the fault `needs`
+    can't show it."""
 
     name: str
     member: type[RingMember] = RingMember
     planted: Callable[[], AbstractContextManager[object]] = nullcontext
+    needs: type[Fault] | None = None
 
     def found_by(self, seeds: range) -> int | None:
         """The first of the seeds that shows it."""
+        played = filter(self._may_show, seeds)
         with self.planted():
-            failure = next(failures_of(seeds, self.member), None)
+            failure = next(failures_of(played, self.member), None)
         return None if failure is None else failure.seed
+
+    def _may_show(self, seed: int) -> bool:
+        return self.needs is None or any(
+            isinstance(fault, self.needs) for fault in scenario_of(random.Random(seed)).faults
+        )
 
 
 def members() -> Iterator[type[RingMember]]:
@@ -59,6 +72,7 @@ BUGS: dict[str, Bug] = {
     for bug in (
         *(Bug(kind.__name__, kind) for kind in members() if kind not in HARMLESS + NOT_BY_SEEDS),
         *(Bug(planted.__name__, planted=planted) for planted in QUEUE_BUGS),
+        *(Bug(each.__name__, planted=each, needs=RegistryPutBack) for each in REGISTRY_BUGS),
     )
 }
 

@@ -41,6 +41,7 @@ from faults.vocabulary import (
     RegistryCut,
     RegistryFlaky,
     RegistryOutage,
+    RegistryPutBack,
     Remove,
     Restart,
     SetMinInsync,
@@ -193,6 +194,7 @@ class Hands:
                 BreakLink()
                 | SlowNetwork()
                 | RegistryFlaky()
+                | RegistryPutBack()
                 | Stall()
                 | TakesNothing()
                 | AcceptLoss()

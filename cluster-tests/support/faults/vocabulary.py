@@ -209,6 +209,18 @@ class RegistryFlaky:
 
 
 @dataclass(frozen=True, slots=True)
+class RegistryPutBack:
+    """The registry is put back to a copy of itself, made at `at`, `age_s` before; something was
+    written between. After `for_s` an operator brings back its newest state, and restarts the nodes
+    that take nothing of it, one after the other, as the operations manual says. Simulated only:
+    tests of SQLite and of etcd show that a real registry's process refuses it."""
+
+    at: float
+    age_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Stall:
     """A node's upstream neighbour finds that it takes its frames too slowly. Simulated only: in a
     real cluster a `SlowDisk` does it."""
@@ -282,6 +294,7 @@ Fault = (
     | RegistryCut
     | RegistryOutage
     | RegistryFlaky
+    | RegistryPutBack
     | Stall
     | TakesNothing
     | Promote
@@ -298,6 +311,7 @@ SIMULATED_ONLY: tuple[type[Fault], ...] = (
     BreakLink,
     SlowNetwork,
     RegistryFlaky,
+    RegistryPutBack,
     Stall,
     TakesNothing,
     AcceptLoss,
@@ -317,6 +331,8 @@ def ends_at(fault: Fault) -> float:
             return fault.at + fault.down_s
         case DiskRestored():
             return fault.at + fault.age_s + fault.down_s
+        case RegistryPutBack():
+            return fault.at + fault.age_s + fault.for_s
         case _:
             return fault.at + fault.for_s
 
@@ -324,7 +340,9 @@ def ends_at(fault: Fault) -> float:
 def nodes_of(fault: Fault) -> tuple[str, ...]:
     """The nodes that it names; none, if it concerns all of them or the registry."""
     match fault:
-        case PowerCut() | RegistryOutage() | RegistryFlaky() | SetMinInsync():
+        case PowerCut() | RegistryOutage() | RegistryFlaky() | RegistryPutBack():
+            return ()
+        case SetMinInsync():
             return ()
         case Block() | Flap():
             return fault.sources

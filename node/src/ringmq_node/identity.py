@@ -113,6 +113,12 @@ def judge_disk(own: StoreLife | None, registered: StoreLife | None) -> DiskStand
     return DiskStanding.SAME
 
 
+def is_forgotten(own: StoreLife | None, incarnation: int) -> bool:
+    """Whether a registry that gives the node this `incarnation` has forgotten lives that its disk
+    remembers. Then it may have forgotten views, too, and an old master could be named again."""
+    return own is not None and own.incarnation >= incarnation
+
+
 @dataclass(frozen=True, slots=True)
 class RegisteredStore:
     """The registry's copy of a node's `StoreLife`, and the revision to guard it with."""
@@ -202,11 +208,10 @@ async def disk_identity(
     """Judges the disk; records its new life if it is trusted.
 
     An untrusted one is left for `DiskIdentity.record`, see the module. Raises `StartError`: also if
-    the registry has forgotten lives that the disk remembers, for then it may have forgotten
-    views, too, and an old master could be named again.
+    the registry has forgotten lives of the node (`is_forgotten`).
     """
     own = read_life(store.disk, store.directory)
-    if own is not None and own.incarnation >= incarnation:
+    if own is not None and is_forgotten(own, incarnation):
         raise StartError(
             f"data directory {config.data} was used by life {own.incarnation} of this node, and "
             f"for the registry this is life {incarnation}: it was put back to an earlier state"

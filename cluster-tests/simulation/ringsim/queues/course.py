@@ -6,7 +6,6 @@ take everything. Then all replicas have to be equal, bodies included, and the hi
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -163,15 +162,13 @@ class QueueCourse(Course):
 
 @contextmanager
 def _played_here(seed: float) -> Iterator[None]:
-    """The shipped shells draw from the common source of chance, log, and forget after a minute."""
+    """The shipped shells draw from the common source of chance, and forget after a minute."""
     forget_after_s = remembering.FORGET_AFTER_S
     chance = random.getstate()
     remembering.FORGET_AFTER_S = FORGET_AFTER_S
     random.seed(seed)
-    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
         remembering.FORGET_AFTER_S = forget_after_s
         random.setstate(chance)

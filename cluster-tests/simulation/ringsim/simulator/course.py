@@ -25,6 +25,7 @@ class Course:
         self._world = world
         self._nemesis = Nemesis(world)
         self._payloads = 0
+        self._confirms = 0
         # False if the ring can never be whole again.
         self._settled = True
         self._liveness = Liveness(world, self._publish_anything)
@@ -36,8 +37,16 @@ class Course:
         while clock.now < ends:
             self.run_until(min(clock.now + LOOK_S, ends))
             self._liveness.look()
+            self._count_confirms()
         self._nemesis.heal()
         self._finish()
+
+    def _count_confirms(self) -> None:
+        """Those that have come while the registry was an older one."""
+        world, confirms = self._world, self._world.oracle.confirms
+        if world.registry.is_put_back:
+            world.coverage.counts["registry: confirmed meanwhile"] += confirms - self._confirms
+        self._confirms = confirms
 
     def _finish(self) -> None:
         """The ring has to become whole, and to take another op."""

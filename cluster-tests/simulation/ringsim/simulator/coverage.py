@@ -27,6 +27,16 @@ CHANGES = (
     "view: too small to confirm",
     "view: large enough again",
 )
+# A registry that is put back to a copy: whether that was noticed, by whom, and what was left out of
+# the run because nothing would have shown it.
+REGISTRY_KINDS = (
+    "registry: put back",
+    "registry: not put back, as one process would not see it",
+    "registry: a look is refused",
+    "registry: a start is refused",
+    "registry: a start is left out",
+    "registry: confirmed meanwhile",
+)
 # What a queue's clients have met.
 QUEUE_KINDS = (
     "queue: delivered",
@@ -46,7 +56,9 @@ class Coverage:
     """Of one run. `counts` can be added up over many."""
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
-        self.counts: Counter[str] = Counter(dict.fromkeys((*CHANGES, *QUEUE_KINDS), 0))
+        self.counts: Counter[str] = Counter(
+            dict.fromkeys((*CHANGES, *REGISTRY_KINDS, *QUEUE_KINDS), 0)
+        )
         self._roles: dict[object, Role] = {}
         for fault in faults:
             self.counts[f"fault: {type(fault).__name__}"] += 1

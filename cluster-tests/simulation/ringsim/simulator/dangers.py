@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 from faults.vocabulary import (
+    Block,
     BreakLink,
     Crash,
     DiskCutUnseen,
@@ -15,6 +16,7 @@ from faults.vocabulary import (
     RegistryCut,
     RegistryFlaky,
     RegistryOutage,
+    RegistryPutBack,
     SlowDisk,
     SlowNetwork,
     TakesNothing,
@@ -122,3 +124,28 @@ def danger(rng: random.Random, nodes: Nodes, min_insync: int) -> list[Fault]:
     """One of the shapes. A log that is cut unseen costs nothing only if `min_insync` is above 1."""
     shapes = [shape for shape in _SHAPES if shape is not _cut_log_first or min_insync > 1]
     return rng.choice(shapes)(rng, nodes)
+
+
+def put_back(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """The registry is put back. Some node has missed views since the copy; others have begun lives
+    that the copy doesn't know, and begin more, or all do."""
+    at = rng.uniform(0.3, 0.8)
+    age_s = rng.uniform(1.2, 3.0)
+    for_s = rng.uniform(1.5, 5.0)
+    back_at = at + age_s
+    faults: list[Fault] = [RegistryPutBack(at, age_s, for_s)]
+    if rng.random() < 0.6:
+        # It has seen by then that something was written after the copy.
+        missed_at = at + rng.uniform(0.42, 0.8)
+        missing = rng.choice(nodes)
+        others = tuple(name for name in nodes if name != missing)
+        faults += [
+            RegistryCut(missed_at, missing, back_at - missed_at + rng.uniform(0.0, 0.5)),
+            Block(missed_at, (missing,), others, True, back_at - missed_at + for_s * rng.random()),
+        ]
+    for name in rng.sample(nodes, rng.choice((0, 1, 2, len(nodes)))):
+        if rng.random() < 0.9:
+            faults.append(Crash(at + rng.uniform(0.05, 0.8), name, 0.3 * rng.random()))
+        if rng.random() < 0.8:
+            faults.append(Crash(back_at + rng.uniform(-0.4, 1.0), name, rng.random()))
+    return faults

@@ -24,6 +24,7 @@ from faults.vocabulary import (
     RegistryCut,
     RegistryFlaky,
     RegistryOutage,
+    RegistryPutBack,
     Remove,
     Restart,
     SetMinInsync,
@@ -43,6 +44,7 @@ from ringmq_gm.core.events import (
 from ringmq_gm.core.member import RingMember
 from ringsim.simulator.machines import Machine
 from ringsim.simulator.network import RING_TIMEOUT_S, SLOW_TIMEOUT_S
+from ringsim.simulator.restarts import RollingRestart
 from ringsim.simulator.world import World
 
 
@@ -51,6 +53,7 @@ class Nemesis:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._restart = RollingRestart(world)
 
     def begin(self, fault: Fault) -> None:
         world = self._world
@@ -105,6 +108,9 @@ class Nemesis:
             case RegistryFlaky(_, for_s):
                 registry.flaky = 1
                 clock.after(for_s, setattr, registry, "flaky", 0)
+            case RegistryPutBack(_, age_s, for_s):
+                clock.after(age_s, registry.put_back, registry.copy())
+                clock.after(age_s + for_s, self._bring_back)
             case Stall(_, name):
                 self._stall(name)
             case TakesNothing(_, name, for_s):
@@ -127,6 +133,7 @@ class Nemesis:
         world = self._world
         world.note("heal")
         world.network.heal()
+        world.registry.bring_back()
         for machine in world.machines.values():
             machine.sync_delay_s = 0.0
             machine.crash_after = None
@@ -136,6 +143,11 @@ class Nemesis:
             if machine.member is None:
                 world.start(machine)
         world.registry.heal()
+        self._restart.begin()
+
+    def _bring_back(self) -> None:
+        self._world.registry.bring_back()
+        self._restart.begin()
 
     def _put_back(self, machine: Machine, down_s: float, copy: Sequence[object]) -> None:
         self._world.crash(machine, down_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import subprocess
 import traceback
@@ -61,10 +62,14 @@ def _world(
 
 def play(world: World) -> None:
     """Raises whatever is wrong."""
-    if isinstance(world, QueueWorld):
-        QueueCourse(world).play()
-    else:
-        Course(world).play()
+    logging.disable(logging.CRITICAL)
+    try:
+        if isinstance(world, QueueWorld):
+            QueueCourse(world).play()
+        else:
+            Course(world).play()
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def run_seed(

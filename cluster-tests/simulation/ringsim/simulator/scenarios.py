@@ -34,7 +34,7 @@ from faults.vocabulary import (
 )
 
 from ringmq_gm.core.cache import CACHE_BYTES_MAX, JOINER_BYTES_MAX, Budgets
-from ringsim.simulator.dangers import danger
+from ringsim.simulator.dangers import danger, put_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,8 @@ NODES = ("a", "b", "c", "d", "e")
 FAULTS_END_S = 3.0
 # How many of the runs are of whole queues: such a run takes several times as long.
 QUEUES = 0.1
+# In how many of the runs the registry is put back to a copy.
+PUT_BACK = 0.04
 
 
 def scenario_of(rng: random.Random, *, is_queue: bool | None = None) -> Scenario:
@@ -141,6 +143,12 @@ def scenario_of(rng: random.Random, *, is_queue: bool | None = None) -> Scenario
         left_behind = _left_behind(rng, nodes)
         faults = [*(faults if rng.random() < 0.3 else ()), *left_behind]
         publishes += [Publish(rng.uniform(0.3, 5.0), 1, False) for _ in range(20)]
+    if rng.random() < PUT_BACK:
+        # Without lost disks: what a node's disk forgets, it can't hold against the registry.
+        faults = put_back(rng, nodes)
+        ends = max(map(ends_at, faults))
+        publishes = [Publish(rng.uniform(0.1, ends), 1, False) for _ in range(40)]
+        min_insync = rng.choice((1, min_insync))
     if is_queue is None:
         is_queue = rng.random() < QUEUES
     if is_queue and rng.random() < 0.3:

@@ -45,6 +45,8 @@ from ringsim.simulator.scenarios import Scenario
 from ringsim.simulator.slow_work import SlowWork
 
 RING = "r"
+# A process that has refused to start is started again.
+START_AGAIN_S = 1.0
 
 MakeMember = Callable[..., RingMember]
 
@@ -84,7 +86,12 @@ class World:
         first = first_view(ids[: scenario.first_count], scenario.min_insync)
         self.oracle = Oracle(self.machines, first)
         self.registry = VirtualRegistry(
-            *parts, self.give, first=first, watch_s=latencies.watch_s, view_set=self._view_set
+            *parts,
+            self.give,
+            first=first,
+            watch_s=latencies.watch_s,
+            view_set=self._view_set,
+            reached=self.coverage.counts,
         )
         self._slow_work = SlowWork(*parts, self.network, self.give, latencies)
 
@@ -103,6 +110,10 @@ class World:
 
     def start(self, machine: Machine) -> None:
         if machine.member is not None:
+            return
+        if not self.registry.admits(machine):
+            self.note(f"{machine.name} does not start: the registry went back")
+            self.clock.after(START_AGAIN_S, self.start, machine)
             return
         machine.member = self._make_member(
             machine.me,

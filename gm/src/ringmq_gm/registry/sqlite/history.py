@@ -34,16 +34,22 @@ class FileHistory:
         return self._newest
 
     def check(self, connection: sqlite3.Connection, expected: Seen) -> None:
-        """Raises `RegistryWentBackError` if the file doesn't have `expected`.
+        """Raises `RegistryWentBackError` if the file doesn't have `expected`."""
+        found, compacted = _present(connection)
+        # The marks of revisions that have been forgotten can't be told apart any more.
+        is_known = compacted < expected.revision <= found.revision
+        mark = _mark_at(connection, expected.revision) if is_known else expected.mark
+        self.judge(found, expected, mark)
+
+    def judge(self, found: Seen, expected: Seen, mark: int) -> None:
+        """Takes the newest revision that was found, and the mark that `expected` has there. Pure
+        but for the log. Raises `RegistryWentBackError` if that is another history.
 
         Another thread may have seen more in the meantime: a state from before that is no proof.
         """
-        found, compacted = _present(connection)
         if found.revision < expected.revision:
             self._went_back.fail(f"from revision {expected.revision} to {found.revision}")
-        # The marks of revisions that have been forgotten can't be told apart any more.
-        is_known = expected.revision > compacted
-        if is_known and _mark_at(connection, expected.revision) != expected.mark:
+        if mark != expected.mark:
             self._went_back.fail(f"behind revision {expected.revision}")
         self.note(found)
 
