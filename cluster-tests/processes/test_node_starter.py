@@ -7,7 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from loops import run
 from node_starter import starter_of
+from waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -36,6 +38,22 @@ def test_the_signal_that_ended_it(tmp_path: Path) -> None:
     assert process.wait(60.0) == -signal.SIGKILL
     # Nothing is sent to a pid that may be another process' by now.
     process.send_signal(signal.SIGTERM)
+
+
+def test_a_signal_to_one_that_ends_while_another_thread_waits_for_it(tmp_path: Path) -> None:
+    """Two faults of a storm kill the same node."""
+    with open(tmp_path / "log", "wb") as log:
+        process = starter_of("a").start(["cluster", "status", "-s", "127.0.0.1:1"], log.fileno())
+
+    async def is_gone() -> None:
+        gone = Path(f"/proc/{process.pid}")
+        await until(lambda: not gone.exists(), "the process has been reaped", within_s=60.0)
+
+    with process.taking_its_code:
+        os.kill(process.pid, signal.SIGKILL)
+        run(is_gone())
+        process.kill()
+    assert process.wait(60.0) == -signal.SIGKILL
 
 
 def test_lives_are_processes_of_their_own(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 STARTER_S_MAX = 60.0
 REQUEST_BYTES_MAX = 1 << 20
@@ -58,19 +59,19 @@ class NodeProcess:
         self.returncode: int | None = None
         # The starter writes the exit code there.
         self._ended = ended
-        self._lock = threading.Lock()
+        self.taking_its_code = threading.Lock()
 
     def poll(self) -> int | None:
         # A thread that waits for the end now is the one that takes the code.
-        if self.returncode is None and self._lock.acquire(blocking=False):
+        if self.returncode is None and self.taking_its_code.acquire(blocking=False):
             try:
                 self._take_code(0.0)
             finally:
-                self._lock.release()
+                self.taking_its_code.release()
         return self.returncode
 
     def wait(self, timeout_s: float) -> int:
-        with self._lock:
+        with self.taking_its_code:
             if self.returncode is None:
                 self._take_code(timeout_s)
         if self.returncode is None:
@@ -89,7 +90,9 @@ class NodeProcess:
     def send_signal(self, number: int) -> None:
         # As in `Popen`: an ended process' pid may be another's by now.
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # It may have ended while another thread takes its code.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

@@ -106,6 +106,7 @@ class Load:
         self.errors: dict[str, int] = {}
         self.infos: dict[str, ringmq.QueueInfo] = {}
         self._publishing = True
+        self._ended = False
         self._tasks: list[asyncio.Task[None]] = []
         self._publishers: list[asyncio.Task[None]] = []
 
@@ -129,6 +130,10 @@ class Load:
         tasks.append(asyncio.create_task(work))
 
     async def __aexit__(self, *_: object) -> None:
+        # A task group whose task fails in the moment of a cancellation raises the failure alone
+        # (gh-116720): a task that is told only by that would go on, and be waited for, for ever.
+        self._publishing = False
+        self._ended = True
         for task in (*self._tasks, *self._publishers):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._publishers, return_exceptions=True)
@@ -222,7 +227,7 @@ class Load:
     async def _consume(self, queue: str, kind: Kind) -> None:
         name = f"consumer of {queue}"
         generations = count(1)
-        while True:
+        while not self._ended:
             try:
                 await self._consume_once(queue, kind, f"{name} {next(generations)}")
             except* ringmq.RingMQError as errors:
