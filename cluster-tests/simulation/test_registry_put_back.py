@@ -19,7 +19,7 @@ from ringsim.simulator.scenarios import PUT_BACK, Publish, Scenario
 from ringsim.simulator.world import World
 
 NODES = ("a", "b", "c")
-DELAYS = range(5)
+DELAYS = range(3)
 COPIED_AT = 0.5
 BACK_AT = 2.5
 NEWEST_AT = 6.0
@@ -100,7 +100,7 @@ def test_random_seeds_find(planted: Planted) -> None:
 @pytest.mark.slow
 def test_the_seeds_reach_what_the_rules_know() -> None:
     reached = dict.fromkeys(REGISTRY_KINDS, 0)
-    for seed in range(int(30 / PUT_BACK)):
+    for seed in range(int(20 / PUT_BACK)):
         world = world_of(seed, is_queue=False)
         if RegistryPutBack in map(type, world.scenario.faults):
             play(world)

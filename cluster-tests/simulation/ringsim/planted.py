@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from faults.vocabulary import Fault, RegistryPutBack
+from faults.vocabulary import RegistryPutBack
 
 from ringmq_gm.core.member import RingMember
-from ringsim import mutations
+from ringsim import mutations, rings_mutations
 from ringsim.processes import over_all
 from ringsim.queues.mutations import QUEUE_BUGS
 from ringsim.registry_mutations import REGISTRY_BUGS
+from ringsim.rings_mutations import RINGS_BUGS
 from ringsim.simulator.runs import failures_of
-from ringsim.simulator.scenarios import scenario_of
+from ringsim.simulator.scenarios import Scenario, scenario_of
 
 # Of one trial. `make test` simulates as many.
 SEEDS = 3000
@@ -37,13 +38,13 @@ NOT_BY_SEEDS: tuple[type[RingMember], ...] = (mutations.CountsStaleAnswers,)
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """`member` makes the mistake, or the code does within `planted`. Runs without the fault `needs`
-    can't show it."""
+    """`member` makes the mistake, or the code does within `planted`. Only scenarios that it `needs`
+    can show it: no others are played."""
 
     name: str
     member: type[RingMember] = RingMember
     planted: Callable[[], AbstractContextManager[object]] = nullcontext
-    needs: type[Fault] | None = None
+    needs: Callable[[Scenario], bool] | None = None
 
     def found_by(self, seeds: range) -> int | None:
         """The first of the seeds that shows it."""
@@ -53,26 +54,37 @@ class Bug:
         return None if failure is None else failure.seed
 
     def _may_show(self, seed: int) -> bool:
-        return self.needs is None or any(
-            isinstance(fault, self.needs) for fault in scenario_of(random.Random(seed)).faults
-        )
+        return self.needs is None or self.needs(scenario_of(random.Random(seed)))
 
 
 def members() -> Iterator[type[RingMember]]:
-    """Every member of `mutations` that makes a mistake, or seems to."""
-    for name, kind in vars(mutations).items():
+    """Every member of `mutations` and `rings_mutations` that makes a mistake, or seems to."""
+    for name, kind in (*vars(mutations).items(), *vars(rings_mutations).items()):
         if name.startswith("_") or not isinstance(kind, type):
             continue
         if issubclass(kind, RingMember) and kind is not RingMember:
             yield kind
 
 
+def _puts_registry_back(scenario: Scenario) -> bool:
+    return any(isinstance(fault, RegistryPutBack) for fault in scenario.faults)
+
+
+def _has_several_rings(scenario: Scenario) -> bool:
+    return scenario.rings > 1
+
+
+def _bug_of(member: type[RingMember]) -> Bug:
+    needs = _has_several_rings if member in RINGS_BUGS else None
+    return Bug(member.__name__, member, needs=needs)
+
+
 BUGS: dict[str, Bug] = {
     bug.name: bug
     for bug in (
-        *(Bug(kind.__name__, kind) for kind in members() if kind not in HARMLESS + NOT_BY_SEEDS),
+        *(_bug_of(kind) for kind in members() if kind not in HARMLESS + NOT_BY_SEEDS),
         *(Bug(planted.__name__, planted=planted) for planted in QUEUE_BUGS),
-        *(Bug(each.__name__, planted=each, needs=RegistryPutBack) for each in REGISTRY_BUGS),
+        *(Bug(each.__name__, planted=each, needs=_puts_registry_back) for each in REGISTRY_BUGS),
     )
 }
 

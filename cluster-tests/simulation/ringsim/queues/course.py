@@ -97,8 +97,9 @@ class QueueCourse(Course):
             if is_forgotten and producer.producer_id in before and producer.is_served_by(process):
                 raise BrokenInvariantError(f"{producer.tag} is connected, and forgotten")
 
-    def _publish(self, publish: scenarios.Publish) -> None:
+    def _publish(self, publish: scenarios.Publish) -> bool:
         self.world.rng.choice(self.producers).publish(publish.count)
+        return True
 
     def _publish_anything(self) -> None:
         for machine in self.world.machines.values():

@@ -21,10 +21,10 @@ class Course:
 
     settle_s = SETTLE_S
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, first_payload: int = 0) -> None:
         self._world = world
         self._nemesis = Nemesis(world)
-        self._payloads = 0
+        self._payloads = first_payload
         self._confirms = 0
         # False if the ring can never be whole again.
         self._settled = True
@@ -36,10 +36,13 @@ class Course:
         clock = self._world.clock
         while clock.now < ends:
             self.run_until(min(clock.now + LOOK_S, ends))
-            self._liveness.look()
-            self._count_confirms()
+            self._look()
         self._nemesis.heal()
         self._finish()
+
+    def _look(self) -> None:
+        self._liveness.look()
+        self._count_confirms()
 
     def _count_confirms(self) -> None:
         """Those that have come while the registry was an older one."""
@@ -51,7 +54,12 @@ class Course:
     def _finish(self) -> None:
         """The ring has to become whole, and to take another op."""
         if self._settle("after the faults"):
-            self._publish(Publish(self._world.clock.now, 1, False))
+            clock = self._world.clock
+            limit = clock.now + self.settle_s
+            while not self._publish(Publish(clock.now, 1, False)):
+                if clock.now > limit:
+                    raise BrokenInvariantError("no member takes one more op")
+                self.run_until(clock.now + 0.25)
             self._settle("after one more op")
 
     def begin(self) -> float:
@@ -128,14 +136,17 @@ class Course:
         """An op, so that there is something to be confirmed."""
         self._publish(Publish(0.0, 1, False))
 
-    def _publish(self, publish: Publish) -> None:
-        """Gives the ops to every member that takes them: two masters must not confirm."""
-        world = self._world
+    def _publish(self, publish: Publish) -> bool:
+        """Gives the ops to every member that takes them: two masters must not confirm. Whether
+        there is one."""
+        world, before = self._world, self._payloads
         for _ in range(publish.count):
             for machine in world.machines.values():
                 member = machine.member
                 if member is None or machine.paused:
                     continue
-                if member.refusal() is None and member.has_quorum:
+                is_open = member.refusal() is None and member.has_quorum
+                if is_open and world.admits(machine):
                     self._payloads += 1
                     world.step(machine, Multicast(b"%d" % self._payloads, publish.urgent))
+        return self._payloads > before

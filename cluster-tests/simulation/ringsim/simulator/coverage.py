@@ -37,6 +37,8 @@ REGISTRY_KINDS = (
     "registry: a start is left out",
     "registry: confirmed meanwhile",
 )
+# Of nodes with several rings.
+RINGS_KINDS = ("rings: runs", "rings: the node's budget holds a publish")
 # What a queue's clients have met.
 QUEUE_KINDS = (
     "queue: delivered",
@@ -57,7 +59,7 @@ class Coverage:
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         self.counts: Counter[str] = Counter(
-            dict.fromkeys((*CHANGES, *REGISTRY_KINDS, *QUEUE_KINDS), 0)
+            dict.fromkeys((*CHANGES, *REGISTRY_KINDS, *RINGS_KINDS, *QUEUE_KINDS), 0)
         )
         self._roles: dict[object, Role] = {}
         for fault in faults:

@@ -57,12 +57,8 @@ class Nemesis:
 
     def begin(self, fault: Fault) -> None:
         world = self._world
-        clock, machines, network, registry = (
-            world.clock,
-            world.machines,
-            world.network,
-            world.registry,
-        )
+        clock, machines, network = world.clock, world.machines, world.network
+        registries = [ring.registry for ring in world.rings]
         world.note(str(fault))
         match fault:
             case Crash(_, name, down_s, after_effects):
@@ -72,10 +68,10 @@ class Nemesis:
                 else:
                     machine.crash_after, machine.down_s = after_effects, down_s
             case DiskLost(_, name, down_s):
-                self._put_back(machines[name], down_s, [])
+                self._put_back(name, down_s, [[] for _ in world.rings])
             case DiskRestored(_, name, age_s, down_s):
-                copy = machines[name].disk.copy()
-                clock.after(age_s, self._put_back, machines[name], down_s, copy)
+                copies = [ring.machines[name].disk.copy() for ring in world.rings]
+                clock.after(age_s, self._put_back, name, down_s, copies)
             case DiskCutUnseen(_, name, kept, down_s):
                 world.crash(machines[name], down_s)
                 disk = machines[name].disk
@@ -100,15 +96,19 @@ class Nemesis:
                 machines[name].sync_delay_s = delay_s
                 clock.after(for_s, setattr, machines[name], "sync_delay_s", 0.0)
             case RegistryCut(_, name, for_s):
-                registry.cut_off(name)
-                clock.after(for_s, registry.mend, name)
+                for registry in registries:
+                    registry.cut_off(name)
+                    clock.after(for_s, registry.mend, name)
             case RegistryOutage(_, for_s, leases_lapse):
-                registry.go_out()
-                clock.after(for_s, registry.come_back, leases_lapse)
+                for registry in registries:
+                    registry.go_out()
+                    clock.after(for_s, registry.come_back, leases_lapse)
             case RegistryFlaky(_, for_s):
-                registry.flaky = 1
-                clock.after(for_s, setattr, registry, "flaky", 0)
+                for registry in registries:
+                    registry.flaky = 1
+                    clock.after(for_s, setattr, registry, "flaky", 0)
             case RegistryPutBack(_, age_s, for_s):
+                (registry,) = registries
                 clock.after(age_s, registry.put_back, registry.copy())
                 clock.after(age_s + for_s, self._bring_back)
             case Stall(_, name):
@@ -142,23 +142,27 @@ class Nemesis:
                 world.resume(machine)
             if machine.member is None:
                 world.start(machine)
-        world.registry.heal()
+        for ring in world.rings:
+            ring.registry.heal()
         self._restart.begin()
 
     def _bring_back(self) -> None:
         self._world.registry.bring_back()
         self._restart.begin()
 
-    def _put_back(self, machine: Machine, down_s: float, copy: Sequence[object]) -> None:
-        self._world.crash(machine, down_s)
-        machine.disk.put_back(copy)
+    def _put_back(self, name: str, down_s: float, copies: Sequence[Sequence[object]]) -> None:
+        """The copies are those of the rings."""
+        self._world.crash(self._world.machines[name], down_s)
+        for ring, copy in zip(self._world.rings, copies, strict=True):
+            ring.machines[name].disk.put_back(copy)
 
     def _pause(self, machine: Machine, for_s: float) -> None:
         if machine.member is None:
             return
         world, member = self._world, machine.member
         machine.paused += 1
-        world.registry.out_of_touch(machine.name)
+        for ring in world.rings:
+            ring.registry.out_of_touch(machine.name)
         for link in world.network.links_of(machine.name):
             world.clock.after(RING_TIMEOUT_S, world.network.give_up_silent, link)
         world.clock.after(for_s, self._resume_if, machine, member)
@@ -178,14 +182,14 @@ class Nemesis:
 
     def _stall(self, name: str) -> None:
         """Tells the upstream neighbour of this machine that it is too slow."""
-        for machine in self._world.machines.values():
-            member = machine.member
-            if member is None or member.view is None:
-                continue
-            ids = member.view.ids
-            for index, member_id in enumerate(ids):
-                if member_id == member.me and index + 1 < len(ids) and ids[index + 1].node == name:
-                    self._world.give(machine.name, PeerStalled(name))
+        for ring in self._world.rings:
+            for machine in ring.machines.values():
+                member = machine.member
+                if member is None or member.view is None:
+                    continue
+                ids, index = member.view.ids, member.view.index_of(member.me)
+                if index is not None and [m.node for m in ids[index + 1 : index + 2]] == [name]:
+                    ring.give(machine.name, PeerStalled(name))
 
     def _stall_if_waiting(self, name: str) -> None:
         if self._world.network.takes_nothing(name):

@@ -16,6 +16,7 @@ from ringsim.processes import over_all
 from ringsim.queues.course import QueueCourse
 from ringsim.queues.world import QueueWorld
 from ringsim.simulator.course import Course
+from ringsim.simulator.rings import RingsCourse, RingsWorld
 from ringsim.simulator.scenarios import Scenario, scenario_of
 from ringsim.simulator.story import shortened
 from ringsim.simulator.world import MakeMember, World
@@ -56,7 +57,9 @@ def world_of(
 def _world(
     scenario: Scenario, rng: random.Random, make_member: MakeMember, *, tracing: bool = False
 ) -> World:
-    kind = QueueWorld if scenario.is_queue else World
+    kind: type[World] = QueueWorld if scenario.is_queue else World
+    if scenario.rings > 1:
+        kind = RingsWorld
     return kind(scenario, rng, make_member=make_member, tracing=tracing)
 
 
@@ -66,6 +69,8 @@ def play(world: World) -> None:
     try:
         if isinstance(world, QueueWorld):
             QueueCourse(world).play()
+        elif isinstance(world, RingsWorld):
+            RingsCourse(world).play()
         else:
             Course(world).play()
     finally:

@@ -7,7 +7,7 @@ every fault that still lasts (`Nemesis.heal`).
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from faults.vocabulary import (
     AcceptLoss,
@@ -24,6 +24,7 @@ from faults.vocabulary import (
     RegistryCut,
     RegistryFlaky,
     RegistryOutage,
+    RegistryPutBack,
     Remove,
     SetMinInsync,
     SlowDisk,
@@ -73,6 +74,9 @@ class Scenario:
     budgets: Budgets = field(default_factory=Budgets)
     # The members are replicas of a queue, with producers and consumers (`ringsim.queues`).
     is_queue: bool = False
+    # How many rings the nodes have (`rings`), and the budget of each node for their publishes.
+    rings: int = 1
+    node_bytes_max: int = 1 << 20
 
 
 NODES = ("a", "b", "c", "d", "e")
@@ -81,6 +85,8 @@ FAULTS_END_S = 3.0
 QUEUES = 0.1
 # In how many of the runs the registry is put back to a copy.
 PUT_BACK = 0.04
+# In how many of the runs the nodes have several rings.
+RINGS = 0.08
 
 
 def scenario_of(rng: random.Random, *, is_queue: bool | None = None) -> Scenario:
@@ -153,6 +159,13 @@ def scenario_of(rng: random.Random, *, is_queue: bool | None = None) -> Scenario
         is_queue = rng.random() < QUEUES
     if is_queue and rng.random() < 0.3:
         faults = [*(faults if rng.random() < 0.3 else ()), *_ends_part(rng, nodes)]
+    rings, node_bytes_max = 1, 1 << 20
+    has_one_registry = any(isinstance(fault, RegistryPutBack) for fault in faults)
+    if rng.random() < RINGS and not is_queue and not has_one_registry:
+        rings, node_bytes_max = rng.choice((2, 2, 3)), rng.choice((200, 1 << 20))
+        if node_bytes_max == 200 and len(publishes) < 20:
+            # Enough to fill it while some member takes nothing, or the disk is slow.
+            publishes = [replace(publish, count=10 * publish.count) for publish in publishes]
     return Scenario(
         nodes,
         first_count,
@@ -162,6 +175,8 @@ def scenario_of(rng: random.Random, *, is_queue: bool | None = None) -> Scenario
         latencies,
         Budgets(cache_bytes_max, joiner_bytes_max),
         is_queue,
+        rings,
+        node_bytes_max,
     )
 
 

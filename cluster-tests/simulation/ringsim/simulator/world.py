@@ -8,7 +8,7 @@ effects. `course` plays a scenario on a world.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 from ringmq_gm.core.events import (
@@ -68,7 +68,9 @@ class World:
         *,
         make_member: MakeMember = RingMember,
         tracing: bool = False,
+        ring: str = RING,
     ) -> None:
+        self.ring = ring
         self.scenario = scenario
         self.rng = rng
         self.trace: list[str] | None = [] if tracing else None
@@ -76,12 +78,12 @@ class World:
         # How the operator's decisions ended.
         self.losses_ended: list[LossOutcome] = []
         self.coverage = Coverage(scenario.faults)
-        self.clock = Clock()
+        self.clock = self._new_clock()
         self._make_member = make_member
         self.machines = {name: self._new_machine(name) for name in scenario.nodes}
         latencies = scenario.latencies
         parts = (self.clock, rng, self.machines)
-        self.network = Network(*parts, self.give, frame_s=latencies.frame_s)
+        self.network = self._new_network()
         ids = [machine.me for machine in self.machines.values()]
         first = first_view(ids[: scenario.first_count], scenario.min_insync)
         self.oracle = Oracle(self.machines, first)
@@ -97,6 +99,18 @@ class World:
 
     def _new_machine(self, name: str) -> Machine:
         return Machine(name)
+
+    def _new_clock(self) -> Clock:
+        return Clock()
+
+    def _new_network(self) -> Network:
+        frame_s = self.scenario.latencies.frame_s
+        return Network(self.clock, self.rng, self.machines, self.heard, frame_s=frame_s)
+
+    @property
+    def rings(self) -> Sequence[World]:
+        """All rings of these nodes: each is a world of its own."""
+        return (self,)
 
     def note(self, text: str) -> None:
         if self.trace is not None:
@@ -117,7 +131,7 @@ class World:
             return
         machine.member = self._make_member(
             machine.me,
-            RING,
+            self.ring,
             machine.disk.end(),
             log_is_whole=machine.disk.whole,
             chance=self.rng,
@@ -154,6 +168,10 @@ class World:
         machine.paused = max(0, machine.paused - 1)
         if machine.paused or machine.member is None:
             return
+        self.resumed(machine)
+
+    def resumed(self, machine: Machine) -> None:
+        """The process goes on."""
         backlog, machine.backlog = machine.backlog, []
         for event in backlog:
             self.give(machine.name, event)
@@ -170,6 +188,14 @@ class World:
             machine.backlog.append(event)
             return
         self.step(machine, event)
+
+    def heard(self, name: str, event: Event) -> None:
+        """The network brings an event."""
+        self.give(name, event)
+
+    def admits(self, machine: Machine) -> bool:
+        """Whether the node has room for a publish."""
+        return True
 
     def step(self, machine: Machine, event: Event) -> None:
         member = machine.member
