@@ -18,7 +18,7 @@ from pyspark_ringmq_store.planning import StoreReader
 from ringmq_node.storage.format.records import RecordKind
 from ringmq_pipeline.option_values import OptionError
 
-ROUNDS = 1000 if os.environ.get("RINGMQ_EXHAUSTIVE") else 25
+ROUNDS = 1000 if os.environ.get("RINGMQ_EXHAUSTIVE") else 12
 
 
 def read(*stores: Path | str, **options: str) -> list[dict[str, Any]]:

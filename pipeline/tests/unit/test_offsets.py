@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringmq_pipeline.offsets import (
@@ -28,6 +28,7 @@ OFFSETS = st.dictionaries(
 )
 
 
+@settings(max_examples=30)
 @given(OFFSETS)
 def test_an_offset_comes_back_from_the_checkpoint(offset: dict[str, QueueOffset]) -> None:
     text = json.dumps(to_json(offset))
