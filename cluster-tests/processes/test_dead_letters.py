@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ from waiting import until
 
 import ringmq
 from ringmq import Overflow, QueueRules
+from ringmq_node.queue import backlog
 
 TO_DEAD = QueueRules(dead_letter_exchange="", dead_letter_routing_key="dead")
 # Other ways to leave; their letters go to the same queue, through an exchange.
@@ -22,6 +24,8 @@ LEAVING = {
 }
 # What stays in each queue.
 KEEPS = {"work": 0, "brief": 0, "short": 10, "full": 10}
+LETTERS_MAX = backlog.LETTERS_MESSAGES_MAX
+DEAD_LETTERS = ringmq.BlockReason.DEAD_LETTERS
 REASONS = {"work": "rejected", "brief": "expired", "short": "maxlen", "full": "maxlen"}
 
 
@@ -112,3 +116,45 @@ async def test_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
         [death] = letter.properties.deaths
         queue = letter.body.split()[0].decode()
         assert (death.reason, death.queue, death.count) == (REASONS[queue], queue, 1)
+
+
+@scenario(deadline_s=120, queue="")
+async def test_a_target_that_is_down_holds_publishers_and_loses_nothing(cluster: Cluster) -> None:
+    """The node of the target is dead: what the queue drops waits, up to its bound, and then its
+    publisher does, also at the next master. All letters arrive when the node is back."""
+    async with cluster.client("c") as client:
+        await client.declare_queue(
+            "dead", replicas=1, min_insync=1, master_locator=ringmq.MasterLocator.CLIENT_LOCAL
+        )
+    rules = QueueRules(max_length=10, dead_letter_exchange="", dead_letter_routing_key="dead")
+    told: list[tuple[ringmq.BlockReason, ...]] = []
+    async with cluster.client("a", "b", deadline_s=90) as client:
+        await cluster.declare("short", rules=rules)
+        await with_masters(cluster, short="a")
+        cluster.kill("c")
+        async with client.publisher(
+            "short", on_blocked=told.append, window_messages=1000
+        ) as publisher:
+            total = LETTERS_MAX + 8000
+            sent = asyncio.ensure_future(
+                publisher.publish_batch([b"%d" % number for number in range(total)])
+            )
+            await until(lambda: (DEAD_LETTERS,) in told, "told why", within_s=60.0)
+            cluster.kill("a")
+            await cluster.start("a")
+            told.clear()
+            await until(lambda: (DEAD_LETTERS,) in told, "told why again", within_s=60.0)
+            assert not sent.done()
+            waiting = (await client.queue("short")).messages_dead_lettering
+            assert LETTERS_MAX <= waiting <= total - 2000
+            await cluster.start("c")
+            await sent
+
+        async def all_gone() -> bool:
+            return not (await client.queue("short")).messages_dead_lettering
+
+        await until(all_gone, "letters have left", within_s=60.0)
+        assert (await client.queue("dead")).messages_ready == total - 10
+        assert (await client.queue("short")).dead_letters_dropped_total == 0
+        await cluster.wait_synchronised("short")
+        await cluster.wait_equal("short")

@@ -16,7 +16,7 @@ from node.tests.queue.test_master_model import ranges_of
 
 from ringmq_base.ranges import Range
 from ringmq_node.model.deaths import DeathReason
-from ringmq_node.queue import deadletters, ops, refused
+from ringmq_node.queue import backlog, deadletters, ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.doomed import Doomed, DoomedRun
@@ -338,8 +338,8 @@ def test_a_new_master_delivers_no_message_that_was_refused() -> None:
 
 
 def test_letters_of_refused_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused, "REFUSED_MESSAGES_MAX", 3)
-    monkeypatch.setattr(refused, "REFUSED_BYTES_MAX", 100)
+    monkeypatch.setattr(backlog, "REFUSED_MESSAGES_MAX", 3)
+    monkeypatch.setattr(backlog, "REFUSED_BYTES_MAX", 100)
     scene = LetterScene()
 
     def refuse(*bodies: bytes) -> None:

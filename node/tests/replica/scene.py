@@ -49,6 +49,7 @@ class PlayedRing:
         self.refuses: Refusal | None = None
         self.closed = False
         self.hold_marks = False
+        self.cached_bytes = 0
         self.log: list[tuple[int, int, bytes]] = []
         self.persisted_number = 0
         self.confirmed = (0, 0)

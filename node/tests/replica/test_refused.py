@@ -11,7 +11,7 @@ from node.tests.replica.test_sequences import publish, routed
 
 from ringmq_gm import Refusal
 from ringmq_node.model.rules import Overflow, QueueRules
-from ringmq_node.queue import refused as refused_letters
+from ringmq_node.queue import backlog
 from ringmq_node.queue.ops import Publish
 from ringmq_node.replica.upkeep import FullQueueRefusal
 
@@ -62,7 +62,7 @@ def test_a_message_behind_a_refused_one_does_not_overtake_it(tmp_path: Path) -> 
 def test_refused_messages_beyond_the_bound_and_those_that_the_ring_refuses_are_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refused_letters, "REFUSED_MESSAGES_MAX", 2)
+    monkeypatch.setattr(backlog, "REFUSED_MESSAGES_MAX", 2)
 
     async def play(scene: Scene) -> None:
         await scene.become_master()
@@ -75,7 +75,7 @@ def test_refused_messages_beyond_the_bound_and_those_that_the_ring_refuses_are_d
         departures = mastership.queue.departures
         assert departures.letters_dropped_total == 1
         departures.refused.dropped_total = 0
-        monkeypatch.setattr(refused_letters, "REFUSED_MESSAGES_MAX", 100)
+        monkeypatch.setattr(backlog, "REFUSED_MESSAGES_MAX", 100)
         multicast = scene.replica.multicast
 
         def and_fills(op: Publish) -> int:

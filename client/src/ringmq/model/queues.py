@@ -28,7 +28,7 @@ class QueueState(Enum):
 
 class BlockReason(Enum):
     """Why publishers are held. `MEMORY` and `DISK` are alarms, of any node and for all publishers;
-    the others are of the queue's master node, `RING_FULL` of the queue alone."""
+    the others are of the queue's master node, `RING_FULL` and `DEAD_LETTERS` of the queue alone."""
 
     UNKNOWN = broker.BLOCK_REASON_UNSPECIFIED
     MEMORY = broker.BLOCK_REASON_MEMORY
@@ -36,6 +36,7 @@ class BlockReason(Enum):
     PUBLISH_BUDGET = broker.BLOCK_REASON_PUBLISH_BUDGET
     UNSYNCED = broker.BLOCK_REASON_UNSYNCED
     RING_FULL = broker.BLOCK_REASON_RING_FULL
+    DEAD_LETTERS = broker.BLOCK_REASON_DEAD_LETTERS
 
     @classmethod
     def _missing_(cls, value: object) -> BlockReason:

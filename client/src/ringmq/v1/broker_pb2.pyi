@@ -108,6 +108,8 @@ class _BlockReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """That node's disk is behind by `unsynced_bytes_max`."""
     BLOCK_REASON_RING_FULL: _BlockReason.ValueType  # 5
     """A mirror of the queue is behind by `ring_bytes_max`."""
+    BLOCK_REASON_DEAD_LETTERS: _BlockReason.ValueType  # 6
+    """As many dead letters of the queue as may be wait for their target."""
 
 class BlockReason(_BlockReason, metaclass=_BlockReasonEnumTypeWrapper):
     """Why the batches of a publisher wait."""
@@ -124,6 +126,8 @@ BLOCK_REASON_UNSYNCED: BlockReason.ValueType  # 4
 """That node's disk is behind by `unsynced_bytes_max`."""
 BLOCK_REASON_RING_FULL: BlockReason.ValueType  # 5
 """A mirror of the queue is behind by `ring_bytes_max`."""
+BLOCK_REASON_DEAD_LETTERS: BlockReason.ValueType  # 6
+"""As many dead letters of the queue as may be wait for their target."""
 Global___BlockReason: typing_extensions.TypeAlias = BlockReason
 
 class _GetMode:

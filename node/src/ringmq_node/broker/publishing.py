@@ -6,9 +6,9 @@ to), waits for room before it takes a batch, and hands the batch over. The check
 * limits of the batch, of each body and of each message's properties;
 * a queue that is being deleted on a condition takes nothing (decision 0016): a publish confirmed
   between the check "it is empty" and the deletion would be lost;
-* a full ring, a node whose budget for publishes is used up (`resources.budget`), and alarms of
-  memory or disk on any node (`alarms`): `wait_room` passes the back-pressure on to the door, which
-  stops reading (G6).
+* a full ring, dead letters that wait for their target (`replica.room`), a node whose budget for
+  publishes is used up (`resources.budget`), and alarms of memory or disk on any node (`alarms`):
+  `wait_room` passes the back-pressure on to the door, which stops reading (G6).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_node.broker.deleting import check_not_deleting
 from ringmq_node.broker.routing.stamp import STAMP_BYTES_MAX, noted
-from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.rules import PRIORITIES_MAX, check_ttl
 from ringmq_node.model.settings import BATCH_MESSAGES_MAX, BrokerSettings
 from ringmq_node.queue.ops import MESSAGE_ID_BYTES
 from ringmq_node.replica.mastership import Mastership
+from ringmq_node.replica.outbox import PRODUCER_PREFIX
 from ringmq_node.replica.sessions import PublisherSession
 from ringmq_node.resources.budget import PublishBudget
 from ringmq_node.resources.flow import Reasons
@@ -60,6 +60,7 @@ class Publishing:
         self._number = number
         self._successor = successor
         self._with_gaps = with_gaps
+        self._minds_letters = not (with_gaps and producer_id.startswith(PRODUCER_PREFIX))
         # With gaps: why a batch was refused that will be sent again. Those behind it are on their
         # way, and must not overtake it; no gap in their sequences would tell.
         self._refusal: BrokerError | None = None
@@ -117,13 +118,13 @@ class Publishing:
     @property
     def has_room(self) -> bool:
         """Whether `wait_room` would return at once."""
-        return not self._room.is_full and self._budget.admits(self._room)
+        is_full = self._room.is_full(minds_letters=self._minds_letters)
+        return not is_full and self._budget.admits(self._room)
 
     def block_reasons(self) -> Reasons:
         """Why a batch is held now. May be empty: others have their turn before it."""
         reasons = self._budget.reasons(self._room)
-        if self._room.is_full:
-            reasons.append(BlockReason.RING_FULL)
+        reasons += self._room.reasons(minds_letters=self._minds_letters)
         return tuple(sorted(reasons, key=lambda reason: reason.value))
 
     async def wait_room(self, size_bytes: int) -> None:
@@ -137,11 +138,11 @@ class Publishing:
         gauge = self._room.flow
         gauge.began(self.block_reasons())
         try:
-            await self._room.wait()
+            await self._room.wait(minds_letters=self._minds_letters)
             if not self._budget.admits(self._room):
                 await self._budget.wait(self._room, size_bytes)
                 # The ring may have filled up meanwhile.
-                await self._room.wait()
+                await self._room.wait(minds_letters=self._minds_letters)
         finally:
             gauge.ended()
 

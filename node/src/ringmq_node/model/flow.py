@@ -17,6 +17,8 @@ class BlockReason(Enum):
     UNSYNCED = auto()
     # Of one queue: some member of its ring hasn't received what the others have.
     RING_FULL = auto()
+    # Of one queue: its dead letters wait for a target that takes none.
+    DEAD_LETTERS = auto()
 
     @property
     def text(self) -> str:

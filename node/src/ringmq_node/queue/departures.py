@@ -12,11 +12,11 @@ from itertools import chain
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.model.deaths import DeathReason
+from ringmq_node.queue.backlog import LetterBacklog, RefusedLetters
 from ringmq_node.queue.deadletters import DeadLetters
 from ringmq_node.queue.effects import Effect
 from ringmq_node.queue.leaving import NOBODY, LeaveReason, Leaving
 from ringmq_node.queue.ops import Doom, Publish
-from ringmq_node.queue.refused import RefusedLetters
 from ringmq_node.queue.removals import Removals
 from ringmq_node.queue.run import Messages
 from ringmq_node.queue.state import ReplicatedState
@@ -44,6 +44,7 @@ class Departures:
         self._letters: DeadLetters | None = None
         if state.doomed is not None:
             self._letters = DeadLetters(state.doomed, state.last_number)
+        self.backlog = LetterBacklog(state, messages)
         self.refused = RefusedLetters(state, messages)
         self._received = self._persisted = 0
 
@@ -84,7 +85,8 @@ class Departures:
         """These messages have been applied here as letters."""
         letters = self._begun_letters()
         letters.born(number, op.count, self._state.doomed)
-        self.refused.add(op.first_position, op.last_position, op.block.body_bytes())
+        for bound in (self.backlog, self.refused):
+            bound.add(op.first_position, op.last_position, op.block.body_bytes())
         # In a ring of one the watermark may have come before this call.
         return [*letters.settled(self._persisted), *self._send_letters()]
 
@@ -93,6 +95,8 @@ class Departures:
         letters = self._letters
         assert letters is not None
         letters.applied(number, op, self._state.doomed)
+        for first, last in op.ranges:
+            self.backlog.add(first, last, self._messages.bytes_in(first, last))
         # In a ring of one the watermark may have come before this call.
         return [*letters.settled(self._persisted), *self._send_letters()]
 

@@ -61,7 +61,7 @@ from ringmq_node.replica.refusals import (
     takes_nothing,
     too_few_synchronised,
 )
-from ringmq_node.replica.room import RingRoom
+from ringmq_node.replica.room import QueueRoom
 from ringmq_node.replica.sequences import (
     block_of_part,
     check_numbering,
@@ -109,7 +109,7 @@ class Mastership:
         # None before the first dead letter.
         self._outbox: Outbox | None = None
         self.ended = False
-        self.room = RingRoom(replica.ring)
+        self.room = QueueRoom(replica.ring, self.queue.departures.backlog)
         # Conditional deletions whose outcome isn't known: see `broker.deleting`.
         self._deletions = 0
         # Notified when the core's state changes in a way that somebody may wait for.
@@ -148,6 +148,7 @@ class Mastership:
         if self._outbox is not None:
             self._outbox.end()
         self.upkeep.end()
+        self.room.end()
         self.publish_sessions.end(reason)
         self.subscribers.end(reason)
         self._waits.end(self.name)
@@ -158,6 +159,8 @@ class Mastership:
         self.rules = rules
         self.upkeep.configure(rules)
         self.carry_out(self.queue.follow(rules))
+        self.room.holds_for_letters = not self.queue.keeping.limits.rejects
+        self.room.look()
         self.subscribers.keep_time()
 
     @property
@@ -328,10 +331,12 @@ class Mastership:
         self.carry_out(self.queue.refused(self._replica.multicast(op), op))
 
     def _fitting(self, bodies: Sequence[bytes], start: int, count: int) -> int:
-        """How many of `count` bodies the length of the queue has room for."""
+        """How many of `count` bodies the queue takes: it has its length, and its letters theirs."""
         queue = self.queue
         if not queue.keeping.limits.rejects:
             return count
+        if not queue.departures.backlog.has_room:
+            return 0
         if queue.keeping.is_overdue:
             # They count no more.
             self.carry_out(queue.expire())
@@ -468,6 +473,7 @@ class Mastership:
                     self.subscribers.tell_short(consumer, short=short, needs_bytes=needs_bytes)
                 case EndConsumer(consumer, reason):
                     self.subscribers.end_one(consumer, reason)
+        self.room.look()
         if self.queue.keeping.expiry.next_ms != self.upkeep.set_to_ms:
             self.upkeep.set_timer()
         if self.upkeep.counts_use:

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 # Of one batch; one larger letter always passes.
 BATCH_MESSAGES_MAX = 500
 BATCH_BYTES_MAX = 512 * KIB
+# Of the producer ids under which letters are published.
+PRODUCER_PREFIX = b"letters-"
 # Between two tries, while a target is down, full or moves.
 RETRY_FIRST_S = 0.05
 RETRY_LAST_S = 2.0
@@ -96,7 +98,7 @@ class Outbox:
         self._vhost, self._shown_name = split_name(self._name)
         losses = replica.view.losses
         seed = f"dead letters of {replica.record.id} since {losses[-1].epoch if losses else 0}"
-        self.producer_id = b"letters-" + hashlib.blake2b(seed.encode(), digest_size=16).digest()
+        self.producer_id = PRODUCER_PREFIX + hashlib.blake2b(seed.encode(), digest_size=16).digest()
         # By routing key.
         self._lanes: dict[str, deque[tuple[LetterWay, Letter]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -20,7 +20,7 @@ from node.tests.storage.simulated_disk import Kept, SimulatedDisk
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.model.rules import QueueRules
-from ringmq_node.queue import deadletters, deliveries, ops, refused
+from ringmq_node.queue import backlog, deadletters, deliveries, ops
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import ConsumerTerms, NotAloneError
 from ringmq_node.queue.effects import (
@@ -52,7 +52,7 @@ BOUNDS = (
     (ops, "REQUEUED_RANGES_MAX", 2),
     (deadletters, "UNDER_WAY_MESSAGES_MAX", 3),
     (deadletters, "PIECE_MESSAGES_MAX", 2),
-    (refused, "REFUSED_MESSAGES_MAX", REFUSED_MAX),
+    (backlog, "REFUSED_MESSAGES_MAX", REFUSED_MAX),
 )
 
 
