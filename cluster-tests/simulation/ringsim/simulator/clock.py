@@ -22,10 +22,11 @@ class Clock:
     def after(self, delay_s: float, call: Callable[..., object], *args: Any) -> None:
         self.at(self.now + delay_s, call, *args)
 
-    def run_next(self) -> bool:
-        """Makes the next call; False if there is none."""
-        if not self._heap:
-            return False
-        self.now, _, call, args = heapq.heappop(self._heap)
-        call(*args)
-        return True
+    def run_until(self, when: float) -> None:
+        """Makes all calls before `when`, and those for that moment that were planned before this.
+        Then it is that moment."""
+        reached, heap, pop = [False], self._heap, heapq.heappop
+        self.at(when, reached.clear)
+        while reached:
+            self.now, _, call, args = pop(heap)
+            call(*args)

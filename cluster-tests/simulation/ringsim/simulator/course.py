@@ -77,16 +77,7 @@ class Course:
         return ends
 
     def run_until(self, when: float) -> None:
-        clock = self._world.clock
-        reached = False
-
-        def stop() -> None:
-            nonlocal reached
-            reached = True
-
-        clock.at(when, stop)
-        while not reached:
-            clock.run_next()
+        self._world.clock.run_until(when)
 
     def _settle(self, when: str) -> bool:
         """Goes on until the ring is whole and quiet. False if that can never be."""

@@ -99,8 +99,9 @@ class Network:
             return
         untaken = link.untaken[target]
         # Ping, Pong, ViewTold and Resume overtake bodies on a real link as well.
-        if isinstance(frame, OpFrame | MarksFrame | Hello | Submit) and (
-            untaken or (self.takes_nothing(target) and isinstance(frame, OpFrame))
+        if (untaken or self._takes_nothing.get(target)) and (
+            isinstance(frame, OpFrame)
+            or (untaken and isinstance(frame, MarksFrame | Hello | Submit))
         ):
             untaken.append((session, sender, frame))
             return
