@@ -50,6 +50,9 @@ class PlainQueue:
         self.consumers: dict[int, PlainConsumer] = {}
         # The letters that the target is to get, and why; by body.
         self.letters: dict[bytes, str] = {}
+        # And with which others they left: of these the ones in front go first.
+        self.left_with: dict[bytes, int] = {}
+        self.leavings = 0
         # Since the last safe moment: what has left, what has come, and the counts of then.
         self.gone: dict[int, PlainMessage] = {}
         self.fresh: set[int] = set()
@@ -64,10 +67,15 @@ class PlainQueue:
 
     # --- what leaves ---
 
-    def leave(self, positions: Iterable[int], reason: str | None) -> None:
-        """`reason`: None if no letter is wanted."""
+    def leave(
+        self, positions: Iterable[int], reason: str | None, *, in_parts: bool = False
+    ) -> None:
+        """`reason`: None if no letter is wanted. `in_parts`: not all at the same moment."""
+        self.leavings += 1
         for position in positions:
+            self.leavings += in_parts
             message = self.gone[position] = self.messages.pop(position)
+            self.left_with[message.body] = self.leavings
             self.ready.discard(position)
             self.hidden.discard(position)
             if reason is not None and self.rules.dead_letter_exchange is not None:
@@ -126,6 +134,14 @@ class PlainQueue:
         self.gone.clear()
         self.fresh.clear()
         self.safe_counts = {at: message.count for at, message in self.messages.items()}
+
+    def judge_letters(self, arrived: Iterable[tuple[int, bytes]]) -> None:
+        """Of those that left together, the ones in front have come first."""
+        last: dict[int, int] = {}
+        for position, body in arrived:
+            leaving = self.left_with[body]
+            assert last.get(leaving, -1) < position, "letters are out of order"
+            last[leaving] = position
 
     def overdue(self) -> list[int]:
         """It is looked at the clock: the consumers that have had a message for too long."""

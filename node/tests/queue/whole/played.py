@@ -42,7 +42,6 @@ from ringmq_node.storage import Store, StoreLimits
 ROOT = Path("/data")
 PUBLISHER = 1
 MANY = 1 << 40
-REFUSED_MAX = 6
 # So small that a few messages meet them.
 BOUNDS = (
     (deliveries, "TURN_MESSAGES_MAX", 4),
@@ -52,7 +51,7 @@ BOUNDS = (
     (ops, "REQUEUED_RANGES_MAX", 2),
     (deadletters, "UNDER_WAY_MESSAGES_MAX", 3),
     (deadletters, "PIECE_MESSAGES_MAX", 2),
-    (backlog, "REFUSED_MESSAGES_MAX", REFUSED_MAX),
+    (backlog, "REFUSED_MESSAGES_MAX", 6),
 )
 
 
@@ -79,8 +78,8 @@ class PlayedQueue:
         # The target: its last sequence of this queue, and what it has.
         self.known = 0
         self.target: dict[bytes, str] = {}
+        self.arrived: list[tuple[int, bytes]] = []
         self.target_is_up = True
-        # Of these a restart keeps none.
         self.transient_bodies: set[bytes] = set()
         self.start()
         self.begin()
@@ -111,6 +110,7 @@ class PlayedQueue:
         self.under_way: list[tuple[int, int, bytes, str]] = []
         self.given: list[int] = []
         self.requeued: set[int] = set()
+        self.given_before, self.one_came_back = 0, True
         self.master = QueueMaster(
             self.queue.state,
             MasterBodies(self.queue, self.failed),
@@ -136,6 +136,9 @@ class PlayedQueue:
         for effect in effects:
             match effect:
                 case MulticastOp(op):
+                    if type(op) is Requeue and self.rng.random() < 0.5:
+                        # The ring takes it only after something else has happened.
+                        self.do(self.master.deliver_more())
                     number = self.append(op)
                     self.do(self.master.applied(number, op))
                 case DeliverRuns(consumer, runs):
@@ -177,15 +180,14 @@ class PlayedQueue:
                 consumer.since[position] = None
                 self.given.append(position)
 
-    # --- after each event ---
+    # --- after each event: what has to happen now has happened ---
 
     def judge(self) -> None:
-        """What has to happen now has happened."""
         plain, master = self.plain, self.master
         self.do(master.expire())
         plain.leave(plain.expired(), "expired")
         self.judge_order()
-        plain.leave(plain.at_once(), "expired")
+        plain.leave(plain.at_once(), "expired", in_parts=bool(self.requeued))
         left = plain.ready - set(positions_of(master.ready))
         if left:
             self.judge_dropped(left)
@@ -201,12 +203,19 @@ class PlayedQueue:
         assert self.mirror.digest() == self.queue.state.digest()
         self.given.clear()
         self.requeued.clear()
+        self.one_came_back = True
 
     def judge_order(self) -> None:
         plain = self.plain
         if not self.given:
             return
         self.events["given"] += len(self.given)
+        if self.requeued and plain.rules.single_active_consumer and self.one_came_back:
+            # What came back is in front of all that the next one is given.
+            line = [plain.key(at) for at in self.given[self.given_before :]]
+            left = [plain.key(at) for at in positions_of(self.master.ready) if at in plain.ready]
+            assert line == sorted(line), "out of order behind a requeue"
+            assert not line or all(max(line) < key for key in left if key[1] in self.requeued)
         keys = [plain.key(at) for at in self.given if at in plain.messages]
         # One that is dropped may have been too large for those that wait.
         stays = set(positions_of(self.master.ready)) - self.requeued
@@ -224,7 +233,7 @@ class PlayedQueue:
         last = order[len(left) - 1]
         given = [at for at in self.given if at in plain.messages]
         assert plain.is_over({*plain.line(), *given} - left | {last}), "dropped without need"
-        plain.leave(left, "maxlen")
+        plain.leave(left, "maxlen", in_parts=bool(self.requeued))
 
     def judge_waiting(self) -> None:
         """No consumer with room waits for a message that it could have."""
@@ -275,7 +284,9 @@ class PlayedQueue:
         if plain.rules.dead_letter_exchange is None or not master.departures.refused.has_room:
             return
         first = self.queue.state.next_position
+        plain.leavings += 1
         for at, body in enumerate(bodies, first):
+            plain.left_with[body] = plain.leavings
             plain.gone[at] = PlainMessage(body, 0, None, transient)
             plain.fresh.add(at)
             plain.letters[body] = "maxlen"
@@ -302,6 +313,8 @@ class PlayedQueue:
         return numbers[which % len(numbers)] if numbers else None
 
     def back(self, positions: Iterable[int]) -> None:
+        self.one_came_back &= not self.requeued
+        self.given_before = len(self.given)
         self.requeued.update(positions)
         self.events["requeued"] += len(self.requeued)
         self.plain.back(positions)
@@ -382,19 +395,22 @@ class PlayedQueue:
             self.do(self.master.watermarks(last, last))
             if self.target_is_up:
                 self.arrive(len(self.under_way))
-            quiet = (
-                quiet + 1 if before == (self.queue.state.last_number, len(self.under_way)) else 0
-            )
+            after = self.queue.state.last_number, len(self.under_way)
+            quiet = quiet + 1 if before == after else 0
         self.judge()
+        if not self.levels:
+            self.plain.judge_letters(self.arrived)
+        self.arrived.clear()
         self.plain.all_safe()
         if self.target_is_up:
             assert self.target == self.plain.letters
 
     def arrive(self, count: int, *, heard: bool = True) -> None:
         letters, self.under_way = self.under_way[:count], self.under_way[count:]
-        for letter, _, body, reason in letters:
+        for letter, position, body, reason in letters:
             if letter > self.known:
                 self.known = letter
+                self.arrived.append((position, body))
                 assert body not in self.target, "a letter arrived twice"
                 self.target[body] = reason
             assert body in self.target, "taken for a repeat"

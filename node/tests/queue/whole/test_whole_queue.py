@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from node.tests.queue.whole.fuzz_queue import Plan, run
+from node.tests.queue.whole.fuzz_queue import Plan, Step, run
+
+from ringmq_node.model.rules import QueueRules
+from ringmq_node.storage import StoreLimits
 
 SEEDS = 30
 STEPS = 60
@@ -24,3 +27,28 @@ def test_the_queue_is_as_its_model(first: int) -> None:
         assert failure is None, f"seed {seed}, step {failure.at}: {failure.story}"
     # It has looked at something.
     assert all(events[name] for name in ("given", "requeued", "letters", "restarts", "refused"))
+
+
+def test_what_a_single_active_consumer_lets_go_of_is_in_front_of_the_next_ones_messages() -> None:
+    """The ring takes some of the requeues late: random plans seldom have all that it needs."""
+    consumer: dict[str, object] = {"messages": 2, "size": 100, "priority": 0, "exclusive": False}
+    published: dict[str, object] = {
+        "sizes": [3] * 5,
+        "ttl_ms": None,
+        "priority": 0,
+        "transient": False,
+    }
+    steps: tuple[Step, ...] = (
+        ("publish", published),
+        ("open_consumer", consumer),
+        ("open_consumer", consumer),
+        ("open_consumer", consumer),
+        ("release", {}),
+        ("settle", {"which": 0, "verbs": ["requeued", "acked"]}),
+        ("close_consumer", {"which": 0}),
+        ("close_consumer", {"which": 0}),
+    )
+    rules = QueueRules(single_active_consumer=True)
+    for seed in range(5):
+        failure = run(Plan(seed, 0, rules, StoreLimits(), steps), Counter())
+        assert failure is None, failure.story
