@@ -78,14 +78,16 @@ PROMOTE_DEADLINE_S = 5.0
 
 # What a node may log at level ERROR once it has met the fault; nothing else at all.
 NOT_TRUSTED = "may lack confirmed messages"
+# The end of a damaged log may be set aside, without the bodies that it lacks.
+DAMAGE_SET_ASIDE = f"{DAMAGE}|messages had no body here"
 LOGGED: dict[type[Fault], str] = {
     DiskLost: NOT_TRUSTED,
     DiskRestored: NOT_TRUSTED,
     # The part of the log that is left names bodies that were removed since, and their records.
-    DiskCutUnseen: DAMAGE,
+    DiskCutUnseen: DAMAGE_SET_ASIDE,
     FullDisk: "the store has failed, this node leaves its rings: .*No space left on device",
     NoDescriptors: "Too many open files",
-    BitFlips: DAMAGE,
+    BitFlips: DAMAGE_SET_ASIDE,
 }
 
 

@@ -32,6 +32,17 @@ from ringmq_node.resources.flow import Reasons
 SEQUENCE_MAX = 2**63
 
 
+def check_not_letters(producer_id: bytes) -> None:
+    """Raises `BrokerError` if a client gives an id of those under which nodes publish dead letters:
+    queues would take its messages for theirs, or theirs for repeats."""
+    if producer_id.startswith(PRODUCER_PREFIX):
+        raise BrokerError(
+            Reason.ACCESS_REFUSED,
+            f"producer ids that begin with {PRODUCER_PREFIX!r} are the nodes' own",
+            field="producer_id",
+        )
+
+
 class Publishing:
     """One publisher's way into a queue. Made by `open`; close it when its stream ends."""
 
@@ -86,6 +97,8 @@ class Publishing:
             raise bad_request(
                 f"a producer id has at most {PRODUCER_ID_BYTES_MAX} bytes", field="producer_id"
             )
+        if not with_gaps:
+            check_not_letters(producer_id)
         if with_gaps and not producer_id:
             raise bad_request("sequences with gaps are those of a producer", field="producer_id")
         number, last_sequence = await mastership.open_publisher(

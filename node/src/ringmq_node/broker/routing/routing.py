@@ -20,7 +20,7 @@ from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.locating import Locator
-from ringmq_node.broker.publishing import Publishing
+from ringmq_node.broker.publishing import Publishing, check_not_letters
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
 from ringmq_node.broker.routing.session import (
     RoutedBatch,
@@ -111,7 +111,8 @@ class Routing:
         producer_id: bytes,
         waits_for_all: bool = False,
     ) -> RoutedSession:
-        """Raises `BrokerError` if there is no such exchange, or the producer id can't be used."""
+        """Raises `BrokerError` if there is no such exchange, or the producer id can't be used.
+        `waits_for_all`: it is the node's own, and waits for queues that are down."""
         self._gate.check()
         if not 1 <= len(producer_id) <= PRODUCER_ID_BYTES_MAX:
             raise bad_request(
@@ -119,6 +120,8 @@ class Routing:
                 f"bytes, not of {len(producer_id)}: queues recognise repeats by it",
                 field="producer_id",
             )
+        if not waits_for_all:
+            check_not_letters(producer_id)
         name = join_name(vhost, exchange)
         # Raises if there is none.
         self.routes.looks_at_headers(name)
