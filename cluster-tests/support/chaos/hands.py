@@ -76,10 +76,10 @@ STOP_S_MAX = 30.0
 PROMOTE_DEADLINE_S = 5.0
 
 
-# What a node may log at level ERROR once it has met the fault; nothing else at all.
 NOT_TRUSTED = "may lack confirmed messages"
 # The end of a damaged log may be set aside, without the bodies that it lacks.
 DAMAGE_SET_ASIDE = f"{DAMAGE}|messages had no body here"
+# What a node may log at level ERROR once it has met the fault; nothing else at all.
 LOGGED: dict[type[Fault], str] = {
     DiskLost: NOT_TRUSTED,
     DiskRestored: NOT_TRUSTED,

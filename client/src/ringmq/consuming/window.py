@@ -1,22 +1,22 @@
 """One window over several streams: how much of it each of them may have. Pure.
 
-Consumers of one program share a limit on what is unsettled, and each queue's master is on a node
-of its own. So whoever has the streams decides: each stream has a *share*, which its master never
-exceeds, and the shares, with what is out already, never exceed the window. A master says when a
-message is there for which the share is too small (*short*), and when it has room and no message
-left (not short).
+Consumers of one program share a limit on unsettled messages, and each queue's master is on a node
+of its own. So the program, which has all the streams, decides: each stream has a *share*, which its
+master never exceeds, and the shares, with the deliveries already out, never exceed the window. A
+master says when a message is there for which the share is too small (*short*), and when it has room
+and no message left (not short).
 
 A share is a level, not an amount that is used up. A stream that breaks takes nothing along: its
 share and its messages count no more, and the next stream begins with nothing. A share that is
 lowered counts until the master has answered, as deliveries may be on their way.
 
-Streams that are short have equal shares, and what the others don't use. Where an equal share holds
-no message, the first in line has all that is free, and goes to the end of the line when it has been
-given something.
+Short streams have equal shares, and the room that the others don't use. Where an equal share holds
+no message, the first in line has all the free room, and goes to the end of the line after its next
+delivery.
 
-Invariant (`check`): what the streams have, and what their masters may yet deliver, is within the
-window. It may be more after the window was lowered, or for one message that is larger than the
-window and alone.
+Invariant (`check`): the messages on the streams, and those that their masters may yet deliver, are
+within the window. They may be more after the window was lowered, or for one message that is larger
+than the window and alone.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class _Stream:
 
     @property
     def claim(self) -> Share:
-        """What its master may have given it by now, or may yet give."""
+        """The most that its master may have given it by now, or may yet give."""
         claim = self.held
         for share in self.shares:
             claim = claim.joined(share)
@@ -122,8 +122,8 @@ class SharedWindow:
         return _sum(each.held for each in self._streams.values())
 
     def change(self, messages: int, size_bytes: int) -> list[ChangeShare]:
-        """The limit from now on. What is out above it stays out, and nothing new comes until less
-        is out."""
+        """The limit from now on. Deliveries above it stay out, and nothing new comes until fewer
+        are out."""
         limit = _limit(messages, size_bytes)
         self.is_above |= not self._limit.fits(limit)
         self._limit = limit
@@ -156,7 +156,7 @@ class SharedWindow:
         return self._deal()
 
     def settled(self, stream: int, messages: int, size_bytes: int) -> list[ChangeShare]:
-        """It doesn't matter whether the master hears this, or what this call returns, first."""
+        """The master may hear of this before or after the changes that this call returns."""
         one = self._streams[stream]
         one.held_messages -= messages
         one.held_bytes -= size_bytes

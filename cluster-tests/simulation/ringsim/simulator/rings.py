@@ -73,15 +73,7 @@ class RingBeside(World):
 
     def begin(self, machine: Machine) -> None:
         """The node's process has begun."""
-        machine.member = self._make_member(
-            machine.me,
-            self.ring,
-            machine.disk.end(),
-            log_is_whole=machine.disk.whole,
-            chance=self.rng,
-            budgets=self.scenario.budgets,
-        )
-        machine.tick_at = None
+        self._begin_member(machine)
         machine.app = LogApplication(machine.disk)
         self.registry.started(machine)
         self.give(machine.name, MembershipWanted(True))

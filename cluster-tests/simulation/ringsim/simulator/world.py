@@ -122,13 +122,9 @@ class World:
 
     # --- processes ---
 
-    def start(self, machine: Machine) -> None:
-        if machine.member is not None:
-            return
-        if not self.registry.admits(machine):
-            self.note(f"{machine.name} does not start: the registry went back")
-            self.clock.after(START_AGAIN_S, self.start, machine)
-            return
+    def _begin_member(self, machine: Machine) -> RingMember:
+        """This ring's member in another life of the machine's process."""
+        machine.tick_at = None
         machine.member = self._make_member(
             machine.me,
             self.ring,
@@ -137,8 +133,16 @@ class World:
             chance=self.rng,
             budgets=self.scenario.budgets,
         )
-        machine.tick_at = None
-        self._open(machine, machine.member)
+        return machine.member
+
+    def start(self, machine: Machine) -> None:
+        if machine.member is not None:
+            return
+        if not self.registry.admits(machine):
+            self.note(f"{machine.name} does not start: the registry went back")
+            self.clock.after(START_AGAIN_S, self.start, machine)
+            return
+        self._open(machine, self._begin_member(machine))
         self.note(f"{machine.me} starts with {len(machine.disk.log)} ops")
         self.network.started(machine.name)
         self.registry.started(machine)

@@ -88,7 +88,8 @@ class Publishing:
         successor: Callable[[str], tuple[str, str]],
         with_gaps: bool = False,
     ) -> Publishing:
-        """Raises `BrokerError` if the queue can't be served, or the producer id is too long.
+        """Raises `BrokerError` if the queue can't be served, or the producer id is too long,
+        or a node's own.
 
         With a producer id it waits for a trip around the ring. The session hears nothing
         before this has returned. `with_gaps`: the queue gets a part of what the producer publishes.

@@ -109,10 +109,10 @@ class Routing:
         client: SessionClient,
         *,
         producer_id: bytes,
-        waits_for_all: bool = False,
+        is_internal: bool = False,
     ) -> RoutedSession:
         """Raises `BrokerError` if there is no such exchange, or the producer id can't be used.
-        `waits_for_all`: it is the node's own, and waits for queues that are down."""
+        `is_internal`: it is the node's own, and waits for queues that are down."""
         self._gate.check()
         if not 1 <= len(producer_id) <= PRODUCER_ID_BYTES_MAX:
             raise bad_request(
@@ -120,7 +120,7 @@ class Routing:
                 f"bytes, not of {len(producer_id)}: queues recognise repeats by it",
                 field="producer_id",
             )
-        if not waits_for_all:
+        if not is_internal:
             check_not_letters(producer_id)
         name = join_name(vhost, exchange)
         # Raises if there is none.
@@ -131,7 +131,7 @@ class Routing:
             exchange=name,
             shown=exchange,
             producer_id=producer_id,
-            waits_for_all=waits_for_all,
+            waits_for_all=is_internal,
         )
         self._sessions[session] = set()
         return session
@@ -267,7 +267,7 @@ class Routing:
             client = _InternalClient(partial(self._forget, producer_id))
             # What it publishes has to arrive, however long that takes.
             client.session = self.open(
-                vhost, exchange, client, producer_id=producer_id, waits_for_all=True
+                vhost, exchange, client, producer_id=producer_id, is_internal=True
             )
             self._internal[producer_id] = client
         await client.wait_room()
