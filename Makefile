@@ -11,6 +11,8 @@ STAMP  := $(VENV)/.installed
 # Tests side by side; `base/tests/support/lanes.py` says which. Without `-n`, one by one.
 WORKERS ?= auto
 PYTEST = $(BIN)/pytest -n $(WORKERS) --durations=20 --durations-min=2
+# Its tests take as long as they take.
+UNHURRIED := -o faulthandler_timeout=0
 # How long each fuzzer of `make evidence` goes on, and `make chaos`.
 MINUTES ?= 10
 # What the seed of `make chaos` is; each run draws its own without it.
@@ -41,7 +43,7 @@ quick: $(STAMP) ## the tests that take no time, in less than a minute
 
 evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them: some hours
 	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) cluster-tests/simulation/test_explorer.py \
-		node/tests/resources/test_memory.py $(ARGS)
+		node/tests/resources/test_memory.py $(UNHURRIED) $(ARGS)
 	@$(BIN)/python cluster-tests/simulation/run.py --seeds 0:1000000
 	@$(BIN)/python cluster-tests/simulation/run.py --planted
 	@$(BIN)/python -m node.tests.queue.whole.fuzz_queue --seconds $$(($(MINUTES) * 60))
@@ -49,7 +51,7 @@ evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them:
 	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
 
 evidence-pipeline: $(STAMP) ## what the pipeline's tests take a slice of, in full: an hour
-	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 0 pipeline/tests $(ARGS)
+	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 0 pipeline/tests $(UNHURRIED) $(ARGS)
 
 chaos: $(STAMP) ## MINUTES of faults, drawn from SEED, against real nodes in namespaces
 	@PYTHONPATH=$(CHAOS_PATH) $(BIN)/python -m chaos --minutes $(MINUTES) \

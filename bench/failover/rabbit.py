@@ -106,17 +106,14 @@ class RabbitSystem:
             "--type": TYPES[kind], "--count": count, "--size": size_bytes, "--window": 1000,
         }  # fmt: skip
         words = [str(word) for pair in options.items() for word in pair]
-        process = await asyncio.create_subprocess_exec(
-            self._client, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-        )
-        try:
-            async with asyncio.timeout(WHOLE_S_MAX):
-                output, errors = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-        if process.returncode or json.loads(output)["nacked"]:
-            raise BenchError(f"rabbitmq: the queue can't be filled: {errors.decode().strip()}")
+
+        def filled() -> subprocess.CompletedProcess[bytes]:
+            command = [str(self._client), *words]
+            return subprocess.run(command, capture_output=True, check=False, timeout=WHOLE_S_MAX)
+
+        done = await asyncio.to_thread(filled)
+        if done.returncode or json.loads(done.stdout)["nacked"]:
+            raise BenchError(f"rabbitmq: the queue can't be filled: {done.stderr.decode().strip()}")
 
     async def drain(self, kind: str, name: str) -> list[int]:
         queue = full_name(kind, name)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ringmq_succeeded
 from expected_logs import DAMAGE
 from loops import run
 from nemesis import Cluster, scenario, until
@@ -122,10 +122,4 @@ async def shows(cluster: Cluster, damaged: int) -> bool:
 
 async def command(cluster: Cluster, *arguments: str) -> Any:
     seeds = ",".join(cluster.seeds)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "ringmq_node.cli", *arguments, "--seeds", seeds, "--json"),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    return json.loads(output)
+    return json.loads(await ringmq_succeeded(*arguments, "--seeds", seeds, "--json"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 
+from commands import succeeded
 from nemesis import Cluster, scenario
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-RUN_S_MAX = 60.0
 
 # The lines that say that the example has shown what it is there for, in any order.
 SAID = {
@@ -48,29 +47,10 @@ def test_every_example_is_known_and_described() -> None:
 async def test_each_example_does_what_it_says(cluster: Cluster) -> None:
     async with cluster.client() as client:
         for name, lines in SAID.items():
-            said = await _run(name, cluster.seeds)
+            said = await succeeded(sys.executable, EXAMPLES / name, *cluster.seeds)
             for line in lines:
                 assert line in said, f"{name}:\n{said}"
         # They leave nothing behind.
         assert await client.queues() == []
         left = {each.exchange for each in await client.topology.exchanges()}
         assert not any(name.startswith("example") for name in left), left
-
-
-async def _run(name: str, seeds: list[str]) -> str:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        EXAMPLES / name,
-        *seeds,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(RUN_S_MAX):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, f"{name}: {output.decode()}"
-    return output.decode()

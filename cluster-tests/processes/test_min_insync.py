@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 
 import pytest
+from commands import ringmq_ended
 from nemesis import Cluster, scenario
 from nemesis.oracle import body_of
 
 import ringmq
-
-
-async def run_cli(*words: str) -> tuple[int | None, str]:
-    """Exit code and stderr of `ringmq`."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "ringmq_node.cli", *words),
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, said = await process.communicate()
-    return process.returncode, said.decode()
 
 
 async def leave_one(cluster: Cluster) -> str:
@@ -63,9 +52,9 @@ async def removals_are_not_safe(cluster: Cluster, master: str) -> None:
         info = await client.queue("few")
         assert (info.messages_ready, info.messages_unacknowledged) == (2, 0)
     seed = cluster.addresses[master]
-    code, said = await run_cli("consume", "few", "--timeout", "0.5", "-s", seed)
-    assert code == 1
-    assert "may be delivered again" in said
+    consumed = await ringmq_ended("consume", "few", "--timeout", "0.5", "-s", seed)
+    assert consumed.exit_code == 1
+    assert "may be delivered again" in consumed.err
 
 
 @scenario(deadline_s=60)

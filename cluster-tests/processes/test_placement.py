@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-
 import pytest
+from commands import ringmq_succeeded
 from nemesis import Cluster, scenario
 from waiting import until
 
@@ -83,17 +81,6 @@ async def test_policies_move_replicas_under_load(cluster: Cluster) -> None:
     await cluster.wait_equal("q")
 
 
-async def run_cli(cluster: Cluster, *words: str) -> tuple[int | None, str]:
-    """Exit code, and stdout and stderr together, of `ringmq`."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "ringmq_node.cli", *words, "-s", ",".join(cluster.seeds)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    said, _ = await process.communicate()
-    return process.returncode, said.decode()
-
-
 @scenario(deadline_s=90)
 async def test_a_node_is_drained_and_revived(cluster: Cluster) -> None:
     """Under load. Its masters go elsewhere, and come back by a rebalancing."""
@@ -101,10 +88,11 @@ async def test_a_node_is_drained_and_revived(cluster: Cluster) -> None:
         for name in ("r", "s"):
             await client.declare_queue(name)
         node = await cluster.master_of("q")
-        assert await run_cli(cluster, "node", "drain", node) == (0, f"node {node}: drained\n")
+        seeds = ",".join(cluster.seeds)
+        drained = await ringmq_succeeded("node", "drain", node, "-s", seeds)
+        assert drained == f"node {node}: drained\n"
         assert await cluster.master_of("q") != node
-        code, listed = await run_cli(cluster, "node", "list")
-        assert code == 0
+        listed = await ringmq_succeeded("node", "list", "-s", seeds)
         assert f"{node}\tdrained\t0\t3\t0" in listed
         await client.operator.revive(node)
         moves = await client.operator.rebalance()

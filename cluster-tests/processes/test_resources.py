@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import ringmq_succeeded
 from loops import run
 from nemesis import Cluster, until
 
@@ -24,12 +24,7 @@ BACKLOG_BYTES = 512 << 20
 async def status(cluster: Cluster, *through: str) -> dict[str, dict[str, Any]]:
     """Each node's `resources`."""
     seeds = ",".join(cluster.addresses[name] for name in through or cluster.nodes)
-    command = ("-m", "ringmq_node.cli", "cluster", "status", "--json", "--seeds", seeds)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, stdout=asyncio.subprocess.PIPE
-    )
-    out, _ = await process.communicate()
-    assert process.returncode == 0
+    out = await ringmq_succeeded("cluster", "status", "--json", "--seeds", seeds)
     return {node["node"]: node["resources"] for node in json.loads(out)["nodes"]}
 
 

@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 
+from commands import ringmq_succeeded
 from nemesis import Cluster, scenario
 from waiting import until
 
 from ringmq import Resources
-
-
-async def ringmq(*arguments: str) -> str:
-    """A command line's output; it has to succeed."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "ringmq_node.cli",
-        *arguments,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    assert process.returncode == 0, err.decode()
-    return out.decode()
 
 
 async def resources_of(cluster: Cluster, name: str) -> Resources:
@@ -70,19 +55,23 @@ async def test_the_others_rejoin_an_accepted_loss(cluster: Cluster) -> None:
     assert cluster.log(behind, 10_000).count("set aside") == 0
 
     data, seeds = str(cluster.data(gone[0])), ",".join(cluster.seeds)
-    rows = (await ringmq("set-aside", "export", data, kept.name, "--json")).splitlines()
+    rows = (await ringmq_succeeded("set-aside", "export", data, kept.name, "--json")).splitlines()
     assert [json.loads(row)["position"] for row in rows] == [*range(500, 800)]
     # Twice: the second time nothing is left to be done.
     for published, before in ((300, 0), (0, 300)):
-        text = await ringmq("set-aside", "publish", data, kept.name, "--seeds", seeds, "--json")
+        text = await ringmq_succeeded(
+            "set-aside", "publish", data, kept.name, "--seeds", seeds, "--json"
+        )
         assert json.loads(text) == {
             "queue": "q",
             "published": published,
             "enqueued_before": before,
         }
     (await cluster.drained("q")).judge(first, second)
-    await ringmq("set-aside", "remove", data, kept.name)
-    assert json.loads(await ringmq("set-aside", "list", data, "--json"))["set_aside"] == []
+    await ringmq_succeeded("set-aside", "remove", data, kept.name)
+    assert (
+        json.loads(await ringmq_succeeded("set-aside", "list", data, "--json"))["set_aside"] == []
+    )
 
 
 @scenario(deadline_s=120, queue="", nodes=("a", "b"))
@@ -104,7 +93,7 @@ async def test_a_disk_that_was_put_back_unnoticed_begins_the_ring_alone(cluster:
     (kept,) = (await resources_of(cluster, "b")).set_aside
     assert kept.next_position == 800
     data, seeds = str(cluster.data("b")), ",".join(cluster.seeds)
-    await ringmq("set-aside", "publish", data, kept.name, "--seeds", seeds)
+    await ringmq_succeeded("set-aside", "publish", data, kept.name, "--seeds", seeds)
     (await cluster.drained("q")).judge(first, second, third)
 
 

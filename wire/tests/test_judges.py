@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from commands import ended
 from loops import run
 from wireserver import HOST, serving
 
@@ -24,7 +25,6 @@ from ringmq_wire.compression import Headers
 from ringmq_wire.heads import RequestHead
 
 GRPC = ("-H", "content-type: application/grpc", "-H", "te: trailers")
-DEADLINE_S = 60
 
 
 def wanted(tool: str) -> None:
@@ -38,14 +38,9 @@ def message(content: bytes) -> bytes:
 
 async def said(*command: str, exit_codes: Sequence[int] = (0,)) -> str:
     """What the tool prints; it must end well."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    async with asyncio.timeout(DEADLINE_S):
-        output, _ = await process.communicate()
-    text = output.decode(errors="replace")
-    assert process.returncode in exit_codes, text
-    return text
+    tool = await ended(*command)
+    assert tool.exit_code in exit_codes, tool.out + tool.err
+    return tool.out
 
 
 @pytest.mark.parametrize("size", [0, 100, 65_536, 3_000_000])

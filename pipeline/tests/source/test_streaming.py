@@ -212,3 +212,4 @@ def test_a_deleted_queue_is_refused(live: LiveNode) -> None:
     live.client.delete_queue("deleted")
     with pytest.raises(DataLossError, match="the queue has been deleted"):
         query.trigger()
+    query.end()
