@@ -1,9 +1,10 @@
 """Commands that a test runs and waits for, while its loop goes on.
 
-By `subprocess` in a thread, never by the loop: uvloop forks there, and runs the fork handlers of
-every library that the test's process has (gRPC's, pyarrow's) before the new program begins. A child
-that stops in one of them keeps the loop in C, with the interpreter's lock, where no time-out of the
-test reaches it. `subprocess` uses vfork, which runs none of them.
+By `subprocess` in a thread, never by the loop: uvloop forks there, and a fork runs the handlers of
+every library in the test's process. gRPC's has been seen to wait for good, once in some thousand
+forks, in the child before its exec. The loop then waits for the child, in C and with the
+interpreter's lock, where no time-out of the test reaches it. `subprocess` uses vfork, which runs no
+handlers.
 """
 
 from __future__ import annotations

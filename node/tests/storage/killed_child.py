@@ -1,7 +1,7 @@
 """Writes to a store as fast as it can and prints which ops are durable, until it is killed.
 
 Op 2n+1 publishes 20 messages, op 2n+2 removes the first 10 of them. Bodies begin with their
-position. Goes on where an earlier run was killed.
+position. Goes on where an earlier run was killed. A second argument is how long a file may be.
 
 As in a node, ops wait while too many of them are not durable. Without this limit, each round of a
 slow disk would have more to write than the round before, until the disk is full.
@@ -10,6 +10,7 @@ slow disk would have more to write than the round before, until the disk is full
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 from pathlib import Path
 
@@ -73,4 +74,7 @@ async def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[2:]:
+        file_bytes_max = int(sys.argv[2])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
     run(main(Path(sys.argv[1])))

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -414,7 +413,7 @@ def test_failed_flush_closes_the_store_as_well() -> None:
 
 @pytest.mark.slow
 def test_real_file_size_limit_is_a_full_disk(tmp_path: Path) -> None:
-    child = start_child(tmp_path, file_bytes_max=2_000_000)
+    child = start_child(tmp_path, "2000000")
     output, _ = child.communicate(timeout=30)
     lines = output.decode().split("\n")
     assert "failed DiskFullError" in lines
@@ -425,15 +424,10 @@ def test_real_file_size_limit_is_a_full_disk(tmp_path: Path) -> None:
 # -- a process that is killed
 
 
-def start_child(directory: Path, *, file_bytes_max: int = 0) -> subprocess.Popen[bytes]:
-    def limit() -> None:
-        if file_bytes_max:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, file_bytes_max))
-
+def start_child(directory: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, str(CHILD), str(directory)],
+        [sys.executable, str(CHILD), str(directory), *arguments],
         stdout=subprocess.PIPE,
-        preexec_fn=limit,
         env=child_environment(),
     )
 
