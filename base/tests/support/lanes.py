@@ -31,6 +31,10 @@ CLUSTER_LANES = 2
 WORKERS_PER_PROCESSOR = 2
 COMPUTE_NICENESS = 10
 
+# PySpark forks to start Java, in a worker whose other tests use gRPC. Its fork handlers have been
+# seen to wait for good (see `commands`); whoever loads gRPC later finds them switched off.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+
 # An example takes as long as the machine lets it: on a busy one, hypothesis' own limit of 0.2 s
 # would fail the test for its neighbours.
 settings.register_profile(
