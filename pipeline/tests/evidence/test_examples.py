@@ -42,8 +42,6 @@ def test_a_queue_becomes_a_table_and_a_plot(live: LiveNode, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_declarative_pipeline_fills_its_tables_once(live: LiveNode, tmp_path: Path) -> None:
     """Run twice: the second run has only what is new."""
-    for module in ("pandas", "zstandard", "yaml"):
-        pytest.importorskip(module, reason="pip install 'pyspark[pipelines]'")
     folder = tmp_path / "declarative"
     shutil.copytree(EXAMPLES / "declarative", folder)
     spec = folder / "spark-pipeline.yml"
