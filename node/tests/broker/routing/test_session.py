@@ -47,6 +47,7 @@ class PlayedQueues:
         self.asked_for: list[int] = []
         self.shown = asyncio.Event()
         self.streams = 0
+        self.feeds: dict[str, Feed] = {}
 
     def route(
         self, exchange: str, routing_key: str, headers: Mapping[str, str] | None = None
@@ -79,6 +80,7 @@ class PlayedQueues:
 
     async def run(self, address: str, feed: Feed) -> None:
         self.streams += 1
+        self.feeds[feed.queue] = feed
         left = self.breaks_after
         while not feed.is_over:
             if feed.queue in self.fences:
@@ -108,6 +110,10 @@ class PlayedClient:
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.ended: list[Reason] = []
+        self.held_told: list[bool] = []
+
+    def held(self, *, is_held: bool) -> None:
+        self.held_told.append(is_held)
 
     def answered(self, answers: Sequence[Answer]) -> None:
         self.answers += answers
@@ -272,6 +278,53 @@ def test_a_full_queue_stops_its_own_session_alone(monkeypatch: pytest.MonkeyPatc
         stage.queues.freed.set()
         await waiting
         await until(lambda: len(stuck.confirmed()) == 4, within_s=5)
+
+    play(story)
+
+
+def test_a_publisher_hears_why_the_masters_of_its_queues_hold_its_batches() -> None:
+    """Also while the session itself takes more."""
+    letters, ring = (BlockReason.DEAD_LETTERS,), (BlockReason.RING_FULL,)
+
+    async def story(stage: Stage) -> None:
+        stage.queues.full = {"q2", "q3"}
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"x"))
+        feeds = stage.queues.feeds
+        await until(lambda: len(feeds) == 3, within_s=5)
+        assert session.has_room
+        assert session.block_reasons() == ()
+        feeds["q2"].held(letters)
+        feeds["q3"].held(ring)
+        assert session.block_reasons() == (*ring, *letters)
+        feeds["q3"].held(())
+        assert session.block_reasons() == letters
+        feeds["q2"].held(letters)
+        assert client.held_told == [True]
+        # The stream ends, and the next master hasn't said anything.
+        stage.queues.down = {"q2"}
+        stage.queues.freed.set()
+        await until(lambda: client.held_told == [True, False], within_s=5)
+        assert session.block_reasons() == ()
+
+    play(story)
+
+
+def test_a_full_session_without_a_reason_of_its_masters_says_that_a_queue_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "RUNS_MAX", 1)
+
+    async def story(stage: Stage) -> None:
+        stage.queues.full = {"q2"}
+        session = stage.open(PlayedClient())
+        session.publish(batch(1, b"x"))
+        await until(lambda: len(stage.queues.feeds) == 3, within_s=5)
+        assert session.is_full
+        assert session.block_reasons() == (BlockReason.RING_FULL,)
+        stage.queues.feeds["q2"].held((BlockReason.DEAD_LETTERS,))
+        assert session.block_reasons() == (BlockReason.DEAD_LETTERS,)
 
     play(story)
 

@@ -367,6 +367,9 @@ class _InternalClient:
                         if expected.left.count_in(first, last) and not expected.answer.done():
                             expected.answer.set_exception(error)
 
+    def held(self, *, is_held: bool) -> None:
+        """Who publishes inside waits for its answers, and is told no reasons."""
+
     def moved(self, reason: Reason) -> None:
         self._on_moved()
         error = BrokerError(reason, "the publisher inside the node was ended: what is unknown")

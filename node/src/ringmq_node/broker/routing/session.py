@@ -56,6 +56,11 @@ class SessionClient(Protocol):
     """The door's end of a session. No method may block or raise."""
 
     def answered(self, answers: Sequence[Answer]) -> None: ...
+    def held(self, *, is_held: bool) -> None:
+        """Whether any of its queues holds its batches (`block_reasons`). That may be long before
+        the session itself takes no more."""
+        ...
+
     def moved(self, reason: Reason) -> None:
         """The session is over; unanswered publishes are unknown."""
         ...
@@ -155,6 +160,8 @@ class RoutedSession:
         self._client = client
         self._core = RoutedPublishes()
         self._ways: dict[str, Way] = {}
+        # Queues whose masters hold batches of it.
+        self._holding: set[str] = set()
         self._changed = Notifier()
         # As the node has heard of them.
         self._held_bytes = self._stuck_bytes = 0
@@ -211,10 +218,12 @@ class RoutedSession:
         return len(self._held) >= HELD_MAX or self._looked_up_bytes >= HELD_BYTES_MAX
 
     def block_reasons(self) -> Reasons:
-        """Why a batch is held now."""
+        """Why a batch is held now, here or by a queue's master."""
         found = {*self._host.alarms}
-        if self.is_full:
-            # One of its queues, or more; which one, their masters know.
+        for queue in self._holding:
+            found.update(self._ways[queue].block_reasons())
+        if self.is_full and not found:
+            # A queue that has no master, or whose master says nothing yet.
             found.add(BlockReason.RING_FULL)
         if not self._is_admitted:
             found.add(BlockReason.PUBLISH_BUDGET)
@@ -321,6 +330,7 @@ class RoutedSession:
             return
         self._is_closed = True
         self._ways.clear()
+        self._holding.clear()
         self._host.held(-self._held_bytes, -self._stuck_bytes)
         self._held_bytes = self._stuck_bytes = 0
         self._changed.notify()
@@ -409,6 +419,17 @@ class RoutedSession:
         if down != self._core.down and not self._is_closed:
             self._core.set_down(down)
             self._account()
+
+    def held(self, queue: str, *, is_held: bool) -> None:
+        if self._is_closed:
+            return
+        was_held = bool(self._holding)
+        if is_held:
+            self._holding.add(queue)
+        else:
+            self._holding.discard(queue)
+        if was_held != bool(self._holding):
+            self._client.held(is_held=is_held)
 
     def deleted(self, queue: str) -> None:
         self._ways.pop(queue, None)

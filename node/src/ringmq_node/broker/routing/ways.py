@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from ringmq_base.ranges import Range
@@ -23,6 +23,7 @@ from ringmq_node.broker.routing.targets import SubBatch, TargetBatches
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.replica.sessions import PublisherSession
 from ringmq_node.replica.upkeep import FullQueueRefusal
+from ringmq_node.resources.flow import Reasons
 from ringmq_wire.backoff import Backoff
 
 # Pauses between streams that have brought nothing.
@@ -42,6 +43,10 @@ class WayEnds(Protocol):
     def deleted(self, queue: str) -> None: ...
     def down(self, queue: str, *, is_down: bool) -> None:
         """Whether it has taken nothing for `DOWN_AFTER_S`, as it has no master that could."""
+        ...
+
+    def held(self, queue: str, *, is_held: bool) -> None:
+        """Whether its master holds a batch (`Way.block_reasons` says why)."""
         ...
 
     def fenced(self, queue: str) -> None:
@@ -75,6 +80,10 @@ class Feed(Protocol):
     def next(self) -> SubBatch | None: ...
     def confirmed(self, sequences: Sequence[Range]) -> None: ...
     def refused(self, first: int, last: int, error: BrokerError) -> None: ...
+    def held(self, reasons: Reasons) -> None:
+        """Why the master holds a batch; empty: it goes on."""
+        ...
+
     def newer_master(self, node: str, epoch: int) -> str:
         """The address of the master that has followed that one; empty: none is known."""
         ...
@@ -142,6 +151,8 @@ class Way:
         # Since when streams have brought nothing, on the loop's clock.
         self._failing_since: float | None = None
         self._is_down = False
+        # Why the queue's master holds a batch; None: it doesn't.
+        self._why_held: Callable[[], Reasons] | None = None
 
     # --- what its session asks for ---
 
@@ -153,6 +164,10 @@ class Way:
     @property
     def is_idle(self) -> bool:
         return self._batches.is_idle
+
+    def block_reasons(self) -> Reasons:
+        """Empty while its master holds nothing."""
+        return self._why_held() if self._why_held is not None else ()
 
     def end(self) -> None:
         """It has nothing to do, and will be given nothing more."""
@@ -178,6 +193,15 @@ class Way:
         self._progress()
         self._batches.answered([(first, last)])
         self._ends.refused(self.queue, first, last, error)
+
+    def held(self, reasons: Reasons) -> None:
+        self._hold((lambda: reasons) if reasons else None)
+
+    def _hold(self, why: Callable[[], Reasons] | None) -> None:
+        changes = (why is None) is not (self._why_held is None)
+        self._why_held = why
+        if changes:
+            self._ends.held(self.queue, is_held=why is not None)
 
     def _progress(self) -> None:
         self._has_progress = True
@@ -205,7 +229,10 @@ class Way:
             self._has_progress = False
             try:
                 async with self._host.streams:
-                    await self._one_stream()
+                    try:
+                        await self._one_stream()
+                    finally:
+                        self._hold(None)
             except RingClosedError:
                 pass  # It is known by now where the queue went.
             except BrokerError as error:
@@ -262,7 +289,10 @@ class Way:
                     self.work.clear()
                     await self.work.wait()
                     continue
-                await publishing.wait_room(batch.size_bytes)
+                if not publishing.has_room:
+                    self._hold(publishing.block_reasons)
+                    await publishing.wait_room(batch.size_bytes)
+                    self._hold(None)
                 if session.reason is not None:
                     break
                 try:

@@ -23,24 +23,32 @@ class BlockTeller:
         self._notices = BlockNotices()
         self._timer = Timer(self._look)
         self._closed = False
-        # A batch is held, and the stream isn't read for lack of room: both at a time.
+        # A batch is held here, a queue's master holds one, and the stream isn't read for lack of
+        # room: all at a time.
         self._holders = 0
         self._clock = asyncio.get_running_loop().time
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """The stream is held for as long as the block lasts."""
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def hold(self) -> None:
+        """As often as `release`."""
         self._holders += 1
         if self._holders == 1:
             self._notices.hold(self._clock())
             self._look()
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            if not self._holders:
-                self._notices.release(self._clock())
-                self._look()
+
+    def release(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            self._notices.release(self._clock())
+            self._look()
 
     def close(self) -> None:
         """Tells nothing more, also if a batch is still held."""

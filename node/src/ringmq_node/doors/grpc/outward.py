@@ -16,6 +16,7 @@ from ringmq_node.broker.routing.targets import SubBatch
 from ringmq_node.broker.routing.ways import Feed
 from ringmq_node.doors.grpc.channels import PeerChannels
 from ringmq_node.doors.grpc.status import from_call, reason_from_wire
+from ringmq_node.doors.grpc.wire import block_reasons_from_wire
 from ringmq_node.model.names import shown, split_name
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_wire import RpcError
@@ -61,6 +62,10 @@ class OutwardSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
             else:
                 self._feed.refused(rejected.sequences.first, rejected.sequences.last, error)
                 return True
+        elif response.HasField("blocked"):
+            self._feed.held(block_reasons_from_wire(response.blocked.reasons))
+        elif response.HasField("unblocked"):
+            self._feed.held(())
         return False
 
     def next_request(self) -> broker.PublishRequest | None:

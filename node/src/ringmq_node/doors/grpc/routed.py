@@ -149,6 +149,12 @@ class RoutedStream(Stream):
                     self.writer.put(rejection(first, last - first + 1, error))
                     self._count([(first, last)])
 
+    def held(self, *, is_held: bool) -> None:
+        if is_held:
+            self.teller.hold()
+        else:
+            self.teller.release()
+
     def _count(self, sequences: Sequence[Range]) -> None:
         for first, last in sequences:
             self._unanswered -= last - first + 1

@@ -47,6 +47,7 @@ from ringmq_node.queue.priorities import Priorities
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 from ringmq_node.replica.comparing import Digests
+from ringmq_node.resources.flow import Reasons
 
 # Positions, or values of positions.
 P = TypeVar("P", RangeSet, SummedRangeSet, Marks)
@@ -166,16 +167,19 @@ def queue_from_wire(info: broker.QueueInfo) -> QueueInfo:
         losses=tuple(map(loss_from_wire, info.losses)),
         wanted=dict(info.wanted),
         storage=storage_from_wire(info.storage) if info.HasField("storage") else None,
-        flow_reasons=tuple(
-            _BLOCK_REASONS_FROM_WIRE[value]
-            for value in info.flow_reasons
-            if value in _BLOCK_REASONS_FROM_WIRE
-        ),
+        flow_reasons=block_reasons_from_wire(info.flow_reasons),
     )
 
 
 def block_reasons_to_wire(reasons: Iterable[BlockReason]) -> list[broker.BlockReason.ValueType]:
     return [_BLOCK_REASONS[reason] for reason in reasons]
+
+
+def block_reasons_from_wire(values: Iterable[broker.BlockReason.ValueType]) -> Reasons:
+    """Without those that a newer node may tell."""
+    return tuple(
+        _BLOCK_REASONS_FROM_WIRE[value] for value in values if value in _BLOCK_REASONS_FROM_WIRE
+    )
 
 
 def member_to_wire(member: MemberInfo) -> broker.ReplicaInfo:
