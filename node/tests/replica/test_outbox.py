@@ -20,7 +20,7 @@ from ringmq_node.queue.effects import Effect, SendLetters
 from ringmq_node.queue.leaving import LeaveReason, Leaving
 from ringmq_node.queue.ops import Publish
 from ringmq_node.replica import outbox as outbox_module
-from ringmq_node.replica.letter_desk import LetterDesk
+from ringmq_node.replica.letter_desk import LetterDesk, LetterMemory
 from ringmq_node.replica.master_replica import MasterReplica
 from ringmq_node.replica.outbox import Outbox
 
@@ -68,12 +68,16 @@ class PlayedPublisher:
 class OutboxScene(LetterScene):
     """A queue with a core, whose letters go through an outbox."""
 
-    def __init__(self, *, losses: tuple[object, ...] = ()) -> None:
+    def __init__(
+        self, *, losses: tuple[object, ...] = (), memory: LetterMemory | None = None
+    ) -> None:
         super().__init__()
+        memory = memory or LetterMemory()
+        self.master.departures.letter_window_bytes = memory.window_bytes
         self.publisher = PlayedPublisher()
         self.rules = QueueRules(dead_letter_exchange="dlx")
         self.tasks: list[asyncio.Task[None]] = []
-        desk = LetterDesk(self.publisher, 1000, now_ms=lambda: 77)
+        desk = LetterDesk(self.publisher, 1000, now_ms=lambda: 77, memory=memory)
         replica = SimpleNamespace(
             letter_desk=desk,
             spawn=self.spawn,
@@ -187,6 +191,36 @@ def test_a_stuck_target_holds_its_own_lane() -> None:
         await scene.emptied()
 
     play(work)
+
+
+def test_queues_share_the_room_of_letters_that_wait() -> None:
+    """However many wait for one target: what they hold in memory is bounded, but for one letter
+    each, and all of it is given back."""
+    size, count, limit_bytes = 200, 30, 4_000
+    memory = LetterMemory(limit_bytes)
+
+    async def work(first: OutboxScene) -> None:
+        scenes = [first, *(OutboxScene(memory=memory) for _ in range(5))]
+        target = asyncio.Event()
+        for scene in scenes:
+            scene.publisher.gates["k"] = target
+            scene.publish_with(*["k"] * count, body=bytes(size))
+            reject_all(scene)
+        most_bytes = limit_bytes + len(scenes) * 2 * size
+        assert limit_bytes / 2 < memory.held_bytes <= most_bytes
+        # Each has a letter on its way.
+        await until(lambda: all(scene.publisher.calls for scene in scenes))
+        scenes[-1].outbox.end()
+        held_bytes = memory.held_bytes
+        target.set()
+        for scene in scenes[:-1]:
+            await scene.emptied()
+            assert memory.held_bytes <= held_bytes
+            sent = [body for call in scene.publisher.calls for body in call[3]]
+            assert [body[size:] for body in sent] == [b"%d" % at for at in range(count)]
+        assert memory.held_bytes == 0
+
+    play(work, memory=memory)
 
 
 @pytest.mark.parametrize(

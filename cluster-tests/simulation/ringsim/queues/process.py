@@ -20,7 +20,7 @@ from ringmq_gm.errors import LossRefusedError, PromotionError, RingClosedError
 from ringmq_node.model.reasons import Reason
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.replica.fetching import Sources
-from ringmq_node.replica.letter_desk import LetterDesk
+from ringmq_node.replica.letter_desk import LetterDesk, LetterPublisher
 from ringmq_node.replica.replica import Replica
 from ringmq_node.replica.set_asides import SetAsides
 from ringmq_node.replica.tails import Tail
@@ -300,7 +300,8 @@ class PlayedNode:
         self.catch_up_turns = CatchUpTurns()
         self.set_asides = cast(SetAsides, KeptTails(process.world))
         # No queue here has a dead-letter exchange.
-        self.letter_desk = cast(LetterDesk, None)
+        nobody = cast(LetterPublisher, None)
+        self.letter_desk = LetterDesk(nobody, 0, now_ms=self.now_ms)
         # Clocks differ, some by more than a step of the time.
         self._ahead_ms = process.world.rng.randrange(1000)
 

@@ -146,15 +146,20 @@ class DeadLetters:
     # --- on their way ---
 
     def next_letters(
-        self, messages: Messages, is_given_up: Callable[[int], bool]
+        self,
+        messages: Messages,
+        is_given_up: Callable[[int], bool],
+        window_bytes: int = UNDER_WAY_BYTES_MAX,
     ) -> list[SendLetters]:
-        """The letters for which there is room now, in order."""
+        """The letters for which there is room now, in order: one, if none is under way, and as
+        many as `window_bytes` have room for."""
+        window_bytes = min(window_bytes, UNDER_WAY_BYTES_MAX)
         found: list[Letters] = []
         room, room_bytes = PIECE_MESSAGES_MAX, PIECE_BYTES_MAX
         while self._due and room > 0:
             head = self._due[0]
             room = min(room, self._oldest(head) + UNDER_WAY_MESSAGES_MAX - head.letter)
-            room_bytes = min(room_bytes, UNDER_WAY_BYTES_MAX - self._under_way_bytes)
+            room_bytes = min(room_bytes, window_bytes - self._under_way_bytes)
             if room <= 0 or (room_bytes <= 0 and self._under_way):
                 break
             size = messages.bytes_in(head.first, head.first)

@@ -13,7 +13,7 @@ from itertools import chain
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.model.deaths import DeathReason
 from ringmq_node.queue.backlog import LetterBacklog, RefusedLetters
-from ringmq_node.queue.deadletters import DeadLetters
+from ringmq_node.queue.deadletters import UNDER_WAY_BYTES_MAX, DeadLetters
 from ringmq_node.queue.effects import Effect
 from ringmq_node.queue.leaving import NOBODY, LeaveReason, Leaving
 from ringmq_node.queue.ops import Doom, Publish
@@ -40,6 +40,8 @@ class Departures:
         self._messages = messages
         self._is_given_up = is_given_up
         self._has_dead_letters = has_dead_letters
+        # How many bytes of letters may be under way now; its shell says when it is less.
+        self.letter_window_bytes: Callable[[], int] = lambda: UNDER_WAY_BYTES_MAX
         # None before the first one.
         self._letters: DeadLetters | None = None
         if state.doomed is not None:
@@ -125,7 +127,8 @@ class Departures:
         if letters is None:
             return []
         if self._has_dead_letters:
-            return [*letters.next_letters(self._messages, self._is_given_up)]
+            window_bytes = self.letter_window_bytes()
+            return [*letters.next_letters(self._messages, self._is_given_up, window_bytes)]
         dropped = letters.drop_due()
         if dropped:
             self.removals.gather(NOBODY, dropped)

@@ -105,6 +105,7 @@ class Mastership:
             has_dead_letters=rules.dead_letter_exchange is not None,
             now_ms=replica.now_ms,
         )
+        self.queue.departures.letter_window_bytes = replica.letter_desk.memory.window_bytes
         self.upkeep = Upkeep(self.queue, rules, replica.now_ms, self._expire, replica.unused)
         # None before the first dead letter.
         self._outbox: Outbox | None = None

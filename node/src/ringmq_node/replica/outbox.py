@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ringmq_base.limits import KIB
-from ringmq_base.ranges import Range, numbers_in
+from ringmq_base.ranges import Range
 from ringmq_base.values import value
 from ringmq_node.model.deaths import DeathReason
 from ringmq_node.model.envelope import dead_envelope
@@ -66,6 +66,11 @@ class Letter:
     reason: DeathReason
     transient: bool
 
+    @property
+    def size_bytes(self) -> int:
+        """In memory."""
+        return len(self.body) + len(self.properties)
+
 
 @value
 class LetterWay:
@@ -102,6 +107,8 @@ class Outbox:
         # By routing key.
         self._lanes: dict[str, deque[tuple[LetterWay, Letter]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        # As the desk has heard of them.
+        self._held_bytes = 0
         self._ended = False
         # Exchanges and keys without a target, for which letters have waited in vain.
         self._unknown: set[tuple[str, str]] = set()
@@ -134,6 +141,7 @@ class Outbox:
                 self._put(way, letter)
 
     def _put(self, way: LetterWay, letter: Letter) -> None:
+        self._hold(letter.size_bytes)
         lane = self._lanes.get(way.routing_key)
         if lane is not None:
             lane.append((way, letter))
@@ -149,9 +157,14 @@ class Outbox:
         for task in [*self._tasks]:
             task.cancel()
         self._lanes.clear()
+        self._hold(-self._held_bytes)
         self._desk.publisher.close(self.producer_id)
         # The mastership's: no cycle, which would stay in memory when the queue is gone.
         del self._carry_out, self._rules, self._spawn
+
+    def _hold(self, size_bytes: int) -> None:
+        self._held_bytes += size_bytes
+        self._desk.memory.hold(size_bytes)
 
     # --- a lane ---
 
@@ -165,14 +178,13 @@ class Outbox:
 
     async def _publish(self, way: LetterWay, letters: Sequence[Letter]) -> None:
         block = Block.of([each.body for each in letters], [each.properties for each in letters])
-        positions = [(each.position, each.position) for each in letters]
         pause_s = RETRY_FIRST_S
         waited_s = 0.0
         while True:
             rules = self._rules()
             exchange = rules.dead_letter_exchange
             if exchange is None:
-                self._drop(positions, "the queue has no dead-letter exchange any more")
+                self._drop(letters, "the queue has no dead-letter exchange any more")
                 return
             key = rules.dead_letter_routing_key
             key = way.routing_key if key is None else key
@@ -193,11 +205,12 @@ class Outbox:
                 )
                 if routed:
                     self._unknown.discard(target)
-                    self._gone(positions, arrived=True)
+                    self._gone(letters, arrived=True)
                     return
                 missing = f"no queue gets letters with key {key!r} from exchange {exchange!r}"
             except BrokerError as error:
                 if error.reason is Reason.SEQUENCE_FORGOTTEN:
+                    positions = self._let_go(letters)
                     self._carry_out(self._departures.letters_forgotten(positions))
                     return
                 if error.reason is Reason.EXCHANGE_NOT_FOUND:
@@ -209,21 +222,27 @@ class Outbox:
             if missing and (target in self._unknown or waited_s >= UNKNOWN_S):
                 if len(self._unknown) < UNKNOWN_MAX:
                     self._unknown.add(target)
-                self._drop(positions, missing)
+                self._drop(letters, missing)
                 return
             await asyncio.sleep(pause_s)
             waited_s += pause_s
             pause_s = min(2 * pause_s, RETRY_LAST_S)
 
-    def _gone(self, positions: Sequence[Range], *, arrived: bool) -> None:
+    def _let_go(self, letters: Sequence[Letter]) -> list[Range]:
+        """Before the core hears of them: it looks how much room there is. Their positions."""
+        self._hold(-sum(each.size_bytes for each in letters))
+        return [(each.position, each.position) for each in letters]
+
+    def _gone(self, letters: Sequence[Letter], *, arrived: bool) -> None:
+        positions = self._let_go(letters)
         self._carry_out(self._departures.letters_gone(positions, arrived=arrived))
 
-    def _drop(self, positions: Sequence[Range], why: str) -> None:
-        self._dropped += numbers_in(positions)
+    def _drop(self, letters: Sequence[Letter], why: str) -> None:
+        self._dropped += len(letters)
         self._warn(
             "%d dead letters dropped since this node is its master, as %s", self._dropped, why
         )
-        self._gone(positions, arrived=False)
+        self._gone(letters, arrived=False)
 
     def _warn(self, what: str, *facts: object) -> None:
         now = asyncio.get_running_loop().time()
