@@ -15,11 +15,13 @@ PYTEST = $(BIN)/pytest -n $(WORKERS) --durations=20 --durations-min=2
 UNHURRIED := -o faulthandler_timeout=0
 # How long each fuzzer of `make evidence` goes on, and `make chaos`.
 MINUTES ?= 10
+# What `make seeds` simulates: with those of `make test`, ten thousand.
+SEEDS ?= 3200:10000
 # What the seed of `make chaos` is; each run draws its own without it.
 SEED ?=
 CHAOS_PATH := cluster-tests/support:cluster-tests/processes/support:base/tests/support:gm/tests/support
 
-.PHONY: help demo test quick evidence evidence-pipeline chaos check check-style check-types check-generated check-layout
+.PHONY: help demo test seeds quick evidence evidence-pipeline chaos check check-style check-types check-generated check-layout
 .PHONY: format bench bench-storage cluster proto clean
 .DEFAULT_GOAL := help
 
@@ -37,6 +39,9 @@ demo: $(STAMP) ## three nodes, 100 000 messages, the master killed half way: wha
 test: $(STAMP) check ## every check and every test
 	@$(PYTEST) $(ARGS)
 
+seeds: $(STAMP) ## SEEDS of simulated rings, beyond those of `test`
+	@$(BIN)/python cluster-tests/simulation/run.py --seeds $(SEEDS)
+
 quick: WORKERS = logical
 quick: $(STAMP) ## the tests that take no time, in less than a minute
 	@$(PYTEST) -m 'not slow and not docker' $(ARGS)
@@ -44,7 +49,7 @@ quick: $(STAMP) ## the tests that take no time, in less than a minute
 evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them: some hours
 	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) cluster-tests/simulation/test_explorer.py \
 		node/tests/resources/test_memory.py $(UNHURRIED) $(ARGS)
-	@$(BIN)/python cluster-tests/simulation/run.py --seeds 0:1000000
+	@$(MAKE) --no-print-directory seeds SEEDS=0:1000000
 	@$(BIN)/python cluster-tests/simulation/run.py --planted
 	@$(BIN)/python -m node.tests.queue.whole.fuzz_queue --seconds $$(($(MINUTES) * 60))
 	@$(BIN)/python -m node.tests.storage.engine.fuzz_engine --seconds $$(($(MINUTES) * 60))

@@ -10,7 +10,8 @@ import pytest
 from ringsim.simulator.runs import HERE, Failure, run_many
 
 QUICK = range(200)
-# About 6 ms of one processor for each ring. `make evidence` simulates a million.
+# About 30 ms of one processor for each ring. `make seeds` has those up to 10 000, `make evidence` a
+# million.
 ALL = range(200, 3_200)
 
 
