@@ -169,6 +169,16 @@ def messages_of(good: Message, path: tuple[str, ...]) -> Iterator[tuple[Any, tup
             yield from messages_of(good, (*path, field.name))
 
 
+def bad_arguments() -> Iterator[topology.BindRequest]:
+    """The one map of all requests: a name or a value that can't be, and too many of them."""
+    many = {str(number): "v" for number in range(65)}
+    for texts in ({"": "v"}, {"h" * 2000: "v"}, {"h": "v" * 2000}, many):
+        request = topology.BindRequest(binding=BINDING)
+        for name, text in texts.items():
+            request.binding.arguments[name].text = text
+        yield request
+
+
 def test_every_call_has_a_row() -> None:
     assert set(GOOD) == set(METHODS)
 
@@ -222,6 +232,9 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
                 nameless = broker.DeclareQueueRequest(name_token=BYTES[0])
                 declare = METHODS["Broker/DeclareQueue"]
                 assert not await outcome(channel, declare, nameless, ["name_token"])
+                for request in bad_arguments():
+                    told = await outcome(channel, METHODS["Broker/Bind"], request, ["arguments"])
+                    assert not told, told
         finally:
             await node.stop()
         assert found == {}, "\n".join(f"{k}: {v}" for k, v in found.items())
