@@ -83,6 +83,35 @@ async def test_a_mirror_is_synchronised_by_content_and_not_by_count(cluster: Clu
     assert (await cluster.info("q")).state is ringmq.QueueState.RUNNING
 
 
+@scenario(deadline_s=60)
+async def test_the_master_dies_while_a_mirror_has_come_back_to_a_held_message(
+    cluster: Cluster,
+) -> None:
+    """follower_synchronization with the master killed: the mirror comes back while a consumer holds
+    the only message that it lacked, the master dies, and the message comes again, marked."""
+    master = await cluster.master_of("q")
+    mirror = (await cluster.mirrors_of("q"))[0]
+    cluster.kill(mirror)
+    async with cluster.client() as client, client.publisher("q") as publisher:
+        await publisher.publish(b"the one")
+        async with client.consumer("q", prefetch=1) as consumer:
+            assert await consumer.next_batch(timeout_s=5.0)
+            await cluster.start(mirror)
+            await cluster.wait_synchronised("q")
+            cluster.kill(master)
+            for last in (False, True):
+                batch = await consumer.next_batch(timeout_s=20.0)
+                assert batch is not None
+                assert [(each.body, each.redelivered) for each in batch] == [(b"the one", True)]
+                if last:
+                    assert await consumer.ack(batch, wait=True)
+                else:
+                    await consumer.nack(batch)
+        await cluster.start(master)
+        await cluster.wait_synchronised("q")
+    assert await live_everywhere(cluster) == {0}
+
+
 async def live_everywhere(cluster: Cluster) -> set[int]:
     """How many messages each of the replicas has; they are equal in every other respect."""
     return {replica.messages for replica in await cluster.wait_equal("q")}
