@@ -90,8 +90,10 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
                 "the streams of all cases are open again",
             )
             await end_cases(client, cases, redelivered=True)
+        await cluster.start("a")
         for queue in ("q", "limited", "single"):
-            await cluster.wait_equal(queue, on=["b", "c"])
+            await cluster.wait_synchronised(queue)
+            await cluster.wait_equal(queue)
 
 
 async def declare(cluster: Cluster) -> None:

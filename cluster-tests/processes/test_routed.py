@@ -118,6 +118,10 @@ async def test_masters_and_the_node_of_the_session_die(cluster: Cluster) -> None
             assert {(m.properties.exchange, m.properties.routing_key) for m in batch} == {
                 ("x", key) for key in keys
             }
+    await cluster.start(routing)
+    for queue in QUEUES:
+        await cluster.wait_synchronised(queue)
+        await cluster.wait_equal(queue)
 
 
 @scenario(deadline_s=90, queue="live")

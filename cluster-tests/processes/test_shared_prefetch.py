@@ -76,9 +76,11 @@ async def test_consumers_of_queues_on_three_nodes_share_a_prefetch(cluster: Clus
         await limits_hold(client, program)
         await the_dead_masters_part_goes_to_the_others(cluster, program)
         await all_is_settled(program)
+        await cluster.start("b")
         for queue in QUEUES:
             assert (await client.queue(queue)).messages_ready == 0
-            await cluster.wait_equal(queue, on=["a", "c"])
+            await cluster.wait_synchronised(queue)
+            await cluster.wait_equal(queue)
 
 
 async def limits_hold(client: ringmq.Client, program: Program) -> None:
