@@ -117,25 +117,51 @@ async def test_two_consumers_share(cluster: Cluster) -> None:
         assert len(await take(two, 50)) == 50
 
 
-@scenario(deadline_s=30)
-async def test_cancelled_consumer_may_still_settle(cluster: Cluster) -> None:
-    await fill(cluster, 20)
-    async with RawStream(cluster.seeds[0], "Consume") as stream:
-        await stream.open_consumer("q", prefetch=10)
-        delivered = (await stream.receive()).deliveries.deliveries
-        assert sum(len(each.bodies) for each in delivered) == 10
-        await stream.send(broker.ConsumeRequest(cancel=broker.ConsumeCancel()))
-        assert (await stream.receive()).HasField("cancelled")
-        ack = broker.Settle(ack=[common.Range(first=0, last=4)])
-        await stream.send(broker.ConsumeRequest(settle=ack))
-        settled = (await stream.receive()).settled
-        assert [(each.first, each.last) for each in settled.positions] == [(0, 4)]
+async def cancel_and_settle_five(stream: RawStream) -> None:
+    """Of twenty messages, ten are given out, the consumer is cancelled, and then five are acked."""
+    await stream.open_consumer("q", prefetch=10)
+    delivered = (await stream.receive()).deliveries.deliveries
+    assert sum(len(each.bodies) for each in delivered) == 10
+    await stream.send(broker.ConsumeRequest(cancel=broker.ConsumeCancel()))
+    assert (await stream.receive()).HasField("cancelled")
+    ack = broker.Settle(ack=[common.Range(first=0, last=4)])
+    await stream.send(broker.ConsumeRequest(settle=ack))
+    settled = (await stream.receive()).settled
+    assert [(each.first, each.last) for each in settled.positions] == [(0, 4)]
+
+
+async def fifteen_are_ready(cluster: Cluster) -> None:
     async with cluster.client() as client:
 
         async def is_requeued() -> bool:
             return (await client.queue("q")).messages_ready == 15
 
         await until(is_requeued, "the unsettled messages are ready again")
+        batch = await client.get_messages("q", 20)
+    assert [message.position for message in batch] == [*range(5, 20)]
+
+
+@scenario(deadline_s=30)
+async def test_cancelled_consumer_may_still_settle(cluster: Cluster) -> None:
+    await fill(cluster, 20)
+    async with RawStream(cluster.seeds[0], "Consume") as stream:
+        await cancel_and_settle_five(stream)
+    await fifteen_are_ready(cluster)
+
+
+@scenario(deadline_s=60)
+async def test_the_master_dies_under_a_cancelled_consumer(cluster: Cluster) -> None:
+    """What it settled is gone, and the rest is back, in its places."""
+    await fill(cluster, 20)
+    master = await cluster.master_of("q")
+    async with RawStream(cluster.addresses[master], "Consume") as stream:
+        await cancel_and_settle_five(stream)
+        cluster.kill(master)
+    await cluster.wait_synchronised("q", 2)
+    await fifteen_are_ready(cluster)
+    await cluster.start(master)
+    await cluster.wait_synchronised("q")
+    await cluster.wait_equal("q")
 
 
 @scenario(deadline_s=30)
