@@ -106,7 +106,8 @@ class RingSystem:
             await asyncio.gather(*(some() for _ in range(FILL_WINDOW // FILL_BATCH)))
 
     async def drain(self, kind: str, name: str) -> list[int]:
-        found: list[int] = []
+        # By position: what a deposed master had given out comes again, and is no other copy.
+        found: dict[int, int] = {}
         async with (
             asyncio.timeout(DRAIN_S_MAX),
             self._cluster.client() as client,
@@ -115,12 +116,12 @@ class RingSystem:
             while True:
                 batch = await consumer.next_batch(timeout_s=0.3)
                 if batch is not None:
-                    found += map(number_of, batch.bodies)
+                    found.update((each.position, number_of(each.body)) for each in batch)
                     await consumer.ack(batch)
                     continue
                 info = await client.queue(name)
                 if info.messages_ready + info.messages_unacknowledged == 0:
-                    return found
+                    return [*found.values()]
 
     def kill(self, node: str) -> None:
         self._cluster.kill(node)

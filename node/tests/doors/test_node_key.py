@@ -86,12 +86,21 @@ def test_a_client_can_not_pass_for_a_node(tmp_path: Path) -> None:
             await stream.write(broker.PublishRequest(batch=batch).SerializeToString())
             answer = broker.PublishResponse.FromString(await stream.read() or b"")
             assert "only nodes give ids to bodies" in answer.rejected.message
+            batch = broker.PublishBatch(
+                first_sequence=1, bodies=[b"x"], encoded_properties=[b"no properties"]
+            )
+            await stream.write(broker.PublishRequest(batch=batch).SerializeToString())
+            answer = broker.PublishResponse.FromString(await stream.read() or b"")
+            assert "only nodes encode properties" in answer.rejected.message
             stream.cancel()
             # The node itself may.
             node_says = node.channels.to(node.address)
             call = await node_says.stream(PUBLISH)
             await call.write(gaps.SerializeToString())
             assert broker.PublishResponse.FromString(await call.read() or b"").HasField("opened")
+            await call.write(broker.PublishRequest(batch=batch).SerializeToString())
+            answer = broker.PublishResponse.FromString(await call.read() or b"")
+            assert "these bytes are no Properties" in answer.rejected.message
             call.cancel()
         finally:
             await channel.close()

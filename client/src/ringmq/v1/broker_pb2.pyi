@@ -1067,6 +1067,7 @@ class PublishBatch(google.protobuf.message.Message):
     ROUTING_KEY_FIELD_NUMBER: builtins.int
     MANDATORY_FIELD_NUMBER: builtins.int
     MESSAGE_ID_FIELD_NUMBER: builtins.int
+    ENCODED_PROPERTIES_FIELD_NUMBER: builtins.int
     TTL_MS_FIELD_NUMBER: builtins.int
     PRIORITY_FIELD_NUMBER: builtins.int
     first_sequence: builtins.int
@@ -1094,6 +1095,12 @@ class PublishBatch(google.protobuf.message.Message):
     def properties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[ringmq.v1.common_pb2.Properties]:
         """None, one for all, or one for each body."""
 
+    @property
+    def encoded_properties(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """From nodes, instead of `properties`: each a `Properties` as its publisher's node has encoded it.
+        Its bytes are the same in every queue then; encoded anew, fields and headers may change places.
+        """
+
     def __init__(
         self,
         *,
@@ -1104,12 +1111,13 @@ class PublishBatch(google.protobuf.message.Message):
         routing_key: builtins.str = ...,
         mandatory: builtins.bool = ...,
         message_id: builtins.bytes = ...,
+        encoded_properties: collections.abc.Iterable[builtins.bytes] | None = ...,
         ttl_ms: builtins.int | None = ...,
         priority: builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "ttl_ms", b"ttl_ms"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "bodies", b"bodies", "first_sequence", b"first_sequence", "mandatory", b"mandatory", "message_id", b"message_id", "priority", b"priority", "properties", b"properties", "routing_key", b"routing_key", "transient", b"transient", "ttl_ms", b"ttl_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "bodies", b"bodies", "encoded_properties", b"encoded_properties", "first_sequence", b"first_sequence", "mandatory", b"mandatory", "message_id", b"message_id", "priority", b"priority", "properties", b"properties", "routing_key", b"routing_key", "transient", b"transient", "ttl_ms", b"ttl_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__ttl_ms: typing_extensions.TypeAlias = typing.Literal["ttl_ms"]
     _WhichOneofArgType__ttl_ms: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms"]

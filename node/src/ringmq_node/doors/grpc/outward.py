@@ -134,7 +134,7 @@ def _request_of(batch: SubBatch) -> broker.PublishRequest:
     wire = broker.PublishBatch(
         first_sequence=batch.first,
         bodies=batch.bodies,
-        properties=map(common.Properties.FromString, batch.properties),
+        encoded_properties=batch.properties,
         transient=batch.transient,
         ttl_ms=batch.ttl_ms,
         priority=batch.priority,

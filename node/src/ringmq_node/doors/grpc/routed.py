@@ -15,7 +15,7 @@ from ringmq_node.broker.routing.session import RoutedBatch, RoutedSession
 from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.service import Context, parse
 from ringmq_node.doors.grpc.status import reason_to_wire
-from ringmq_node.doors.grpc.streams import HEARTBEAT_BYTES, Stream, rejection
+from ringmq_node.doors.grpc.streams import HEARTBEAT_BYTES, Stream, check_clients, rejection
 from ringmq_node.doors.grpc.wire import ranges_to_wire
 from ringmq_node.model.reasons import BrokerError, bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
@@ -108,8 +108,7 @@ class RoutedStream(Stream):
                 f"{self._last_sequence}: sequences rise",
                 field="first_sequence",
             )
-        if batch.message_id:
-            raise bad_request("the node that routes gives ids to bodies", field="message_id")
+        check_clients(batch)
         size = len(batch.routing_key.encode())
         if size > QUEUE_NAME_BYTES_MAX:
             raise bad_request(

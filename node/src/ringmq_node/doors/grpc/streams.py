@@ -182,6 +182,29 @@ def rejection(first_sequence: int, count: int, error: BrokerError) -> broker.Pub
     return broker.PublishResponse(rejected=rejected)
 
 
+def check_clients(batch: broker.PublishBatch) -> None:
+    """Raises `BrokerError` for what only a node says."""
+    if batch.message_id:
+        # Under another message's id, a body would be taken for that message's.
+        raise BrokerError(
+            Reason.ACCESS_REFUSED, "only nodes give ids to bodies", field="message_id"
+        )
+    if batch.encoded_properties:
+        raise BrokerError(
+            Reason.ACCESS_REFUSED, "only nodes encode properties", field="encoded_properties"
+        )
+
+
+def _properties_of(batch: broker.PublishBatch) -> list[bytes]:
+    if not batch.encoded_properties:
+        return [entry.SerializeToString() for entry in batch.properties]
+    if batch.properties:
+        raise bad_request("properties are given twice", field="encoded_properties")
+    for encoded in batch.encoded_properties:
+        parse(common.Properties, encoded)
+    return [*batch.encoded_properties]
+
+
 class PublishStream(Stream):
     """Batches in, confirms out. Made by `open`."""
 
@@ -262,15 +285,12 @@ class PublishStream(Stream):
     def _publish(self, batch: broker.PublishBatch) -> None:
         count = len(batch.bodies)
         try:
-            if batch.message_id and not self._with_gaps:
-                # Under another message's id, a body would be taken for that message's.
-                raise BrokerError(
-                    Reason.ACCESS_REFUSED, "only nodes give ids to bodies", field="message_id"
-                )
+            if not self._with_gaps:
+                check_clients(batch)
             self.publishing.publish(
                 batch.first_sequence,
                 batch.bodies,
-                [entry.SerializeToString() for entry in batch.properties],
+                _properties_of(batch),
                 transient=batch.transient,
                 message_id=batch.message_id,
                 ttl_ms=batch.ttl_ms if batch.HasField("ttl_ms") else None,
