@@ -220,8 +220,8 @@ class RoutedSession:
     def block_reasons(self) -> Reasons:
         """Why a batch is held now, here or by a queue's master."""
         found = {*self._host.alarms}
-        for queue in self._holding:
-            found.update(self._ways[queue].block_reasons())
+        for way in self._ways.values():
+            found.update(way.block_reasons())
         if self.is_full and not found:
             # A queue that has no master, or whose master says nothing yet.
             found.add(BlockReason.RING_FULL)
