@@ -90,8 +90,12 @@ class Leases:
                     log.warning("queue %r: the lease wasn't renewed: %s", queue, error)
 
     def release(self) -> None:
+        """Never raises: the queue may be gone, or its nodes."""
         self._ended.set()
         with self._lock:
             held, self._held = self._held, {}
-        for lease in held.values():
-            lease.release()
+        for queue, lease in held.items():
+            try:
+                lease.release()
+            except ringmq.RingMQError as error:
+                log.warning("queue %r: the lease wasn't released, and expires: %s", queue, error)
