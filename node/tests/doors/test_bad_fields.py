@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
@@ -29,6 +30,8 @@ from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq.v1 import reader_pb2 as reader
 from ringmq.v1 import topology_pb2 as topology
+from ringmq_node.doors.grpc.service import parse_request
+from ringmq_node.model.reasons import BrokerError
 
 SERVICES = [
     module.DESCRIPTOR.services_by_name[name]
@@ -127,6 +130,8 @@ BAD: dict[int, list[Any]] = {
     FieldDescriptor.CPPTYPE_INT32: [2**31 - 1, -(2**31)],
     FieldDescriptor.CPPTYPE_INT64: [2**63 - 1],
 }
+# Field 1007: a number.
+UNKNOWN = b"\xf8\x3e\x01"
 BYTES = [b"\xff" * 20_000]
 REFUSED = {
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -240,3 +245,46 @@ def test_what_cannot_be_is_refused_by_name(tmp_path: Path) -> None:
         assert found == {}, "\n".join(f"{k}: {v}" for k, v in found.items())
 
     run(main())
+
+
+def test_a_field_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    """Of each call: what it asks for would be left out, and the caller told that all went well."""
+
+    async def main() -> None:
+        node = await lone_node(tmp_path)
+        await node.start()
+        taken: list[str] = []
+        try:
+            async with grpc.aio.insecure_channel(node.address) as channel, asyncio.timeout(60):
+                for name, method in METHODS.items():
+                    kind = GetMessageClass(method.input_type)
+                    request = kind.FromString(kind(**GOOD[name]).SerializeToString() + UNKNOWN)
+                    told = await outcome(channel, method, request, ["", "-"])
+                    if told:
+                        taken.append(f"{name}: {told}")
+        finally:
+            await node.stop()
+        assert taken == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("request_of", "place"),
+    [
+        (lambda inner: inner, "DeclareQueueRequest"),
+        (lambda inner: broker.DeclareQueueRequest(rules=inner), "QueueRules"),
+        (lambda inner: broker.ConsumeRequest(settle=broker.Settle(ack=[inner])), "Range"),
+    ],
+)
+def test_a_field_that_nobody_knows_is_named(request_of: Any, place: str) -> None:
+    kinds: dict[str, Any] = {
+        "DeclareQueueRequest": broker.DeclareQueueRequest,
+        "QueueRules": common.QueueRules,
+        "Range": common.Range,
+    }
+    request = request_of(kinds[place].FromString(UNKNOWN))
+    with pytest.raises(BrokerError, match=f"doesn't know field 1007 of {place}"):
+        parse_request(type(request), request.SerializeToString())
+    request.DiscardUnknownFields()
+    assert parse_request(type(request), request.SerializeToString()) == request

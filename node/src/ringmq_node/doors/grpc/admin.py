@@ -13,7 +13,7 @@ from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.peers import Acceptance
 from ringmq_node.doors.grpc.peers import ADMIN
 from ringmq_node.doors.grpc.policies import policy_from_wire, policy_to_wire
-from ringmq_node.doors.grpc.service import Context, caller_of, parse, routes
+from ringmq_node.doors.grpc.service import Context, caller_of, parse_request, routes
 from ringmq_node.doors.grpc.topology import TopologyDoor
 from ringmq_node.doors.grpc.wire import (
     promoted_to_wire,
@@ -71,19 +71,19 @@ class AdminService:
         )
 
     async def _status(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.GetClusterStatusRequest, data)
+        request = parse_request(admin.GetClusterStatusRequest, data)
         status = await self._broker.status(
             with_resources=request.with_resources, with_needing=request.with_queues_needing
         )
         return status_to_wire(status).SerializeToString()
 
     async def _get_resources(self, data: bytes, context: Context) -> bytes:
-        parse(admin.GetResourcesRequest, data)
+        parse_request(admin.GetResourcesRequest, data)
         resources = resources_to_wire(self._broker.resources())
         return admin.GetResourcesResponse(resources=resources).SerializeToString()
 
     async def _list_queues(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.ListQueuesRequest, data)
+        request = parse_request(admin.ListQueuesRequest, data)
         if caller_of(context).forwarded:
             # Another node collects a listing, and wants what only this one knows.
             if len(request.queues) > LIST_MAX:
@@ -104,12 +104,12 @@ class AdminService:
     # --- policies ---
 
     async def _set_policy(self, data: bytes, context: Context) -> bytes:
-        policy = policy_from_wire(parse(admin.SetPolicyRequest, data).policy)
+        policy = policy_from_wire(parse_request(admin.SetPolicyRequest, data).policy)
         done = await self._broker.operating.set_policy(policy, caller_of(context).deadline_s)
         return admin.SetPolicyResponse(created=done.created, queues=done.queues).SerializeToString()
 
     async def _delete_policy(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.DeletePolicyRequest, data)
+        request = parse_request(admin.DeletePolicyRequest, data)
         await self._broker.operating.delete_policy(
             request.vhost,
             request.name,
@@ -119,19 +119,19 @@ class AdminService:
         return admin.DeletePolicyResponse().SerializeToString()
 
     async def _list_policies(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.ListPoliciesRequest, data)
+        request = parse_request(admin.ListPoliciesRequest, data)
         found = await self._broker.operating.policies_of(request.vhost)
         return admin.ListPoliciesResponse(policies=map(policy_to_wire, found)).SerializeToString()
 
     # --- definitions ---
 
     async def _export_definitions(self, data: bytes, context: Context) -> bytes:
-        parse(topology.ExportDefinitionsRequest, data)
+        parse_request(topology.ExportDefinitionsRequest, data)
         document = await self._broker.definitions.export_json()
         return topology.ExportDefinitionsResponse(definitions=document).SerializeToString()
 
     async def _import_definitions(self, data: bytes, context: Context) -> bytes:
-        request = parse(topology.ImportDefinitionsRequest, data)
+        request = parse_request(topology.ImportDefinitionsRequest, data)
         caller = caller_of(context)
 
         async def declare(queue: str, arguments: QueueArguments) -> bool:
@@ -150,24 +150,24 @@ class AdminService:
     # --- nodes ---
 
     async def _drain_node(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.DrainNodeRequest, data)
+        request = parse_request(admin.DrainNodeRequest, data)
         await self._broker.operating.drain(
             request.node, caller_of(context).deadline_s, evacuate=request.evacuate
         )
         return admin.DrainNodeResponse().SerializeToString()
 
     async def _revive_node(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.ReviveNodeRequest, data)
+        request = parse_request(admin.ReviveNodeRequest, data)
         await self._broker.operating.revive(request.node, caller_of(context).deadline_s)
         return admin.ReviveNodeResponse().SerializeToString()
 
     async def _forget_node(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.ForgetNodeRequest, data)
+        request = parse_request(admin.ForgetNodeRequest, data)
         await self._broker.operating.forget(request.node, caller_of(context).deadline_s)
         return admin.ForgetNodeResponse().SerializeToString()
 
     async def _rebalance(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.RebalanceQueuesRequest, data)
+        request = parse_request(admin.RebalanceQueuesRequest, data)
         moves = await self._broker.rebalance(
             request.prefix, caller_of(context), dry_run=request.dry_run
         )
@@ -182,26 +182,26 @@ class AdminService:
     # --- one node's own ---
 
     async def _get_replica(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.GetReplicaRequest, data)
+        request = parse_request(admin.GetReplicaRequest, data)
         queue = await self._queue_of(request)
         replica = replica_to_wire(self._broker.replica_info(queue))
         return admin.GetReplicaResponse(replica=replica).SerializeToString()
 
     async def _discard_damaged(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.DiscardDamagedRequest, data)
+        request = parse_request(admin.DiscardDamagedRequest, data)
         queue = await self._queue_of(request)
         messages = await self._broker.discard_damaged(queue, caller_of(context))
         return admin.DiscardDamagedResponse(messages=messages).SerializeToString()
 
     async def _verify_queue(self, data: bytes, context: Context) -> None:
-        request = parse(admin.VerifyQueueRequest, data)
+        request = parse_request(admin.VerifyQueueRequest, data)
         queue = await self._queue_of(request)
         told = self._broker.verify(queue, rate_bytes_max=request.rate_bytes_max)
         async for info in told:
             await context.write(verify_to_wire(info).SerializeToString())
 
     async def _sync_queue(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.SyncQueueRequest, data)
+        request = parse_request(admin.SyncQueueRequest, data)
         queue = await self._queue_of(request)
         nodes = await self._broker.sync_queue(
             queue, request.node, caller_of(context), cancel=request.cancel
@@ -209,7 +209,7 @@ class AdminService:
         return admin.SyncQueueResponse(nodes=nodes).SerializeToString()
 
     async def _promote(self, data: bytes, context: Context) -> bytes:
-        request = parse(admin.PromoteMirrorRequest, data)
+        request = parse_request(admin.PromoteMirrorRequest, data)
         queue = await self._queue_of(request)
         acceptance = Acceptance(request.accept_loss, request.operator or context.call.peer)
         promoted = await self._broker.promote(queue, request.node, caller_of(context), acceptance)

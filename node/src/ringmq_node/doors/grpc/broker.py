@@ -19,7 +19,7 @@ from ringmq_node.doors.grpc.policies import locator_from_wire
 from ringmq_node.doors.grpc.relay import relay_stream
 from ringmq_node.doors.grpc.routed import RoutedStream
 from ringmq_node.doors.grpc.rules import rules_from_wire
-from ringmq_node.doors.grpc.service import Context, caller_of, is_node, parse, routes
+from ringmq_node.doors.grpc.service import Context, caller_of, is_node, parse_request, routes
 from ringmq_node.doors.grpc.streams import ConsumeStream, PublishStream
 from ringmq_node.doors.grpc.topology import TopologyDoor
 from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire, queue_to_wire, run_to_wire
@@ -71,14 +71,14 @@ class BrokerService:
     # --- streams ---
 
     async def _connect(self, context: Context) -> None:
-        request = parse(broker.ConnectRequest, await self._first(context))
+        request = parse_request(broker.ConnectRequest, await self._first(context))
         if request.WhichOneof("request") != "open":
             raise bad_request("a connect stream begins with Open", field="request")
         await ConnectStream(context, self._broker).run()
 
     async def _publish(self, context: Context) -> None:
         data = await self._first(context)
-        request = parse(broker.PublishRequest, data)
+        request = parse_request(broker.PublishRequest, data)
         if request.WhichOneof("request") != "open":
             raise bad_request("a publish stream begins with Open", field="request")
         if request.open.HasField("exchange"):
@@ -96,7 +96,7 @@ class BrokerService:
 
     async def _consume(self, context: Context) -> None:
         data = await self._first(context)
-        request = parse(broker.ConsumeRequest, data)
+        request = parse_request(broker.ConsumeRequest, data)
         if request.WhichOneof("request") != "open":
             raise bad_request("a consume stream begins with Open", field="request")
         request.open.queue = await self._queue_of(request.open)
@@ -130,7 +130,7 @@ class BrokerService:
         return await self._broker.topology.internal_name(request.vhost, request.queue)
 
     async def _declare(self, data: bytes, context: Context) -> bytes:
-        request = parse(broker.DeclareQueueRequest, data)
+        request = parse_request(broker.DeclareQueueRequest, data)
         queue = await self._queue_of(request)
         caller = caller_of(context)
         if request.passive:
@@ -156,7 +156,7 @@ class BrokerService:
         ).SerializeToString()
 
     async def _set_mode(self, data: bytes, context: Context) -> bytes:
-        request = parse(broker.SetQueueModeRequest, data)
+        request = parse_request(broker.SetQueueModeRequest, data)
         queue = await self._queue_of(request)
         mode = mode_from_wire(request.mode)
         if mode is None:
@@ -165,7 +165,7 @@ class BrokerService:
         return broker.SetQueueModeResponse(before=mode_to_wire(before)).SerializeToString()
 
     async def _delete(self, data: bytes, context: Context) -> bytes:
-        request = parse(broker.DeleteQueueRequest, data)
+        request = parse_request(broker.DeleteQueueRequest, data)
         queue = await self._queue_of(request)
         conditions = DeleteConditions(request.if_empty, request.if_unused)
         caller = caller_of(context)
@@ -181,19 +181,19 @@ class BrokerService:
         return broker.DeleteQueueResponse().SerializeToString()
 
     async def _purge(self, data: bytes, context: Context) -> bytes:
-        request = parse(broker.PurgeQueueRequest, data)
+        request = parse_request(broker.PurgeQueueRequest, data)
         queue = await self._queue_of(request)
         messages = await self._broker.purge(queue, caller_of(context))
         return broker.PurgeQueueResponse(messages=messages).SerializeToString()
 
     async def _get_queue(self, data: bytes, context: Context) -> bytes:
-        request = parse(broker.GetQueueRequest, data)
+        request = parse_request(broker.GetQueueRequest, data)
         queue = await self._queue_of(request)
         info = await self._broker.queue_info(queue, caller_of(context))
         return broker.GetQueueResponse(queue=queue_to_wire(info)).SerializeToString()
 
     async def _locate(self, data: bytes, context: Context) -> bytes:
-        request = parse(broker.LocateQueueRequest, data)
+        request = parse_request(broker.LocateQueueRequest, data)
         queue = await self._queue_of(request)
         location = await self._broker.locate(queue)
         return broker.LocateQueueResponse(
@@ -201,7 +201,7 @@ class BrokerService:
         ).SerializeToString()
 
     async def _get_messages(self, data: bytes, context: Context) -> bytes:
-        request = parse(broker.GetMessagesRequest, data)
+        request = parse_request(broker.GetMessagesRequest, data)
         queue = await self._queue_of(request)
         if request.mode not in (broker.GET_MODE_PEEK, broker.GET_MODE_REMOVE):
             raise bad_request("say whether to remove or to peek", field="mode")

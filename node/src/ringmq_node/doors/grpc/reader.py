@@ -20,7 +20,7 @@ from ringmq_node.doors.grpc.relay import relay_stream
 from ringmq_node.doors.grpc.service import (
     Context,
     caller_of,
-    parse,
+    parse_request,
     routes,
 )
 from ringmq_node.doors.grpc.wire import lease_to_wire, ranges_to_wire
@@ -86,7 +86,7 @@ class ReaderService:
     # --- reading ---
 
     async def _stat(self, data: bytes, context: Context) -> None:
-        request = parse(wire.QueueStatRequest, data)
+        request = parse_request(wire.QueueStatRequest, data)
         queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "QueueStat", data, context):
             return
@@ -110,7 +110,7 @@ class ReaderService:
         await context.write(answer.SerializeToString())
 
     async def _range_end(self, data: bytes, context: Context) -> None:
-        request = parse(wire.RangeEndRequest, data)
+        request = parse_request(wire.RangeEndRequest, data)
         queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "RangeEnd", data, context):
             return
@@ -128,7 +128,7 @@ class ReaderService:
         await context.write(answer.SerializeToString())
 
     async def _browse(self, data: bytes, context: Context) -> None:
-        request = parse(wire.BrowseRequest, data)
+        request = parse_request(wire.BrowseRequest, data)
         queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         source = _SOURCES.get(request.source)
         if source is None:
@@ -164,7 +164,7 @@ class ReaderService:
     # --- at the master ---
 
     async def _acknowledge(self, data: bytes, context: Context) -> None:
-        request = parse(wire.AckUpToRequest, data)
+        request = parse_request(wire.AckUpToRequest, data)
         queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "AckUpTo", data, context):
             return
@@ -180,7 +180,7 @@ class ReaderService:
         await context.write(answer.SerializeToString())
 
     async def _acquire(self, data: bytes, context: Context) -> None:
-        request = parse(wire.AcquireLeaseRequest, data)
+        request = parse_request(wire.AcquireLeaseRequest, data)
         queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "AcquireLease", data, context):
             return
@@ -197,7 +197,7 @@ class ReaderService:
         await context.write(answer.SerializeToString())
 
     async def _renew(self, data: bytes, context: Context) -> None:
-        request = parse(wire.RenewLeaseRequest, data)
+        request = parse_request(wire.RenewLeaseRequest, data)
         queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "RenewLease", data, context):
             return
@@ -212,7 +212,7 @@ class ReaderService:
         await context.write(answer.SerializeToString())
 
     async def _release(self, data: bytes, context: Context) -> None:
-        request = parse(wire.ReleaseLeaseRequest, data)
+        request = parse_request(wire.ReleaseLeaseRequest, data)
         queue = await self._broker.topology.internal_name(request.vhost, request.queue)
         if await self._relayed(queue, "ReleaseLease", data, context):
             return

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ringmq_node.broker.broker import Caller
 from ringmq_node.doors.grpc.status import CODES, status_details, told
@@ -40,6 +41,34 @@ def parse(kind: type[M], data: bytes) -> M:
         return kind.FromString(data)
     except DecodeError as error:
         raise bad_request(f"these bytes are no {kind.DESCRIPTOR.name}", field="") from error
+
+
+def parse_request(kind: type[M], data: bytes) -> M:
+    """As `parse`, for what a client asks. Raises `BrokerError` also for fields that this node
+    doesn't know: what they ask for would not be done, and nobody would be told."""
+    request = parse(kind, data)
+    size = request.ByteSize()
+    request.DiscardUnknownFields()
+    if request.ByteSize() != size:
+        field = _unknown_field(kind.FromString(data))
+        raise bad_request(
+            f"this node doesn't know {field}: it may be older than its client", field=""
+        )
+    return request
+
+
+def _unknown_field(message: Message) -> str:
+    """The first field that isn't known, at any depth; empty if there is none."""
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        return f"field {unknown[0].field_number} of {message.DESCRIPTOR.name}"
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue
+        for inner in value if field.is_repeated else [value]:
+            if found := _unknown_field(inner):
+                return found
+    return ""
 
 
 def failure(error: BrokerError) -> RpcError:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ringmq.v1 import topology_pb2 as wire
 from ringmq_node.broker.topology.arguments import ExchangeArguments, kind_of
 from ringmq_node.broker.topology.service import BindingAsked, TopologyService
-from ringmq_node.doors.grpc.service import Context, UnaryHandler, caller_of, parse
+from ringmq_node.doors.grpc.service import Context, UnaryHandler, caller_of, parse_request
 from ringmq_node.model.names import split_name
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import LIST_MAX
@@ -40,7 +40,7 @@ class TopologyDoor:
     # --- exchanges ---
 
     async def _declare_exchange(self, data: bytes, context: Context) -> bytes:
-        request = parse(wire.DeclareExchangeRequest, data)
+        request = parse_request(wire.DeclareExchangeRequest, data)
         asked = request.exchange
         created = False
         if not request.passive:
@@ -60,7 +60,7 @@ class TopologyDoor:
         ).SerializeToString()
 
     async def _delete_exchange(self, data: bytes, context: Context) -> bytes:
-        request = parse(wire.DeleteExchangeRequest, data)
+        request = parse_request(wire.DeleteExchangeRequest, data)
         await self._topology.delete_exchange(
             request.vhost,
             request.exchange,
@@ -70,7 +70,7 @@ class TopologyDoor:
         return wire.DeleteExchangeResponse().SerializeToString()
 
     async def _list_exchanges(self, data: bytes, context: Context) -> bytes:
-        request = parse(wire.ListExchangesRequest, data)
+        request = parse_request(wire.ListExchangesRequest, data)
         count = min(request.exchanges_max or LIST_MAX, LIST_MAX)
         found = await self._topology.exchanges(request.vhost)
         left = [
@@ -87,17 +87,17 @@ class TopologyDoor:
     # --- bindings ---
 
     async def _bind(self, data: bytes, context: Context) -> bytes:
-        asked = _binding_from_wire(parse(wire.BindRequest, data).binding)
+        asked = _binding_from_wire(parse_request(wire.BindRequest, data).binding)
         created = await self._topology.bind(asked, caller_of(context).deadline_s)
         return wire.BindResponse(created=created).SerializeToString()
 
     async def _unbind(self, data: bytes, context: Context) -> bytes:
-        asked = _binding_from_wire(parse(wire.UnbindRequest, data).binding)
+        asked = _binding_from_wire(parse_request(wire.UnbindRequest, data).binding)
         removed = await self._topology.unbind(asked, caller_of(context).deadline_s)
         return wire.UnbindResponse(removed=removed).SerializeToString()
 
     async def _list_bindings(self, data: bytes, context: Context) -> bytes:
-        request = parse(wire.ListBindingsRequest, data)
+        request = parse_request(wire.ListBindingsRequest, data)
         count = min(request.bindings_max or LIST_MAX, LIST_MAX)
         found = await self._topology.bindings(
             request.vhost, source=request.source, destination=request.destination
@@ -116,19 +116,19 @@ class TopologyDoor:
     # --- vhosts ---
 
     async def _create_vhost(self, data: bytes, context: Context) -> bytes:
-        request = parse(wire.CreateVhostRequest, data)
+        request = parse_request(wire.CreateVhostRequest, data)
         created = await self._topology.create_vhost(request.vhost, caller_of(context).deadline_s)
         return wire.CreateVhostResponse(created=created).SerializeToString()
 
     async def _delete_vhost(self, data: bytes, context: Context) -> bytes:
-        request = parse(wire.DeleteVhostRequest, data)
+        request = parse_request(wire.DeleteVhostRequest, data)
         queues = await self._topology.delete_vhost(
             request.vhost, caller_of(context).deadline_s, force=request.force
         )
         return wire.DeleteVhostResponse(queues=queues).SerializeToString()
 
     async def _list_vhosts(self, data: bytes, context: Context) -> bytes:
-        parse(wire.ListVhostsRequest, data)
+        parse_request(wire.ListVhostsRequest, data)
         return wire.ListVhostsResponse(
             vhosts=[
                 wire.Vhost(vhost=each.name, deleting=each.deleting)
