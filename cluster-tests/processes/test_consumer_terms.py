@@ -41,7 +41,7 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
         await declare(cluster)
         await without_a_failover(client)
         await end_cases(client, await begin_cases(client, "well"), redelivered=False)
-        for queue in ("q", "limited", "single"):
+        for queue in ("q", "limited", "single", "changed"):
             await fill(client, queue, 10)
         await counts_before(client)
         async with (
@@ -49,6 +49,7 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
             client.consumer("limited", prefetch=2) as limited,
             client.consumer("single", prefetch=3) as active,
             client.consumer("single", prefetch=3) as waiting,
+            client.consumer("changed", prefetch=2) as changed,
         ):
             await take(alone, 4)
             with pytest.raises(ringmq.ExclusiveUseError, match="exclusive consumer"):
@@ -59,6 +60,14 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
             await until(
                 lambda: (active.active, waiting.active) == (True, False), "the first is active"
             )
+            held = await take(changed, 2)
+            await changed.set_prefetch(5)
+            held += await take(changed, 3)
+            # What is lowered while more is out holds for the next master, too.
+            assert await changed.ack(held[0].position, held[2].position, wait=True)
+            await changed.set_prefetch(4)
+            await until(lambda: changed.prefetch[0] == 4, "the prefetch is lower")
+            before_changed = changed.generation
             generations = [each.generation for each in (alone, active, waiting)]
             cases = await begin_cases(client, "killed")
             # Nobody has taken them from the client; the node has sent them all the same.
@@ -84,6 +93,11 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
             with pytest.raises(ringmq.ExclusiveUseError):
                 async with client.consumer("q"):
                     pass
+            await until(lambda: changed.generation > before_changed, "its stream is open again")
+            assert [m.position for m in await take(changed, 4)] == [3, 4, 5, 6]
+            await until(lambda: has(client, "changed", (3, 4)), "no more than the prefetch")
+            await changed.set_prefetch(6)
+            assert [m.position for m in await take(changed, 2)] == [7, 8]
             await single_goes_on(active, waiting)
             await until(
                 lambda: all(each.generation > old for each, old in zip(cases, before, strict=True)),
@@ -91,7 +105,7 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
             )
             await end_cases(client, cases, redelivered=True)
         await cluster.start("a")
-        for queue in ("q", "limited", "single"):
+        for queue in ("q", "limited", "single", "changed"):
             await cluster.wait_synchronised(queue)
             await cluster.wait_equal(queue)
 
@@ -101,6 +115,7 @@ async def declare(cluster: Cluster) -> None:
     rules = {
         "q": QueueRules(),
         "plain": QueueRules(),
+        "changed": QueueRules(),
         "limited": QueueRules(delivery_limit=1),
         "single": QueueRules(single_active_consumer=True),
         "hasty": QueueRules(consumer_timeout_ms=300),

@@ -149,3 +149,7 @@ async def test_queues_go_with_what_they_live_by(cluster: Cluster) -> None:
             with pytest.raises(ringmq.QueueLockedError):
                 await client.check_queue("x")
         await wait_gone(other, mine)
+        await cluster.start("a")
+        for queue in ("urgent", "unused"):
+            await cluster.wait_synchronised(queue, within_s=40)
+            await cluster.wait_equal(queue)

@@ -139,3 +139,56 @@ async def test_policies_change_the_rules_of_a_queue_in_use(cluster: Cluster) -> 
             await client.declare_queue("other", rules=QueueRules(max_length=2**60))
         assert caught.value.field == "max_length"
         await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=60, queue="")
+async def test_priorities_lives_and_lengths_together(cluster: Cluster) -> None:
+    """What is least urgent and oldest is dropped, what has expired goes, and the rest comes by its
+    priority: with a consumer that has the first one as the master dies."""
+    rules = QueueRules(
+        max_priority=5, max_length=6, dead_letter_exchange="", dead_letter_routing_key="letters"
+    )
+    async with cluster.client("a") as client:
+        local = ringmq.MasterLocator.CLIENT_LOCAL
+        await client.declare_queue("letters", master_locator=local)
+        await client.declare_queue("all", rules=rules, master_locator=local)
+    for queue in ("all", "letters"):
+        await cluster.wait_synchronised(queue)
+    async with cluster.client() as client, client.publisher("all") as publisher:
+        await publisher.publish_batch([b"low 0", b"low 1", b"low 2"])
+        await publisher.publish_batch([b"high 0", b"high 1"], priority=9)
+        await publisher.publish_batch([b"dies 0", b"dies 1"], priority=2, ttl_ms=6000)
+        dying = [b"dies 0", b"dies 1"]
+        assert await bodies_in(client, "all") == [b"high 0", b"high 1", *dying, b"low 1", b"low 2"]
+        async with client.consumer("all", prefetch=1) as consumer:
+            first = await consumer.next_batch(timeout_s=10.0)
+            assert first is not None
+            generation = consumer.generation
+            cluster.kill("a")
+            await until(lambda: consumer.generation > generation, "its stream is open again")
+            first = await consumer.next_batch(timeout_s=20.0)
+            assert first is not None
+            assert [(each.body, each.redelivered) for each in first] == [(b"high 0", True)]
+        await publisher.publish(b"high 2", priority=5)
+        highs = [b"high 0", b"high 1", b"high 2"]
+
+        async def is_as(*bodies: bytes) -> bool:
+            return await bodies_in(client, "all") == [*bodies]
+
+        await until(lambda: is_as(*highs, b"low 2"), "what dies has died", within_s=20)
+        await cluster.start("a")
+        for queue in ("all", "letters"):
+            await cluster.wait_synchronised(queue)
+
+        async def arrived() -> bool:
+            return (await client.queue("letters")).messages_ready == 4
+
+        await until(arrived, "its letters")
+        letters = {
+            each.body: each.properties.deaths[0].reason
+            for each in await client.get_messages("letters", 10)
+        }
+        expired, dropped = dict.fromkeys(dying, "expired"), (b"low 0", b"low 1")
+        assert letters == expired | dict.fromkeys(dropped, "maxlen")
+    for queue in ("all", "letters"):
+        await cluster.wait_equal(queue)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from nemesis import Cluster, scenario, until
 
-from ringmq import Client, Policy, QueueRules, SyncMode, SyncPhase, SyncProgress
+from ringmq import Client, MasterLocator, Policy, QueueRules, SyncMode, SyncPhase, SyncProgress
 
 RATE_BYTES = 200_000
-# The policy's pattern leaves out the queues of other tests.
-MANUAL = Policy("manual", "^q$", sync_mode=SyncMode.MANUAL, sync_rate_bytes_max=RATE_BYTES)
+MANUAL = Policy("manual", "^q", sync_mode=SyncMode.MANUAL, sync_rate_bytes_max=RATE_BYTES)
 
 
-async def progress(client: Client, node: str) -> SyncProgress | None:
-    ring = (await client.queue("q")).ring
+async def progress(client: Client, node: str, queue: str) -> SyncProgress | None:
+    ring = (await client.queue(queue)).ring
     return next((replica.sync for replica in ring if replica.node == node), None)
 
 
-async def wait_phase(client: Client, node: str, phase: SyncPhase) -> SyncProgress:
+async def wait_phase(client: Client, node: str, phase: SyncPhase, queue: str = "q") -> SyncProgress:
     found: list[SyncProgress] = []
 
     async def is_so() -> bool:
-        sync = await progress(client, node)
+        sync = await progress(client, node, queue)
         if sync is not None and sync.phase is phase:
             found.append(sync)
         return bool(found)
@@ -29,14 +28,12 @@ async def wait_phase(client: Client, node: str, phase: SyncPhase) -> SyncProgres
     return found[0]
 
 
-async def away_meanwhile(
-    cluster: Cluster, client: Client, messages: int, ttl_ms: int | None = None
-) -> str:
+async def away_meanwhile(cluster: Cluster, client: Client, messages: int) -> str:
     """A mirror is away while so many messages of 1 KiB are published; returns its node."""
     mirror = (await cluster.mirrors_of("q"))[-1]
     cluster.kill(mirror)
     async with client.publisher("q") as publisher:
-        await publisher.publish_batch([bytes(1024)] * messages, ttl_ms=ttl_ms)
+        await publisher.publish_batch([bytes(1024)] * messages)
     await cluster.start(mirror)
     return mirror
 
@@ -77,66 +74,74 @@ async def test_it_is_synchronised_by_itself_when_all_that_it_lacks_is_consumed(
     await cluster.wait_equal("q")
 
 
+# Queues by how many of their messages that expire the mirror knows, and how many it lacks.
+EXPIRING = {"q.unknown": (0, 2), "q.mixed": (1, 1), "q.known": (2, 0)}
+
+
+async def lacking_what_expires(cluster: Cluster, client: Client, ttl_ms: int) -> None:
+    """Node a is the master of these queues, and c comes back, and lacks some of their messages."""
+    local = MasterLocator.CLIENT_LOCAL
+    await client.declare_queue("letters", master_locator=local)
+    rules = QueueRules(dead_letter_exchange="", dead_letter_routing_key="letters")
+    for queue in EXPIRING:
+        await client.declare_queue(queue, rules=rules, master_locator=local)
+    for queue in (*EXPIRING, "letters"):
+        await cluster.wait_synchronised(queue)
+    await client.operator.set_policy(MANUAL)
+    for queue, (known, _) in EXPIRING.items():
+        async with client.publisher(queue) as publisher:
+            await publisher.publish(b"stays")
+            await publisher.publish_batch([bytes(1024)] * known, ttl_ms=ttl_ms)
+    cluster.kill("c")
+    for queue, (_, unknown) in EXPIRING.items():
+        async with client.publisher(queue) as publisher:
+            await publisher.publish_batch([bytes(1024)] * unknown, ttl_ms=ttl_ms)
+    await cluster.start("c")
+    for queue, (_, unknown) in EXPIRING.items():
+        if unknown:
+            lagging = await wait_phase(client, "c", SyncPhase.MANUAL, queue)
+            assert lagging.messages_missing == unknown
+        else:
+            await cluster.wait_synchronised(queue)
+
+
+async def only_one_stays(cluster: Cluster, client: Client) -> None:
+    async def arrived() -> bool:
+        return (await client.queue("letters")).messages_ready == 2 * len(EXPIRING)
+
+    for queue in EXPIRING:
+        await cluster.wait_synchronised(queue, within_s=40)
+    await until(arrived, "all letters", within_s=20)
+    for queue in EXPIRING:
+        assert [each.body for each in await client.get_messages(queue, 10)] == [b"stays"]
+        await cluster.wait_equal(queue)
+    await cluster.wait_synchronised("letters", within_s=40)
+    assert (await client.queue("letters")).messages_ready == 2 * len(EXPIRING)
+    await cluster.wait_equal("letters")
+
+
 @scenario(deadline_s=90, queue="")
 async def test_it_is_synchronised_by_itself_when_all_that_it_lacks_has_expired(
     cluster: Cluster,
 ) -> None:
-    """follower_synchronization_ttl, with a message that the mirror knows: that one stays."""
-    async with cluster.client() as client:
-        await client.declare_queue("letters")
-        await client.declare_queue(
-            "q", rules=QueueRules(dead_letter_exchange="", dead_letter_routing_key="letters")
-        )
-        await cluster.wait_synchronised("q")
-        await client.operator.set_policy(MANUAL)
-        async with client.publisher("q") as publisher:
-            await publisher.publish(b"known")
-        mirror = await away_meanwhile(cluster, client, 2, ttl_ms=5000)
-        lagging = await wait_phase(client, mirror, SyncPhase.MANUAL)
-        assert lagging.messages_missing == 2
-        await cluster.wait_synchronised("q", within_s=20)
-        assert (await client.queue("q")).messages_ready == 1
-
-        async def arrived() -> bool:
-            return (await client.queue("letters")).messages_ready == 2
-
-        await until(arrived, "both letters")
-    await cluster.wait_equal("q")
+    """follower_synchronization_ttl: both unknown to the mirror, one of them, and none."""
+    async with cluster.client("a") as client:
+        await lacking_what_expires(cluster, client, ttl_ms=6000)
+        await only_one_stays(cluster, client)
 
 
 @scenario(deadline_s=90, queue="")
 async def test_the_master_dies_before_all_that_a_mirror_lacks_has_expired(cluster: Cluster) -> None:
     """follower_synchronization_ttl with the master killed: the next one lets them expire, once."""
+    async with cluster.client("a") as client:
+        await lacking_what_expires(cluster, client, ttl_ms=8000)
+    cluster.kill("a")
+
+    async def moved() -> bool:
+        return {await cluster.master_of(queue) for queue in ("q.unknown", "q.mixed")} == {"b"}
+
+    await until(moved, "the synchronised mirror is the master", within_s=20)
+    # Two of three have to have an op: until the killed one is back nothing leaves the queue.
+    await cluster.start("a")
     async with cluster.client() as client:
-        await client.declare_queue("letters")
-        await client.declare_queue(
-            "q", rules=QueueRules(dead_letter_exchange="", dead_letter_routing_key="letters")
-        )
-        await cluster.wait_synchronised("q")
-        await cluster.wait_synchronised("letters")
-        await client.operator.set_policy(MANUAL)
-        async with client.publisher("q") as publisher:
-            await publisher.publish(b"known")
-        master = await cluster.master_of("q")
-        mirror = await away_meanwhile(cluster, client, 2, ttl_ms=8000)
-        lagging = await wait_phase(client, mirror, SyncPhase.MANUAL)
-        assert lagging.messages_missing == 2
-        cluster.kill(master)
-
-        async def moved() -> bool:
-            return await cluster.master_of("q") not in (master, mirror)
-
-        await until(moved, "the synchronised mirror is the master", within_s=20)
-        # Two of three have to have an op: until the killed one is back nothing leaves the queue.
-        await cluster.start(master)
-        await cluster.wait_synchronised("q", within_s=40)
-        assert [each.body for each in await client.get_messages("q", 10)] == [b"known"]
-
-        async def arrived() -> bool:
-            return (await client.queue("letters")).messages_ready == 2
-
-        await until(arrived, "both letters")
-        await cluster.wait_synchronised("letters")
-        assert (await client.queue("letters")).messages_ready == 2
-    for queue in ("q", "letters"):
-        await cluster.wait_equal(queue)
+        await only_one_stays(cluster, client)
