@@ -1,92 +1,28 @@
 """What queues do in RabbitMQ's suites, on three nodes, and again with the master killed half way.
 
 The cases have RabbitMQ's names: `queue_parallel_SUITE`, the queues of `backing_queue_SUITE` and
-`lazy_queue_SUITE`. Each has a queue of its own, and two halves. All queues have the same master, so
-that one death comes between the halves of all of them. At the end the node is back, and the three
-replicas of each queue are equal.
-
-Their lengths are in `test_rules`, dead letters in `test_dead_letters`.
+`lazy_queue_SUITE`. Those that get messages without subscribing are in `test_pulls`, lengths in
+`test_length_limits`, dead letters in `test_dead_letters`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
-from loops import run
-from nemesis import Cluster, until
+from halves import (
+    Case,
+    Outcomes,
+    Story,
+    bodies_of,
+    judge,
+    numbered,
+    outcomes_of,
+    take,
+    until_it_ends,
+)
+from nemesis import until
 
 import ringmq
 from ringmq import QueueMode
-
-MASTER = "a"
-
-
-def numbered(count: int, first: int = 0) -> list[bytes]:
-    return [b"%05d" % number for number in range(first, first + count)]
-
-
-@dataclass
-class Case:
-    """What a case has: a queue that nobody else uses, and the middle of its story."""
-
-    queue: str
-    client: ringmq.Client
-    middle: Callable[[], Awaitable[Any]]
-    # Whether messages that are live in the middle may come marked as redelivered (0004).
-    killed: bool
-
-    async def publish(self, *bodies: bytes, ttl_ms: int | None = None) -> None:
-        async with self.client.publisher(self.queue) as publisher:
-            await publisher.publish_batch(bodies, ttl_ms=ttl_ms)
-
-    def consumer(self, **options: Any) -> ringmq.Consumer:
-        return self.client.consumer(self.queue, **options)
-
-    async def counts(self, ready: int, unacknowledged: int = 0) -> None:
-        """Until so many are ready, and so many with consumers."""
-        found = (-1, -1)
-
-        async def as_many() -> bool:
-            nonlocal found
-            info = await self.client.queue(self.queue)
-            found = (info.messages_ready, info.messages_unacknowledged)
-            return found == (ready, unacknowledged)
-
-        try:
-            await until(as_many)
-        except AssertionError:
-            raise AssertionError(f"{self.queue}: {found}, not {(ready, unacknowledged)}") from None
-
-    async def bodies(self, most: int = 1000) -> list[bytes]:
-        return [each.body for each in await self.client.get_messages(self.queue, most)]
-
-
-async def take(consumer: ringmq.Consumer, count: int) -> list[ringmq.Message]:
-    """Exactly so many of one stream: those of a stream that has ended come again."""
-    found: list[ringmq.Message] = []
-    while len(found) < count:
-        batch = await consumer.next_batch(timeout_s=20.0)
-        assert batch is not None, f"{len(found)} of {count} came"
-        if found and batch.generation != found[0].generation:
-            found.clear()
-        found += batch
-    assert len(found) == count
-    return found
-
-
-async def until_it_ends(consumer: ringmq.Consumer) -> None:
-    """Takes what comes, and raises why no more comes."""
-    while await consumer.next_batch(timeout_s=20.0) is not None:
-        continue
-
-
-def bodies_of(messages: list[ringmq.Message]) -> list[bytes]:
-    return [message.body for message in messages]
-
 
 # --- queue_parallel_SUITE ---
 
@@ -98,41 +34,6 @@ async def publish(case: Case) -> None:
     await case.publish(*numbered(1, 3))
     await case.counts(4)
     assert await case.bodies() == numbered(4)
-
-
-async def consume(case: Case) -> None:
-    """A consumer that goes leaves its messages to the next one, in their places and marked."""
-    await case.publish(*numbered(3))
-    async with case.consumer(prefetch=2) as consumer:
-        assert bodies_of(await take(consumer, 2)) == numbered(2)
-        await case.counts(1, 2)
-        await case.middle()
-        await case.counts(1, 2)
-    await case.counts(3)
-    async with case.consumer() as consumer:
-        again = await take(consumer, 3)
-    assert bodies_of(again) == numbered(3)
-    assert [each.redelivered for each in again[:2]] == [True, True]
-
-
-async def consume_first_empty(case: Case) -> None:
-    assert await case.bodies() == []
-    await case.middle()
-    assert await case.bodies() == []
-    await case.publish(b"first")
-    assert await case.bodies() == [b"first"]
-
-
-async def consume_and_autoack(case: Case) -> None:
-    await case.publish(*numbered(4))
-    taken = await case.client.get_messages(case.queue, 2, remove=True)
-    assert [each.body for each in taken] == numbered(2)
-    await case.counts(2)
-    await case.middle()
-    await case.counts(2)
-    taken = await case.client.get_messages(case.queue, 2, remove=True)
-    assert [each.body for each in taken] == numbered(2, 2)
-    await case.counts(0)
 
 
 async def subscribe(case: Case) -> None:
@@ -360,9 +261,6 @@ async def publish_consume(case: Case) -> None:
 
 CASES = (
     publish,
-    consume,
-    consume_first_empty,
-    consume_and_autoack,
     subscribe,
     subscribe_with_autoack,
     subscribe_and_multiple_ack,
@@ -379,67 +277,11 @@ CASES = (
     publish_consume,
 )
 
-
-@dataclass
-class Halves:
-    """Each case arrives in the middle; they all go on when what happens there has happened."""
-
-    count: int
-    arrived: set[str] = field(default_factory=set)
-    all_there: asyncio.Event = field(default_factory=asyncio.Event)
-    going_on: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def pause(self, queue: str) -> None:
-        self.arrived.add(queue)
-        if len(self.arrived) == self.count:
-            self.all_there.set()
-        await self.going_on.wait()
-
-
-async def play(cluster: Cluster, *, killed: bool) -> None:
-    queues = {case.__name__: case for case in CASES}
-    async with cluster.client(MASTER) as client:
-        for queue in queues:
-            await client.declare_queue(
-                queue, master_locator=ringmq.MasterLocator.CLIENT_LOCAL, min_insync=2
-            )
-    for queue in queues:
-        await cluster.wait_synchronised(queue)
-        assert await cluster.master_of(queue) == MASTER
-    halves = Halves(len(queues))
-    async with cluster.client(deadline_s=30.0) as client, asyncio.TaskGroup() as tasks:
-        for queue, story in queues.items():
-
-            async def middle(queue: str = queue) -> None:
-                await halves.pause(queue)
-
-            tasks.create_task(_named(story, Case(queue, client, middle, killed)), name=queue)
-        await halves.all_there.wait()
-        if killed:
-            cluster.kill(MASTER)
-            for queue in queues:
-                await cluster.wait_synchronised(queue, 2)
-        halves.going_on.set()
-    if killed:
-        await cluster.start(MASTER)
-    for queue in set(queues) - {delete_immediately.__name__}:
-        await cluster.wait_synchronised(queue)
-        await cluster.wait_equal(queue)
-
-
-async def _named(story: Callable[[Case], Awaitable[None]], case: Case) -> None:
-    try:
-        await story(case)
-    except AssertionError as error:
-        raise AssertionError(f"{case.queue}: {error}") from error
+outcomes = outcomes_of(CASES, deleted=[delete_immediately.__name__])
 
 
 @pytest.mark.slow
 @pytest.mark.cluster
-@pytest.mark.parametrize("killed", [False, True], ids=["quiet", "master killed"])
-def test_cases_of_rabbitmqs_suites(tmp_path: Any, killed: bool) -> None:
-    async def story() -> None:
-        async with Cluster(tmp_path) as cluster, asyncio.timeout(120):
-            await play(cluster, killed=killed)
-
-    run(story())
+@pytest.mark.parametrize("story", CASES, ids=lambda story: story.__name__)
+def test_cases_of_rabbitmqs_suites(outcomes: Outcomes, story: Story) -> None:
+    judge(outcomes, story)

@@ -428,6 +428,11 @@ class SyncConsumer:
     def next_batch(self, timeout_s: float | None = None) -> Batch | None:
         return _run(self._consumer.next_batch(timeout_s))
 
+    def pull(
+        self, messages_max: int = 1, *, bytes_max: int = 0, deadline_s: float | None = None
+    ) -> Batch:
+        return _run(self._consumer.pull(messages_max, bytes_max=bytes_max, deadline_s=deadline_s))
+
     def ack(
         self,
         what: Batch | Message | int,

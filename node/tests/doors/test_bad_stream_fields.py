@@ -33,6 +33,8 @@ BATCH = broker.PublishRequest(
 )
 SETTLE = broker.ConsumeRequest(settle=broker.Settle())
 PREFETCH = broker.ConsumeRequest(prefetch=broker.ChangePrefetch(prefetch_messages=1))
+PULLS = broker.ConsumeRequest(open=broker.ConsumeOpen(queue="q", pulls=True))
+PULL = broker.ConsumeRequest(pull=broker.Pull(messages_max=1))
 SHARE = broker.ConsumeRequest(share=broker.WindowShare())
 # Openings, and what follows them: good but for the field that is made bad.
 CASES: tuple[tuple[Message | None, Message], ...] = (
@@ -44,6 +46,8 @@ CASES: tuple[tuple[Message | None, Message], ...] = (
     (CONSUME, SETTLE),
     (CONSUME, PREFETCH),
     (CONSUME, SHARE),
+    (CONSUME, PULL),
+    (PULLS, PULL),
 )
 # Too many, too large, or in the way of a separator.
 BAD: dict[int, list[Any]] = {
@@ -62,6 +66,9 @@ ANYTHING = {
     "Death.count",
     "Death.time_ms",
     "Death.original_expiration_ms",
+    # As many as an answer has, at most.
+    "Pull.messages_max",
+    "Pull.bytes_max",
     # Of no meaning on a stream to a queue.
     "open.queue: PublishBatch.routing_key",
     # Beside a queue: the refusal names the queue.
@@ -196,6 +203,10 @@ def test_what_cannot_be_on_a_stream_is_refused_by_name(tmp_path: Path) -> None:
         (broker.PublishOpen(queue="q", exchange="x"), "queue"),
         (broker.PublishOpen(queue="q", with_gaps=True), "with_gaps"),
         (broker.ConsumeOpen(queue="q", auto_ack=True, shares_window=True), "shares_window"),
+        (broker.ConsumeOpen(queue="q", pulls=True, auto_ack=True), "auto_ack"),
+        (broker.ConsumeOpen(queue="q", pulls=True, exclusive=True), "exclusive"),
+        (broker.ConsumeOpen(queue="q", pulls=True, priority=1), "priority"),
+        (broker.ConsumeOpen(queue="q", pulls=True, shares_window=True), "shares_window"),
     ],
 )
 def test_flags_that_do_not_go_together(tmp_path: Path, opening: Any, field: str) -> None:
@@ -214,5 +225,34 @@ def test_flags_that_do_not_go_together(tmp_path: Path, opening: Any, field: str)
         finally:
             await channel.close()
             await node.stop()
+
+    run(main())
+
+
+def test_a_field_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    """All but batches, which are many and small."""
+
+    async def main() -> None:
+        node = await lone_node(tmp_path)
+        await node.start()
+        channel = WireChannel(node.address)
+        taken: list[str] = []
+        try:
+            async with ringmq.connect(node.address) as client, asyncio.timeout(60):
+                await client.declare_queue("q")
+                await client.topology.declare_exchange("x", ringmq.ExchangeType.FANOUT)
+                for opening, good in CASES:
+                    if good is BATCH:
+                        continue
+                    kind: Any = type(good)
+                    # Field 1007: a number.
+                    request = kind.FromString(good.SerializeToString() + b"\xf8\x3e\x01")
+                    told = await outcome(channel, opening, Bad("", ("",), request))
+                    if told:
+                        taken.append(f"{good}: {told}")
+        finally:
+            await channel.close()
+            await node.stop()
+        assert taken == []
 
     run(main())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -25,7 +26,12 @@ from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.model.rules import QueueRules
 from ringmq_node.queue import deliveries, ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.consumers import ConsumerTerms, NotAloneError, NotOutstandingError
+from ringmq_node.queue.consumers import (
+    ConsumerTerms,
+    NotAloneError,
+    NotOutstandingError,
+    PrefetchUsedError,
+)
 from ringmq_node.queue.effects import (
     ConfirmSequences,
     DeliverMore,
@@ -109,6 +115,7 @@ class Client:
     priority: int = 0
     exclusive: bool = False
     identity: bytes = b""
+    pulls: bool = False
     has: dict[int, bytes] = field(default_factory=dict)
     # The first tick after the delivery; None: not yet.
     since: dict[int, int | None] = field(default_factory=dict)
@@ -116,6 +123,10 @@ class Client:
     told_active: bool | None = None
 
     def takes(self, body: bytes) -> bool:
+        """Unasked."""
+        return not self.pulls and self.has_room(body)
+
+    def has_room(self, body: bytes) -> bool:
         size = sum(len(body) for at, body in self.has.items() if at not in self.missing)
         fits = not self.has or size + len(body) <= self.prefetch_bytes
         return fits and len(self.has) < self.prefetch_messages and not self.cancelled
@@ -156,7 +167,7 @@ class MasterMachine(RuleBasedStateMachine):
 
     def begin_mastership(self) -> None:
         self.master = QueueMaster(self.queue.state, self.queue)
-        self.master.delivery_limit = self.limit
+        self.master.requeues.delivery_limit = self.limit
         self.received = self.persisted = 0
         self.ring_open = True
         self.held: list[AskedOp] = []
@@ -299,7 +310,7 @@ class MasterMachine(RuleBasedStateMachine):
             able = (
                 number
                 for number, client in self.clients.items()
-                if not client.cancelled and number not in self.overdue
+                if not (client.cancelled or client.pulls or number in self.overdue)
             )
             self.current = min(able, default=None)
         return self.current
@@ -365,7 +376,7 @@ class MasterMachine(RuleBasedStateMachine):
 
     @initialize(limit=st.sampled_from([None, None, 0, 1, 3]))
     def choose_limit(self, limit: int | None) -> None:
-        self.limit = self.master.delivery_limit = limit
+        self.limit = self.master.requeues.delivery_limit = limit
 
     # --- publishers ---
 
@@ -435,7 +446,7 @@ class MasterMachine(RuleBasedStateMachine):
     ) -> None:
         terms = ConsumerTerms(messages, size, priority, exclusive, identity)
         same = [n for n, each in self.clients.items() if identity and each.identity == identity]
-        others = [each for n, each in self.clients.items() if n not in same]
+        others = [each for n, each in self.clients.items() if n not in same and not each.pulls]
         number = self.next_id()
         if others and (exclusive or any(each.exclusive for each in others)):
             before = self.picture()
@@ -448,6 +459,58 @@ class MasterMachine(RuleBasedStateMachine):
         assert not set(same) & set(self.clients)
         self.clients[number] = Client(messages, size, self.missing, priority, exclusive, identity)
         self.do(self.master.consumer_begun(number))
+
+    @precondition(lambda self: len(self.clients) < 4)
+    @rule(
+        messages=PREFETCH_MESSAGES,
+        size=PREFETCH_BYTES,
+        identity=st.sampled_from([b"", b"", b"x"]),
+    )
+    def open_puller(self, messages: int, size: int, identity: bytes) -> None:
+        """It keeps nobody out, and nobody keeps it out but an older stream of its own."""
+        number = self.next_id()
+        same = [n for n, each in self.clients.items() if identity and each.identity == identity]
+        self.replaced = same[0] if same else None
+        terms = ConsumerTerms(messages, size, identity=identity, pulls=True)
+        self.do(self.master.consumer_opened(number, terms))
+        assert not set(same) & set(self.clients)
+        self.clients[number] = Client(messages, size, self.missing, identity=identity, pulls=True)
+        self.do(self.master.consumer_begun(number))
+        assert len(self.master.consumers) == sum(not each.pulls for each in self.clients.values())
+
+    @precondition(lambda self: any(client.pulls for client in self.clients.values()))
+    @rule(which=st.integers(0, 3), messages_max=LIMIT_MESSAGES, bytes_max=LIMIT_BYTES)
+    def pull(self, which: int, messages_max: int, bytes_max: int) -> None:
+        number = self.pick(which)
+        client = self.clients[number]
+        if not client.pulls:
+            return
+        visible = self.visible()
+        room = client.prefetch_messages - len(client.has)
+        has = sum(len(body) for at, body in client.has.items() if at not in self.missing)
+        bytes_max = min(bytes_max, client.prefetch_bytes - has)
+        expected = self.prefix(min(messages_max, room), bytes_max)
+        is_held = bool(visible) and visible[0] in self.missing
+        # Then others may come first, once the ring has taken that they are back.
+        is_requeuing = any(isinstance(op, Requeue) for op in self.held)
+        if not is_held and visible and not client.has_room(self.bodies[visible[0]]):
+            with suppress(PrefetchUsedError):
+                runs, _ = self.master.pull(number, messages_max, bytes_max)
+                assert is_requeuing
+                assert not runs
+            return
+        runs, effects = self.master.pull(number, messages_max, bytes_max)
+        got = [position for position, *_ in spread(runs)]
+        assert got == expected[: len(got)]
+        assert got or not expected or is_requeuing
+        for message in spread(runs):
+            self.look(*message)
+            position, body, *_ = message
+            self.check_turn(position)
+            self.ready.remove(position)
+            client.has[position], client.since[position] = body, None
+            self.given[position] += 1
+        self.do(effects)
 
     @precondition(lambda self: self.clients)
     @rule(which=st.integers(0, 3), messages=PREFETCH_MESSAGES, size=PREFETCH_BYTES)
@@ -709,7 +772,8 @@ class MasterMachine(RuleBasedStateMachine):
         assert self.master.consumers.active == (self.active() if self.single else None)
         if self.single:
             for number, client in self.clients.items():
-                assert client.told_active == (number == self.active()) or client.cancelled
+                told = None if client.pulls else number == self.active()
+                assert client.told_active == told or client.cancelled
 
     @invariant()
     def everybody_was_told(self) -> None:

@@ -16,6 +16,7 @@ from typing import TypedDict, Unpack
 
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.route import Route
+from ringmq.consuming.pulling import Pulling
 from ringmq.consuming.reception import Reception
 from ringmq.consuming.settling import Settling, Verb
 from ringmq.consuming.shared_prefetch import SharedPrefetch
@@ -46,6 +47,9 @@ class ConsumerOptions(TypedDict, total=False):
     on_active: Callable[[bool], None] | None
     #: A prefetch that this consumer shares with others, beside its own. Not with `auto_ack`.
     shared_prefetch: SharedPrefetch | None
+    #: Messages come only when `pull` asks for them; not with any of the above. Such a consumer
+    #: keeps nobody out, and isn't counted as one of the queue's.
+    pulls: bool
 
 
 class Consumer:
@@ -77,6 +81,8 @@ class Consumer:
         self._on_close = on_close
         self._name = f"ringmq-consumer-{queue}"
         self._settling = Settling()
+        self._pulls = terms.get("pulls", False)
+        self._pulling = Pulling(self._settling)
         self._lifetime = Lifetime(f"consumer of queue {queue!r}", self._failed)
         self._reception = Reception(self._lifetime, self._settling, consumer_tag)
         self._reception.on_active = terms.get("on_active")
@@ -94,6 +100,7 @@ class Consumer:
             exclusive=terms.get("exclusive", False),
             auto_ack=self._auto_ack,
             shares_window=shared is not None,
+            pulls=self._pulls,
         )
         self._speaker = ConsumerSpeaker(
             opening,
@@ -101,6 +108,7 @@ class Consumer:
             self._settling,
             self._lifetime,
             on_refusal=self._refused,
+            pulling=self._pulling,
             shared=shared,
             wake=lambda: self._keeper.wake(),
         )
@@ -138,6 +146,7 @@ class Consumer:
         """Sends the noted acks and ends the stream. Iteration ends. Idempotent."""
         if self._lifetime.close():
             self._reception.end_iteration()
+            self._pulling.end(self._lifetime.reason)
             await self._lifetime.end(self._keeper)
             if self._speaker.member is not None:
                 self._speaker.member.ended()
@@ -146,6 +155,7 @@ class Consumer:
     def _failed(self, error: RingMQError) -> None:
         """The keeper is gone, and so can't say that the stream is over."""
         self._reception.end_iteration()
+        self._pulling.end(error)
         self._reception.stream_ended(error)
         if self._speaker.member is not None:
             self._speaker.member.ended()
@@ -154,6 +164,7 @@ class Consumer:
         """No node will have the stream. Without a queue to consume from there is no way on."""
         self._lifetime.fail(error)
         self._reception.end_iteration()
+        self._pulling.end(error)
         self._keeper.stop()
 
     # --- batches ---
@@ -169,6 +180,8 @@ class Consumer:
 
     async def next_batch(self, timeout_s: float | None = None) -> Batch | None:
         """The next batch; None when the consumer is closed, or nothing came in `timeout_s`."""
+        if self._pulls:
+            raise BadRequestError("this consumer is given messages only when it asks: `pull`")
         if not self._reception.has_batches:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -180,6 +193,35 @@ class Consumer:
                 return None
             raise self._lifetime.reason.copy()
         return self._reception.take_batch()
+
+    async def pull(
+        self, messages_max: int = 1, *, bytes_max: int = 0, deadline_s: float | None = None
+    ) -> Batch:
+        """The first ready messages, unsettled from now on; an empty batch if there are none.
+
+        For a consumer with `pulls`. At most 1000 messages and 4 MiB come at a time (`bytes_max` 0),
+        and no more than its prefetch has room for: `LimitExceededError` if that is used up. After a
+        break it is asked again, and the messages of a lost answer go back to the queue. Without an
+        answer within `deadline_s` (default: the consumer's) it raises `TimedOutError`.
+        """
+        if not self._pulls:
+            raise BadRequestError("this consumer is given messages unasked: `pulls` is for others")
+        if self._lifetime.over:
+            raise self._lifetime.reason.copy()
+        wait_s = self.deadline_s if deadline_s is None else deadline_s
+        answer = self._pulling.ask(messages_max, bytes_max)
+        self._keeper.wake()
+        try:
+            async with asyncio.timeout(wait_s):
+                return await answer
+        except (TimeoutError, asyncio.CancelledError) as error:
+            self._pulling.leave(answer)
+            self._keeper.wake()
+            if isinstance(error, TimeoutError):
+                raise TimedOutError(
+                    f"queue {self.queue!r}: no answer to a pull within {wait_s:g} s"
+                ) from self._reception.trouble
+            raise
 
     # --- settling ---
 

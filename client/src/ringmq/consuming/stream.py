@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
+from ringmq.consuming.pulling import Pulling
 from ringmq.consuming.reception import Reception
 from ringmq.consuming.settling import Settling, Verb
 from ringmq.consuming.shared_prefetch import SharedPrefetch
@@ -37,6 +38,7 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         lifetime: Lifetime,
         *,
         on_refusal: Callable[[RingMQError], None],
+        pulling: Pulling,
         shared: SharedPrefetch | None = None,
         wake: Callable[[], None],
     ) -> None:
@@ -47,6 +49,7 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         self._settling = settling
         self._lifetime = lifetime
         self._on_refusal = on_refusal
+        self._pulling = pulling
         self._cancel_sent = False
         # The stream has another prefetch than the one that is wanted now.
         self._prefetch_changed = False
@@ -88,6 +91,7 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
             # Chosen by the node. The next stream asks for the same.
             self._opening.consumer_tag = opened.consumer_tag
         self._reception.opened(self._opening.consumer_tag)
+        self._pulling.opened(self._reception.generation)
         self._reception.prefetch = (opened.prefetch_messages, opened.prefetch_bytes)
         self._lifetime.opened()
         if self.member is not None:
@@ -100,6 +104,9 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
             if self.member is not None:
                 self.member.delivered(response.deliveries.deliveries)
             self._reception.delivered(response.deliveries.deliveries)
+        elif kind == "pulled":
+            self._pulling.answered(response.pulled)
+            self._wake()
         elif kind == "settled":
             positions = response.settled.positions
             self._reception.settled([(each.first, each.last) for each in positions])
@@ -129,6 +136,9 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         noted = self._settling.take_noted()
         if noted:
             return _request_of(noted)
+        pull = None if self._lifetime.closing else self._pulling.next_request()
+        if pull is not None:
+            return pull
         if self._prefetch_changed and not self._lifetime.closing:
             self._prefetch_changed = False
             change = broker.ChangePrefetch(
@@ -150,7 +160,7 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
 
     @property
     def waiting(self) -> bool:
-        return self._settling.is_awaited
+        return self._settling.is_awaited or self._pulling.is_awaited
 
     @property
     def finishing(self) -> bool:
@@ -177,6 +187,7 @@ def opening_of(
     exclusive: bool,
     auto_ack: bool,
     shares_window: bool,
+    pulls: bool,
 ) -> broker.ConsumeOpen:
     """Raises `BadRequestError` for values that the wire can't hold."""
     return request_of(
@@ -190,6 +201,7 @@ def opening_of(
         exclusive=exclusive,
         auto_ack=auto_ack,
         shares_window=shares_window,
+        pulls=pulls,
         consumer_id=os.urandom(CONSUMER_ID_BYTES),
     )
 

@@ -1377,6 +1377,7 @@ class ConsumeRequest(google.protobuf.message.Message):
     CANCEL_FIELD_NUMBER: builtins.int
     PREFETCH_FIELD_NUMBER: builtins.int
     SHARE_FIELD_NUMBER: builtins.int
+    PULL_FIELD_NUMBER: builtins.int
     @property
     def open(self) -> Global___ConsumeOpen: ...
     @property
@@ -1389,6 +1390,8 @@ class ConsumeRequest(google.protobuf.message.Message):
     def prefetch(self) -> Global___ChangePrefetch: ...
     @property
     def share(self) -> Global___WindowShare: ...
+    @property
+    def pull(self) -> Global___Pull: ...
     def __init__(
         self,
         *,
@@ -1398,12 +1401,13 @@ class ConsumeRequest(google.protobuf.message.Message):
         cancel: Global___ConsumeCancel | None = ...,
         prefetch: Global___ChangePrefetch | None = ...,
         share: Global___WindowShare | None = ...,
+        pull: Global___Pull | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "prefetch", b"prefetch", "request", b"request", "settle", b"settle", "share", b"share"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "prefetch", b"prefetch", "pull", b"pull", "request", b"request", "settle", b"settle", "share", b"share"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "prefetch", b"prefetch", "request", b"request", "settle", b"settle", "share", b"share"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["cancel", b"cancel", "heartbeat", b"heartbeat", "open", b"open", "prefetch", b"prefetch", "pull", b"pull", "request", b"request", "settle", b"settle", "share", b"share"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: typing_extensions.TypeAlias = typing.Literal["open", "settle", "heartbeat", "cancel", "prefetch", "share"]
+    _WhichOneofReturnType_request: typing_extensions.TypeAlias = typing.Literal["open", "settle", "heartbeat", "cancel", "prefetch", "share", "pull"]
     _WhichOneofArgType_request: typing_extensions.TypeAlias = typing.Literal["request", b"request"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
@@ -1422,6 +1426,7 @@ class ConsumeOpen(google.protobuf.message.Message):
     AUTO_ACK_FIELD_NUMBER: builtins.int
     CONSUMER_ID_FIELD_NUMBER: builtins.int
     SHARES_WINDOW_FIELD_NUMBER: builtins.int
+    PULLS_FIELD_NUMBER: builtins.int
     VHOST_FIELD_NUMBER: builtins.int
     queue: builtins.str
     prefetch_messages: builtins.int
@@ -1447,6 +1452,11 @@ class ConsumeOpen(google.protobuf.message.Message):
     """This stream and others, of any queues and nodes, share a window that the client keeps. Beside its
     prefetch it may have what its `WindowShare` says: nothing at first. Not with `auto_ack`.
     """
+    pulls: builtins.bool
+    """Messages come only when this stream asks for them (`Pull`), and are settled as any others. It
+    keeps nobody out, and isn't counted among the queue's consumers. Without `auto_ack`, `exclusive`,
+    `priority` and `shares_window`.
+    """
     vhost: builtins.str
     """Empty: "/"."""
     def __init__(
@@ -1461,9 +1471,10 @@ class ConsumeOpen(google.protobuf.message.Message):
         auto_ack: builtins.bool = ...,
         consumer_id: builtins.bytes = ...,
         shares_window: builtins.bool = ...,
+        pulls: builtins.bool = ...,
         vhost: builtins.str = ...,
     ) -> None: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["auto_ack", b"auto_ack", "consumer_id", b"consumer_id", "consumer_tag", b"consumer_tag", "exclusive", b"exclusive", "prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages", "priority", b"priority", "queue", b"queue", "shares_window", b"shares_window", "vhost", b"vhost"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["auto_ack", b"auto_ack", "consumer_id", b"consumer_id", "consumer_tag", b"consumer_tag", "exclusive", b"exclusive", "prefetch_bytes", b"prefetch_bytes", "prefetch_messages", b"prefetch_messages", "priority", b"priority", "pulls", b"pulls", "queue", b"queue", "shares_window", b"shares_window", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___ConsumeOpen: typing_extensions.TypeAlias = ConsumeOpen
@@ -1491,6 +1502,31 @@ class WindowShare(google.protobuf.message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___WindowShare: typing_extensions.TypeAlias = WindowShare
+
+@typing.final
+class Pull(google.protobuf.message.Message):
+    """On a stream that pulls: the first ready messages, as far as its prefetch has room. The node answers
+    each with `Pulled`, in order.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MESSAGES_MAX_FIELD_NUMBER: builtins.int
+    BYTES_MAX_FIELD_NUMBER: builtins.int
+    messages_max: builtins.int
+    """0: one; at most 1000."""
+    bytes_max: builtins.int
+    """0: the most, 4 MiB. One message always passes, however large it is."""
+    def __init__(
+        self,
+        *,
+        messages_max: builtins.int = ...,
+        bytes_max: builtins.int = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["bytes_max", b"bytes_max", "messages_max", b"messages_max"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Pull: typing_extensions.TypeAlias = Pull
 
 @typing.final
 class ChangePrefetch(google.protobuf.message.Message):
@@ -1574,6 +1610,7 @@ class ConsumeResponse(google.protobuf.message.Message):
     ACTIVE_FIELD_NUMBER: builtins.int
     SHARE_FIELD_NUMBER: builtins.int
     SHORT_FIELD_NUMBER: builtins.int
+    PULLED_FIELD_NUMBER: builtins.int
     @property
     def opened(self) -> Global___ConsumeOpened: ...
     @property
@@ -1594,6 +1631,8 @@ class ConsumeResponse(google.protobuf.message.Message):
     def share(self) -> Global___WindowShare: ...
     @property
     def short(self) -> Global___ShareShort: ...
+    @property
+    def pulled(self) -> Global___Pulled: ...
     def __init__(
         self,
         *,
@@ -1607,16 +1646,47 @@ class ConsumeResponse(google.protobuf.message.Message):
         active: Global___ActiveChanged | None = ...,
         share: Global___WindowShare | None = ...,
         short: Global___ShareShort | None = ...,
+        pulled: Global___Pulled | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active", "cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "prefetch", b"prefetch", "response", b"response", "settled", b"settled", "share", b"share", "short", b"short"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active", "cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "prefetch", b"prefetch", "pulled", b"pulled", "response", b"response", "settled", b"settled", "share", b"share", "short", b"short"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active", "cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "prefetch", b"prefetch", "response", b"response", "settled", b"settled", "share", b"share", "short", b"short"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["active", b"active", "cancelled", b"cancelled", "deliveries", b"deliveries", "heartbeat", b"heartbeat", "moved", b"moved", "opened", b"opened", "prefetch", b"prefetch", "pulled", b"pulled", "response", b"response", "settled", b"settled", "share", b"share", "short", b"short"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_response: typing_extensions.TypeAlias = typing.Literal["opened", "deliveries", "moved", "cancelled", "heartbeat", "settled", "prefetch", "active", "share", "short"]
+    _WhichOneofReturnType_response: typing_extensions.TypeAlias = typing.Literal["opened", "deliveries", "moved", "cancelled", "heartbeat", "settled", "prefetch", "active", "share", "short", "pulled"]
     _WhichOneofArgType_response: typing_extensions.TypeAlias = typing.Literal["response", b"response"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_response) -> _WhichOneofReturnType_response | None: ...
 
 Global___ConsumeResponse: typing_extensions.TypeAlias = ConsumeResponse
+
+@typing.final
+class Pulled(google.protobuf.message.Message):
+    """None if none are ready, or with a `reason`: the prefetch is used up (LIMIT_EXCEEDED), or the next
+    message is being repaired (REPAIRING). The stream lives on.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DELIVERIES_FIELD_NUMBER: builtins.int
+    MESSAGES_READY_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    MESSAGE_FIELD_NUMBER: builtins.int
+    messages_ready: builtins.int
+    reason: ringmq.v1.common_pb2.Reason.ValueType
+    message: builtins.str
+    @property
+    def deliveries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Delivery]: ...
+    def __init__(
+        self,
+        *,
+        deliveries: collections.abc.Iterable[Global___Delivery] | None = ...,
+        messages_ready: builtins.int = ...,
+        reason: ringmq.v1.common_pb2.Reason.ValueType = ...,
+        message: builtins.str = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["deliveries", b"deliveries", "message", b"message", "messages_ready", b"messages_ready", "reason", b"reason"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___Pulled: typing_extensions.TypeAlias = Pulled
 
 @typing.final
 class ShareShort(google.protobuf.message.Message):

@@ -10,8 +10,11 @@ from typing import Protocol
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.ranges import Range
 from ringmq_node.broker.deleting import check_not_deleting
+from ringmq_node.broker.peers import Got
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.settings import (
+    GET_BYTES_MAX,
+    GET_MESSAGES_MAX,
     PREFETCH_BYTES,
     PREFETCH_BYTES_MAX,
     PREFETCH_MESSAGES,
@@ -58,6 +61,9 @@ class Consuming:
             raise bad_request(
                 "what is settled as it is sent takes no part in a window", field="shares_window"
             )
+        if terms.pulls:
+            _check_pulls(terms, auto_ack=auto_ack)
+        self._pulls = terms.pulls
         self._auto_ack = auto_ack
         self._shares_window = terms.shares_window
         check_not_deleting(mastership)
@@ -129,6 +135,26 @@ class Consuming:
             raise bad_request("this consumer shares no window", field="share")
         self._subscribers.change_share(self.number, Share(messages, size_bytes))
 
+    async def pull(self, messages_max: int, bytes_max: int) -> Got:
+        """The first messages, which are this consumer's from now on; none if none are ready.
+
+        As for a get, `messages_max` 0 is one message, `bytes_max` 0 the largest answer. Raises
+        `BrokerError`, LIMIT_EXCEEDED if there are some and its prefetch is used up.
+        """
+        if not self._pulls:
+            raise bad_request("this consumer is given messages unasked", field="pull")
+        runs, ready = await self._mastership.pull(
+            self.number,
+            min(messages_max or 1, GET_MESSAGES_MAX),
+            min(bytes_max or GET_BYTES_MAX, GET_BYTES_MAX),
+        )
+        return Got(runs, ready)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the session has heard `moved`."""
+        return self._mastership.ended
+
     def cancel(self) -> None:
         """Ends the deliveries; unsettled messages stay the consumer's."""
         self._subscribers.cancel(self.number)
@@ -147,6 +173,18 @@ class Consuming:
         self._subscribers.close(self.number)
         if in_good_order:
             self._seen.left(self._mastership)
+
+
+def _check_pulls(terms: ConsumerTerms, *, auto_ack: bool) -> None:
+    """Raises `BrokerError` for terms that are about messages which come unasked."""
+    for field, given in (
+        ("auto_ack", auto_ack),
+        ("exclusive", terms.exclusive),
+        ("priority", terms.priority),
+        ("shares_window", terms.shares_window),
+    ):
+        if given:
+            raise bad_request("not for a consumer that asks for its messages", field=field)
 
 
 def _checked_prefetch(messages: int, size_bytes: int) -> tuple[int, int]:

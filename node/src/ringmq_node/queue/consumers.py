@@ -12,6 +12,9 @@ is cancelled and has settled what it had, the next one in order is active. A con
 *identity*, which its stream keeps when it is opened again: so a reconnecting one isn't kept out by
 its own dead stream (`former`).
 
+One that *pulls* is given messages only when it asks (`deliveries.pull`). It keeps nobody out and
+has no turn: it doesn't count as one of the queue's consumers, as RabbitMQ's `basic.get` doesn't.
+
 Only the master knows which messages are outstanding, and that knowledge ends with it: its
 successor counts every live message as delivered before
 (docs/decisions/0004-redelivered-after-take-over.md).
@@ -51,6 +54,8 @@ class ConsumerTerms:
     identity: bytes = b""
     # It takes nothing before it is given a share of its window.
     shares_window: bool = False
+    # It takes nothing before it asks.
+    pulls: bool = False
 
 
 class NotAloneError(Exception):
@@ -62,6 +67,13 @@ class NotAloneError(Exception):
             if is_exclusive
             else "it has consumers, so that none can be exclusive"
         )
+
+
+class PrefetchUsedError(Exception):
+    """A consumer asks for messages, and has as many as it may, or as many bytes."""
+
+    def __init__(self, messages: int, size_bytes: int) -> None:
+        super().__init__(f"{messages} messages of {size_bytes} bytes are unacknowledged")
 
 
 class NotOutstandingError(ValueError):
@@ -104,9 +116,19 @@ class Subscription:
     @property
     def own_room_messages(self) -> int:
         """Whatever its share is."""
-        if self.cancelled or self.is_held or not self.begun:
+        if self.cancelled or self.is_held or not self.begun or self.terms.pulls:
             return 0
         return self.prefetch_messages - len(self.outstanding)
+
+    @property
+    def room_to_pull(self) -> int:
+        """Messages that it may ask for."""
+        return 0 if self.cancelled else self.prefetch_messages - len(self.outstanding)
+
+    @property
+    def could_be_active(self) -> bool:
+        """Whether it may be the one that is given messages."""
+        return self.begun and not self.cancelled and not self.terms.pulls
 
     @property
     def room_bytes(self) -> int | None:
@@ -135,6 +157,7 @@ class Subscriptions:
         self.active: int | None = None
         self.single_active = False
         self._by_id: dict[int, Subscription] = {}
+        self._pulling = 0
         self._by_identity: dict[bytes, int] = {}
         self._turns = Turns()
         self.sharing = Sharing()
@@ -143,7 +166,8 @@ class Subscriptions:
         self._holding: Holding | None = None
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        """Those that are given messages unasked."""
+        return len(self._by_id) - self._pulling
 
     def __contains__(self, consumer: int) -> bool:
         return consumer in self._by_id
@@ -160,10 +184,13 @@ class Subscriptions:
     def check_open(self, terms: ConsumerTerms) -> None:
         """Raises `NotAloneError` if such a consumer can't be opened, in the place of its former
         stream if there is one."""
-        others = len(self._by_id) - (self.former(terms) is not None)
+        if terms.pulls:
+            return
+        former = self.former(terms)
+        others = [one for one in self if not one.terms.pulls and one.id != former]
         if not others:
             return
-        first = next(iter(self._by_id.values()))
+        first = others[0]
         if first.terms.exclusive or terms.exclusive:
             raise NotAloneError(is_exclusive=first.terms.exclusive)
 
@@ -175,6 +202,7 @@ class Subscriptions:
         self._by_id[consumer] = subscription = Subscription(
             consumer, terms, terms.prefetch_messages, terms.prefetch_bytes
         )
+        self._pulling += terms.pulls
         if terms.shares_window:
             subscription.share = Share()
         if terms.identity:
@@ -185,9 +213,15 @@ class Subscriptions:
         subscription.begun = True
         told = self._choose_active()
         self._place(subscription)
-        if self.single_active and not told:
+        if self.single_active and not told and not subscription.terms.pulls:
             return [TellActive(consumer, active=False)]
         return told
+
+    def pulling(self, consumer: int) -> Subscription:
+        """One that pulls."""
+        subscription = self._by_id[consumer]
+        assert subscription.terms.pulls, consumer
+        return subscription
 
     def change_prefetch(self, consumer: int, messages: int, size_bytes: int) -> None:
         """From now on. What it has above that stays with it."""
@@ -231,6 +265,7 @@ class Subscriptions:
     def close(self, consumer: int) -> tuple[list[Range], list[TellActive]]:
         """It is gone; returns the messages that it had, and who is told of that."""
         subscription = self._by_id.pop(consumer)
+        self._pulling -= subscription.terms.pulls
         if subscription.terms.identity:
             del self._by_identity[subscription.terms.identity]
         self._turns.leave(consumer)
@@ -254,7 +289,7 @@ class Subscriptions:
         told = self._choose_active()
         for subscription in self:
             self._place(subscription)
-            if subscription.begun and not subscription.cancelled and subscription.id != self.active:
+            if subscription.could_be_active and subscription.id != self.active:
                 told.append(TellActive(subscription.id, active=not single))
         return told
 
@@ -262,7 +297,7 @@ class Subscriptions:
         """The first one in order, if none is active and one has to be."""
         if self.single_active and self.active is None:
             for subscription in self:
-                if subscription.begun and not subscription.cancelled:
+                if subscription.could_be_active:
                     self.active = subscription.id
                     self._place(subscription)
                     return [TellActive(subscription.id, active=True)]
@@ -416,15 +451,17 @@ class Subscriptions:
             within = count <= share.messages and size <= share.size_bytes
             assert within or subscription.had_more
             assert not count or subscription.outstanding.last < visible_below
+            assert not (subscription.terms.pulls and subscription.id in self._turns)
             assert subscription.id not in self._turns or self._may_take(subscription)
             if self._holding is not None:
                 assert self._holding.of(subscription.id) == subscription.outstanding
         assert self.unacknowledged_bytes == sum(one.outstanding_bytes for one in self)
         assert self.unacknowledged == len(seen)
         assert len(self) <= 1 or not any(one.terms.exclusive for one in self)
+        assert self._pulling == sum(one.terms.pulls for one in self)
         assert self.active is None or self.single_active
         if self.single_active and self.active is None:
-            assert not any(one.begun and not one.cancelled for one in self)
+            assert not any(one.could_be_active for one in self)
         self._turns.check()
         self.sharing.check()
         if self._holding is not None:

@@ -1,10 +1,11 @@
-"""Ready messages to consumers with room, in turns. Pure."""
+"""Ready messages to consumers with room, in turns; and to one that asks for some. Pure."""
 
 from __future__ import annotations
 
-from ringmq_node.queue.consumers import Subscriptions
+from ringmq_node.queue.consumers import PrefetchUsedError, Subscriptions
 from ringmq_node.queue.effects import DeliverMore, DeliverRuns, Effect
 from ringmq_node.queue.ready import Ready
+from ringmq_node.queue.run import Run
 
 # What one consumer is given at a time, so that several take turns.
 TURN_MESSAGES_MAX = 1000
@@ -49,3 +50,29 @@ def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[
     if consumers.sharing.has_told:
         effects += consumers.sharing.untell(empty=not ready.has_visible(visible_below))
     return effects
+
+
+def pull(
+    ready: Ready,
+    consumers: Subscriptions,
+    consumer: int,
+    messages_max: int,
+    bytes_max: int,
+    visible_below: int,
+) -> list[Run]:
+    """Gives visible messages to a consumer that has asked for them. Raises `PrefetchUsedError` if
+    there are some, and it has no room for the first."""
+    subscription = consumers.pulling(consumer)
+    room = subscription.own_room_bytes
+    runs = ready.take(
+        visible_below,
+        messages_max=min(messages_max, subscription.room_to_pull),
+        bytes_max=min(bytes_max, subscription.prefetch_bytes if room is None else room),
+        first_bytes_max=room,
+        runs_max=PIECE_RUNS_MAX,
+    )
+    if runs:
+        consumers.deliver(subscription, runs)
+    elif ready.has_visible(visible_below) and not ready.is_held(visible_below):
+        raise PrefetchUsedError(len(subscription.outstanding), subscription.outstanding_bytes)
+    return runs

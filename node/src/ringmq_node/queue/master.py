@@ -7,6 +7,7 @@ joined; each decides one thing and says why in its own module:
     confirms    which publishes are safe: confirmed, and visible
     ready       the messages that nobody has, given out from the front
     consumers   the messages that each consumer has, prefetch, turns
+    requeues    the messages on their way back to their places
     departures  the messages that leave: letters, and removals that aren't safe yet
     keeping     the ready messages that it doesn't keep: expired, or beyond its length
     barriers    who waits for a trip around the ring that begins now
@@ -29,11 +30,10 @@ from itertools import chain
 
 from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.model.rules import QueueRules
-from ringmq_node.queue import ops
 from ringmq_node.queue.barriers import Barriers
 from ringmq_node.queue.confirms import Confirms
 from ringmq_node.queue.consumers import ConsumerTerms, Subscriptions
-from ringmq_node.queue.deliveries import deliver
+from ringmq_node.queue.deliveries import deliver, pull
 from ringmq_node.queue.departures import Departures
 from ringmq_node.queue.effects import DeliverMore, Effect, EndConsumer, EndReason, MulticastOp
 from ringmq_node.queue.inheritance import Inheritance
@@ -42,6 +42,7 @@ from ringmq_node.queue.leases import ChangeLease
 from ringmq_node.queue.leaving import LeaveReason, Leaving
 from ringmq_node.queue.ops import AskedOp, Barrier, Doom, NoteGone, Publish, Remove, Requeue
 from ringmq_node.queue.ready import Ready
+from ringmq_node.queue.requeues import Requeues
 from ringmq_node.queue.run import Messages, Run
 from ringmq_node.queue.state import ReplicatedState
 
@@ -62,8 +63,6 @@ class QueueMaster:
         """`now_ms` says the time, in milliseconds since 1970; it is asked only while messages may
         expire."""
         self.state = state
-        # How often a message may come back; beyond that it leaves. None: for ever.
-        self.delivery_limit: int | None = None
         # How long a consumer may hold a message. None: for ever.
         self.consumer_timeout_ms: int | None = None
         self.consumers = Subscriptions(messages)
@@ -83,13 +82,7 @@ class QueueMaster:
         self._removals = self.departures.removals
         self.keeping = Keeping(state.expiries, self._ready, now_ms)
         self._barriers = Barriers()
-        # On their way back in `Requeue` ops that have not been applied; and those of them that
-        # are in no op yet, as another one is in hand.
-        self._requeuing = RangeSet()
-        self._to_requeue = RangeSet()
-        self._requeue_in_hand = False
-        # Some of those that are on their way back needed, or need, more than one op.
-        self._requeues_are_many = False
+        self.requeues = Requeues(state.counts, self.departures)
 
     # --- publishers ---
 
@@ -176,7 +169,7 @@ class QueueMaster:
     def follow(self, rules: QueueRules) -> list[Effect]:
         """The rules that hold from now on. A shorter queue lets go of messages at once."""
         self.keeping.follow(rules)
-        self.delivery_limit = rules.delivery_limit
+        self.requeues.delivery_limit = rules.delivery_limit
         self.consumer_timeout_ms = rules.consumer_timeout_ms
         self.consumers.set_timeout(on=rules.consumer_timeout_ms is not None)
         letters = self.departures.dead_letter(enabled=rules.dead_letter_exchange is not None)
@@ -212,49 +205,18 @@ class QueueMaster:
         effects = [*told, *self._requeue(requeued), *self.departures.next_ops()]
         # A requeued message is in front of any that could be delivered now. `applied`
         # dispatches when it is back in its place.
-        return effects if self._requeue_in_hand else effects + self._dispatch()
+        return effects if self.requeues.in_hand else effects + self._dispatch()
 
     def _requeue(self, ranges: Sequence[Range]) -> list[Effect]:
-        # By an op, and back in place only when it is applied. If they were back at once:
-        # 1. The consumer processes a message, and closes before its ack is here.
-        # 2. The message goes to another consumer. Its `redelivered` flag is read from the
-        #    replicated state, which only an op changes: the repeat would come without it.
-        if not ranges:
-            return []
-        self._requeuing.update(ranges)
-        self._to_requeue.update(ranges)
+        self.requeues.add(ranges)
         return self._next_requeue()
 
     def _next_requeue(self) -> list[Effect]:
-        # One at a time: a consumer may leave with so many ranges that the ops for all of them
-        # would take the caller's loop for half a second.
-        if self._requeue_in_hand or not self._to_requeue:
+        if not self.requeues.is_due:
             return []
-        left: list[Effect] = []
-        while self._to_requeue:
-            ranges = self._to_requeue.take_first(ops.REQUEUED_RANGES_MAX)
-            if self.delivery_limit is not None:
-                ranges = self._drop_exhausted(ranges, self.delivery_limit)
-                left += self.departures.next_ops()
-                # Those that are left of one range may be many.
-                self._to_requeue.update(ranges[ops.REQUEUED_RANGES_MAX :])
-                del ranges[ops.REQUEUED_RANGES_MAX :]
-            if ranges:
-                self._requeue_in_hand = True
-                self._requeues_are_many |= bool(self._to_requeue)
-                return [*left, MulticastOp(Requeue(tuple(ranges), counted=True))]
-        # None comes back, so no op that is applied goes on with deliveries.
-        return left + self._dispatch()
-
-    def _drop_exhausted(self, ranges: list[Range], limit: int) -> list[Range]:
-        """Those of `ranges`, on their way back, that have not come back `limit` times before."""
-        over = self.state.counts.at_least(limit, ranges)
-        if not over:
-            return ranges
-        self._requeuing.subtract(over)
-        self._requeues_are_many &= bool(self._requeuing)
-        self.leave(Leaving(LeaveReason.DELIVERY_LIMIT, tuple(over)))
-        return RangeSet(ranges).without(over).ranges()
+        effects = self.requeues.next_op()
+        # If none comes back, no op that is applied goes on with deliveries.
+        return effects if self.requeues.in_hand else effects + self._dispatch()
 
     # --- messages that leave ---
 
@@ -289,6 +251,22 @@ class QueueMaster:
         # behind it, which have come to the front, may fit.
         return runs, [*self.departures.next_ops(), *self._dispatch()]
 
+    def pull(
+        self, consumer: int, messages_max: int, bytes_max: int
+    ) -> tuple[list[Run], list[Effect]]:
+        """Gives messages off the front to a consumer that asks for them (`ConsumerTerms.pulls`), as
+        far as its prefetch has room. They are outstanding with it from now on. Raises
+        `PrefetchUsedError` if it has room for none."""
+        below = self._deliverable_below
+        runs = pull(self._ready, self.consumers, consumer, messages_max, bytes_max, below)
+        # As in `take`.
+        return runs, self._dispatch() if runs else []
+
+    @property
+    def is_requeuing(self) -> bool:
+        """Whether messages are on their way back, which a pull would miss."""
+        return bool(self.requeues)
+
     def peek(self, messages_max: int, bytes_max: int) -> list[Run]:
         """The messages that `take` would give. They stay ready."""
         return self._ready.peek(
@@ -308,7 +286,7 @@ class QueueMaster:
 
     def held_below(self, end: int) -> list[Range]:
         """The messages below `end` that consumers have, or that are on their way back."""
-        held = RangeSet(self._requeuing.intersection(0, end - 1))
+        held = RangeSet(self.requeues.positions.intersection(0, end - 1))
         for consumer in self.consumers:
             held.update(consumer.outstanding.intersection(0, end - 1))
         return held.ranges()
@@ -342,9 +320,7 @@ class QueueMaster:
                 self._ready.removed(ranges)
                 return []
             case Requeue(ranges, _):
-                self._requeue_in_hand = False
-                self._requeuing.subtract(ranges)
-                self._requeues_are_many &= bool(self._requeuing)
+                self.requeues.applied(ranges)
                 self._ready.put_back(ranges)
                 self.keeping.expiry.watch(ranges)
                 # First what is back: the next op brings those behind it.
@@ -415,14 +391,16 @@ class QueueMaster:
         return [*self.departures.next_ops(), *effects]
 
     def _deliver(self) -> list[Effect]:
-        visible_below = self._confirms.visible_below
-        if self._requeues_are_many or (self.consumers.single_active and self._requeuing):
-            # Whoever comes next would get what is behind them first, before some of them.
-            visible_below = min(visible_below, self._requeuing.first)
-            if self.state.priorities:
-                # Messages in front of them in the queue may be behind them in the line.
-                visible_below = 0
-        return deliver(self._ready, self.consumers, visible_below)
+        return deliver(self._ready, self.consumers, self._deliverable_below)
+
+    @property
+    def _deliverable_below(self) -> int:
+        below, requeues = self._confirms.visible_below, self.requeues
+        if not requeues.are_many and not (self.consumers.single_active and requeues):
+            return below
+        # Whoever comes next would get what is behind them first, before some of them. With
+        # priorities, those in front of them in the queue may be behind them in the line.
+        return 0 if self.state.priorities else min(below, requeues.positions.first)
 
     def deliver_more(self) -> list[Effect]:
         """Goes on with deliveries: a `DeliverMore` asked for it."""
@@ -472,7 +450,7 @@ class QueueMaster:
     @property
     def messages(self) -> int:
         """All live messages but those that somebody has asked to remove."""
-        held = len(self.ready) + len(self.damaged) + self.unacknowledged + len(self._requeuing)
+        held = len(self.ready) + len(self.damaged) + self.unacknowledged + len(self.requeues)
         return held + self.departures.letters
 
     def check(self) -> None:
@@ -483,15 +461,13 @@ class QueueMaster:
         self.departures.check()
         self._barriers.check(self._confirms.persisted)
         self.keeping.check()
-        assert self._requeue_in_hand or not self._to_requeue
-        assert self._requeuing or not self._requeues_are_many
-        assert not self._to_requeue.without(self._requeuing)
+        self.requeues.check()
         seen = RangeSet()
         for first, last in chain(
             self.ready,
             self.damaged,
             *(consumer.outstanding for consumer in self.consumers),
-            self._requeuing,
+            self.requeues.positions,
             self.departures.places(),
         ):
             assert not seen.intersection(first, last), "a message is in two places"

@@ -47,7 +47,7 @@ from ringmq_node.queue.effects import (
 )
 from ringmq_node.queue.inheritance import Inheritance
 from ringmq_node.queue.master import QueueMaster
-from ringmq_node.queue.ops import AskedOp, Publish
+from ringmq_node.queue.ops import AskedOp, Publish, Requeue
 from ringmq_node.queue.run import Run
 from ringmq_node.replica import taking
 from ringmq_node.replica.asked_ops import AskedOps
@@ -365,7 +365,10 @@ class Mastership:
         self.subscribers.open(number, session, terms)
         return number, lambda: self.subscribers.begin(number)
 
-    # --- without a stream (`taking`) ---
+    # --- for those who ask (`taking`) ---
+
+    async def pull(self, consumer: int, messages_max: int, bytes_max: int) -> tuple[list[Run], int]:
+        return await taking.pull(self, consumer, messages_max, bytes_max)
 
     async def take(self, messages_max: int, bytes_max: int) -> list[Run]:
         return await taking.take(self, messages_max, bytes_max)
@@ -493,3 +496,5 @@ class Mastership:
     def _send(self, op: AskedOp) -> None:
         number = self._replica.multicast(op)
         self.carry_out(self.queue.applied(number, op))
+        if type(op) is Requeue:
+            self.changed.notify()

@@ -13,7 +13,12 @@ from typing import Any
 from ringmq_base.ranges import Range
 from ringmq_gm import Ring, Role
 from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.queue.consumers import ConsumerTerms, NotAloneError, NotOutstandingError
+from ringmq_node.queue.consumers import (
+    ConsumerTerms,
+    NotAloneError,
+    NotOutstandingError,
+    PrefetchUsedError,
+)
 from ringmq_node.queue.effects import Effect, EndReason
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.run import Run
@@ -117,6 +122,23 @@ class Subscribers:
         if self._is_open(number):
             self._queue.consumers.change_share(number, share)
             self._carry_out(self._queue.deliver_more())
+
+    def pull(self, number: int, messages_max: int, bytes_max: int) -> list[Run]:
+        """For a consumer that pulls. Raises `BrokerError` if its prefetch is used up."""
+        self._check_serving()
+        if not self._is_open(number):
+            return []
+        try:
+            runs, effects = self._queue.pull(number, messages_max, bytes_max)
+        except PrefetchUsedError as error:
+            raise BrokerError(
+                Reason.LIMIT_EXCEEDED,
+                f"queue {self._name!r}: {error}, and the prefetch has no room for more",
+                queue=self._name,
+                limit="prefetch",
+            ) from None
+        self._carry_out(effects)
+        return runs
 
     def cancel(self, number: int) -> None:
         if self._is_open(number):

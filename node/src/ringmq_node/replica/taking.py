@@ -1,8 +1,8 @@
-"""Messages for callers without a stream: taken from a queue, or looked at.
+"""Messages for callers that ask for them: taken from a queue, given to a consumer, or looked at.
 
 A get waits for three things before it answers that there is nothing: the first confirm after a
 take-over, the repair of the message that comes next, and messages that have expired and are still
-in the way.
+in the way. A consumer that pulls also waits for what it, or another, has just requeued.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.effects import Effect
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.run import Run
+from ringmq_node.replica.subscribers import Subscribers
 from ringmq_node.replica.upkeep import Upkeep
 
 # How long a get waits for the first confirm after a take-over.
 INHERITANCE_WAIT_S = 1.0
+# How long a pull waits for messages that are on their way back to their places.
+REQUEUE_WAIT_S = 1.0
 # How long a get waits for the repair of the message that comes next.
 REPAIR_WAIT_S = 5.0
 
@@ -40,6 +43,8 @@ class GivingMaster(Protocol):
     def check_serving(self) -> None: ...
     def check_writable(self) -> None: ...
     def next_number(self) -> int: ...
+    @property
+    def subscribers(self) -> Subscribers: ...
     def carry_out(self, effects: list[Effect]) -> None: ...
     async def wait_settled(self, number: int, effects: list[Effect]) -> None: ...
 
@@ -73,6 +78,30 @@ async def peek(mastership: GivingMaster, messages_max: int, bytes_max: int) -> l
         if runs or not queue.is_held:
             return runs
         await _wait_repaired(mastership)
+
+
+async def pull(
+    mastership: GivingMaster, consumer: int, messages_max: int, bytes_max: int
+) -> tuple[list[Run], int]:
+    """Gives messages to a consumer that asks for them; also says how many are ready then."""
+    await _wait_inheritance(mastership)
+    queue = mastership.queue
+    while True:
+        await _wait_requeued(mastership)
+        await _wait_expired(mastership)
+        runs = mastership.subscribers.pull(consumer, messages_max, bytes_max)
+        if runs or not queue.is_held:
+            return runs, len(queue.ready)
+        await _wait_repaired(mastership)
+
+
+async def _wait_requeued(mastership: GivingMaster) -> None:
+    """Waits until messages that are on their way back can be had. While the ring takes no op they
+    can't, and then the caller gets those behind them."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REQUEUE_WAIT_S):
+            while not mastership.ended and mastership.queue.is_requeuing:
+                await mastership.changed.wait()
 
 
 async def _wait_expired(mastership: GivingMaster) -> None:

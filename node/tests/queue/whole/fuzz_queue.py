@@ -79,6 +79,8 @@ def random_step(rng: random.Random, *, letters: bool) -> Step:
         (3, ("change_prefetch", {"which": which, "messages": messages, "size": size})),
         (22, ("settle", {"which": which, "verbs": verbs})),
         (4, ("get", {"count": some([1, 2, 9])})),
+        (6, ("open_puller", {"messages": messages, "size": size})),
+        (8, ("pull", {"which": which, "count": some([1, 2, 9])})),
         (1, ("purge", {})),
         (5, ("follow", {"rules": random_rules(rng, letters=letters)})),
         (8, ("wait", {"ms": some([1, 7, 60])})),

@@ -30,11 +30,16 @@ class PlainConsumer:
     bytes_max: int
     priority: int
     exclusive: bool
+    pulls: bool = False
     has: dict[int, PlainMessage] = field(default_factory=dict)
     # The first look at the clock after the delivery; None: not yet.
     since: dict[int, int | None] = field(default_factory=dict)
 
     def takes(self, message: PlainMessage) -> bool:
+        """Unasked."""
+        return not self.pulls and self.has_room(message)
+
+    def has_room(self, message: PlainMessage) -> bool:
         size = sum(len(each.body) for each in self.has.values()) + len(message.body)
         return len(self.has) < self.messages_max and (not self.has or size <= self.bytes_max)
 
@@ -60,6 +65,10 @@ class PlainQueue:
 
     def key(self, position: int) -> tuple[int, int]:
         return -self.messages[position].priority, position
+
+    def unasked(self) -> dict[int, PlainConsumer]:
+        """The consumers that don't pull."""
+        return {number: each for number, each in self.consumers.items() if not each.pulls}
 
     def line(self) -> list[int]:
         """The visible ready messages, the next one first."""

@@ -22,7 +22,7 @@ from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.model.rules import QueueRules
 from ringmq_node.queue import backlog, deadletters, deliveries, ops
 from ringmq_node.queue.block import Block
-from ringmq_node.queue.consumers import ConsumerTerms, NotAloneError
+from ringmq_node.queue.consumers import ConsumerTerms, NotAloneError, PrefetchUsedError
 from ringmq_node.queue.effects import (
     DeliverMore,
     DeliverRuns,
@@ -167,7 +167,7 @@ class PlayedQueue:
                 assert body == message.body
                 assert (run.redelivered, run.delivery_count) == (message.redelivered, message.count)
                 if plain.rules.single_active_consumer:
-                    assert number == min(plain.consumers), "given to one that is not active"
+                    assert number == min(plain.unasked()), "given to one that is not active"
                 elif run is runs[0] and position == run.first_position:
                     # Of a turn; those behind its first message go along.
                     others = plain.consumers.values()
@@ -241,7 +241,7 @@ class PlayedQueue:
         line = plain.line()
         if not line:
             return
-        able = plain.consumers
+        able = plain.unasked()
         if plain.rules.single_active_consumer and able:
             able = {min(able): able[min(able)]}
         assert not any(each.takes(plain.messages[line[0]]) for each in able.values())
@@ -299,7 +299,7 @@ class PlayedQueue:
             return
         self.ids += 1
         terms = ConsumerTerms(messages, size, priority, exclusive)
-        others = plain.consumers.values()
+        others = plain.unasked().values()
         if others and (exclusive or any(each.exclusive for each in others)):
             with pytest.raises(NotAloneError):
                 self.master.consumer_opened(self.ids, terms)
@@ -307,6 +307,42 @@ class PlayedQueue:
         plain.consumers[self.ids] = PlainConsumer(messages, size, priority, exclusive)
         self.do(self.master.consumer_opened(self.ids, terms))
         self.do(self.master.consumer_begun(self.ids))
+
+    def open_puller(self, messages: int, size: int) -> None:
+        plain = self.plain
+        if len(plain.consumers) >= 4:
+            return
+        self.ids += 1
+        plain.consumers[self.ids] = PlainConsumer(messages, size, 0, exclusive=False, pulls=True)
+        self.do(self.master.consumer_opened(self.ids, ConsumerTerms(messages, size, pulls=True)))
+        self.do(self.master.consumer_begun(self.ids))
+
+    def pull(self, which: int, count: int) -> None:
+        self.judge()
+        plain = self.plain
+        pullers = sorted(number for number, each in plain.consumers.items() if each.pulls)
+        if not pullers:
+            return
+        number = pullers[which % len(pullers)]
+        consumer, line = plain.consumers[number], plain.line()
+        if line and not consumer.has_room(plain.messages[line[0]]):
+            with pytest.raises(PrefetchUsedError):
+                self.master.pull(number, count, MANY)
+            return
+        runs, effects = self.master.pull(number, count, MANY)
+        got = positions_of(run.positions for run in runs)
+        assert got == line[: len(got)]
+        assert len(got) <= count
+        assert got or not line
+        self.events["pulled"] += len(got)
+        for run in runs:
+            for position in positions_of([run.positions]):
+                message = plain.messages[position]
+                assert consumer.has_room(message), "beyond its prefetch"
+                assert (run.redelivered, run.delivery_count) == (message.redelivered, message.count)
+                plain.ready.remove(position)
+                consumer.has[position], consumer.since[position] = message, None
+        self.do(effects)
 
     def pick(self, which: int) -> int | None:
         numbers = sorted(self.plain.consumers)
@@ -484,6 +520,8 @@ class PlayedQueue:
         self.set_target(is_up=True)
         while self.plain.consumers:
             self.close_consumer(0)
+            # Before others can be seen: what is dropped now is of those that can.
+            self.judge()
         self.release()
         self.open_consumer(100, MANY, 0, exclusive=False)
         for _ in range(len(self.plain.messages) + 1):

@@ -26,7 +26,8 @@ def test_the_queue_is_as_its_model(first: int) -> None:
         failure = run(Plan.of(seed, STEPS), events)
         assert failure is None, f"seed {seed}, step {failure.at}: {failure.story}"
     # It has looked at something.
-    assert all(events[name] for name in ("given", "requeued", "letters", "restarts", "refused"))
+    names = ("given", "pulled", "requeued", "letters", "restarts", "refused")
+    assert all(events[name] for name in names)
 
 
 def test_what_a_single_active_consumer_lets_go_of_is_in_front_of_the_next_ones_messages() -> None:

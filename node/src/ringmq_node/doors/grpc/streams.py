@@ -21,7 +21,7 @@ from ringmq_node.broker.consuming import Consuming
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.held import HeldBatches
-from ringmq_node.doors.grpc.service import Context, parse
+from ringmq_node.doors.grpc.service import Context, parse, parse_request
 from ringmq_node.doors.grpc.status import reason_to_wire, told
 from ringmq_node.doors.grpc.wire import ranges_from_wire, ranges_to_wire, run_to_wire
 from ringmq_node.doors.grpc.writer import StreamWriter
@@ -337,6 +337,8 @@ class ConsumeStream(Stream):
     """Deliveries out, acks in. Made by `open`."""
 
     consuming: Consuming
+    # A `Pull` that has no answer yet. Nothing more is read meanwhile: answers are in order.
+    _pulling: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -360,6 +362,7 @@ class ConsumeStream(Stream):
                 exclusive=opening.exclusive,
                 identity=opening.consumer_id,
                 shares_window=opening.shares_window,
+                pulls=opening.pulls,
             ),
             auto_ack=opening.auto_ack,
         )
@@ -380,7 +383,7 @@ class ConsumeStream(Stream):
         return self.consuming.wait_room()
 
     def received(self, data: bytes) -> None:
-        request = parse(broker.ConsumeRequest, data)
+        request = parse_request(broker.ConsumeRequest, data)
         match request.WhichOneof("request"):
             case "settle":
                 settle = request.settle
@@ -402,6 +405,9 @@ class ConsumeStream(Stream):
                 self.consuming.change_share(share.messages, share.bytes)
                 # Behind what it made the queue deliver; the client counts either way.
                 self.writer.put(broker.ConsumeResponse(share=share))
+            case "pull":
+                pulling = self._pull(request.pull.messages_max, request.pull.bytes_max)
+                self._pulling = asyncio.create_task(pulling, name="pull")
             case "cancel":
                 self.consuming.cancel()
                 cancelled = broker.ConsumeCancelled()
@@ -410,6 +416,34 @@ class ConsumeStream(Stream):
                 pass
             case _:
                 raise bad_request("after Open come acks", field="request")
+
+    async def _pull(self, messages_max: int, bytes_max: int) -> None:
+        try:
+            got = await self.consuming.pull(messages_max, bytes_max)
+        except BrokerError as error:
+            # The stream lives on, and what it holds stays with it.
+            answer = broker.Pulled(reason=reason_to_wire(error.reason), message=told(error.message))
+        else:
+            answer = broker.Pulled(
+                deliveries=[run_to_wire(run) for run in got.runs],
+                messages_ready=got.messages_ready,
+            )
+        self._pulling = None
+        # Behind Moved comes nothing.
+        if not self.consuming.has_moved:
+            self.writer.put(broker.ConsumeResponse(pulled=answer))
+
+    @property
+    def is_readable(self) -> bool:
+        return self._pulling is None
+
+    async def wait_readable(self) -> None:
+        await self.wait_answered()
+
+    async def wait_answered(self) -> None:
+        if self._pulling is not None:
+            # If the wait is cancelled the answer still counts, until `closed`.
+            await asyncio.shield(self._pulling)
 
     def delivered(self, runs: Sequence[Run]) -> None:
         deliveries = broker.Deliveries(deliveries=[run_to_wire(run) for run in runs])
@@ -449,6 +483,8 @@ class ConsumeStream(Stream):
         return self.consuming.successor()
 
     def closed(self) -> None:
+        if self._pulling is not None:
+            self._pulling.cancel()
         self.consuming.close(in_good_order=self.has_ended)
 
     def heartbeat(self) -> broker.ConsumeResponse:
