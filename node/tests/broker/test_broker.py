@@ -169,6 +169,23 @@ def test_limits_hold_without_a_door(tmp_path: Path) -> None:
     with_broker(tmp_path, work)
 
 
+def test_only_who_pulls_may_pull_and_not_once_it_is_cancelled(tmp_path: Path) -> None:
+    async def work(broker: Broker, _: Node) -> None:
+        consumer = await broker.open_consumer("q", Session())
+        assert await reason_of(consumer.pull(1, 0)) is Reason.BAD_REQUEST
+        puller = await broker.open_consumer("q", Session(), ConsumerTerms(pulls=True))
+        puller.begin()
+        assert (await puller.pull(0, 0)).messages_ready == 0
+        puller.cancel()
+        assert await reason_of(puller.pull(1, 0)) is Reason.BAD_REQUEST
+        # Its stream was closed meanwhile: it gets nothing, and nothing is lost with it.
+        late = await broker.open_consumer("q", Session(), ConsumerTerms(pulls=True))
+        late.close()
+        assert list((await late.pull(1, 0)).runs) == []
+
+    with_broker(tmp_path, work)
+
+
 def test_a_queue_that_is_being_deleted_takes_nothing_without_a_door(tmp_path: Path) -> None:
     """Decision 0016 binds callers of the broker, not only the gRPC door's clients."""
 

@@ -21,6 +21,7 @@ from ringmq_node.broker.peers import DeleteConditions
 from ringmq_node.model.connections import Owner, OwnerError, owner_of
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.node import Node
+from ringmq_node.queue.consumers import ConsumerTerms
 
 NOBODY = Caller(5.0)
 EXCLUSIVE = QueueArguments(exclusive=True)
@@ -156,6 +157,30 @@ def test_a_namesake_does_not_wait_for_the_sweep(tmp_path: Path) -> None:
         again = await broker.declare("x", EXCLUSIVE, Caller(5.0, connection=others.id))
         assert again.created
         assert again.info.owner == others.owner.name
+
+    with_node(tmp_path, work)
+
+
+def test_who_pulls_keeps_no_auto_delete_queue_and_takes_none_along(tmp_path: Path) -> None:
+    async def work(broker: Broker, node: Node) -> None:
+        await broker.declare("q", AUTO_DELETE, NOBODY)
+        replica = node.hosting.replicas[node.catalogue.record_of("q").id]
+        pulls = ConsumerTerms(pulls=True)
+        for _ in range(2):
+            puller = await broker.open_consumer("q", Session(), pulls)
+            puller.begin()
+            assert list((await puller.pull(1, 0)).runs) == []
+            puller.close(in_good_order=True)
+        # Nobody has asked for it to go, also not the sweep.
+        await asyncio.sleep(0.2)
+        assert "q" in node.catalogue.records
+        assert not replica.store.state.used
+        puller = await broker.open_consumer("q", Session(), pulls)
+        puller.begin()
+        consumer = await broker.open_consumer("q", Session())
+        consumer.begin()
+        consumer.close(in_good_order=True)
+        await wait_gone(node, "q")
 
     with_node(tmp_path, work)
 

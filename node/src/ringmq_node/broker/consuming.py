@@ -64,6 +64,7 @@ class Consuming:
         if terms.pulls:
             _check_pulls(terms, auto_ack=auto_ack)
         self._pulls = terms.pulls
+        self._is_cancelled = False
         self._auto_ack = auto_ack
         self._shares_window = terms.shares_window
         check_not_deleting(mastership)
@@ -81,7 +82,9 @@ class Consuming:
 
     def begin(self) -> None:
         """Starts the deliveries; the door has told its client by now that it is subscribed."""
-        self._seen.opened(self._mastership)
+        # Who pulls is no consumer: an auto-delete queue doesn't live by it, nor go with it.
+        if not self._pulls:
+            self._seen.opened(self._mastership)
         self._begin()
 
     def wait_room(self) -> Awaitable[None]:
@@ -143,6 +146,8 @@ class Consuming:
         """
         if not self._pulls:
             raise bad_request("this consumer is given messages unasked", field="pull")
+        if self._is_cancelled:
+            raise bad_request("this consumer is cancelled", field="pull")
         runs, ready = await self._mastership.pull(
             self.number,
             min(messages_max or 1, GET_MESSAGES_MAX),
@@ -157,6 +162,7 @@ class Consuming:
 
     def cancel(self) -> None:
         """Ends the deliveries; unsettled messages stay the consumer's."""
+        self._is_cancelled = True
         self._subscribers.cancel(self.number)
 
     def hold(self, held: bool) -> None:
@@ -171,7 +177,7 @@ class Consuming:
         """Unsettled messages go back to their places in the queue. `in_good_order`: the client
         has said so, and isn't just out of reach."""
         self._subscribers.close(self.number)
-        if in_good_order:
+        if in_good_order and not self._pulls:
             self._seen.left(self._mastership)
 
 

@@ -21,6 +21,7 @@ from ringmq_node.broker.consuming import Consuming
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.held import HeldBatches
+from ringmq_node.doors.grpc.pulls import Pulls
 from ringmq_node.doors.grpc.service import Context, parse, parse_request
 from ringmq_node.doors.grpc.status import reason_to_wire, told
 from ringmq_node.doors.grpc.wire import ranges_from_wire, ranges_to_wire, run_to_wire
@@ -337,8 +338,7 @@ class ConsumeStream(Stream):
     """Deliveries out, acks in. Made by `open`."""
 
     consuming: Consuming
-    # A `Pull` that has no answer yet. Nothing more is read meanwhile: answers are in order.
-    _pulling: asyncio.Task[None] | None = None
+    pulls: Pulls
 
     @classmethod
     async def open(
@@ -366,6 +366,7 @@ class ConsumeStream(Stream):
             ),
             auto_ack=opening.auto_ack,
         )
+        stream.pulls = Pulls(consuming, stream._pulled)
         opened = broker.ConsumeOpened(
             consumer_tag=opening.consumer_tag or f"{door.node}.{consuming.number}",
             prefetch_messages=consuming.prefetch_messages,
@@ -406,8 +407,7 @@ class ConsumeStream(Stream):
                 # Behind what it made the queue deliver; the client counts either way.
                 self.writer.put(broker.ConsumeResponse(share=share))
             case "pull":
-                pulling = self._pull(request.pull.messages_max, request.pull.bytes_max)
-                self._pulling = asyncio.create_task(pulling, name="pull")
+                self.pulls.ask(request.pull)
             case "cancel":
                 self.consuming.cancel()
                 cancelled = broker.ConsumeCancelled()
@@ -417,33 +417,20 @@ class ConsumeStream(Stream):
             case _:
                 raise bad_request("after Open come acks", field="request")
 
-    async def _pull(self, messages_max: int, bytes_max: int) -> None:
-        try:
-            got = await self.consuming.pull(messages_max, bytes_max)
-        except BrokerError as error:
-            # The stream lives on, and what it holds stays with it.
-            answer = broker.Pulled(reason=reason_to_wire(error.reason), message=told(error.message))
-        else:
-            answer = broker.Pulled(
-                deliveries=[run_to_wire(run) for run in got.runs],
-                messages_ready=got.messages_ready,
-            )
-        self._pulling = None
-        # Behind Moved comes nothing.
-        if not self.consuming.has_moved:
-            self.writer.put(broker.ConsumeResponse(pulled=answer))
+    def _pulled(self, answer: broker.Pulled) -> None:
+        # With messages, as deliveries: their bytes count, over all streams, until they are sent.
+        response = broker.ConsumeResponse(pulled=answer)
+        self.writer.put(response, answer=not answer.deliveries)
 
     @property
     def is_readable(self) -> bool:
-        return self._pulling is None
+        return not self.pulls.in_hand
 
     async def wait_readable(self) -> None:
-        await self.wait_answered()
+        await self.pulls.wait()
 
     async def wait_answered(self) -> None:
-        if self._pulling is not None:
-            # If the wait is cancelled the answer still counts, until `closed`.
-            await asyncio.shield(self._pulling)
+        await self.pulls.wait()
 
     def delivered(self, runs: Sequence[Run]) -> None:
         deliveries = broker.Deliveries(deliveries=[run_to_wire(run) for run in runs])
@@ -457,6 +444,7 @@ class ConsumeStream(Stream):
         self.writer.put(response, answer=False, then=lambda: self.consuming.sent(positions))
 
     def hold(self, held: bool) -> None:
+        self.pulls.hold(held)
         self.consuming.hold(held)
 
     def settled(self, positions: Sequence[Range]) -> None:
@@ -483,8 +471,7 @@ class ConsumeStream(Stream):
         return self.consuming.successor()
 
     def closed(self) -> None:
-        if self._pulling is not None:
-            self._pulling.cancel()
+        self.pulls.close()
         self.consuming.close(in_good_order=self.has_ended)
 
     def heartbeat(self) -> broker.ConsumeResponse:
