@@ -84,6 +84,50 @@ async def test_lazy_backlog_switched_back_and_forth_under_load(cluster: Cluster)
     await cluster.wait_equal("q")
 
 
+async def modes(cluster: Cluster, queue: str) -> set[int]:
+    return {(await cluster.replica(queue, name)).mode for name in cluster.nodes}
+
+
+@scenario(deadline_s=60, queue="")
+async def test_queue_mode_policy(cluster: Cluster) -> None:
+    """declare_args, queue_mode_policy: the declaration counts over the policy, whose changes apply
+    to queues in use, on every replica; a node that was away when it changed follows, too."""
+    lazy, default = (ringmq.Policy("mode", "^q", mode=mode) for mode in (LAZY, DEFAULT))
+    local = ringmq.MasterLocator.CLIENT_LOCAL
+    async with cluster.client("a") as client:
+        await client.operator.set_policy(lazy)
+        asked = {"q.unsaid": None, "q.lazy": LAZY, "q.default": DEFAULT}
+        for queue, mode in asked.items():
+            await client.declare_queue(queue, mode=mode, master_locator=local)
+        for queue in asked:
+            await cluster.wait_synchronised(queue)
+
+    async def are(**wanted: ringmq.QueueMode) -> bool:
+        return all([await modes(cluster, f"q.{q}") == {mode.value} for q, mode in wanted.items()])
+
+    await until(lambda: are(unsaid=LAZY, lazy=LAZY, default=DEFAULT), "as the policy says")
+    async with cluster.client("b", "c") as client:
+        async with client.publisher("q.unsaid") as publisher:
+            await publisher.publish_batch([bytes(1024)] * 100)
+        with pytest.raises(ringmq.QueueExistsError, match="mode lazy, not default"):
+            await client.declare_queue("q.unsaid", mode=DEFAULT)
+        cluster.kill("a")
+        for queue in asked:
+            await cluster.wait_synchronised(queue, 2)
+        await client.operator.set_policy(default)
+        await cluster.start("a")
+        for queue in asked:
+            await cluster.wait_synchronised(queue)
+        await until(lambda: are(unsaid=DEFAULT, lazy=LAZY, default=DEFAULT), "as it says now")
+        # An operator's word for one queue counts over the policy, from then on.
+        assert await client.set_queue_mode("q.unsaid", LAZY) is DEFAULT
+        await client.operator.delete_policy("mode")
+        await until(lambda: are(unsaid=LAZY, lazy=LAZY, default=DEFAULT), "as it was set")
+        assert len(await client.get_messages("q.unsaid", 1000)) == 100
+    for queue in asked:
+        await cluster.wait_equal(queue)
+
+
 @scenario(deadline_s=60)
 async def test_mode_outlives_nodes(cluster: Cluster) -> None:
     """A node that was away when the mode changed learns it on its return; so does a new master."""

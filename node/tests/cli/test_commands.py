@@ -388,7 +388,8 @@ def test_policies_are_set_listed_and_deleted(run: Run) -> None:
     run("queue", "declare", "ordered", "--master-locator", "client-local")
     keys = ("--min-insync", 1, "--sync-mode", "manual", "--sync-rate-bytes-max", 4096)
     more = ("--mirrors", "nodes:node1", "--master-locator", "random", "--priority", 3)
-    made = run("policy", "set", "p", "^ordered$", *keys, *more, "--forced-promotion", "refused")
+    rest = ("--forced-promotion", "refused", "--mode", "lazy")
+    made = run("policy", "set", "p", "^ordered$", *keys, *more, *rest)
     assert made["queues"] == 1
     bound = run("policy", "set", "p", "^ordered$", "--operator", "--mirrors", "exactly:2")
     assert bound["mirrors"] == {"count": 2, "nodes": None}
@@ -404,7 +405,10 @@ def test_policies_are_set_listed_and_deleted(run: Run) -> None:
         "sync_rate_bytes_max": "4096",
         "master_locator": "client-local",
         "forced_promotion": "refused",
+        "mode": "lazy",
     }
+    assert shown["mode"] == "lazy"
+    run("policy", "set", "p", "x", "--mode", "slow", code=2)
     run("policy", "delete", "p", "--operator")
     run("policy", "delete", "p")
     run("policy", "delete", "p", code=1)

@@ -10,7 +10,7 @@ from ringmq.v1 import admin_pb2 as admin
 from ringmq_node.doors.grpc.policies import locator_from_wire, policy_from_wire, policy_to_wire
 from ringmq_node.model.policies import ForcedPromotion, Mirrors, Policy, PolicyDefinition
 from ringmq_node.model.reasons import BrokerError
-from ringmq_node.model.records import MasterLocator
+from ringmq_node.model.records import MasterLocator, QueueMode
 from ringmq_node.model.rules import Overflow, QueueRules
 from ringmq_node.model.settings import SyncMode
 
@@ -21,6 +21,7 @@ WHOLE = PolicyDefinition(
     4096,
     MasterLocator.CLIENT_LOCAL,
     ForcedPromotion.REFUSED,
+    QueueMode.LAZY,
     QueueRules(message_ttl_ms=0, max_length=7, overflow=Overflow.REJECT_PUBLISH),
 )
 
@@ -47,7 +48,7 @@ def test_the_whole_one_has_every_key() -> None:
     assert set(WHOLE.facts()) == keys | {"message_ttl_ms", "max_length", "overflow"}
 
 
-@pytest.mark.parametrize("field", ["sync_mode", "master_locator", "forced_promotion"])
+@pytest.mark.parametrize("field", ["sync_mode", "master_locator", "forced_promotion", "mode"])
 def test_a_value_that_does_not_exist_is_refused(field: str) -> None:
     wire = policy_to_wire(Policy("p", "^x", 0, WHOLE))
     data = wire.definition.SerializeToString()

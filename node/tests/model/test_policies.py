@@ -17,7 +17,7 @@ from ringmq_node.model.policies import (
     wanted_of,
 )
 from ringmq_node.model.reasons import BrokerError
-from ringmq_node.model.records import MasterLocator, QueueRecord
+from ringmq_node.model.records import MasterLocator, QueueMode, QueueRecord
 from ringmq_node.model.rules import Overflow, QueueRules
 from ringmq_node.model.settings import SyncMode
 
@@ -96,6 +96,12 @@ def test_a_policy_says_more_than_the_declaration_but_for_the_locator() -> None:
     assert (found.replicas, found.min_insync, found.policy) == (2, 1, "p")
     assert found.master_locator is MasterLocator.CLIENT_LOCAL
     assert wanted({"master_locator": MasterLocator.RANDOM}).master_locator is MasterLocator.RANDOM
+    lazy, default = QueueMode.LAZY, QueueMode.DEFAULT
+    assert wanted().mode is default
+    assert wanted({"mode": lazy}).mode is lazy
+    assert wanted({"mode": lazy}, record=replace(RECORD, mode=default)).mode is default
+    assert wanted({"mode": default}, {"mode": lazy}).mode is default
+    assert wanted({"min_insync": 1}, {"mode": lazy}).mode is lazy
     # What a policy leaves out stays the declaration's.
     assert wanted({"sync_mode": SyncMode.MANUAL}, record=declared).replicas == 5
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ringmq.errors import BadRequestError
+from ringmq.model.queues import QueueMode, mode_to_wire
 from ringmq.model.rules import NO_RULES, QueueRules
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import common_pb2 as common
@@ -69,6 +70,8 @@ class Policy:
     forced_promotion: ForcedPromotion | None = None
     is_operator: bool = False
     rules: QueueRules = NO_RULES
+    # Of queues whose declaration says none.
+    mode: QueueMode | None = None
 
     def to_wire(self, vhost: str) -> admin.Policy:
         """Raises `BadRequestError` for a number out of its range, or text that isn't UTF-8."""
@@ -92,6 +95,8 @@ class Policy:
             keys.master_locator = self.master_locator.value
         if self.forced_promotion is not None:
             keys.forced_promotion = self.forced_promotion.value
+        if self.mode is not None:
+            keys.mode = mode_to_wire(self.mode)
         return admin.Policy(
             name=self.name,
             pattern=self.pattern,
@@ -121,6 +126,7 @@ class Policy:
             else None,
             is_operator=wire.is_operator,
             rules=QueueRules.from_wire(keys.rules),
+            mode=QueueMode(keys.mode) if keys.mode else None,
         )
 
 

@@ -1014,12 +1014,15 @@ class PolicyDefinition(google.protobuf.message.Message):
     MASTER_LOCATOR_FIELD_NUMBER: builtins.int
     FORCED_PROMOTION_FIELD_NUMBER: builtins.int
     RULES_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
     min_insync: builtins.int
     sync_mode: Global___SyncMode.ValueType
     sync_rate_bytes_max: builtins.int
     """Bytes of bodies per second that one replica fetches."""
     master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType
     forced_promotion: Global___ForcedPromotion.ValueType
+    mode: ringmq.v1.common_pb2.QueueMode.ValueType
+    """Of queues whose declaration says none."""
     @property
     def mirrors(self) -> Global___Mirrors: ...
     @property
@@ -1034,10 +1037,11 @@ class PolicyDefinition(google.protobuf.message.Message):
         master_locator: ringmq.v1.common_pb2.MasterLocator.ValueType = ...,
         forced_promotion: Global___ForcedPromotion.ValueType = ...,
         rules: ringmq.v1.common_pb2.QueueRules | None = ...,
+        mode: ringmq.v1.common_pb2.QueueMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["mirrors", b"mirrors", "rules", b"rules"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["forced_promotion", b"forced_promotion", "master_locator", b"master_locator", "min_insync", b"min_insync", "mirrors", b"mirrors", "rules", b"rules", "sync_mode", b"sync_mode", "sync_rate_bytes_max", b"sync_rate_bytes_max"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["forced_promotion", b"forced_promotion", "master_locator", b"master_locator", "min_insync", b"min_insync", "mirrors", b"mirrors", "mode", b"mode", "rules", b"rules", "sync_mode", b"sync_mode", "sync_rate_bytes_max", b"sync_rate_bytes_max"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
 Global___PolicyDefinition: typing_extensions.TypeAlias = PolicyDefinition

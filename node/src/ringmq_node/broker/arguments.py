@@ -46,7 +46,7 @@ def check_equivalent(record: QueueRecord, wanted: Wanted, arguments: QueueArgume
             locator.value,
             arguments.master_locator and arguments.master_locator.value,
         ),
-        ("mode", record.mode.value, arguments.mode and arguments.mode.value),
+        ("mode", (record.mode or wanted.mode).value, arguments.mode and arguments.mode.value),
         ("durable", _yes_or_no(record.durable), _yes_or_no(arguments.durable)),
         ("auto_delete", _yes_or_no(record.auto_delete), _yes_or_no(arguments.auto_delete)),
         ("exclusive", _yes_or_no(bool(record.owner)), _yes_or_no(arguments.exclusive)),

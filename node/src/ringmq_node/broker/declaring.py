@@ -262,7 +262,7 @@ class Declaring:
             new_queue_id(),
             (),
             arguments.min_insync,
-            mode=arguments.mode or QueueMode.DEFAULT,
+            mode=arguments.mode,
             durable=arguments.durable is not False,
             replicas=arguments.replicas,
             master_locator=arguments.master_locator,
@@ -293,7 +293,7 @@ class Declaring:
                         Reason.QUEUE_NOT_FOUND, f"queue {name!r} was deleted", queue=name
                     )
                 # If an earlier try has succeeded without an answer, the record has the new mode.
-                before = before or existing.mode
+                before = before or self._settings.wanted_of(existing).mode
                 revision: int | None = entry.revision
                 if existing.mode is not mode:
                     changed = replace(existing, mode=mode)

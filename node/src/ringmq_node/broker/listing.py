@@ -219,7 +219,7 @@ class Listing:
             policy=wanted.policy,
             operator_policy=wanted.operator_policy,
             wanted=wanted.facts(),
-            mode=record.mode,
+            mode=wanted.mode,
             durable=record.durable,
             auto_delete=record.auto_delete,
             owner=owner_name(record.owner),

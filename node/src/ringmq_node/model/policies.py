@@ -11,7 +11,7 @@ queue's wanted settings, key by key:
 * `mirrors` and `min_insync`: the policy's; the argument counts where the policy says nothing. An
   operator policy allows no more mirrors than its own, on nodes that it names. Its `min_insync` is
   a floor, as it is there so that nobody weakens the promise that these queues give.
-* `master_locator`: the argument's, else the policy's, else the operator policy's.
+* `master_locator` and `mode`: the argument's, else the policy's, else the operator policy's.
 * `sync_mode`: the operator policy's, else the policy's. `sync_rate_bytes_max`: the lower one.
 * `forced_promotion`: refused if either of them refuses it.
 * the rules of messages, such as `max_length`: see `model.rules`.
@@ -35,7 +35,7 @@ from ringmq_node.model.names import (
     split_name,
 )
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
-from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueRecord
+from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode, QueueRecord
 from ringmq_node.model.rules import NO_RULES, QueueRules, check_offered, merged
 from ringmq_node.model.settings import SyncMode, SyncSettings
 
@@ -101,6 +101,7 @@ class PolicyDefinition:
     sync_rate_bytes_max: int | None = None
     master_locator: MasterLocator | None = None
     forced_promotion: ForcedPromotion | None = None
+    mode: QueueMode | None = None
     rules: QueueRules = NO_RULES
 
     def facts(self) -> dict[str, str]:
@@ -182,6 +183,7 @@ class Policy:
             "sync_rate_bytes_max": definition.sync_rate_bytes_max,
             "master_locator": definition.master_locator and definition.master_locator.value,
             "forced_promotion": definition.forced_promotion and definition.forced_promotion.value,
+            "mode": definition.mode and definition.mode.value,
             "rules": definition.rules.to_json() or None,
         }
         return {
@@ -218,7 +220,7 @@ def _definition(value: dict[str, Any]) -> PolicyDefinition:
         nodes = mirrors["nodes"]
         mirrors = Mirrors(mirrors["count"], None if nodes is None else tuple(nodes))
     sync_mode, locator = value.get("sync_mode"), value.get("master_locator")
-    forced = value.get("forced_promotion")
+    forced, mode = value.get("forced_promotion"), value.get("mode")
     return PolicyDefinition(
         mirrors,
         value.get("min_insync"),
@@ -226,6 +228,7 @@ def _definition(value: dict[str, Any]) -> PolicyDefinition:
         value.get("sync_rate_bytes_max"),
         None if locator is None else MasterLocator(locator),
         None if forced is None else ForcedPromotion(forced),
+        None if mode is None else QueueMode(mode),
         QueueRules.from_json(value.get("rules", {})),
     )
 
@@ -292,6 +295,7 @@ class Wanted:
     sync: SyncSettings = field(default_factory=SyncSettings)
     master_locator: MasterLocator = MasterLocator.MIN_MASTERS
     forced_promotion: ForcedPromotion = ForcedPromotion.ALLOWED
+    mode: QueueMode = QueueMode.DEFAULT
     rules: QueueRules = NO_RULES
     # Names, empty if none applies.
     policy: str = ""
@@ -307,6 +311,7 @@ class Wanted:
             rate,
             self.master_locator,
             self.forced_promotion,
+            self.mode,
             self.rules,
         ).facts()
 
@@ -345,6 +350,7 @@ def wanted_of(
         or bound.master_locator
         or MasterLocator.MIN_MASTERS,
         ForcedPromotion.REFUSED if refused else ForcedPromotion.ALLOWED,
+        record.mode or asked.mode or bound.mode or QueueMode.DEFAULT,
         merged(record.rules, asked.rules, bound.rules),
         "" if policy is None else policy.name,
         "" if operator is None else operator.name,

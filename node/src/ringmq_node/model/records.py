@@ -68,7 +68,7 @@ class QueueRecord:
     id: str
     nodes: tuple[str, ...]
     min_insync: int
-    mode: QueueMode = QueueMode.DEFAULT
+    mode: QueueMode | None = None
     durable: bool = True
     replicas: int = 0
     master_locator: MasterLocator | None = None
@@ -90,7 +90,7 @@ class QueueRecord:
             "id": self.id,
             "nodes": self.nodes,
             "min_insync": self.min_insync,
-            "mode": self.mode.value,
+            "mode": self.mode and self.mode.value,
             "durable": self.durable,
             "replicas": self.replicas,
             "master_locator": self.master_locator and self.master_locator.value,
@@ -106,13 +106,13 @@ class QueueRecord:
         """Raises `RecordError`: whatever can write to the registry can write this."""
         try:
             value = json.loads(data)
-            locator = value["master_locator"]
+            locator, mode = value["master_locator"], value["mode"]
             record = cls(
                 _checked(value["name"], str),
                 _checked(value["id"], str),
                 tuple(_checked(node, str) for node in _checked(value["nodes"], list)),
                 _checked(value["min_insync"], int),
-                QueueMode(value["mode"]),
+                None if mode is None else QueueMode(mode),
                 _checked(value["durable"], bool),
                 _checked(value["replicas"], int),
                 None if locator is None else MasterLocator(locator),

@@ -83,18 +83,17 @@ class Replica:
         self._ids = count(1)
         # A heap of (number, tie-breaker, future): waits for an op to be applied here.
         self._number_waiters: list[tuple[int, int, asyncio.Future[None]]] = []
-        if record.mode is not QueueMode.DEFAULT:
-            store.pager.set_lazy(record.mode is QueueMode.LAZY)
+        # Where its bodies are kept, by declaration or policy.
+        self.mode = QueueMode.DEFAULT
+        self._follow_mode()
 
     def attach(self, ring: Ring) -> None:
         self.ring = ring
 
     def update(self, record: QueueRecord) -> None:
         """Takes over the registry's record of this queue, changed or not."""
-        before, self.record = self.record, record
-        if record.mode is not before.mode:
-            self.store.pager.set_lazy(record.mode is QueueMode.LAZY)
-            logger.info("queue %s: mode %s", record.name, record.mode.value)
+        self.record = record
+        self._follow_mode()
         # A replica that is to leave stays in the ring until it is put out, and doesn't come back.
         self.ring.want(self.ring.me.node not in record.leaving)
 
@@ -102,8 +101,18 @@ class Replica:
         """Takes over what the queue should have now by its policies, changed or not."""
         self.wanted = wanted
         self.syncing.configure(wanted.sync)
+        self._follow_mode()
         if self.mastership is not None:
             self.mastership.configure(wanted.rules)
+
+    def _follow_mode(self) -> None:
+        mode = self.record.mode or self.wanted.mode
+        if mode is not self.mode:
+            self.mode = mode
+            self.store.pager.set_lazy(mode is QueueMode.LAZY)
+            # Once for all replicas, and not for each lazy queue of a node that starts.
+            if self.mastership is not None:
+                logger.info("queue %s: mode %s", self.record.name, mode.value)
 
     @property
     def log_is_whole(self) -> bool:

@@ -50,6 +50,7 @@ RABBITMQ: dict[str, Any] = {
                 "ha-sync-mode": "automatic",
                 "ha-promote-on-failure": "when-synced",
                 "max-length": 1000,
+                "queue-mode": "lazy",
             },
             "priority": 3,
         },
@@ -200,6 +201,7 @@ def test_definitions_of_rabbitmq_are_taken_as_they_are() -> None:
             PolicyDefinition(
                 Mirrors(count=2),
                 sync_mode=SyncMode.AUTOMATIC,
+                mode=QueueMode.LAZY,
                 rules=QueueRules(max_length=1000),
             ),
         ),
@@ -354,6 +356,7 @@ def test_what_are_no_definitions_is_refused_by_place(document: Any, field: str) 
         ({"ha-mode": "exactly", "ha-params": 9}, "at most 7"),
         ({"ha-mode": "all", "ha-sync-mode": "never"}, "never"),
         ({"ha-mode": "all", "queue-master-locator": "near"}, "near"),
+        ({"ha-mode": "all", "queue-mode": "slow"}, "slow"),
         ({"ha-mode": "all", "max-length": "many"}, "many"),
     ],
 )

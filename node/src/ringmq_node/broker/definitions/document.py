@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ringmq_node.broker.arguments import QueueArguments
-from ringmq_node.broker.definitions.policies import Notes, policy_of, rules_of
+from ringmq_node.broker.definitions.policies import Notes, mode_of, policy_of, rules_of
 from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
 from ringmq_node.model.names import DEFAULT_VHOST, join_name, split_name
 from ringmq_node.model.policies import Policy
@@ -221,14 +221,7 @@ def _count(arguments: dict[str, Any], key: str, where: str, notes: Notes) -> int
 
 
 def _mode(arguments: dict[str, Any], where: str, notes: Notes) -> QueueMode | None:
-    value = arguments.pop("x-queue-mode", None)
-    if value is None:
-        return None
-    try:
-        return QueueMode(value)
-    except ValueError:
-        notes.add(where, f"there is no x-queue-mode {value!r} here")
-        return None
+    return mode_of(arguments.pop("x-queue-mode", None), "x-queue-mode", where, notes)
 
 
 def _locator(arguments: dict[str, Any], where: str, notes: Notes) -> MasterLocator | None:

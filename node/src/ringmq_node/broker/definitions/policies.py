@@ -8,7 +8,7 @@ from typing import Any
 from ringmq_node.model.names import DEFAULT_VHOST
 from ringmq_node.model.policies import Mirrors, Policy, PolicyDefinition, PolicyError
 from ringmq_node.model.reasons import BrokerError, bad_request
-from ringmq_node.model.records import REPLICAS_MAX, MasterLocator
+from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode
 from ringmq_node.model.rules import NO_RULES, QueueRules, check_offered
 from ringmq_node.model.settings import SyncMode
 
@@ -89,6 +89,7 @@ def _of_rabbitmq(
         mirrors=_mirrors(keys, where, notes),
         sync_mode=_sync_mode(keys, where, notes),
         master_locator=_locator(keys, where, notes),
+        mode=mode_of(keys.pop("queue-mode", None), "queue-mode", where, notes),
         rules=rules,
     )
     for key in ("ha-promote-on-failure", "ha-promote-on-shutdown"):
@@ -132,6 +133,15 @@ def _sync_mode(keys: dict[str, Any], where: str, notes: Notes) -> SyncMode | Non
         return None if mode is None else SyncMode(mode)
     notes.add(where, f"there is no ha-sync-mode {mode!r}")
     return None
+
+
+def mode_of(value: Any, key: str, where: str, notes: Notes) -> QueueMode | None:
+    """The mode that a queue's argument or a policy's key says."""
+    try:
+        return None if value is None else QueueMode(value)
+    except ValueError:
+        notes.add(where, f"there is no {key} {value!r}")
+        return None
 
 
 def _locator(keys: dict[str, Any], where: str, notes: Notes) -> MasterLocator | None:

@@ -6,14 +6,22 @@ from typing import Any
 
 import click
 
-from ringmq import ForcedPromotion, MasterLocator, Mirrors, Policy, QueueRules, SyncMode
+from ringmq import (
+    ForcedPromotion,
+    MasterLocator,
+    Mirrors,
+    Policy,
+    QueueMode,
+    QueueRules,
+    SyncMode,
+)
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_json, emit_table
 from ringmq_node.cli.rules import rule_options, rules_json, rules_text
 
 COLUMNS = (
     *("policy", "kind", "priority", "pattern", "mirrors", "min insync", "sync mode"),
-    *("sync rate", "locator", "forced promotion", "rules"),
+    *("sync rate", "locator", "forced promotion", "mode", "rules"),
 )
 
 
@@ -45,7 +53,7 @@ def _named(kind: type[MasterLocator] | type[SyncMode] | type[ForcedPromotion]) -
     return click.Choice([_name(each) for each in kind])
 
 
-def _name(value: MasterLocator | SyncMode | ForcedPromotion | None) -> str:
+def _name(value: MasterLocator | SyncMode | ForcedPromotion | QueueMode | None) -> str:
     return "" if value is None else value.name.lower().replace("_", "-")
 
 
@@ -78,6 +86,7 @@ def policy_json(policy: Policy) -> dict[str, Any]:
         "sync_rate_bytes_max": policy.sync_rate_bytes_max,
         "master_locator": _name(policy.master_locator) or None,
         "forced_promotion": _name(policy.forced_promotion) or None,
+        "mode": _name(policy.mode) or None,
         **rules_json(policy.rules),
     }
 
@@ -114,6 +123,11 @@ def policy() -> None:
     type=_named(ForcedPromotion),
     help="Whether `promote --accept-loss` is taken.",
 )
+@click.option(
+    "--mode",
+    type=click.Choice(["default", "lazy"]),
+    help="Of queues that are declared without one. A lazy queue keeps its messages on disk.",
+)
 @rule_options(declared=False)
 @client_options
 def set_policy(
@@ -127,6 +141,7 @@ def set_policy(
     sync_rate_bytes_max: int | None,
     master_locator: str | None,
     forced_promotion: str | None,
+    mode: str | None,
     rules: QueueRules,
     target: Target,
 ) -> None:
@@ -146,6 +161,7 @@ def set_policy(
         forced_promotion=None
         if forced_promotion is None
         else ForcedPromotion[_member(forced_promotion)],
+        mode=None if mode is None else QueueMode[_member(mode)],
         is_operator=is_operator,
         rules=rules,
     )
@@ -178,6 +194,7 @@ def list_policies(target: Target) -> None:
                 each.sync_rate_bytes_max or "",
                 _name(each.master_locator),
                 _name(each.forced_promotion),
+                _name(each.mode),
                 rules_text(each.rules),
             )
             for each in found

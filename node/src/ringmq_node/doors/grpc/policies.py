@@ -8,6 +8,7 @@ from typing import TypeVar
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import common_pb2 as common
 from ringmq_node.doors.grpc.rules import rules_from_wire, rules_to_wire
+from ringmq_node.doors.grpc.wire import mode_from_wire, mode_to_wire
 from ringmq_node.model.names import DEFAULT_VHOST
 from ringmq_node.model.policies import ForcedPromotion, Mirrors, Policy, PolicyDefinition
 from ringmq_node.model.reasons import bad_request
@@ -53,6 +54,7 @@ def policy_from_wire(wire: admin.Policy) -> Policy:
         keys.sync_rate_bytes_max or None,
         locator_from_wire(keys.master_locator),
         _from_wire(keys.forced_promotion, dict(_FORCED), "forced_promotion"),
+        mode_from_wire(keys.mode),
         rules_from_wire(keys.rules),
     )
     return Policy(
@@ -81,6 +83,8 @@ def policy_to_wire(policy: Policy) -> admin.Policy:
         wire.master_locator = _LOCATORS[keys.master_locator]
     if keys.forced_promotion is not None:
         wire.forced_promotion = _FORCED[keys.forced_promotion]
+    if keys.mode is not None:
+        wire.mode = mode_to_wire(keys.mode)
     return admin.Policy(
         name=policy.name,
         pattern=policy.pattern,
