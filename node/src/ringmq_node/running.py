@@ -113,6 +113,5 @@ async def _make_again(config: NodeConfig, stopping: asyncio.Event) -> Node | Non
 
 def serve(config: NodeConfig, *, ready: Ready | None = None) -> None:
     """`run_node` in a process of its own, with the settings that make small messages cheap."""
-    Garbage.begin()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with Garbage.of_a_node(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run_node(config, ready=ready))

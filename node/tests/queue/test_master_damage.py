@@ -10,6 +10,7 @@ from node.tests.queue.memory import MemoryQueue
 from node.tests.queue.test_master import Scene
 from node.tests.queue.test_master_model import SIZES, MasterMachine, Queue
 
+from ringmq_node.queue.consumers import ConsumerTerms, PrefetchUsedError
 from ringmq_node.queue.ops import Remove
 
 
@@ -158,6 +159,21 @@ def test_removed_while_it_was_given_up() -> None:
     scene.ack(7, (0, 0))
     scene.check()
     assert scene.log[-1] == Remove(((0, 0),))
+
+
+def test_who_pulls_nothing_is_not_told_that_it_has_no_room() -> None:
+    scene = DamagedScene()
+    scene.publish(1)
+    scene.all_safe()
+    scene.do(scene.master.consumer_opened(7, ConsumerTerms(1, 1, pulls=True)))
+    scene.do(scene.master.consumer_begun(7))
+    assert scene.master.pull(7, 0, 0) == ([], [])
+    [run], _ = scene.master.pull(7, 1, 0)
+    assert run.positions == (0, 0)
+    scene.publish(1)
+    scene.all_safe()
+    with pytest.raises(PrefetchUsedError):
+        scene.master.pull(7, 1, 0)
 
 
 class DamageMachine(MasterMachine):

@@ -493,7 +493,8 @@ class MasterMachine(RuleBasedStateMachine):
         is_held = bool(visible) and visible[0] in self.missing
         # Then others may come first, once the ring has taken that they are back.
         is_requeuing = any(isinstance(op, Requeue) for op in self.held)
-        if not is_held and visible and not client.has_room(self.bodies[visible[0]]):
+        front = self.bodies[visible[0]] if visible else None
+        if messages_max and front is not None and not is_held and not client.has_room(front):
             with suppress(PrefetchUsedError):
                 runs, _ = self.master.pull(number, messages_max, bytes_max)
                 assert is_requeuing

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringmq_node.resources.garbage import Garbage, LongCollections
+from ringmq_node.resources.garbage import THRESHOLDS, Garbage, LongCollections
 
 
 class Cycle:
@@ -26,6 +26,18 @@ def looked_at(objects: list[Cycle]) -> int:
     of earlier tests die meanwhile."""
     ids = {id(one) for one in objects}
     return sum(id(one) in ids for one in gc.get_objects())
+
+
+def test_a_process_that_has_served_a_node_has_its_collector_back() -> None:
+    """A test of bad settings did not, and long collections of later tests froze what they left."""
+    before = gc.get_threshold(), [*gc.callbacks]
+    cycles = [Cycle() for _ in range(10)]
+    with Garbage.of_a_node():
+        assert looked_at(cycles) == 0
+        assert gc.get_threshold() == THRESHOLDS
+        assert len(gc.callbacks) == len(before[1]) + 1
+    assert looked_at(cycles) == 10
+    assert (gc.get_threshold(), gc.callbacks) == before
 
 
 def test_queues_that_are_opened_are_not_looked_at_again() -> None:

@@ -61,7 +61,7 @@ def pull(
     visible_below: int,
 ) -> list[Run]:
     """Gives visible messages to a consumer that has asked for them. Raises `PrefetchUsedError` if
-    there are some, and it has no room for the first."""
+    it has asked for some, and has no room for the first."""
     subscription = consumers.pulling(consumer)
     room = subscription.own_room_bytes
     runs = ready.take(
@@ -73,6 +73,6 @@ def pull(
     )
     if runs:
         consumers.deliver(subscription, runs)
-    elif ready.has_visible(visible_below) and not ready.is_held(visible_below):
+    elif messages_max and ready.has_visible(visible_below) and not ready.is_held(visible_below):
         raise PrefetchUsedError(len(subscription.outstanding), subscription.outstanding_bytes)
     return runs

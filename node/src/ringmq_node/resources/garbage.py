@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 # The generation of a collection that looks at all objects but frozen ones.
@@ -69,11 +71,20 @@ class Garbage:
         self._views = 0
 
     @staticmethod
-    def begin() -> None:
-        """Sets the collector up for a node's process, before it has opened anything."""
+    @contextmanager
+    def of_a_node() -> Iterator[None]:
+        """Sets the collector up for a node's process, before it has opened anything, and back."""
+        thresholds = gc.get_threshold()
+        collected = LongCollections().collected
         gc.freeze()
         gc.set_threshold(*THRESHOLDS)
-        gc.callbacks.append(LongCollections().collected)
+        gc.callbacks.append(collected)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(collected)
+            gc.set_threshold(*thresholds)
+            gc.unfreeze()
 
     def opened(self) -> None:
         """A queue was opened."""
