@@ -13,6 +13,8 @@ WORKERS ?= auto
 PYTEST = $(BIN)/pytest -n $(WORKERS) --durations=20 --durations-min=2
 # Its tests take as long as they take.
 UNHURRIED := -o faulthandler_timeout=0
+# Tests whose bounds of time are figures of the product, to the letter and one by one.
+TIMED := $(addprefix cluster-tests/processes/test_,held_loop.py failover.py isolated_master.py lazy.py shutdown.py)
 # How long each fuzzer of `make evidence` goes on, and `make chaos`.
 MINUTES ?= 10
 # What `make seeds` simulates: with those of `make test`, ten thousand.
@@ -46,9 +48,10 @@ quick: WORKERS = logical
 quick: $(STAMP) ## the tests that take no time, in less than a minute
 	@$(PYTEST) -m 'not slow and not docker' $(ARGS)
 
-evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them: some hours
+evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them, its times to the letter: some hours
 	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) cluster-tests/simulation/test_explorer.py \
 		node/tests/resources/test_memory.py $(UNHURRIED) $(ARGS)
+	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 0 $(TIMED) $(ARGS)
 	@$(MAKE) --no-print-directory seeds SEEDS=0:1000000
 	@$(BIN)/python cluster-tests/simulation/run.py --planted
 	@$(BIN)/python -m node.tests.queue.whole.fuzz_queue --seconds $$(($(MINUTES) * 60))

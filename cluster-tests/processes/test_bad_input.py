@@ -89,7 +89,7 @@ def test_bytes_that_are_no_grpc(tmp_path: Path) -> None:
                     # The node may close the connection while the test is still writing.
                     with suppress(ConnectionError):
                         await writer.drain()
-                        async with asyncio.timeout(10):
+                        async with asyncio.timeout(30):
                             await reader.read()  # Until the node closes it.
                     writer.transport.abort()
 
@@ -124,7 +124,7 @@ def test_floods_end_their_connection_and_no_other(tmp_path: Path) -> None:
                 writer.write(frames.PREFACE + frames.settings([]) + piece * times)
                 # The node may reset the connection: it hasn't read all of the flood.
                 with suppress(ConnectionError):
-                    async with asyncio.timeout(10):
+                    async with asyncio.timeout(30):
                         await reader.read()  # Until the node closes it.
                 writer.transport.abort()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from nemesis import Cluster, scenario, until
+from waiting import leeway
 
 FAILOVER_S_MAX = 3.0
 
@@ -18,7 +19,7 @@ async def test_killed_master(cluster: Cluster) -> None:
         load.watch_gaps()
         cluster.kill(first)
         await load.confirms(1000)
-        load.pauses_less_than(FAILOVER_S_MAX)
+        load.pauses_less_than(leeway(FAILOVER_S_MAX))
         await cluster.start(first)
         await cluster.wait_synchronised("q")
         await load.confirms(200)
@@ -39,7 +40,7 @@ async def test_killed_mirrors(cluster: Cluster) -> None:
             load.watch_gaps()
             cluster.kill(mirror)
             await load.confirms(500)
-            load.pauses_less_than(FAILOVER_S_MAX)
+            load.pauses_less_than(leeway(FAILOVER_S_MAX))
             await cluster.start(mirror)
             await cluster.wait_synchronised("q")
         assert await cluster.master_of("q") == master
@@ -141,7 +142,7 @@ async def test_stopped_process_of_a_mirror(cluster: Cluster) -> None:
         cluster.pause(mirror)
         load.watch_gaps()
         await load.confirms(500, within_s=20)
-        load.pauses_less_than(FAILOVER_S_MAX + 1.0)
+        load.pauses_less_than(leeway(FAILOVER_S_MAX + 1.0))
 
         async def is_out() -> bool:
             ring = (await cluster.info("q", *cluster.others(mirror))).ring

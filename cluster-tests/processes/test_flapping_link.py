@@ -23,6 +23,7 @@ from nemesis.cluster import NODE_PORT
 from nemesis.etcd_host import EtcdHost
 from nemesis.network import Network, NoNamespacesError
 from nemesis.programs import Program
+from waiting import TooLateError
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
@@ -106,7 +107,9 @@ async def published_while_the_link_flaps(cluster: Cluster, network: Network) -> 
     moments = sorted(published["confirmed_at"])
     gaps = [after - before for before, after in pairwise(moments) if after > began]
     print(f"without service for {max(gaps):.2f} s, open for {open_s:.2f} s")
-    assert max(gaps) <= WITHOUT_SERVICE_S_MAX
+    # To the letter on any machine: the fault lasts little longer than what this is to find.
+    if max(gaps) > WITHOUT_SERVICE_S_MAX:
+        raise TooLateError(f"without service for {max(gaps):.2f} s")
 
 
 async def cut_in_step(network: Network, one: str, other: str) -> float:

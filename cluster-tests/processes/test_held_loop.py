@@ -6,7 +6,8 @@ piece long on the clock: with 27 processes that wanted the two cores, a piece of
 on the clock (median of 257), but 10.6 ms of CPU time; 11.5 ms in nine of ten cases, once 21.
 
 CPU time isn't the same everywhere, either: `machine_speed` times a piece of reference all along,
-beside the nodes, and the limit is 50 ms of its machine of reference.
+beside the nodes, and the limit is of its machine of reference: 50 ms in `make evidence`, and with
+the leeway of a machine that is shared in `make test`. Pieces that grow with a queue took 780 ms.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 
 from machine_speed import MachineSpeed
 from nemesis import Cluster, scenario
-from waiting import until
+from waiting import leeway, until
 
 import ringmq
 
@@ -28,9 +29,10 @@ QUEUES = 200
 
 def held(cluster: Cluster, slowness: float) -> list[str]:
     """The warnings of all nodes about pieces above the limit."""
+    held_ms_max = leeway(HELD_MS_MAX) * slowness
     logs = "\n".join(cluster.log(name, lines=1_000_000) for name in cluster.nodes)
     found = re.finditer(r".*loop was held for at least (\d+) ms.*", logs)
-    return [warning[0] for warning in found if int(warning[1]) > HELD_MS_MAX * slowness]
+    return [warning[0] for warning in found if int(warning[1]) > held_ms_max]
 
 
 async def publish_each(client: ringmq.Client, queue: str) -> None:

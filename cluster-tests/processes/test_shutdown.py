@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from nemesis import Cluster, scenario
+from waiting import leeway
 
 
 @scenario(deadline_s=60)
@@ -16,7 +17,7 @@ async def test_master_told_to_stop(cluster: Cluster) -> None:
         load.watch_gaps()
         assert await cluster.stop(master) == 0
         await load.confirms(500)
-        load.pauses_less_than(2.0)
+        load.pauses_less_than(leeway(2.0))
         assert await cluster.master_of("q") != master
         await cluster.start(master)
         await cluster.wait_synchronised("q")

@@ -84,7 +84,7 @@ def holding(
         config = NodeConfig("a", "sqlite:///unused", str(folder / "data"), lease_s=0.2)
         store = Store.open(folder / "data", cluster_id="c", node="a")
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await work(config, store)
         finally:
             store.close()
@@ -111,7 +111,7 @@ def test_a_registry_that_does_not_answer_is_asked_again(
                 raise failed
 
     async def main() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             with suppress(RegistryWentBackError):
                 assert await patiently(ask) == "there"
 

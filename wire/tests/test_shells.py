@@ -8,7 +8,7 @@ import socket
 
 import pytest
 from loops import run
-from waiting import until
+from waiting import leeway, until
 from wireserver import HOST, ROUTES, connected, serving
 
 from ringmq_wire import (
@@ -354,7 +354,7 @@ def test_a_peer_that_does_not_read_holds_up_no_close(side: str) -> None:
             await until(lambda: any(link.is_paused for link in server.connections))
             began = loop.time()
             await server.stop(0)
-        assert loop.time() - began < 2.0
+        assert loop.time() - began < leeway(2.0)
         peer.close()
 
     run(scenario())
@@ -393,7 +393,7 @@ def test_a_turn_that_is_given_up_goes_to_the_next() -> None:
                 waiting.append(asyncio.create_task(opening))
             await asyncio.sleep(0)
             held.half_close()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 stream = await waiting[1]
                 await stream.write(b"x")
                 assert await stream.read() == b"x"

@@ -8,7 +8,13 @@ there are more workers than processors, and only two kinds of tests have to be k
   `cluster` goes to one of `CLUSTER_LANES`, one marked `docker` to the only lane of the engine; a
   lane runs its tests one after the other.
 - Tests that keep a processor busy for seconds. Marked `compute`, a test runs at low priority, so
-  that the nodes of a cluster get a processor whenever they ask for one.
+  that the nodes of a cluster get a processor whenever they ask for one. All other tests but those
+  in lanes run at a priority in between.
+
+All the same, a machine that others share can stand still for longer than a lease. So a test in a
+lane that fails because something came *too late* has one more try, which the summary counts; one
+that finds a wrong answer, a lost message or an unexpected log record has none. A wait that never
+ends fails twice.
 
 Without workers (`pytest FILE`) nothing of this has an effect.
 """
@@ -29,7 +35,10 @@ from hypothesis import HealthCheck, settings
 # third lane, nodes would wait for a processor, under time-outs that are meant for the faults.
 CLUSTER_LANES = 2
 WORKERS_PER_PROCESSOR = 2
+OTHERS_NICENESS = 5
 COMPUTE_NICENESS = 10
+# The errors of `waiting`, of `asyncio.timeout`, and of a container that is waited for.
+TOO_LATE = ["^TooLateError", "^TimeoutError", "^ClusterError: .* not within"]
 
 # PySpark forks to start Java, in a worker whose other tests use gRPC. Its fork handlers have been
 # seen to wait for good (see `commands`); whoever loads gRPC later finds them switched off.
@@ -76,6 +85,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("docker"))
         elif item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group(f"cluster-{lane_of[item.path]}"))
+        if _is_in_a_lane(item):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=TOO_LATE))
     # A lane that begins late ends late, when all other workers have nothing left to do.
     items.sort(key=_turn)
 
@@ -95,6 +106,10 @@ def _turn(item: pytest.Item) -> int:
     return 4
 
 
+def _is_in_a_lane(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(mark) for mark in ("docker", "cluster"))
+
+
 def _may_raise_its_priority() -> bool:
     """Whether a process here can get its priority back after it has lowered it."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NICE)
@@ -107,9 +122,11 @@ class _Priorities:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if item.get_closest_marker("compute") is None:
+        if _is_in_a_lane(item):
             return (yield)
-        os.setpriority(os.PRIO_PROCESS, 0, min(19, self._usual + COMPUTE_NICENESS))
+        is_long = item.get_closest_marker("compute") is not None
+        niceness = self._usual + (COMPUTE_NICENESS if is_long else OTHERS_NICENESS)
+        os.setpriority(os.PRIO_PROCESS, 0, min(19, niceness))
         try:
             return (yield)
         finally:

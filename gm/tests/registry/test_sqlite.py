@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from loops import run
+from waiting import leeway
 
 from ringmq_gm.registry.base import (
     AddressError,
@@ -53,7 +54,7 @@ def test_commit_waits_for_a_lock_and_gives_up_at_its_deadline(path: Path) -> Non
         begun = time.monotonic()
         with pytest.raises(RegistryUnavailableError, match="locked"):
             await registry.commit([], [Put("k", b"2")])
-        assert time.monotonic() - begun < 2 * DEADLINE_S
+        assert time.monotonic() - begun < leeway(2 * DEADLINE_S)
         # Readers don't care, and nothing of it was carried out.
         entry = await registry.get("k")
         assert entry is not None
@@ -230,7 +231,7 @@ def test_watch_goes_on_with_a_reset_after_the_registry_was_away(path: Path) -> N
         assert not done
         path.parent.with_name("aside").rename(path.parent)
         assert await other.commit([], [Put("k", b"2")]) is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             (change,) = await waiting
         assert isinstance(change, Reset)
         await registry.close()
@@ -274,7 +275,7 @@ def test_lease_from_before_a_reboot_has_run_out(path: Path) -> None:
             raw.execute("UPDATE leases SET expires = expires + 1000")
         raw.close()
         watch = registry.watch("")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             async for _ in watch:
                 if await registry.get("k") is None:
                     break

@@ -14,7 +14,7 @@ import pytest
 from group_harness import DEADLINE_S, ListApplication, LocalCluster, local_cluster
 from loops import run
 from tcp_proxy import TcpProxy
-from waiting import until
+from waiting import leeway, until
 
 from ringmq_gm import (
     FullError,
@@ -133,7 +133,7 @@ def test_the_next_member_takes_over_when_the_master_refuses_connections(tmp_path
             began = time.monotonic()
             await cluster.nodes["a"].stop()
             await until(lambda: rings["b"].role is Role.MASTER)
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < leeway(1.0)
             rings["b"].multicast(b"after")
             await until(lambda: apps["b"].confirmed[1] == 101)
             assert prefix_of(apps["a"].payloads, apps["b"].payloads)
@@ -210,7 +210,7 @@ def test_a_slow_receiver_holds_the_master_back_and_is_then_put_out(tmp_path: Pat
             assert sent < 20
             waiting = asyncio.create_task(rings["a"].wait_writable())
             await until(lambda: synced(rings["a"].view) == ["a", "c"])
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, 30)
             rings["a"].multicast(b"goes on")
             await until(lambda: apps["a"].confirmed[1] == sent + 1)
             assert apps["c"].ops == apps["a"].ops
@@ -606,7 +606,7 @@ def test_a_node_that_was_started_twice_stops_its_earlier_life(tmp_path: Path) ->
             first = cluster.nodes["a"]
             await cluster.start("a")
             with pytest.raises(SupersededError, match="incarnation 2 has registered"):
-                await asyncio.wait_for(first.task, 10)
+                await asyncio.wait_for(first.task, 30)
             await first.server.stop(0)
             await first.registry.close()
             later = cluster.nodes["a"].group

@@ -42,7 +42,7 @@ def with_catalogue(
         catalogue = QueueCatalogue(registry)
         following = asyncio.create_task(catalogue.follow(reconcile))
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await catalogue.loaded.wait()
                 await work(catalogue, Deleting(registry, catalogue, cast(Any, None)), registry)
         finally:

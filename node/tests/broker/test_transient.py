@@ -175,7 +175,7 @@ def test_publish_is_transient_and_confirmed_without_the_disk(tmp_path: Path, mem
 
     async def work() -> None:
         ring.enter(Role.MASTER, 1)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await replica.wait_serving()
         publisher = Publisher()
         number, _ = await replica.serving().open_publisher(publisher, b"")

@@ -92,7 +92,7 @@ async def stream_of(peer: Peer, heartbeat_s: float = 30.0) -> PublishStream:
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await work()
 
     loops.run(main())

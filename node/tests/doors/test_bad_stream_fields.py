@@ -137,7 +137,7 @@ async def outcome(channel: WireChannel, opening: Message | None, bad: Bad) -> st
             # It is answered, unless the stream has ended.
             with suppress(RpcError):
                 await stream.write(PREFETCH.SerializeToString())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (data := await stream.read()) is not None:
                 answer = answers.FromString(data)
                 if is_publish and answer.HasField("rejected"):

@@ -120,7 +120,7 @@ class _Publishing:
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await work()
 
     loops.run(main())

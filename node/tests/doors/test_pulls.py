@@ -37,7 +37,7 @@ async def turns() -> None:
 
 def played(work: Any) -> None:
     async def main() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await work(Played())
 
     run(main())

@@ -261,7 +261,7 @@ class Scene:
 
     async def become_master(self, epoch: int = 1) -> None:
         self.ring.enter(Role.MASTER, epoch)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await self.replica.wait_serving()
 
     def publish(

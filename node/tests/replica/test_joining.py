@@ -167,7 +167,7 @@ def scenario(tmp_path: Path, play: Callable[[Source, Joiner], Awaitable[None]]) 
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  # any condition of the store or the source
             await asyncio.sleep(0)
 

@@ -360,7 +360,7 @@ def test_new_master_serves_nobody_before_it_could_say_so(tmp_path: Path, refusal
         refused(scene.consume, Reason.NO_MASTER)
         scene.ring.refuses = None
         scene.ring.writable.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await scene.replica.wait_serving()
         scene.consume()
         await scene.until(lambda: scene.consumer.got == [(0, b"1", True)])
@@ -429,7 +429,7 @@ def test_take_peek_and_purge(tmp_path: Path) -> None:
         await scene.confirmed((1, 4))
         (seen,) = await scene.replica.serving().peek(2, 100)
         assert seen.block.bodies() == [b"1", b"2"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             (taken,) = await scene.replica.serving().take(3, 100)
             assert taken.block.bodies() == [b"1", b"2", b"3"]
             assert await scene.replica.serving().purge() == 1

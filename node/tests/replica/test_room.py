@@ -82,7 +82,7 @@ def test_publishers_wait_until_letters_have_left(tmp_path: Path, rules: QueueRul
         assert letters is not None
         gone = queue.departures.letters_gone(letters.positions.ranges(), arrived=True)
         scene.replica.serving().carry_out(gone)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
         assert publisher.has_room
 
     scenario(tmp_path, play)
@@ -95,7 +95,7 @@ def test_the_next_master_holds_publishers_and_the_old_one_lets_them_go(tmp_path:
         await scene.quiet()
         scene.ring.enter(Role.MIRROR, 2)
         with pytest.raises(RingClosedError):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, 30)
         await scene.become_master(3)
         again = await opened(scene)
         assert again.block_reasons() == (BlockReason.DEAD_LETTERS,)
@@ -121,7 +121,7 @@ def test_a_queue_that_refuses_holds_nobody(tmp_path: Path) -> None:
         await scene.quiet()
         refuses = replace(DROPS, overflow=Overflow.REJECT_PUBLISH, max_length=10)
         follow(scene, refuses)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 30)
         with pytest.raises(FullQueueRefusal):
             publisher.publish(5, [b"5"], (), transient=False)
 

@@ -45,7 +45,7 @@ class Ring:
 
 def story(work: Callable[[Rings], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await work(Rings())
 
     run(main())

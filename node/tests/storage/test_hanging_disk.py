@@ -14,6 +14,7 @@ from loops import run
 from node.tests.storage.queue.test_queue_store import publish
 from node.tests.storage.simulated_disk import SimulatedDisk
 from node.tests.storage.workload import LIMITS, QUEUE, bodies, open_store
+from waiting import leeway
 
 from ringmq_base.ranges import Range
 from ringmq_node.queue.block import Block
@@ -81,7 +82,7 @@ def test_a_disk_that_hangs_fails_the_store_and_does_not_keep_it_from_closing(
         publish(queue, [b"x"] * 10)
         publish(queue, [bytes(200)])
         began = time.monotonic()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await failed.wait()
             assert time.monotonic() - began >= IN_THREADS.disk_timeout_s / 2
             assert "has not come back for 0.1 s" in str(store.failure)
@@ -92,7 +93,7 @@ def test_a_disk_that_hangs_fails_the_store_and_does_not_keep_it_from_closing(
                 await store.sync()
             began = time.monotonic()
             store.close()
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < leeway(1.0)
             await running
         # The call comes back after all, and nobody minds.
         gate.open.set()
@@ -155,7 +156,7 @@ def test_what_waits_for_a_slow_disk_is_said_to_be_too_much_until_it_is_durable()
             await asyncio.sleep(0.01)
             assert not waiting.done()
             gate.open.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await calm.wait()
                 await waiting
                 await store.sync()
@@ -201,7 +202,7 @@ def test_bodies_are_fetched_no_faster_than_the_disk_takes_them() -> None:
             await asyncio.sleep(0.02)
             assert 1000 * given <= ROOM_BYTES
             gate.open.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await fetching
             assert not queue.missing
         finally:
@@ -233,13 +234,13 @@ def test_a_queue_that_a_thread_writes_to_is_deleted_without_waiting_for_it(
             assert await asyncio.to_thread(gate.reached.wait, 10)
             began = time.monotonic()
             store.delete_queue(QUEUE)
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < leeway(1.0)
             assert store.queue_names() == ["other"]
             with pytest.raises(StoreFailedError):
                 publish(queue, [b"z"])
             publish(other, [b"kept"])
             gate.open.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await store.sync()
                 while gate.list(folder):  # noqa: ASYNC110  # it is removed by a thread
                     await asyncio.sleep(0.001)

@@ -403,7 +403,7 @@ def test_failed_flush_closes_the_store_as_well() -> None:
         publish(queue, [b"x"] * 10)
         # The round's two writes are allowed, the segment's is not.
         disk.writes_left = 2
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await failed.wait()
         assert isinstance(store.failure, DiskFullError)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from loops import run
+from waiting import leeway
 
 from nemesis.cluster import Cluster
 
@@ -22,7 +23,7 @@ def scenario(
 
     def made(story: Story) -> Callable[[Path], None]:
         async def told(folder: Path) -> None:
-            async with Cluster(folder, **settings) as cluster, asyncio.timeout(deadline_s):
+            async with Cluster(folder, **settings) as cluster, asyncio.timeout(leeway(deadline_s)):
                 if queue:
                     await cluster.declare(queue)
                     await cluster.wait_synchronised(queue)

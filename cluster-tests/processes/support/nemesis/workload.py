@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from history.records import Confirm, Publish, Record
-from waiting import until
+from waiting import TooLateError, leeway, until
 
 import ringmq
 from nemesis.oracle import Delivered, body_of
@@ -149,7 +149,8 @@ class Publishing(_Beside):
 
     def pauses_less_than(self, seconds: float) -> None:
         """Fails if there was such a time without a confirm since `watch_gaps`."""
-        assert self.longest_gap_s < seconds, f"{self.longest_gap_s:.2f} s: {self._gap_ended}"
+        if self.longest_gap_s >= seconds:
+            raise TooLateError(f"{self.longest_gap_s:.2f} s: {self._gap_ended}")
 
     def watch_gaps(self) -> None:
         """From now on `longest_gap_s` counts."""
@@ -186,8 +187,10 @@ class Publishing(_Beside):
     async def finishes(self, *, within_s: float) -> None:
         """Returns when all of `total` have been tried."""
         assert self._task is not None
+        within_s = leeway(within_s)
         done, _ = await asyncio.wait({self._task}, timeout=within_s)
-        assert done, f"{self.attempted} of {self._total} tried in {within_s:g} s"
+        if not done:
+            raise TooLateError(f"{self.attempted} of {self._total} tried in {within_s:g} s")
 
     def _ended(self) -> bool:
         assert self._task is not None

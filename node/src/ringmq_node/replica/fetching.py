@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, cast
 
+from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_gm import MemberId
 from ringmq_node.queue.block import Block
@@ -93,6 +94,9 @@ async def ask(
     `fetch`, and `StoreFailedError`.
     """
     lacking = RangeSet()
+    # Answers that have arrived already follow each other without a turn of the loop, and a block
+    # that has its bodies for many ranges takes its time.
+    pieces = Pieces()
     while not is_cancelled():
         wanted = store.missing if among is None else common(store.missing, among)
         ranges = [*islice(minus(wanted, lacking), FETCH_RANGES_MAX)]
@@ -118,6 +122,7 @@ async def ask(
                 # Fetched bodies stay in memory until they are on disk: don't fetch faster than
                 # the disk takes them.
                 await store.wait_room()
+                await pieces.step()
         if not got_any:
             break
     return common(store.missing, lacking)

@@ -55,7 +55,7 @@ def expected(count: int) -> dict[int, bytes]:
 async def until(condition: Callable[[], bool]) -> int:
     """Returns how many turns of the loop it took."""
     turns = 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             turns += 1
             await asyncio.sleep(0)

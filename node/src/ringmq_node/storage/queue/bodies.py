@@ -343,6 +343,9 @@ class Bodies:
             and self.live.contains_all(first, last)
         ):
             return counted.bytes_of(first, last)
+        if self.live and first <= self.live.first and last >= self.live.last:
+            # A new master asks for all of its queue, which may be tens of thousands of ranges.
+            return self.live_bytes
         total = 0
         for delta in self.index.folded(first, last):
             if self._covers(delta, first, last):
