@@ -18,12 +18,12 @@ TIMED := $(addprefix cluster-tests/processes/test_,held_loop.py failover.py isol
 # How long each fuzzer of `make evidence` goes on, and `make chaos`.
 MINUTES ?= 10
 # What `make seeds` simulates: with those of `make test`, ten thousand.
-SEEDS ?= 3200:10000
+SEEDS ?= 200:10000
 # What the seed of `make chaos` is; each run draws its own without it.
 SEED ?=
 CHAOS_PATH := cluster-tests/support:cluster-tests/processes/support:base/tests/support:gm/tests/support
 
-.PHONY: help demo test seeds quick evidence evidence-pipeline chaos check check-style check-types check-generated check-layout
+.PHONY: help demo test long seeds quick evidence evidence-pipeline chaos check check-style check-types check-generated check-layout
 .PHONY: format bench bench-storage cluster proto clean
 .DEFAULT_GOAL := help
 
@@ -38,8 +38,13 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## three nodes, 100 000 messages, the master killed half way: what was lost?
 	@$(BIN)/ringmq demo $(ARGS)
 
-test: $(STAMP) check ## every check and every test
-	@$(PYTEST) $(ARGS)
+test: $(STAMP) check ## every check, and every test but those of `long`
+	@$(PYTEST) -m 'not compute' $(ARGS)
+
+long: WORKERS = logical
+long: $(STAMP) ## what `test` takes a slice of: seeds, interleavings, power cuts; ten minutes of two processors
+	@$(PYTEST) -m compute $(ARGS)
+	@$(MAKE) --no-print-directory seeds
 
 seeds: $(STAMP) ## SEEDS of simulated rings, beyond those of `test`
 	@$(BIN)/python cluster-tests/simulation/run.py --seeds $(SEEDS)

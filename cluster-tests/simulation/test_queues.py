@@ -32,6 +32,7 @@ def test_the_simulator_catches(planted: Planted) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.compute
 def test_the_seeds_reach_what_queues_know() -> None:
     # Two are rare: one run in some hundreds comes to them.
     rare = ("queue: refused: TOO_FEW_SYNCHRONISED", "queue: the end of a log is set aside")

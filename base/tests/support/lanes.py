@@ -1,15 +1,13 @@
 """How the tests share a machine when several workers run them at once (`pytest -n auto`).
 
 Most of the suite's time is waiting: for a lease to lapse, for a frozen node to be given up. So
-there are more workers than processors, and only two kinds of tests have to be kept apart:
-
-- Tests that start processes and rely on their time-outs. Too many clusters at once, and a node
-  misses a heartbeat because it had no processor, not because the test took it away. A test marked
-  `cluster` goes to one of `CLUSTER_LANES`, one marked `docker` to the only lane of the engine; a
-  lane runs its tests one after the other.
-- Tests that keep a processor busy for seconds. Marked `compute`, a test runs at low priority, so
-  that the nodes of a cluster get a processor whenever they ask for one. All other tests but those
-  in lanes run at a priority in between.
+there are more workers than processors, and only one kind of tests has to be kept apart: those that
+start processes and rely on their time-outs. Too many clusters at once, and a node misses a
+heartbeat because it had no processor, not because the test took it away. A test marked `cluster`
+goes to one of `CLUSTER_LANES`, one marked `docker` to the only lane of the engine; a lane runs its
+tests one after the other. All other tests run at low priority, so that the nodes of a cluster get a
+processor whenever they ask for one. Tests marked `compute`, which keep a processor busy for many
+seconds, have a run of their own (`make long`).
 
 All the same, a machine that others share can stand still for longer than a lease. So a test in a
 lane that fails because something came *too late* has one more try, which the summary counts; one
@@ -31,12 +29,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # One after the other, the process tests take 300 s of processor time in 500 s. Two lanes of them
-# and the containers' lane use most of two processors, and leave the rest to `compute`. With a
+# and the containers' lane use most of two processors, and leave the rest to the others. With a
 # third lane, nodes would wait for a processor, under time-outs that are meant for the faults.
 CLUSTER_LANES = 2
 WORKERS_PER_PROCESSOR = 2
-OTHERS_NICENESS = 5
-COMPUTE_NICENESS = 10
+NICENESS = 10
 # The errors of `waiting`, of `asyncio.timeout`, and of a container that is waited for.
 TOO_LATE = ["^TooLateError", "^TimeoutError", "^ClusterError: .* not within"]
 
@@ -100,10 +97,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    for turn, mark in enumerate(("docker", "cluster", "compute", "slow")):
+    for turn, mark in enumerate(("docker", "cluster", "slow")):
         if item.get_closest_marker(mark):
             return turn
-    return 4
+    return 3
 
 
 def _is_in_a_lane(item: pytest.Item) -> bool:
@@ -124,9 +121,7 @@ class _Priorities:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         if _is_in_a_lane(item):
             return (yield)
-        is_long = item.get_closest_marker("compute") is not None
-        niceness = self._usual + (COMPUTE_NICENESS if is_long else OTHERS_NICENESS)
-        os.setpriority(os.PRIO_PROCESS, 0, min(19, niceness))
+        os.setpriority(os.PRIO_PROCESS, 0, min(19, self._usual + NICENESS))
         try:
             return (yield)
         finally:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pyarrow
 import pytest
@@ -103,7 +105,9 @@ def test_a_queue_that_is_not_there_is_an_error(live: LiveNode) -> None:
 
 def test_the_rate_is_kept(live: LiveNode, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("pyspark_ringmq.writing.time.sleep", slept.append)
+    # In that module alone: other threads of this process sleep, too.
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=slept.append)
+    monkeypatch.setattr("pyspark_ringmq.writing.time", clock)
     live.client.declare_queue("paced")
     options = parse(options_of(live, queue="paced", maxRatePerTask="1000"))
     publish(options, b"paced", iter([rows(numbered(1000))]))
