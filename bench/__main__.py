@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from bench import against, backpressure, rivals, scale, wire
+from bench import against, backpressure, rivals, wire
 from bench.comparison import carry_out
 from bench.measure import BenchError
 from bench.storage import command as storage
@@ -128,12 +128,13 @@ def _verb(name: str) -> Verb | None:
             return Verb(storage.parse, storage.bench)
         case "wire":
             return Verb(wire.parse, wire.bench)
-        case "scale":
-            return Verb(scale.parse, scale.bench)
         # Not above: these bring the cluster tests' nemesis, pika and Spark, which no other needs.
         case "failover":
             failover = import_module("bench.failover.command")
             return Verb(failover.parse, failover.bench)
+        case "scale":
+            scale = import_module("bench.scale.command")
+            return Verb(scale.parse, scale.bench)
         case "backpressure":
             return Verb(backpressure.parse, backpressure.bench)
         case "routing":

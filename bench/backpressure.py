@@ -31,7 +31,7 @@ import ringmq
 from bench import procs
 from bench.comparison import BUILD, RESULTS
 from bench.measure import BenchError, machine_facts
-from bench.peers.ringmq import NODES
+from bench.peers.ringmq import NODES, check_logs
 from ringmq_base.limits import GIB, MIB
 from ringmq_node.cli.cluster.local import LocalCluster
 
@@ -105,9 +105,12 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
     os.environ["RINGMQ_MEMORY_WATERMARK"] = f"{WATERMARK_BYTES}B"
     cluster = LocalCluster.create(folder, nodes=NODES, base_port=0)
     try:
-        course = asyncio.run(_course(cluster, parsed.phase_s, progress))
+        try:
+            course = asyncio.run(_course(cluster, parsed.phase_s, progress))
+        finally:
+            cluster.stop()
+        check_logs("ringmq", sorted((folder / "logs").glob("*.log")))
     finally:
-        cluster.stop()
         if parsed.save is None:
             shutil.rmtree(folder, ignore_errors=True)
     name = parsed.save or "backpressure"

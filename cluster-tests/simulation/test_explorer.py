@@ -30,6 +30,7 @@ LARGEST = Case(ops=3, crashes=2)
 MORE = [
     LARGEST,
     Case(members=2, joiners=1, ops=1, crashes=1),
+    Case(members=2, joiners=1, ops=1, crashes=1, restarts=True, disk_losses=1, leases=True),
     Case(ops=2, crashes=1, min_insync=2, leases=True),
     Case(ops=1, crashes=0, link_breaks=1),
     Case(ops=2, crashes=2, unknowns=1),

@@ -103,6 +103,15 @@ class RabbitCluster:
         """Where the publisher connects: the first node's AMQP port."""
         return self._places[0].port
 
+    @property
+    def ports(self) -> Sequence[int]:
+        """Of AMQP, node by node."""
+        return [place.port for place in self._places]
+
+    def is_running(self, index: int) -> bool:
+        """Whether the node was started, and not killed since."""
+        return index in self._nodes
+
     def broker_pids(self) -> Sequence[int]:
         return [process.pid for process in self._processes()]
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from loops import run
 
 from ringmq_node.cli.cluster import processes
 from ringmq_node.cli.cluster.local import LocalCluster, LocalClusterError
@@ -18,6 +19,14 @@ DEAF = [
     "-c",
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     "print('up', flush=True); time.sleep(60)",
+]
+# As a node does that has many queues, and then no more.
+OPENING = [
+    "-c",
+    "import time\n"
+    "for done in range(30): print(f'opening under way: {done} of 30 queues, 1.0 s', flush=True); "
+    "time.sleep(0.1)\n"
+    "time.sleep(60)",
 ]
 
 
@@ -88,3 +97,17 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text("{")
     with pytest.raises(LocalClusterError, match="damaged"):
         LocalCluster.open(tmp_path)
+
+
+@pytest.mark.slow
+def test_nodes_that_go_on_opening_queues_are_waited_for(tmp_path: Path) -> None:
+    cluster = LocalCluster.create(tmp_path, nodes=1, base_port=0)
+    node = cluster.nodes[0].node
+    process = start(OPENING, cluster.log(node))
+    processes.write_pid_file(tmp_path / "run" / f"{node}.pid", process)
+    try:
+        with pytest.raises(LocalClusterError, match="isn't ready after 2 s"):
+            run(cluster.wait_ready(timeout_s=2.0))
+        assert "opening under way: 29 of 30" in cluster.last_words(node)
+    finally:
+        cluster.stop()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from faults.vocabulary import ends_at
 
-from ringmq_gm.core.events import Multicast
+from ringmq_gm.core.events import Multicast, Refusal
 from ringsim.simulator.application import BrokenInvariantError, LogEntry
+from ringsim.simulator.coverage import CACHE_FULL
 from ringsim.simulator.liveness import LOOK_S, Liveness
 from ringsim.simulator.nemesis import Nemesis
 from ringsim.simulator.scenarios import Publish
@@ -136,7 +137,9 @@ class Course:
                 member = machine.member
                 if member is None or machine.paused:
                     continue
-                is_open = member.refusal() is None and member.has_quorum
+                refusal = member.refusal()
+                world.coverage.counts[CACHE_FULL] += refusal is Refusal.FULL
+                is_open = refusal is None and member.has_quorum
                 if is_open and world.admits(machine):
                     self._payloads += 1
                     world.step(machine, Multicast(b"%d" % self._payloads, publish.urgent))

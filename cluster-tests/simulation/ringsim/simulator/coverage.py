@@ -39,6 +39,8 @@ REGISTRY_KINDS = (
 )
 # Of nodes with several rings.
 RINGS_KINDS = ("rings: runs", "rings: the node's budget holds a publish")
+# Not in runs of queues, whose masters wait for room.
+CACHE_FULL = "ring: a full cache takes no op"
 # What a queue's clients have met.
 QUEUE_KINDS = (
     "queue: delivered",
@@ -59,7 +61,7 @@ class Coverage:
 
     def __init__(self, faults: tuple[Fault, ...]) -> None:
         self.counts: Counter[str] = Counter(
-            dict.fromkeys((*CHANGES, *REGISTRY_KINDS, *RINGS_KINDS, *QUEUE_KINDS), 0)
+            dict.fromkeys((*CHANGES, CACHE_FULL, *REGISTRY_KINDS, *RINGS_KINDS, *QUEUE_KINDS), 0)
         )
         self._roles: dict[object, Role] = {}
         for fault in faults:

@@ -36,12 +36,15 @@ HOST = "127.0.0.1"
 BASE_PORT = 7801
 NODES_MAX = 32
 FREE_PORTS = range(20000, 32768)
+# While no node says that it has opened more of its queues.
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _ASK_S = 1.0
 # Enough of a log's end to hold its last line.
 _TAIL_BYTES = 4096
+# In the lines of `replica.interleaver`.
+_OPENING = "opening under way: "
 
 
 class LocalClusterError(Exception):
@@ -222,7 +225,9 @@ class LocalCluster:
     async def wait_ready(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Returns when every node serves and sees all the others running.
 
-        Raises `LocalClusterError`, with the last line of its log, for a node that has ended.
+        Nodes with many queues may take any time, as long as one of them goes on: they log how far
+        they are. Raises `LocalClusterError` after `timeout_s` without that, and, with the last line
+        of its log, for a node that has ended.
         """
         async with asyncio.TaskGroup() as group:
             waiting = [group.create_task(self._wait_node(each, timeout_s)) for each in self.nodes]
@@ -233,6 +238,7 @@ class LocalCluster:
     async def _wait_node(self, local: LocalNode, timeout_s: float) -> str | None:
         """None once the node is ready; otherwise the reason why it isn't."""
         deadline = time.monotonic() + timeout_s
+        opened = self._opened()
         last = "it doesn't answer"
         while time.monotonic() < deadline:
             process = self.process(local.node)
@@ -253,10 +259,16 @@ class LocalCluster:
                 if not missing and status.node == local.node and self._said_ready(local.node):
                     return None
                 last = f"it doesn't see {', '.join(missing)}" if missing else "it isn't ready"
+            if (now_opened := self._opened()) != opened:
+                opened, deadline = now_opened, time.monotonic() + timeout_s
             await asyncio.sleep(_POLL_S)
         return (
             f"{local.node} isn't ready after {timeout_s:g} s: {last} (log: {self.log(local.node)})"
         )
+
+    def _opened(self) -> list[str]:
+        """How many of its queues each node has opened, in its own words."""
+        return [line for each in self.nodes for line in self._tail(each.node) if _OPENING in line]
 
     def _said_ready(self, node: str) -> bool:
         if node not in self._log_starts:
@@ -267,14 +279,17 @@ class LocalCluster:
 
     def last_words(self, node: str) -> str:
         """The last line of the node's log."""
+        lines = self._tail(node)
+        return lines[-1] if lines else "it said nothing"
+
+    def _tail(self, node: str) -> list[str]:
         try:
             with self.log(node).open("rb") as log:
                 log.seek(0, os.SEEK_END)
                 log.seek(max(0, log.tell() - _TAIL_BYTES))
-                lines = log.read().decode(errors="replace").strip().splitlines()
+                return log.read().decode(errors="replace").strip().splitlines()
         except FileNotFoundError:
-            lines = []
-        return lines[-1] if lines else "it said nothing"
+            return []
 
     def log_faults(self) -> list[LogFault]:
         """The errors and tracebacks in the logs of all nodes, of all their processes."""
