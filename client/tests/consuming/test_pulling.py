@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from on_loops import Run
 
@@ -12,6 +10,7 @@ from ringmq.consuming.settling import Settling, Verb
 from ringmq.errors import ClosedError, LimitExceededError, ProtocolError
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.limits import PULLS_WAITING_MAX
 
 
 def pulled(first: int, *bodies: bytes) -> broker.Pulled:
@@ -72,11 +71,17 @@ def test_messages_for_nobody_go_back(run: Run) -> None:
         gone, too_late, kept = (pulling.ask(1, 0) for _ in range(3))
         assert written(pulling) == [1, 1, 1]
         pulling.leave(gone)
+        behind = pulling.ask(4, 0)
+        # It would be given what is behind the messages for nobody.
+        assert written(pulling) == []
         pulling.answered(pulled(5, b"a"))
+        assert written(pulling) == [4]
         pulling.answered(pulled(6, b"b"))
         # It was answered before its caller saw that.
         pulling.leave(too_late)
         pulling.answered(pulled(7, b"c"))
+        pulling.answered(pulled(8, b"d"))
+        assert (await behind).positions == [(8, 8)]
         assert settling.take_noted() == {Verb.REQUEUE: [(5, 6)]}
         # The stream ends, and the next one brings the same position to somebody else.
         settling.stream_ended()
@@ -93,7 +98,8 @@ def test_messages_for_nobody_go_back(run: Run) -> None:
 
 def test_a_refusal_is_raised_and_the_end_told_to_all(run: Run) -> None:
     async def test() -> None:
-        pulling = Pulling(Settling())
+        settling = Settling()
+        pulling = Pulling(settling)
         pulling.opened(1)
         refused, waits = pulling.ask(1, 0), pulling.ask(1, 0)
         assert written(pulling) == [1, 1]
@@ -103,6 +109,26 @@ def test_a_refusal_is_raised_and_the_end_told_to_all(run: Run) -> None:
         pulling.end(ClosedError("the consumer has been closed"))
         with pytest.raises(ClosedError):
             await waits
-        await asyncio.sleep(0)
+        assert not pulling.is_awaited
+        # It was on its way, and goes back with the stream, which lives on for the last acks.
+        pulling.answered(pulled(5, b"a"))
+        assert settling.take_noted() == {}
+        assert settling.held_messages == 0
+        with pytest.raises(ProtocolError):
+            pulling.answered(pulled(6, b"b"))
+
+    run(test)
+
+
+def test_no_more_go_out_than_may_wait(run: Run) -> None:
+    async def test() -> None:
+        pulling = Pulling(Settling())
+        pulling.opened(1)
+        asked = [pulling.ask(1, 0) for _ in range(PULLS_WAITING_MAX + 1)]
+        assert len(written(pulling)) == PULLS_WAITING_MAX
+        pulling.answered(pulled(5, b"a"))
+        assert len(written(pulling)) == 1
+        for each in asked[1:]:
+            pulling.leave(each)
 
     run(test)

@@ -64,10 +64,41 @@ def test_while_the_ring_takes_nothing_a_pull_gets_the_next_message(
 
     async def play(scene: Scene) -> None:
         number = await with_one_on_its_way_back(scene)
-        (run,), _ = await scene.replica.serving().pull(number, 10, 1000)
+        pull = scene.replica.serving().pull
+        (run,), _ = await pull(number, 10, 1000)
         assert run.positions == (1, 1)
+        # That was the last one that is ready; but the queue isn't empty.
+        with pytest.raises(BrokerError) as caught:
+            await pull(number, 10, 1000)
+        assert caught.value.reason is Reason.DRAINING
         scene.ring.refuses = None
         scene.ring.writable.set()
+
+    scenario(tmp_path, play)
+
+
+def test_where_none_may_pass_what_is_on_its_way_back_a_pull_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty answer would say that no message is ready, and one is."""
+    monkeypatch.setattr(taking, "REQUEUE_WAIT_S", 0.02)
+
+    async def play(scene: Scene) -> None:
+        number = await with_one_on_its_way_back(scene)
+        mastership = scene.replica.serving()
+        mastership.queue.consumers.set_single_active(single=True)
+        with pytest.raises(BrokerError) as caught:
+            await mastership.pull(number, 10, 1000)
+        assert caught.value.reason is Reason.DRAINING
+        # It takes the op now, and has no trip for it.
+        scene.ring.refuses = None
+        with pytest.raises(BrokerError) as caught:
+            await mastership.pull(number, 10, 1000)
+        assert caught.value.reason is Reason.NO_MASTER
+        scene.ring.writable.set()
+        await scene.until(lambda: not mastership.queue.is_requeuing)
+        runs, _ = await mastership.pull(number, 10, 1000)
+        assert [run.positions for run in runs] == [(0, 0), (1, 1)]
 
     scenario(tmp_path, play)
 

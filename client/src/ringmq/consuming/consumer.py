@@ -182,6 +182,8 @@ class Consumer:
         """The next batch; None when the consumer is closed, or nothing came in `timeout_s`."""
         if self._pulls:
             raise BadRequestError("this consumer is given messages only when it asks: `pull`")
+        if not (self._lifetime.usable or self._lifetime.over):
+            raise self._lifetime.reason.copy()
         if not self._reception.has_batches:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -206,7 +208,7 @@ class Consumer:
         """
         if not self._pulls:
             raise BadRequestError("this consumer is given messages unasked: `pulls` is for others")
-        if self._lifetime.over:
+        if not self._lifetime.usable:
             raise self._lifetime.reason.copy()
         wait_s = self.deadline_s if deadline_s is None else deadline_s
         answer = self._pulling.ask(messages_max, bytes_max)

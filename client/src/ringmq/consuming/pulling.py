@@ -3,13 +3,15 @@
 The node answers them in order. A stream that breaks takes its answers along, and the messages of
 those that were on their way go back to the queue: on the next stream all are asked again.
 
-Messages that come for a caller who waits no more go back to the queue at once.
+Messages that come for a caller who waits no more go back to the queue at once. The next pull goes
+out behind them: before, it would be given the messages behind those, and out of order.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import islice
 
 from ringmq.calls.requests import request_of
 from ringmq.calls.status import from_reason
@@ -17,6 +19,7 @@ from ringmq.consuming.settling import Settling, Verb
 from ringmq.errors import ProtocolError, RingMQError
 from ringmq.model.messages import Batch
 from ringmq.v1 import broker_pb2 as broker
+from ringmq_base.limits import PULLS_WAITING_MAX
 
 
 class Pulling:
@@ -28,10 +31,11 @@ class Pulling:
         # How many of them have gone out on the present stream: the first ones.
         self._written = 0
         self._generation = 0
+        self._has_ended = False
 
     @property
     def is_awaited(self) -> bool:
-        return bool(self._asked)
+        return any(not answer.done() for _, answer in self._asked)
 
     # --- calls of the consumer ---
 
@@ -56,9 +60,10 @@ class Pulling:
                 self._settling.note(Verb.REQUEUE, batch.positions)
 
     def end(self, reason: RingMQError) -> None:
-        """There will be no more answers."""
-        asked, self._asked = self._asked, deque()
-        for _, answer in asked:
+        """Nobody waits for an answer from now on. Those of pulls that have gone out may still come:
+        the stream goes on until the last acks are written."""
+        self._has_ended = True
+        for _, answer in self._asked:
             if not answer.done():
                 answer.set_exception(reason.copy())
 
@@ -71,7 +76,9 @@ class Pulling:
         self._written = 0
 
     def next_request(self) -> broker.ConsumeRequest | None:
-        if self._written == len(self._asked):
+        if self._written == len(self._asked) or self._written == PULLS_WAITING_MAX:
+            return None
+        if any(answer.done() for _, answer in islice(self._asked, self._written)):
             return None
         self._written += 1
         return broker.ConsumeRequest(pull=self._asked[self._written - 1][0])
@@ -82,6 +89,9 @@ class Pulling:
             raise ProtocolError("the node answered a pull that was not asked")
         self._written -= 1
         _, answer = self._asked.popleft()
+        if self._has_ended:
+            # Its messages go back with the stream.
+            return
         batch = Batch.from_wire(pulled.deliveries, self._generation)
         self._settling.hand_out(batch.positions)
         if answer.done():

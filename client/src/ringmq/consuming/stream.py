@@ -136,9 +136,6 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         noted = self._settling.take_noted()
         if noted:
             return _request_of(noted)
-        pull = None if self._lifetime.closing else self._pulling.next_request()
-        if pull is not None:
-            return pull
         if self._prefetch_changed and not self._lifetime.closing:
             self._prefetch_changed = False
             change = broker.ChangePrefetch(
@@ -146,6 +143,10 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
                 prefetch_bytes=self._opening.prefetch_bytes,
             )
             return broker.ConsumeRequest(prefetch=change)
+        # Behind the prefetch that it is asked under, and behind what its caller has put back.
+        pull = None if self._lifetime.closing else self._pulling.next_request()
+        if pull is not None:
+            return pull
         if self._lifetime.closing and not self._cancel_sent:
             # After the last acks. The node then delivers no more, but still reports settles.
             self._cancel_sent = True

@@ -1506,7 +1506,8 @@ Global___WindowShare: typing_extensions.TypeAlias = WindowShare
 @typing.final
 class Pull(google.protobuf.message.Message):
     """On a stream that pulls: the first ready messages, as far as its prefetch has room. The node answers
-    each with `Pulled`, in order.
+    each with `Pulled`, in order; at most 100 may wait for that, and one more ends the stream
+    (LIMIT_EXCEEDED). What else is sent doesn't wait for pulls.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1660,8 +1661,9 @@ Global___ConsumeResponse: typing_extensions.TypeAlias = ConsumeResponse
 
 @typing.final
 class Pulled(google.protobuf.message.Message):
-    """None if none are ready, or with a `reason`: the prefetch is used up (LIMIT_EXCEEDED), or the next
-    message is being repaired (REPAIRING). The stream lives on.
+    """None if none are ready, or with a `reason`: the prefetch is used up (LIMIT_EXCEEDED), the next
+    message is being repaired (REPAIRING), or is on its way back and the ring is slow or takes nothing
+    (NO_MASTER, DRAINING, TOO_FEW_SYNCHRONISED). The stream lives on.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -124,6 +124,15 @@ class Consuming:
     def auto_ack(self) -> bool:
         return self._auto_ack
 
+    @property
+    def pulls(self) -> bool:
+        return self._pulls
+
+    def check_pulls(self) -> None:
+        """Raises `BrokerError` if its messages come unasked."""
+        if not self._pulls:
+            raise bad_request("this consumer is given messages unasked", field="pull")
+
     def change_prefetch(self, messages: int, size_bytes: int) -> None:
         """From now on; 0 is the default. Messages above it that are out already stay out. Raises
         `BrokerError`."""
@@ -144,8 +153,7 @@ class Consuming:
         As for a get, `messages_max` 0 is one message, `bytes_max` 0 the largest answer. Raises
         `BrokerError`, LIMIT_EXCEEDED if there are some and its prefetch is used up.
         """
-        if not self._pulls:
-            raise bad_request("this consumer is given messages unasked", field="pull")
+        self.check_pulls()
         if self._is_cancelled:
             raise bad_request("this consumer is cancelled", field="pull")
         runs, ready = await self._mastership.pull(

@@ -16,6 +16,7 @@ from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.effects import Effect
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.run import Run
+from ringmq_node.replica.refusals import no_trip
 from ringmq_node.replica.subscribers import Subscribers
 from ringmq_node.replica.upkeep import Upkeep
 
@@ -32,6 +33,8 @@ class GivingMaster(Protocol):
 
     ended: bool
 
+    @property
+    def epoch(self) -> int: ...
     @property
     def name(self) -> str: ...
     @property
@@ -83,21 +86,28 @@ async def peek(mastership: GivingMaster, messages_max: int, bytes_max: int) -> l
 async def pull(
     mastership: GivingMaster, consumer: int, messages_max: int, bytes_max: int
 ) -> tuple[list[Run], int]:
-    """Gives messages to a consumer that asks for them; also says how many are ready then."""
+    """Gives messages to a consumer that asks for them; also says how many are ready then. Raises
+    `BrokerError` if there are none but some that are on their way back."""
     await _wait_inheritance(mastership)
     queue = mastership.queue
     while True:
         await _wait_requeued(mastership)
         await _wait_expired(mastership)
         runs = mastership.subscribers.pull(consumer, messages_max, bytes_max)
-        if runs or not queue.is_held:
+        if runs or not (queue.is_held or queue.is_requeuing):
             return runs, len(queue.ready)
-        await _wait_repaired(mastership)
+        if queue.is_held:
+            await _wait_repaired(mastership)
+            continue
+        # They aren't ready, and may hold up those behind them. "None are ready" would be heard as
+        # "the queue is empty".
+        mastership.check_writable()
+        raise no_trip(mastership.name, mastership.epoch, REQUEUE_WAIT_S)
 
 
 async def _wait_requeued(mastership: GivingMaster) -> None:
     """Waits until messages that are on their way back can be had. While the ring takes no op they
-    can't, and then the caller gets those behind them."""
+    can't, and then the caller gets those behind them, if they may pass."""
     with suppress(TimeoutError):
         async with asyncio.timeout(REQUEUE_WAIT_S):
             while not mastership.ended and mastership.queue.is_requeuing:

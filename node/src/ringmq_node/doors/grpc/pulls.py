@@ -1,72 +1,80 @@
-"""The pulls of a consume stream, which are answered in order.
+"""The pulls of a consume stream, which are answered in order, one after the other.
 
-One is in hand at a time, and its stream reads nothing meanwhile. It waits while the stream has more
-to send than it may: otherwise a client that pulls and doesn't read would have the node hold as much
-as its prefetch allows.
+The stream reads on meanwhile: acks behind a pull are settled at once, and a client that has died is
+noticed. A pull waits while the stream has more to send than it may: otherwise a client that pulls
+and doesn't read would have the node hold as much as its prefetch allows.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from ringmq.v1 import broker_pb2 as broker
+from ringmq_base.limits import PULLS_WAITING_MAX
+from ringmq_base.notifier import Notifier
 from ringmq_node.broker.consuming import Consuming
 from ringmq_node.doors.grpc.status import reason_to_wire, told
 from ringmq_node.doors.grpc.wire import run_to_wire
-from ringmq_node.model.reasons import BrokerError
+from ringmq_node.model.reasons import BrokerError, Reason
 
 
 class Pulls:
-    """`put` takes the answers."""
+    """`put` takes the answers. `run` is a task of the stream."""
 
     def __init__(self, consuming: Consuming, put: Callable[[broker.Pulled], None]) -> None:
         self._consuming = consuming
         self._put = put
-        self._task: asyncio.Task[None] | None = None
+        # The first one is in hand, unless the stream has too much to send.
+        self._asked: deque[broker.Pull] = deque()
         self._is_held = False
-        self._released: asyncio.Future[None] | None = None
+        self._has_ended = False
+        self._changed = Notifier()
 
     @property
-    def in_hand(self) -> bool:
-        return self._task is not None
+    def waiting(self) -> int:
+        """How many have no answer yet."""
+        return len(self._asked)
 
     def ask(self, pull: broker.Pull) -> None:
-        """None is in hand."""
-        assert self._task is None
-        self._task = asyncio.create_task(self._answer(pull), name="pull")
-
-    async def wait(self) -> None:
-        """Returns when none is in hand."""
-        if self._task is not None:
-            # If this wait is cancelled the answer still counts, until `close`.
-            await asyncio.shield(self._task)
+        """Raises `BrokerError` if the stream doesn't pull, or too many wait already."""
+        self._consuming.check_pulls()
+        if len(self._asked) == PULLS_WAITING_MAX:
+            raise BrokerError(
+                Reason.LIMIT_EXCEEDED,
+                f"{PULLS_WAITING_MAX} pulls of this stream wait for their answers, and no more may",
+                limit="pulls",
+            )
+        self._asked.append(pull)
+        self._changed.notify()
 
     def hold(self, held: bool) -> None:
         """Whether the stream has more to send than it may."""
         self._is_held = held
-        if not held and self._released is not None and not self._released.done():
-            self._released.set_result(None)
+        self._changed.notify()
 
-    def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+    async def run(self) -> None:
+        """Answers them, until it is cancelled."""
+        while True:
+            while not self._asked or self._is_held:
+                await self._changed.wait()
+            answer = await self._answer(self._asked[0])
+            self._asked.popleft()
+            # Behind Moved comes nothing.
+            if not (self._has_ended or self._consuming.has_moved):
+                self._put(answer)
 
-    async def _answer(self, pull: broker.Pull) -> None:
-        while self._is_held:
-            self._released = asyncio.get_running_loop().create_future()
-            await self._released
+    def end(self) -> None:
+        """Nobody reads answers from now on."""
+        self._has_ended = True
+
+    async def _answer(self, pull: broker.Pull) -> broker.Pulled:
         try:
             got = await self._consuming.pull(pull.messages_max, pull.bytes_max)
         except BrokerError as error:
             # The stream lives on, and what it holds stays with it.
-            answer = broker.Pulled(reason=reason_to_wire(error.reason), message=told(error.message))
-        else:
-            answer = broker.Pulled(
-                deliveries=[run_to_wire(run) for run in got.runs],
-                messages_ready=got.messages_ready,
-            )
-        self._task = None
-        # Behind Moved comes nothing.
-        if not self._consuming.has_moved:
-            self._put(answer)
+            return broker.Pulled(reason=reason_to_wire(error.reason), message=told(error.message))
+        return broker.Pulled(
+            deliveries=[run_to_wire(run) for run in got.runs],
+            messages_ready=got.messages_ready,
+        )

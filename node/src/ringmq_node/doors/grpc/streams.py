@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
 from contextlib import suppress
 
 from ringmq.v1 import broker_pb2 as broker
@@ -62,6 +62,7 @@ class Stream:
         reader = asyncio.create_task(self._read(), name="stream reader")
         writer = asyncio.create_task(self.writer.run(), name="stream writer")
         tasks = [reader, writer, asyncio.create_task(self._keep_alive(), name="stream heartbeat")]
+        tasks += [asyncio.create_task(work, name="stream work") for work in self.works()]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -144,6 +145,10 @@ class Stream:
 
     async def wait_answered(self) -> None:
         """Returns when each request has its answer."""
+
+    def works(self) -> list[Coroutine[None, None, None]]:
+        """What goes on beside reading and writing, until the stream ends."""
+        return []
 
     def hold(self, held: bool) -> None:
         """Whether more waits to be sent than may wait."""
@@ -422,15 +427,8 @@ class ConsumeStream(Stream):
         response = broker.ConsumeResponse(pulled=answer)
         self.writer.put(response, answer=not answer.deliveries)
 
-    @property
-    def is_readable(self) -> bool:
-        return not self.pulls.in_hand
-
-    async def wait_readable(self) -> None:
-        await self.pulls.wait()
-
-    async def wait_answered(self) -> None:
-        await self.pulls.wait()
+    def works(self) -> list[Coroutine[None, None, None]]:
+        return [self.pulls.run()] if self.consuming.pulls else []
 
     def delivered(self, runs: Sequence[Run]) -> None:
         deliveries = broker.Deliveries(deliveries=[run_to_wire(run) for run in runs])
@@ -471,7 +469,7 @@ class ConsumeStream(Stream):
         return self.consuming.successor()
 
     def closed(self) -> None:
-        self.pulls.close()
+        self.pulls.end()
         self.consuming.close(in_good_order=self.has_ended)
 
     def heartbeat(self) -> broker.ConsumeResponse:
