@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ringmq_base.limits import GIB, MIB
+from ringmq_base.limits import GIB, KIB, MIB
 from ringmq_node.resources.credit import BYTES, MESSAGES, MORE_AFTER, Credit
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 
@@ -38,6 +38,7 @@ SIZES = (
     "unsynced_bytes_max",
     "buffer_bytes_max",
 )
+NOT_NEGATIVE = ("embed_below", "sync_in_place_bytes_max", "scrub_rate_bytes", "set_aside_bytes_max")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 TIMES = (
     *(
@@ -82,6 +83,9 @@ class NodeConfig:
     slow_timeout_s: float = 10.0
     # If one write, sync or read of the data directory takes longer, the node's store fails.
     disk_timeout_s: float = 30.0
+    # Writes up to this size are synced on the event loop's own thread while the disk is quick. One
+    # that hangs then stops the node, and the ring puts it out; 0: threads sync everything.
+    sync_in_place_bytes_max: int = 16 * KIB
     lease_s: float = 6.0
     heartbeat_s: float = 1.0
     # Bodies and index entries of all queues that may be in memory. Bytes that aren't on disk
@@ -150,7 +154,7 @@ class NodeConfig:
             Credit(self.credit_messages, self.credit_more_after, self.credit_bytes)
         except ValueError as error:
             raise ConfigError(f"credit_messages: {error}") from error
-        for name in ("embed_below", "scrub_rate_bytes", "set_aside_bytes_max"):
+        for name in NOT_NEGATIVE:
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} is below 0")
         for name in ("leftover_s", "producer_expiry_s"):

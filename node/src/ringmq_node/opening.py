@@ -63,6 +63,7 @@ def open_store(config: NodeConfig, cluster_id: str) -> Store:
                 queue_memory_bytes_max=config.queue_memory_bytes_max,
                 embed_below=config.embed_below,
                 disk_timeout_s=config.disk_timeout_s,
+                sync_in_place_bytes_max=config.sync_in_place_bytes_max,
                 unsynced_bytes_max=config.unsynced_bytes_max,
             ),
         )

@@ -33,6 +33,7 @@ _HELP = {
     "ring_timeout_s": "Silence after which a neighbour in the ring counts as dead.",
     "slow_timeout_s": "A mirror that takes less than a window in this time is put out.",
     "disk_timeout_s": "A disk call that takes longer fails the node's store.",
+    "sync_in_place_bytes_max": "Smaller writes need no thread while the disk is quick; 0: all do.",
     "lease_s": "How long the registry keeps this node without a sign of life.",
     "heartbeat_s": "The pause between heartbeats on clients' streams.",
     "queue_memory_bytes_max": "The memory for bodies and index entries of all queues.",
