@@ -110,8 +110,8 @@ class Peer(Protocol):
         """The processes whose trees are the brokers. Empty for the bare disk."""
         ...
 
-    def prepare(self, queue: str) -> None:
-        """Makes the new queue. Its cost isn't counted."""
+    def prepare(self, queues: Sequence[str]) -> None:
+        """Makes the new queues. Their cost isn't counted."""
         ...
 
     def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
@@ -121,8 +121,8 @@ class Peer(Protocol):
         """
         ...
 
-    def remove(self, queue: str) -> None:
-        """Checks that the queue has the replicas that the peer claims, and deletes it.
+    def remove(self, queues: Sequence[str]) -> None:
+        """Checks that the queues have the replicas that the peer claims, and deletes them.
 
         Raises `BenchError` if they aren't: the measurement would be worth nothing.
         """
@@ -131,8 +131,7 @@ class Peer(Protocol):
 
 def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
     queues = [f"w{point.window}.r{round_number}.{number}" for number in range(point.queues)]
-    for queue in queues:
-        peer.prepare(queue)
+    peer.prepare(queues)
     pids = peer.broker_pids()
     brokers_before = procs.tree_cpu_s(pids)
     machine_before = procs.machine_cpu()
@@ -144,8 +143,7 @@ def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
     machine = procs.machine_cpu().since(machine_before)
     # The run's own CPU is not noise: the publisher's, a child that has ended by now.
     ours = brokers + procs.own_cpu_s() - own_before
-    for queue in queues:
-        peer.remove(queue)
+    peer.remove(queues)
     if report.acked != point.count or report.nacked:
         raise BenchError(
             f"{peer.name}: {report.acked} acked and {report.nacked} nacked of {point.count}"

@@ -221,7 +221,8 @@ class BareRing:
     def broker_pids(self) -> Sequence[int]:
         return [node.pid for node in self._nodes]
 
-    def prepare(self, queue: str) -> None:
+    def prepare(self, queues: Sequence[str]) -> None:
+        (queue,) = queues
         self._directory.mkdir(exist_ok=True)
         self._ports = [procs.free_port() for _ in range(NODES)]
         for number in range(NODES):
@@ -246,7 +247,8 @@ class BareRing:
             raise BenchError(f"{self.name}: the publisher failed: {done.stderr.strip()}")
         return ClientReport(**json.loads(done.stdout))
 
-    def remove(self, queue: str) -> None:
+    def remove(self, queues: Sequence[str]) -> None:
+        (queue,) = queues
         self.stop()
         for path in self._directory.glob(f"{queue}.*"):
             path.unlink()

@@ -35,7 +35,8 @@ class Footing:
     def broker_pids(self) -> Sequence[int]:
         return ()
 
-    def prepare(self, queue: str) -> None:
+    def prepare(self, queues: Sequence[str]) -> None:
+        (queue,) = queues
         self._file(queue).touch(0o600, exist_ok=False)
 
     def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
@@ -64,7 +65,8 @@ class Footing:
             client_cpu_s=procs.own_cpu_s() - cpu_before,
         )
 
-    def remove(self, queue: str) -> None:
+    def remove(self, queues: Sequence[str]) -> None:
+        (queue,) = queues
         self._file(queue).unlink()
 
     def _file(self, queue: str) -> Path:

@@ -1,9 +1,9 @@
 """Ours: three local nodes, started and published to through the `ringmq` command.
 
 The benchmark goes the way a user goes, and drives no code of the nodes itself: `cluster up`
-starts the processes, `queue declare` makes the queue (mirrored on all three nodes, which is the
-default), `bench publish` measures, `cluster down` ends them. So a checkout of another commit can
-be a peer too: its command starts its nodes and runs its client.
+starts the processes, its client library makes the queues (mirrored on all three nodes, which is
+the default), `bench publish` measures, `cluster down` ends them. So a checkout of another commit
+can be a peer too: its command starts its nodes and runs its client.
 
 A node that logs an error or a traceback fails the run, although its figures may look well: a
 link that is torn down and opened again, for example, costs milliseconds and loses nothing.
@@ -25,6 +25,7 @@ NODES = 3
 TREE = Path(__file__).resolve().parents[2]
 # Of the faults in the nodes' logs, as many are printed: the later ones seldom say more.
 FAULTS_SHOWN_MAX = 3
+_QUEUES = Path(__file__).with_name("ringmq_queues.py")
 _CONTROL_TIMEOUT_S = 60.0
 _PUBLISH_TIMEOUT_S = 600.0
 
@@ -49,6 +50,7 @@ class RingPeer:
         self._directory = directory
         self._tree = tree
         programs = Path(sys.executable).parent if tree == TREE else tree / ".venv" / "bin"
+        self._programs = programs
         self._command = programs / "ringmq"
         #: The nodes' addresses, once they are up.
         self.seeds: list[str] = []
@@ -61,7 +63,7 @@ class RingPeer:
             )
         # Free ports: the user's own cluster may have the usual ones.
         flags = ("--nodes", str(NODES), "--base-port", "0", "--data", str(self._directory))
-        started = self._run("cluster", "up", *flags)
+        started = self._ringmq("cluster", "up", *flags)
         nodes = started["nodes"]
         if len(nodes) != NODES:
             raise BenchError(f"{self.name}: {len(nodes)} of {NODES} nodes started")
@@ -71,7 +73,7 @@ class RingPeer:
     def stop(self) -> None:
         """Raises `BenchError` if a node has logged a fault, its shutdown included."""
         if self._directory.exists():
-            self._run("cluster", "down", "--data", str(self._directory))
+            self._ringmq("cluster", "down", "--data", str(self._directory))
             try:
                 check_logs(self.name, sorted((self._directory / "logs").glob("*.log")))
             except BenchError as fault:
@@ -91,8 +93,8 @@ class RingPeer:
     def broker_pids(self) -> Sequence[int]:
         return self._pids
 
-    def prepare(self, queue: str) -> None:
-        self._control("queue", "declare", queue)
+    def prepare(self, queues: Sequence[str]) -> None:
+        self._queues("declare", queues)
 
     def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
         arguments = [
@@ -116,21 +118,27 @@ class RingPeer:
             max_ms=latencies["max"],
         )
 
-    def remove(self, queue: str) -> None:
-        shown = self._control("queue", "show", queue)
-        synced = [member for member in shown["ring"] if member["synchronised"]]
-        if len(synced) != NODES:
-            raise BenchError(
-                f"{self.name}: {queue} is synchronised on {len(synced)} of {NODES} nodes"
-            )
-        self._control("queue", "delete", queue)
+    def remove(self, queues: Sequence[str]) -> None:
+        lacking = self._queues("remove", queues)
+        if lacking:
+            raise BenchError(f"{self.name}: {', '.join(lacking)}")
+
+    def _queues(self, verb: str, queues: Sequence[str]) -> list[str]:
+        # Without the program's own folder on its path: this module would be its `ringmq`.
+        words = ["-P", str(_QUEUES), verb, ",".join(self.seeds), *queues]
+        return list(self._run(self._programs / "python", *words, said=f"{verb} queues"))
 
     def _control(self, *words: str, timeout_s: float = _CONTROL_TIMEOUT_S) -> Any:
-        return self._run(*words, "--seeds", ",".join(self.seeds), timeout_s=timeout_s)
+        return self._ringmq(*words, "--seeds", ",".join(self.seeds), timeout_s=timeout_s)
 
-    def _run(self, *words: str, timeout_s: float = _CONTROL_TIMEOUT_S) -> Any:
+    def _ringmq(self, *words: str, timeout_s: float = _CONTROL_TIMEOUT_S) -> Any:
+        said = f"ringmq {' '.join(words[:2])}"
+        return self._run(self._command, *words, "--json", said=said, timeout_s=timeout_s)
+
+    def _run(self, *words: str | Path, said: str, timeout_s: float = _CONTROL_TIMEOUT_S) -> Any:
+        """What a program of the tree prints as JSON."""
         done = subprocess.run(
-            [self._command, *words, "--json"],
+            words,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -138,7 +146,7 @@ class RingPeer:
             timeout=timeout_s,
             cwd=self._tree,
         )
-        said = f"{self.name}: `ringmq {' '.join(words[:2])}`"
+        said = f"{self.name}: `{said}`"
         if done.returncode:
             raise BenchError(f"{said} failed with {done.returncode}: {done.stderr.strip()}")
         try:

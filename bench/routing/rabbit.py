@@ -84,7 +84,7 @@ class RabbitSide:
     def depths(self, case: Case, label: str) -> list[int]:
         """The messages in each queue. Raises `BenchError` for one that has lost a mirror."""
         columns = ("messages", "synchronised_slave_pids")
-        found = [self._cluster.queue_info(queue, columns) for queue in self._queues(case, label)]
+        found = self._cluster.queue_infos(self._queues(case, label), columns)
         for info in found:
             mirrors = info["synchronised_slave_pids"]
             if not isinstance(mirrors, list) or len(mirrors) != NODES - 1:

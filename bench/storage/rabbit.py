@@ -105,7 +105,8 @@ class _Broker:
 
     def check_mode(self, variant: str) -> None:
         """Raises `BenchError` if the queue is lazy and the variant isn't, or the reverse."""
-        policy = self._cluster.queue_info(self._queue, ("policy",))["policy"]
+        (info,) = self._cluster.queue_infos([self._queue], ("policy",))
+        policy = info["policy"]
         if (policy == "lazy") != (variant == LAZY):
             raise BenchError(f"RabbitMQ: policy of {self._queue} is {policy!r}")
 

@@ -35,9 +35,9 @@ class InstantPeer:
     def broker_pids(self) -> Sequence[int]:
         return ()
 
-    def prepare(self, queue: str) -> None:
-        assert queue not in self.queues
-        self.queues.add(queue)
+    def prepare(self, queues: Sequence[str]) -> None:
+        assert not self.queues.intersection(queues)
+        self.queues.update(queues)
 
     def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
         assert set(queues) == self.queues
@@ -45,8 +45,9 @@ class InstantPeer:
         ms = 1e3 / self._rate_per_s
         return ClientReport(1.0, self._rate_per_s, point.count, 0, 0.1, ms, ms, ms, ms)
 
-    def remove(self, queue: str) -> None:
-        self.queues.remove(queue)
+    def remove(self, queues: Sequence[str]) -> None:
+        assert self.queues.issuperset(queues)
+        self.queues.difference_update(queues)
 
 
 def test_pairs_alternate_and_their_ratios_are_printed_one_by_one() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ def test_all_is_in_each_file_once_it_is_confirmed(
     sizes: list[int] = []
     remove = BareRing.remove
 
-    def look_first(peer: BareRing, queue: str) -> None:
+    def look_first(peer: BareRing, queues: Sequence[str]) -> None:
+        (queue,) = queues
         sizes.extend(path.stat().st_size for path in (tmp_path / "ring").glob(f"{queue}.*"))
-        remove(peer, queue)
+        remove(peer, queues)
 
     monkeypatch.setattr(BareRing, "remove", look_first)
     peer = BareRing(tmp_path / "ring")

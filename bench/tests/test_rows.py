@@ -31,13 +31,13 @@ class InstantPeer:
     def broker_pids(self) -> Sequence[int]:
         return ()
 
-    def prepare(self, queue: str) -> None: ...
+    def prepare(self, queues: Sequence[str]) -> None: ...
 
     def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
         self.asked.append(point)
         return replace(REPORT, acked=point.count, rate_per_s=10.0 * point.window)
 
-    def remove(self, queue: str) -> None: ...
+    def remove(self, queues: Sequence[str]) -> None: ...
 
 
 def test_a_peer_without_queues_is_asked_for_one_and_the_others_for_all(tmp_path: Path) -> None:

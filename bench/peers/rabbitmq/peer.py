@@ -90,8 +90,9 @@ class RabbitPeer:
     def broker_pids(self) -> Sequence[int]:
         return self._cluster.broker_pids()
 
-    def prepare(self, queue: str) -> None:
-        self._run_client(_NOTHING, queue)
+    def prepare(self, queues: Sequence[str]) -> None:
+        for queue in queues:
+            self._run_client(_NOTHING, queue)
 
     def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
         """With many queues, by a client process for each at the same time (`merged`)."""
@@ -103,17 +104,21 @@ class RabbitPeer:
             reports = list(pool.map(self._run_client, shares, queues))
         return merged([_client_report(report) for report in reports])
 
-    def remove(self, queue: str) -> None:
-        """Checks that the queue was replicated as claimed, and deletes it."""
+    def remove(self, queues: Sequence[str]) -> None:
+        """Checks that the queues were replicated as claimed, and deletes them."""
         columns, copies = (
             (("synchronised_slave_pids",), NODES - 1)
             if self._queue_type == "classic"
             else (("online",), NODES)
         )
-        found = self._cluster.queue_info(self._full_name(queue), columns)[columns[0]]
-        if not isinstance(found, list) or len(found) != copies:
-            raise BenchError(f"RabbitMQ: {columns[0]} of {queue} is {found}, not {copies} of them")
-        self._run_client(_NOTHING, queue, "--delete")
+        infos = self._cluster.queue_infos(map(self._full_name, queues), columns)
+        for queue, info in zip(queues, infos, strict=True):
+            found = info[columns[0]]
+            if not isinstance(found, list) or len(found) != copies:
+                raise BenchError(
+                    f"RabbitMQ: {columns[0]} of {queue} is {found}, not {copies} of them"
+                )
+            self._run_client(_NOTHING, queue, "--delete")
 
     def _full_name(self, queue: str) -> str:
         # The policy for mirrors goes by this prefix.
