@@ -99,6 +99,17 @@ class ConfirmsAtReceived(_OtherPhases):
             return min(mark.received for mark in counted)
 
 
+class AnswersAGreetingOnce(_OtherPhases):
+    """Takes it for granted that the member before it greets again when a stream was broken: but
+    its own stream may have broken alone, and the answer got lost."""
+
+    class MirrorPhase(Mirror):
+        __slots__ = ()
+
+        def link_up(self, node: str) -> list[Effect]:
+            return InView.link_up(self, node)
+
+
 class AcceptsStaleEpochs(RingMember):
     """Goes on answering frames of the epoch before as if it were still in it."""
 

@@ -26,6 +26,7 @@ from faults.vocabulary import (
     BitFlips,
     Block,
     BreakLink,
+    BreakStream,
     Crash,
     DiskCutUnseen,
     DiskLost,
@@ -194,6 +195,7 @@ class Hands:
                 await self._promote(target)
             case (
                 BreakLink()
+                | BreakStream()
                 | SlowNetwork()
                 | RegistryFlaky()
                 | RegistryPutBack()

@@ -169,6 +169,18 @@ class BreakLink:
 
 
 @dataclass(frozen=True, slots=True)
+class BreakStream:
+    """The stream that brings `node`'s frames to `other` breaks, and `node` opens it again; before,
+    it stands still for so long. What comes the other way goes on. Simulated only: real ones are
+    taken apart in the tests of links."""
+
+    at: float
+    node: str
+    other: str
+    stuck_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class SlowNetwork:
     """Frames between two nodes take `delay_s` more. Simulated only: it needs a module of the
     kernel (netem) that not every machine has."""
@@ -290,6 +302,7 @@ Fault = (
     | Block
     | Flap
     | BreakLink
+    | BreakStream
     | SlowNetwork
     | RegistryCut
     | RegistryOutage
@@ -309,6 +322,7 @@ DiskFault = DiskLost | DiskRestored | DiskCutUnseen
 REAL_ONLY: tuple[type[Fault], ...] = (Restart, Join, BitFlips, FullDisk, NoDescriptors)
 SIMULATED_ONLY: tuple[type[Fault], ...] = (
     BreakLink,
+    BreakStream,
     SlowNetwork,
     RegistryFlaky,
     RegistryPutBack,
@@ -333,6 +347,8 @@ def ends_at(fault: Fault) -> float:
             return fault.at + fault.age_s + fault.down_s
         case RegistryPutBack():
             return fault.at + fault.age_s + fault.for_s
+        case BreakStream():
+            return fault.at + fault.stuck_s
         case _:
             return fault.at + fault.for_s
 

@@ -9,6 +9,7 @@ from faults.vocabulary import (
     BitFlips,
     Block,
     BreakLink,
+    BreakStream,
     Crash,
     DiskCutUnseen,
     DiskLost,
@@ -89,6 +90,8 @@ class Nemesis:
                     clock.after(2 * period_s * turn, self._block, cut)
             case BreakLink(_, one, two):
                 network.break_between(one, two)
+            case BreakStream(_, source, target, stuck_s):
+                network.break_stream(source, target, stuck_s)
             case SlowNetwork(_, one, two, delay_s, for_s):
                 network.slow(one, two, delay_s)
                 clock.after(for_s, network.slow, one, two, 0.0)

@@ -13,6 +13,7 @@ from faults.vocabulary import (
     AcceptLoss,
     Block,
     BreakLink,
+    BreakStream,
     Crash,
     DiskCutUnseen,
     DiskLost,
@@ -36,6 +37,7 @@ from faults.vocabulary import (
 
 from ringmq_gm.core.cache import CACHE_BYTES_MAX, JOINER_BYTES_MAX, Budgets
 from ringsim.simulator.dangers import danger, put_back
+from ringsim.simulator.network import RING_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,7 @@ def _left_behind(rng: random.Random, nodes: tuple[str, ...]) -> list[Fault]:
                     Crash(then, other, for_s),
                     Promote(then, other),
                     BreakLink(then, name, other),
+                    _break_stream(rng, name, other, then),
                 )
             )
         )
@@ -315,8 +318,10 @@ def _fault(rng: random.Random, nodes: tuple[str, ...], at: float) -> Fault:
             return Block(at, (node,), (other,), True, for_s)
         case 9:
             return Block(at, (node,), (other,), False, for_s)
-        case 10 | 11:
+        case 10:
             return BreakLink(at, node, other)
+        case 11:
+            return _break_stream(rng, node, other, at)
         case 12:
             return SlowNetwork(at, node, other, 0.2 * rng.random(), for_s)
         case 13:
@@ -331,3 +336,9 @@ def _fault(rng: random.Random, nodes: tuple[str, ...], at: float) -> Fault:
             )
         case _:
             return Promote(at, node)
+
+
+def _break_stream(rng: random.Random, node: str, other: str, at: float) -> BreakStream:
+    """In either direction. Its source dials anew when the ring time-out is over, at the latest."""
+    source, target = rng.sample((node, other), 2)
+    return BreakStream(at, source, target, rng.choice((0.0, 0.02, RING_TIMEOUT_S)) * rng.random())
