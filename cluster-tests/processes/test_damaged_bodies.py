@@ -76,6 +76,50 @@ async def test_damage_is_repaired_from_the_ring(cluster: Cluster) -> None:
     await no_alarms(cluster)
 
 
+@scenario(deadline_s=60, queue="", scrub_rate_bytes=1 << 26, scrub_pause_s=0.2)
+async def test_the_scrub_repairs_what_nobody_has_read(cluster: Cluster) -> None:
+    """Damage on a mirror's disk, in a queue that nobody consumes. When the others are gone, the
+    mirror has every message."""
+    cluster.expect_log(DAMAGE)
+    await cluster.declare("q", mode=ringmq.QueueMode.LAZY)
+    mirror = (await cluster.wait_synchronised("q")).ring[1].node
+    async with cluster.publishing("q", total=400, size_bytes=SMALL_BYTES) as load:
+        await load.finishes(within_s=10)
+    flip(cluster.data(mirror), load, 7, 8, 399)
+
+    async def scrubbed() -> tuple[int, int, int]:
+        """On the mirror: passes, damaged places, live messages in them."""
+        async with cluster.client() as client:
+            status = await client.cluster_status(with_resources=True)
+        (node,) = [each for each in status.nodes if each.node == mirror]
+        assert node.resources is not None
+        store = node.resources.store
+        return store.scrub_passes, store.scrub_faults, store.scrub_messages
+
+    async def is_found() -> bool:
+        _, faults, messages = await scrubbed()
+        return faults >= 1 and messages >= 3
+
+    async def has_passed(passes: int) -> bool:
+        return (await scrubbed())[0] >= passes
+
+    await until(is_found, "the scrub has found the damage", within_s=20)
+    await until(
+        lambda: "messages repaired from" in cluster.log(mirror, lines=200),
+        "the scrub has repaired it",
+        within_s=20,
+    )
+    passes, faults, _ = await scrubbed()
+    await until(lambda: has_passed(passes + 2), "two more passes", within_s=20)
+    # They have read what was repaired.
+    assert (await scrubbed())[1] == faults
+    await cluster.wait_equal("q")
+    async with cluster.client() as client:
+        await client.promote_mirror("q", mirror)
+    (await cluster.drained("q")).judge(load)
+    assert (await cluster.info("q")).messages_damaged == 0
+
+
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_single_replica_serves_all_but_the_damaged_message(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from commands import ringmq_succeeded
 from nemesis import Cluster, scenario
@@ -97,6 +99,91 @@ async def test_a_node_is_drained_and_revived(cluster: Cluster) -> None:
         await client.operator.revive(node)
         moves = await client.operator.rebalance()
         assert [(move.new_master, move.error) for move in moves] == [(node, "")]
+        await load.confirms(100)
+    assert load.errors == []
+    (await cluster.drained("q")).judge(load)
+
+
+async def none_has_a_replica_on(cluster: Cluster, node: str, queues: Sequence[str]) -> None:
+    """Each queue has its three replicas on the others, all synchronised."""
+    others = cluster.others(node)
+    async with cluster.client(*others) as client:
+
+        async def are_elsewhere() -> bool:
+            infos = [await client.queue(name) for name in queues]
+            rings = [{each.node for each in info.ring if each.synchronised} for info in infos]
+            return rings == [set(others)] * len(queues)
+
+        await until(are_elsewhere, f"no replica is on {node}", within_s=30)
+
+
+@scenario(deadline_s=90, queue="", nodes=("a", "b", "c", "d"))
+async def test_a_node_is_evacuated(cluster: Cluster) -> None:
+    """Under load, with its master and a mirror of other queues. It can be taken away then, and
+    when it is back it gets nothing until it is revived."""
+    queues = ["q", *(f"q{number}" for number in range(6))]
+    await cluster.declare("q")
+    await cluster.wait_synchronised("q", 3)
+    async with (
+        cluster.publishing("q") as load,
+        cluster.consuming("q") as eager,
+        cluster.client() as client,
+    ):
+        for name in queues[1:]:
+            await client.declare_queue(name)
+            async with client.publisher(name) as publisher:
+                await publisher.publish_batch([b"%d" % at for at in range(100)])
+        node = await cluster.master_of("q")
+        said = await ringmq_succeeded(
+            "node", "drain", node, "--evacuate", "-s", ",".join(cluster.seeds)
+        )
+        assert said == f"node {node}: evacuated\n"
+        # That is true when it is said: nothing waits for the node any more.
+        for name in queues:
+            assert node not in {each.node for each in (await client.queue(name)).ring}
+        await cluster.stop(node)
+        await none_has_a_replica_on(cluster, node, queues)
+        await load.confirms(100)
+        await cluster.start(node)
+        await client.declare_queue("later")
+        assert node not in {each.node for each in (await client.queue("later")).ring}
+        await client.operator.revive(node)
+        await client.operator.set_policy(Policy("back", "^q$", mirrors=Mirrors(nodes=(node,))))
+
+        async def is_back() -> bool:
+            ring = (await client.queue("q")).ring
+            return [(each.node, each.synchronised) for each in ring] == [(node, True)]
+
+        await until(is_back, f"q is on {node}", within_s=30)
+        await load.confirms(100)
+    assert load.errors == []
+    eager.delivered.merge(await cluster.drained("q"))
+    eager.delivered.judge(load)
+    for name in queues[1:]:
+        assert (await cluster.info(name)).messages_ready == 100
+
+
+@scenario(deadline_s=90, queue="", nodes=("a", "b", "c", "d"))
+async def test_a_node_that_is_evacuated_dies_meanwhile(cluster: Cluster) -> None:
+    """The replica that takes its place isn't synchronised yet. What was about to move goes on
+    moving: at once, and not when a dead node's replicas are replaced."""
+    await cluster.declare("q")
+    await cluster.wait_synchronised("q", 3)
+    async with cluster.publishing("q") as load, cluster.client() as client:
+        await load.confirms(2000)
+        node = await cluster.master_of("q")
+        await client.operator.set_policy(Policy("slow", "^q$", sync_rate_bytes_max=50_000))
+        await client.operator.drain(node, evacuate=True)
+
+        async def has_joiner() -> bool:
+            ring = (await client.queue("q")).ring
+            return [each.synchronised for each in ring] == [True, True, True, False]
+
+        await until(has_joiner, "a replica joins", within_s=20)
+        cluster.kill(node)
+        await load.confirms(100)
+        await client.operator.delete_policy("slow")
+        await none_has_a_replica_on(cluster, node, ["q"])
         await load.confirms(100)
     assert load.errors == []
     (await cluster.drained("q")).judge(load)

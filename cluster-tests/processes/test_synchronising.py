@@ -62,6 +62,76 @@ async def test_manual_waits_for_an_operator_who_may_stop_it_again(cluster: Clust
 
 
 @scenario(deadline_s=90)
+async def test_called_off_when_idle_twice_and_as_the_master_dies(cluster: Cluster) -> None:
+    """eager_sync_cancel: nothing is lost by it, and the replica that was called off stays so under
+    the next master, until an operator asks."""
+    async with cluster.client() as client:
+        assert await client.sync_queue("q", cancel=True) == []
+        await client.operator.set_policy(MANUAL)
+        mirror = await away_meanwhile(cluster, client, 1000)
+        await wait_phase(client, mirror, SyncPhase.MANUAL)
+        await client.sync_queue("q")
+        await wait_phase(client, mirror, SyncPhase.FETCHING)
+        assert await client.sync_queue("q", cancel=True) == [mirror]
+        stopped = await wait_phase(client, mirror, SyncPhase.CANCELLED)
+        assert await client.sync_queue("q", cancel=True) in ([], [mirror])
+        master = await cluster.master_of("q")
+        cluster.kill(master)
+
+        async def moved() -> bool:
+            return await cluster.master_of("q") not in (master, mirror)
+
+        await until(moved, "the synchronised mirror is the master", within_s=20)
+        again = await wait_phase(client, mirror, SyncPhase.CANCELLED)
+        assert 0 < again.messages_missing <= stopped.messages_missing
+        await cluster.start(master)
+        await client.sync_queue("q")
+        await cluster.wait_synchronised("q", within_s=30)
+        assert (await client.queue("q")).messages_ready == 1000
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=90)
+async def test_a_policy_that_becomes_automatic_begins_the_fetch(cluster: Cluster) -> None:
+    """eager_sync_auto_on_policy_change, and again with the master killed behind the change."""
+    async with cluster.client() as client:
+        for kills in (False, True):
+            await client.operator.set_policy(MANUAL)
+            mirror = await away_meanwhile(cluster, client, 500)
+            await wait_phase(client, mirror, SyncPhase.MANUAL)
+            await client.operator.set_policy(Policy("manual", "^q", sync_mode=SyncMode.AUTOMATIC))
+            if kills:
+                master = await cluster.master_of("q")
+                cluster.kill(master)
+                await cluster.start(master)
+            await cluster.wait_synchronised("q", within_s=30)
+        assert (await client.queue("q")).messages_ready == 1000
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=90)
+async def test_a_mirror_lacks_a_message_as_long_as_a_consumer_holds_it(cluster: Cluster) -> None:
+    """follower_synchronization in mode `manual`: neither held nor requeued is gone; acked is."""
+    async with cluster.client() as client:
+        await client.operator.set_policy(MANUAL)
+        mirror = await away_meanwhile(cluster, client, 1)
+        lagging = await wait_phase(client, mirror, SyncPhase.MANUAL)
+        assert lagging.messages_missing == 1
+        async with client.consumer("q", pulls=True) as consumer:
+            for _ in range(2):
+                held = await consumer.pull()
+                assert len(held) == 1
+                sync = await progress(client, mirror, "q")
+                assert sync is not None
+                assert (sync.phase, sync.messages_missing) == (SyncPhase.MANUAL, 1)
+                await consumer.nack(held)
+            held = await consumer.pull()
+            assert await consumer.ack(held, wait=True)
+        await cluster.wait_synchronised("q", within_s=20)
+    await cluster.wait_equal("q")
+
+
+@scenario(deadline_s=90)
 async def test_it_is_synchronised_by_itself_when_all_that_it_lacks_is_consumed(
     cluster: Cluster,
 ) -> None:
