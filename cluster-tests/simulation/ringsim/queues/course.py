@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from ringmq_base.pieces import PIECE_S_MAX, Clock, timed_by
 from ringmq_node.queue.ops import NoteTime
 from ringmq_node.replica import remembering
 from ringsim.queues.clients import Consumer, Producer
@@ -31,6 +32,8 @@ EXPIRE_EACH_S = 0.5
 QUIET_S = 12.0
 # Beside those of the scenario.
 PUBLISHES_MAX = 40
+# Half as many at least. Simulated queues are short: the loop would never be held for long.
+LOOKS_IN_A_PIECE = 3
 
 
 class QueueCourse(Course):
@@ -163,13 +166,27 @@ class QueueCourse(Course):
 
 @contextmanager
 def _played_here(seed: float) -> Iterator[None]:
-    """The shipped shells draw from the common source of chance, and forget after a minute."""
+    """The shipped shells draw from the common source of chance, forget after a minute, and cut long
+    work by the processor's time."""
     forget_after_s = remembering.FORGET_AFTER_S
     chance = random.getstate()
     remembering.FORGET_AFTER_S = FORGET_AFTER_S
     random.seed(seed)
     try:
-        yield
+        with timed_by(_work_clock(random.Random(seed))):
+            yield
     finally:
         remembering.FORGET_AFTER_S = forget_after_s
         random.setstate(chance)
+
+
+def _work_clock(rng: random.Random) -> Clock:
+    """Time that work takes: each look at it costs some, so that long work is cut somewhere."""
+    now_s = 0.0
+
+    def look() -> float:
+        nonlocal now_s
+        now_s += rng.random() * PIECE_S_MAX / LOOKS_IN_A_PIECE
+        return now_s
+
+    return look
