@@ -18,6 +18,7 @@ from nemesis.wire import RawStream, Refusal, call
 import ringmq
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+from ringmq_base.limits import SETTLE_RANGES_MAX
 from ringmq_node.doors.grpc.node_key import NodeKey
 from ringmq_wire import WireOptions, frames
 from ringmq_wire.connection import Connection
@@ -165,7 +166,8 @@ async def stream_of_garbage(address: str, method: str) -> None:
 
 
 def test_streams_in_the_wrong_order(tmp_path: Path) -> None:
-    """A batch or an ack first, a second Open, nothing at all, a range that runs backwards."""
+    """A batch or an ack first, a second Open, nothing at all, ranges that run backwards or are too
+    many."""
 
     async def story() -> None:
         async with two_nodes(tmp_path) as cluster:
@@ -173,6 +175,11 @@ def test_streams_in_the_wrong_order(tmp_path: Path) -> None:
             ack = broker.ConsumeRequest(settle=broker.Settle(ack=[common.Range(first=0, last=9)]))
             backwards = broker.ConsumeRequest(
                 settle=broker.Settle(ack=[common.Range(first=9, last=0)])
+            )
+            many = broker.ConsumeRequest(
+                settle=broker.Settle(
+                    ack=[common.Range()] * SETTLE_RANGES_MAX, requeue=[common.Range()]
+                )
             )
             publish = broker.PublishRequest(open=broker.PublishOpen(queue="q"))
             consume = broker.ConsumeRequest(open=broker.ConsumeOpen(queue="q"))
@@ -185,6 +192,7 @@ def test_streams_in_the_wrong_order(tmp_path: Path) -> None:
                 ("Consume", [consume, consume], "BAD_REQUEST"),
                 ("Consume", [consume, backwards], "BAD_REQUEST"),
                 ("Consume", [consume, ack], "UNKNOWN_DELIVERY"),
+                ("Consume", [consume, many], "LIMIT_EXCEEDED"),
                 ("Consume", [unknown], "QUEUE_NOT_FOUND"),
             ]
             for address in cluster.seeds:

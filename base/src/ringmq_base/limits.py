@@ -19,6 +19,9 @@ QUEUE_NAME_BYTES_MAX: Final = 255
 PRODUCER_ID_BYTES_MAX: Final = 64
 # A stream whose peer misses so many heartbeats in a row is given up, by client and node alike.
 HEARTBEATS_MISSED_MAX: Final = 3
+# Ranges of one request that settles deliveries: a client with more sends several requests, and a
+# node does each in one piece of work.
+SETTLE_RANGES_MAX: Final = 1000
 # How many pulls of one stream may wait for their answers: a client writes no more, and a node ends
 # a stream with more.
 PULLS_WAITING_MAX: Final = 100

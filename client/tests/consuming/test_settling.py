@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ringmq.consuming.settling import Settling, Verb
+from ringmq_base.limits import SETTLE_RANGES_MAX
 
 
 def holding(*ranges: tuple[int, int]) -> Settling:
@@ -20,6 +21,17 @@ def test_notes_gather_as_merged_ranges_until_they_are_taken() -> None:
     settling.note(Verb.ACK, [(3, 3), (9, 9)])
     assert settling.held_messages == 5
     assert settling.take_noted() == {Verb.ACK: [(1, 3), (9, 9)], Verb.REQUEUE: [(5, 5)]}
+    assert settling.take_noted() == {}
+
+
+def test_a_request_has_no_more_ranges_than_a_node_takes() -> None:
+    """Acks of every other message; the last requests have what is left, and the other verbs."""
+    settling = holding((0, 4 * SETTLE_RANGES_MAX))
+    acked = [(at, at) for at in range(0, 3 * SETTLE_RANGES_MAX, 2)]
+    settling.note(Verb.ACK, acked)
+    settling.note(Verb.REQUEUE, [(1, 1)])
+    assert settling.take_noted() == {Verb.ACK: acked[:SETTLE_RANGES_MAX]}
+    assert settling.take_noted() == {Verb.ACK: acked[SETTLE_RANGES_MAX:], Verb.REQUEUE: [(1, 1)]}
     assert settling.take_noted() == {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from node.tests.queue.memory import MemoryQueue
 
-from ringmq_base.ranges import Range
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.consumers import (
     ConsumerTerms,
@@ -90,7 +90,7 @@ def test_turns_go_around_and_a_closed_consumer_has_none() -> None:
     scene.open(8)
     scene.open(9)
     assert [scene.turn() for _ in range(4)] == [7, 8, 9, 7]
-    assert scene.consumers.close(7) == ([(0, 0)], [])
+    assert scene.consumers.close(7) == (RangeSet([(0, 0)]), [])
     assert [scene.turn() for _ in range(3)] == [8, 9, 8]
     assert scene.consumers.unacknowledged_bytes == 0
     scene.check()

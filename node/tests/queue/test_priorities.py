@@ -56,14 +56,16 @@ class LineMachine(RuleBasedStateMachine):
         while len(taken) < count and (part := self.line.next_part(below)):
             first, last = part[0], min(part[1], part[0] + count - len(taken) - 1)
             assert {self.live[at] for at in range(first, last + 1)} == {self.live[first]}
-            self.line.remove(first, last)
+            self.line.subtract([(first, last)])
             taken += range(first, last + 1)
         assert taken == expected
         self.ready = [at for at in self.ready if at not in taken]
 
-    @rule(below=BELOW)
-    def look(self, below: int) -> None:
-        assert positions_of(self.line.parts(below)) == self.expect(below)
+    @rule(below=BELOW, parts_max=st.integers(1, 4))
+    def look(self, below: int, parts_max: int) -> None:
+        parts = [*self.line.parts(below)]
+        assert positions_of(parts) == self.expect(below)
+        assert self.line.next_parts(below, parts_max) == parts[:parts_max]
 
     @rule()
     def let_go_of_the_cheapest(self) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from ringmq_base.limits import SETTLE_RANGES_MAX
 from ringmq_base.ranges import Range, RangeSet
 
 
@@ -73,10 +74,14 @@ class Settling:
             noted.add(first, last)
 
     def take_noted(self) -> dict[Verb, list[Range]]:
-        """The notes for the next request, by verb; empty if there are none."""
-        taken = {verb: ranges.ranges() for verb, ranges in self._noted.items() if ranges}
-        for verb in taken:
-            self._noted[verb].clear()
+        """The notes for the next request, by verb, as many as it may have; empty if there are
+        none."""
+        taken: dict[Verb, list[Range]] = {}
+        left = SETTLE_RANGES_MAX
+        for verb, ranges in self._noted.items():
+            if ranges and left:
+                taken[verb] = ranges.take_first(left)
+                left -= len(taken[verb])
         return taken
 
     def wait(self, ranges: Sequence[Range]) -> AwaitedSettle:

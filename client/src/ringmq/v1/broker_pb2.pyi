@@ -1553,7 +1553,8 @@ Global___ChangePrefetch: typing_extensions.TypeAlias = ChangePrefetch
 @typing.final
 class Settle(google.protobuf.message.Message):
     """Ranges of positions that were delivered on this stream and are not settled yet. With any other
-    position the whole message settles nothing, and REASON_UNKNOWN_DELIVERY ends the stream.
+    position the whole message settles nothing, and REASON_UNKNOWN_DELIVERY ends the stream. At most 1000
+    ranges, or LIMIT_EXCEEDED ends it.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -262,7 +262,7 @@ class Subscriptions:
         subscription.is_held = held
         self._place(subscription)
 
-    def close(self, consumer: int) -> tuple[list[Range], list[TellActive]]:
+    def close(self, consumer: int) -> tuple[RangeSet, list[TellActive]]:
         """It is gone; returns the messages that it had, and who is told of that."""
         subscription = self._by_id.pop(consumer)
         self._pulling -= subscription.terms.pulls
@@ -278,7 +278,7 @@ class Subscriptions:
         if self.active == consumer:
             self.active = None
             told = self._choose_active()
-        return subscription.outstanding.ranges(), told
+        return subscription.outstanding, told
 
     def set_single_active(self, *, single: bool) -> list[TellActive]:
         """Whether only one consumer is given messages, from now on."""

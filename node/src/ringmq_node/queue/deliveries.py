@@ -13,13 +13,15 @@ TURN_BYTES_MAX = 512 * 1024
 # Runs that are given out at a time: each takes some 25 us. A consumer with a large prefetch, on a
 # queue with a hole at every other position, would hold the caller's loop for a second.
 PIECE_RUNS_MAX = 200
+# And their messages: each run is copied out of its block, a thousand messages in a millisecond.
+PIECE_MESSAGES_MAX = 10_000
 
 
 def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[Effect]:
     """Gives visible messages to consumers that have room: one piece of work. If there is more to
     do, the last effect says so."""
     effects: list[Effect] = []
-    given = 0
+    given = messages_given = 0
     while ready.has_visible(visible_below):
         if consumers.has_parked:
             consumers.unpark(ready.front_bytes(visible_below))
@@ -28,7 +30,7 @@ def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[
         consumer = consumers.next_turn()
         if consumer is None:
             break
-        if given >= PIECE_RUNS_MAX:
+        if given >= PIECE_RUNS_MAX or messages_given >= PIECE_MESSAGES_MAX:
             effects.append(DeliverMore())
             return effects
         room = consumer.room_bytes
@@ -45,6 +47,7 @@ def deliver(ready: Ready, consumers: Subscriptions, visible_below: int) -> list[
             effects += consumers.park(consumer, ready.front_bytes(visible_below))
             continue
         given += len(runs)
+        messages_given += sum(run.block.count for run in runs)
         consumers.deliver(consumer, runs)
         effects.append(DeliverRuns(consumer.id, tuple(runs)))
     if consumers.sharing.has_told:

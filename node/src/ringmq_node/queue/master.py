@@ -207,7 +207,7 @@ class QueueMaster:
         # dispatches when it is back in its place.
         return effects if self.requeues.in_hand else effects + self._dispatch()
 
-    def _requeue(self, ranges: Sequence[Range]) -> list[Effect]:
+    def _requeue(self, ranges: RangeSet | Sequence[Range]) -> list[Effect]:
         self.requeues.add(ranges)
         return self._next_requeue()
 

@@ -179,11 +179,6 @@ class Line:
             self._drop_levels()
         self.positions.update(ranges)
 
-    def remove(self, first: int, last: int) -> None:
-        self.positions.remove(first, last)
-        for positions in self._ordered:
-            positions.remove(first, last)
-
     def subtract(self, ranges: Sequence[Range]) -> None:
         self.positions.subtract(ranges)
         for positions in self._ordered:
@@ -216,6 +211,19 @@ class Line:
                 if first < below:
                     return (first, last) if last < below else (first, below - 1)
         return None
+
+    def next_parts(self, below: int, parts_max: int) -> list[Range]:
+        """`next_part` and those behind it, at most `parts_max`."""
+        found: list[Range] = []
+        for positions in self._ordered or (self.positions,):
+            if len(found) == parts_max:
+                break
+            if positions and positions.first < below:
+                found += positions.ranges_from(0, parts_max - len(found))
+                while found[-1][0] >= below:
+                    del found[-1]
+                found[-1] = (found[-1][0], min(found[-1][1], below - 1))
+        return found
 
     def parts(self, below: int) -> Iterator[Range]:
         """All of them below `below`, in order. They must not change meanwhile."""

@@ -19,12 +19,16 @@ Invariants (`check`):
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 
 from ringmq_base.ranges import Range, RangeSet, numbers_in
 from ringmq_node.queue.limits import LengthLimits, first_ones
 from ringmq_node.queue.priorities import Line, Priorities
 from ringmq_node.queue.run import Messages, Run
+
+# Of the line, those that are looked at together.
+PARTS_MAX = 256
 
 
 class Ready:
@@ -155,31 +159,55 @@ class Ready:
         """
         taken: list[Run] = []
         next_bytes_max = first_bytes_max
-        line = self.line
-        while messages_max > 0 and (runs_max is None or len(taken) < runs_max):
-            # Up to the next gap only: behind it are messages that consumers have, or of another
-            # priority, and those are live, so the reader would give them too.
-            part = line.next_part(visible_below)
-            if part is None:
-                break
-            first, last = part
-            if next_bytes_max is not None and (
-                self._messages.bytes_in(first, first) > next_bytes_max
-            ):
-                break
-            runs = self._messages.fetch(
-                first, last, bytes_max=max(bytes_max, 0), messages_max=messages_max
-            )
-            if not runs:
-                self._assert_missing(first)
-                break
+        runs_left = sys.maxsize if runs_max is None else runs_max
+        while messages_max > 0 and runs_left > 0:
+            parts = self.line.next_parts(visible_below, min(runs_left, PARTS_MAX))
+            runs = self._fetch(parts, messages_max, bytes_max, next_bytes_max, runs_left)
+            # All at once: each one taken out by itself moves all behind it.
+            self.line.subtract([run.positions for run in runs])
             for run in runs:
-                line.remove(*run.positions)
                 self.body_bytes -= run.block.body_bytes()
                 bytes_max -= run.block.sent_bytes()
                 messages_max -= run.block.count
             taken += runs
+            if not runs or runs[-1].last_position != parts[-1][1]:
+                break
             next_bytes_max = bytes_max
+            runs_left -= len(runs)
+        return taken
+
+    def _fetch(
+        self,
+        parts: Sequence[Range],
+        messages_max: int,
+        bytes_max: int,
+        next_bytes_max: int | None,
+        runs_max: int,
+    ) -> list[Run]:
+        """The messages of these parts, as far as the limits go; see `take`."""
+        taken: list[Run] = []
+        # Each by itself: between them are messages that consumers have, or of another priority, and
+        # those are live, so the reader would give them too.
+        for first, last in parts:
+            while first <= last:
+                if messages_max <= 0 or len(taken) >= runs_max:
+                    return taken
+                if next_bytes_max is not None and (
+                    self._messages.bytes_in(first, first) > next_bytes_max
+                ):
+                    return taken
+                runs = self._messages.fetch(
+                    first, last, bytes_max=max(bytes_max, 0), messages_max=messages_max
+                )
+                if not runs:
+                    self._assert_missing(first)
+                    return taken
+                for run in runs:
+                    bytes_max -= run.block.sent_bytes()
+                    messages_max -= run.block.count
+                taken += runs
+                first = runs[-1].last_position + 1
+                next_bytes_max = bytes_max
         return taken
 
     def peek(self, visible_below: int, *, messages_max: int, bytes_max: int) -> list[Run]:

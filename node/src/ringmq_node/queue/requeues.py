@@ -46,7 +46,7 @@ class Requeues:
         """Messages that are on their way back."""
         return len(self.positions)
 
-    def add(self, ranges: Sequence[Range]) -> None:
+    def add(self, ranges: RangeSet | Sequence[Range]) -> None:
         """Nobody has these any more."""
         self.positions.update(ranges)
         self._waiting.update(ranges)

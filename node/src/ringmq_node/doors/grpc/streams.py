@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
-from ringmq_base.limits import HEARTBEATS_MISSED_MAX
+from ringmq_base.limits import HEARTBEATS_MISSED_MAX, SETTLE_RANGES_MAX
 from ringmq_base.ranges import Range
 from ringmq_gm import RingClosedError
 from ringmq_node.broker.broker import Broker
@@ -339,6 +339,17 @@ class PublishStream(Stream):
         return broker.PublishResponse(moved=moved)
 
 
+def check_settle(settle: broker.Settle) -> None:
+    """Raises `BrokerError` for one that is too much for one piece of work."""
+    ranges = len(settle.ack) + len(settle.discard) + len(settle.requeue)
+    if ranges > SETTLE_RANGES_MAX:
+        raise BrokerError(
+            Reason.LIMIT_EXCEEDED,
+            f"a request settles at most {SETTLE_RANGES_MAX} ranges, this one {ranges}",
+            limit="settle",
+        )
+
+
 class ConsumeStream(Stream):
     """Deliveries out, acks in. Made by `open`."""
 
@@ -393,6 +404,7 @@ class ConsumeStream(Stream):
         match request.WhichOneof("request"):
             case "settle":
                 settle = request.settle
+                check_settle(settle)
                 self.consuming.settle(
                     acked=ranges_from_wire(settle.ack),
                     rejected=ranges_from_wire(settle.discard),

@@ -199,8 +199,7 @@ class Bodies:
     def clear(self) -> None:
         """Gives back the memory and the references of a deleted queue."""
         for delta in [*self.index.deltas.values()]:
-            inside = RangeSet(self.live.intersection(delta.first, delta.last))
-            self._condemn(delta, inside)
+            self._condemn(delta, self.live.part(delta.first, delta.last))
         for entry in self.index.clear():
             # A job of the reading thread may still have the entry: this tells it to drop it.
             entry.live = 0

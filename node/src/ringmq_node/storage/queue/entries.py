@@ -188,7 +188,3 @@ class Delta:
 def memory_bytes(block: Block) -> int:
     """About the memory that `block` takes."""
     return _BLOCK_BYTES + len(block.data) + _OFFSET_BYTES * block.count
-
-
-def live_count(live: RangeSet, first: int, last: int) -> int:
-    return sum(b - a + 1 for a, b in live.intersection(first, last))

@@ -22,7 +22,7 @@ from ringmq_node.storage.format.records import new_marker
 from ringmq_node.storage.limits import Written
 from ringmq_node.storage.queue.bodies import Bodies
 from ringmq_node.storage.queue.condemned import Condemned
-from ringmq_node.storage.queue.entries import IndexEntry, QueueFile, alike, live_count
+from ringmq_node.storage.queue.entries import IndexEntry, QueueFile, alike
 from ringmq_node.storage.queue.pager import Pager
 from ringmq_node.storage.queue.parts import SharedParts
 from ringmq_node.storage.queue.segments import FlushItem, Placed, parts_of, write_items
@@ -262,7 +262,7 @@ class Flusher:
         # In the order of positions: the thread writes one segment after the other.
         for place in sorted(places, key=lambda place: place.item.first):
             first, last = place.item.first, min(place.item.last, entry.last)
-            if first <= last and live_count(self._bodies.live, first, last):
+            if first <= last and self._bodies.live.count_in(first, last):
                 parts.append(self._entry(place, first, last, cached=cached))
         if sum(part.live for part in parts) < entry.live:
             # An installed state has brought back positions that were dead when the pieces were cut.
@@ -289,7 +289,7 @@ class Flusher:
             first=first,
             last=last,
             start=place.start,
-            live=live_count(self._bodies.live, first, last),
+            live=self._bodies.live.count_in(first, last),
             transient=old.transient,
             generation=old.generation,
             file=place.item.segment,

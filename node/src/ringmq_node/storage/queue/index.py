@@ -26,7 +26,6 @@ from ringmq_node.storage.queue.entries import (
     Delta,
     IndexEntry,
     QueueFile,
-    live_count,
     memory_bytes,
 )
 
@@ -290,7 +289,7 @@ class RunIndex:
         for entry in self:
             assert before < entry.first <= entry.last
             before = entry.last
-            assert entry.live == live_count(live, entry.first, entry.last)
+            assert entry.live == live.count_in(entry.first, entry.last)
             assert not missing.intersection(entry.first, entry.last)
             assert not self.folded(entry.first, entry.last)
             covered += entry.live
@@ -301,7 +300,7 @@ class RunIndex:
             assert number == delta.segment.number
             assert delta.segment.holders == 1
             first, last = delta.first, delta.last
-            assert delta.live == live_count(live, first, last) - live_count(missing, first, last)
+            assert delta.live == live.count_in(first, last) - missing.count_in(first, last)
             assert delta.live > 0
             covered += delta.live
         assert covered + len(missing) == len(live)

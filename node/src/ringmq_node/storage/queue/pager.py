@@ -15,7 +15,7 @@ from typing import Protocol
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 from ringmq_node.storage.queue import paging
 from ringmq_node.storage.queue.bodies import Bodies
-from ringmq_node.storage.queue.entries import IndexEntry, QueueFile, live_count
+from ringmq_node.storage.queue.entries import IndexEntry, QueueFile
 from ringmq_node.storage.queue.parts import SharedParts
 
 # The work of one step, in messages, and how many messages' worth an entry costs by itself: a step
@@ -243,8 +243,8 @@ class Pager:
         bodies, index = self._bodies, self._bodies.index
         if not index.deltas and index.messages == index.messages_in_memory:
             # All is in Q4. There may be very many entries, and none has to be looked at.
-            pending = live_count(bodies.live, 0, bodies.head - 1)
-            pending -= live_count(bodies.missing, 0, bodies.head - 1)
+            pending = bodies.live.count_in(0, bodies.head - 1)
+            pending -= bodies.missing.count_in(0, bodies.head - 1)
             return paging.Chain(pending, index.messages - pending, 0, 0, 0, 0)
         return paging.chain(index, index.deltas.values(), bodies.head)
 
