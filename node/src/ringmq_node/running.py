@@ -20,6 +20,7 @@ import uvloop
 from ringmq_node.config import NodeConfig
 from ringmq_node.errors import StartError
 from ringmq_node.node import Node, make_node
+from ringmq_node.resources import allocator
 from ringmq_node.resources.garbage import Garbage
 from ringmq_node.shortage import PAUSE_S_MIN, Pauses, drop_cached, is_shortage, missing
 
@@ -112,6 +113,7 @@ async def _make_again(config: NodeConfig, stopping: asyncio.Event) -> Node | Non
 
 
 def serve(config: NodeConfig, *, ready: Ready | None = None) -> None:
-    """`run_node` in a process of its own, with the settings that make small messages cheap."""
+    """`run_node` in a process of its own, with the settings that make messages cheap."""
+    allocator.keep_buffers()
     with Garbage.of_a_node(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run_node(config, ready=ready))

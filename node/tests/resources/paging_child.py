@@ -18,7 +18,7 @@ from pathlib import Path
 from loops import run
 
 from ringmq_node.resources import ResourceMonitor
-from ringmq_node.resources.allocator import trim
+from ringmq_node.resources.allocator import keep_buffers, trim
 from ringmq_node.resources.cgroup import resident_bytes
 from ringmq_node.resources.limits import Size
 
@@ -95,4 +95,6 @@ async def main(with_trim: bool) -> None:
     print(LIMIT, queue.taken_bytes, peak, busy, kept, resident_bytes(), queue.duration_s)
 
 
+# As a node's process does.
+keep_buffers()
 run(main("--without-trim" not in sys.argv))

@@ -32,6 +32,14 @@ DEFAULTS: Final = {
     # What fails is raised; at `WARN`, each session says that it found no native Hadoop.
     "spark.log.level": "ERROR",
 }
+# Of glibc, for the JVM and its Python workers: they keep the pages of the pieces that they read,
+# instead of clearing new ones for each. As the nodes do (`ringmq_node/resources/allocator.py`),
+# where the reasons are.
+ALLOCATOR: Final = {
+    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 20),
+    "MALLOC_TOP_PAD_": str(1 << 20),
+}
 LOOPBACK: Final = "127.0.0.1"
 LOCAL: Final = {
     "spark.driver.host": LOOPBACK,
@@ -52,11 +60,15 @@ def spark_session(
     ensure_java()
     # By default it is `python3` of the PATH: another environment, which lacks our packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # A user's own settings count.
+    allocator = {name: os.environ.setdefault(name, size) for name, size in ALLOCATOR.items()}
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     spark_home = os.environ.setdefault("SPARK_HOME", str(_pyspark_folder()))
     builder = import_module("pyspark.sql").SparkSession.builder.appName(app).master(master)
-    settings = DEFAULTS | (LOCAL if master.startswith("local") else {}) | dict(conf or {})
+    executors = {f"spark.executorEnv.{name}": size for name, size in allocator.items()}
+    local = LOCAL if master.startswith("local") else {}
+    settings = DEFAULTS | executors | local | dict(conf or {})
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
