@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from loops import run
 
 from ringmq_node.doors.grpc import arrow
@@ -26,10 +28,11 @@ RUNS = (
 )
 
 
-def columns(body_bytes_max: int | None) -> dict[str, list[Any]]:
-    data = arrow.encode(pyarrow, piece(*RUNS), body_bytes_max)
+def columns(body_bytes_max: int | None, runs: tuple[Run, ...] = RUNS) -> dict[str, list[Any]]:
+    data = arrow.encode(pyarrow, piece(*runs), body_bytes_max)
     with pyarrow.ipc.open_stream(data) as stream:
         table = stream.read_all()
+    assert table.column(0).num_chunks == 1
     assert table.schema.equals(arrow.schema(pyarrow))
     found: dict[str, list[Any]] = table.to_pydict()
     return found
@@ -51,6 +54,43 @@ def test_bodies_that_are_cut_or_left_out_keep_their_sizes() -> None:
     assert columns(2)["body"] == [b"on", b"\xff\xff", b"a", b"b", b"", b"d"]
     assert columns(0)["body"] == [None] * 6
     assert columns(0)["body_size"] == columns(None)["body_size"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 5),
+            st.lists(st.binary(max_size=12), min_size=1, max_size=20),
+            st.booleans(),
+            st.booleans(),
+            st.sampled_from(["none", "shared", "each"]),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_many_runs_are_as_their_messages_one_by_one(
+    drawn: list[tuple[int, list[bytes], bool, bool, str]],
+) -> None:
+    """With holes between them, and what they differ in on either side of a byte of bits."""
+    runs: list[Run] = []
+    rows: list[tuple[Any, ...]] = []
+    at = 0
+    for hole, bodies, transient, redelivered, kind in drawn:
+        at += hole
+        own = [b"p%d" % number for number in range(len(bodies))]
+        found = {"none": [], "shared": [b"s"], "each": own}[kind]
+        runs.append(Run(at, Block.of(bodies, found), transient, redelivered))
+        each = found if len(found) == len(bodies) else (found or [None]) * len(bodies)
+        for number, (body, mine) in enumerate(zip(bodies, each, strict=True)):
+            rows.append((at + number, body, len(body), redelivered, not transient, mine))
+        at += len(bodies)
+    names = ["position", "body", "body_size", "redelivered", "persistent", "properties"]
+    expected = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    assert columns(None, tuple(runs)) == expected
+    cut = [body[:3] for body in expected["body"]]
+    assert columns(3, tuple(runs)) == expected | {"body": cut}
+    assert columns(0, tuple(runs)) == expected | {"body": [None] * len(rows)}
 
 
 def test_a_node_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

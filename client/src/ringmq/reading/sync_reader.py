@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from ringmq.calls.loop_thread import run_on_loop
 from ringmq.model.positions import (
@@ -17,6 +17,7 @@ from ringmq.model.positions import (
     PositionStat,
 )
 from ringmq.reading.lease import HeldLease
+from ringmq.reading.read_ahead import read_ahead
 from ringmq.reading.reader import LEASE_TTL_S, Reader
 
 T = TypeVar("T")
@@ -60,11 +61,10 @@ class SyncReader:
         body_bytes_max: int | None = None,
         deadline_s: float | None = None,
     ) -> Iterator[BrowsedBatch]:
-        return _waiting(
-            self._reader.browse(
-                first, end, source=source, body_bytes_max=body_bytes_max, deadline_s=deadline_s
-            )
+        pieces = self._reader.browse(
+            first, end, source=source, body_bytes_max=body_bytes_max, deadline_s=deadline_s
         )
+        return read_ahead(_generator(pieces), _batch_bytes)
 
     def browse_arrow(
         self,
@@ -75,11 +75,10 @@ class SyncReader:
         body_bytes_max: int | None = None,
         deadline_s: float | None = None,
     ) -> Iterator[BrowsedRows]:
-        return _waiting(
-            self._reader.browse_arrow(
-                first, end, source=source, body_bytes_max=body_bytes_max, deadline_s=deadline_s
-            )
+        pieces = self._reader.browse_arrow(
+            first, end, source=source, body_bytes_max=body_bytes_max, deadline_s=deadline_s
         )
+        return read_ahead(_generator(pieces), _rows_bytes)
 
     def ack_up_to(
         self, end: int, *, lease: SyncLease | None = None, deadline_s: float | None = None
@@ -137,22 +136,14 @@ class SyncLease:
         self.release()
 
 
-def _waiting(items: AsyncIterator[T]) -> Iterator[T]:
-    """Iterates over what is an asynchronous generator; ends it wherever the caller stops."""
-    generator = cast(Any, items)
+def _generator(items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    """What `Reader` has is one."""
+    return cast("AsyncGenerator[T, None]", items)
 
-    async def following() -> tuple[T] | None:
-        try:
-            return (await anext(items),)
-        except StopAsyncIteration:
-            # It can't leave a coroutine as it is.
-            return None
 
-    async def close() -> None:
-        await generator.aclose()
+def _batch_bytes(batch: BrowsedBatch) -> int:
+    return sum(batch.body_sizes)
 
-    try:
-        while (item := run_on_loop(following())) is not None:
-            yield item[0]
-    finally:
-        run_on_loop(close())
+
+def _rows_bytes(piece: BrowsedRows) -> int:
+    return 0 if piece.rows is None else int(piece.rows.nbytes)

@@ -139,10 +139,12 @@ class Block:
 
     def bodies_together(self) -> tuple[memoryview, array[int]]:
         """All bodies, back to back, and where each begins, and the last one ends; 4 bytes each."""
-        offsets = self._offsets
-        begin = offsets[0]
-        together = memoryview(self.data)[begin : offsets[-1]]
-        return together, array("i", [offset - begin for offset in offsets])
+        begin = self._offsets[0]
+        return self.joined_bodies(), array("i", [offset - begin for offset in self._offsets])
+
+    def joined_bodies(self) -> memoryview:
+        """All bodies, back to back, as they are in `data`."""
+        return memoryview(self.data)[self._offsets[0] : self._offsets[-1]]
 
     def properties(self, start: int = 0, stop: int | None = None) -> list[bytes]:
         """As published: none, one piece for all messages, or one for each of these."""
