@@ -15,6 +15,8 @@ PYTEST = $(BIN)/pytest -n $(WORKERS) --durations=20 --durations-min=2
 UNHURRIED := -o faulthandler_timeout=0
 # Tests whose bounds of time are figures of the product, to the letter and one by one.
 TIMED := $(addprefix cluster-tests/processes/test_,held_loop.py failover.py isolated_master.py lazy.py shutdown.py)
+# Cases that `test` plays in no more than four of six ways (`cluster-tests/processes/support/halves.py`).
+PLAYED := $(addprefix cluster-tests/processes/test_,queue_suites.py pulls.py length_limits.py)
 # How long each fuzzer of `make evidence` goes on, and `make chaos`.
 MINUTES ?= 10
 # What `make seeds` simulates: with those of `make test`, ten thousand.
@@ -55,7 +57,7 @@ quick: $(STAMP) ## the tests that take no time, in less than a minute
 
 evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them, its times to the letter: some hours
 	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) cluster-tests/simulation/test_explorer.py \
-		node/tests/resources/test_memory.py $(UNHURRIED) $(ARGS)
+		node/tests/resources/test_memory.py $(PLAYED) $(UNHURRIED) $(ARGS)
 	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 0 $(TIMED) $(ARGS)
 	@$(MAKE) --no-print-directory seeds SEEDS=0:1000000
 	@$(BIN)/python cluster-tests/simulation/run.py --planted

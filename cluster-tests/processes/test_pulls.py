@@ -5,7 +5,7 @@ again with the master killed half way. The cases have the names of `queue_parall
 from __future__ import annotations
 
 import pytest
-from halves import Case, Outcomes, Story, bodies_of, judge, numbered, outcomes_of
+from halves import Case, Outcomes, Stories, Story, bodies_of, judge, numbered, outcomes_of
 
 import ringmq
 
@@ -26,7 +26,7 @@ async def consume(case: Case) -> None:
         # It is no consumer.
         assert (await case.client.queue(case.queue)).consumers == 0
         await case.middle()
-        if case.killed:
+        if case.moves:
             # All of it comes again, on the stream to the next master.
             await case.counts(3)
             assert bodies_of(await pull(puller, 2)) == numbered(2)
@@ -68,7 +68,7 @@ async def basic_recover(case: Case) -> None:
     async with case.puller() as puller:
         held = await pull(puller, 4)
         await case.middle()
-        if case.killed:
+        if case.moves:
             assert not await puller.ack(held[0])
             await case.counts(6)
             held = await pull(puller, 4)
@@ -86,7 +86,7 @@ async def prefetch_is_used_up(case: Case) -> None:
         with pytest.raises(ringmq.LimitExceededError, match="2 messages of 10 bytes"):
             await puller.pull()
         await case.middle()
-        if case.killed:
+        if case.moves:
             await case.counts(5)
             held = [*await puller.pull(1000)]
             assert bodies_of(held) == numbered(2)
@@ -124,7 +124,7 @@ def held_and(does: str, count: int) -> Story:
             held = await pull(puller, 3)
             await case.counts(2, 3)
             await case.middle()
-            if case.killed:
+            if case.moves:
                 # They are back, and nothing of the old stream counts.
                 await case.counts(5)
                 assert not await puller.ack(held[0])
@@ -166,7 +166,7 @@ for _name, _does, _count in (
     _story.__name__ = _name
     CASES.append(_story)
 
-outcomes = outcomes_of(CASES)
+outcomes = outcomes_of(Stories(CASES))
 
 
 @pytest.mark.slow

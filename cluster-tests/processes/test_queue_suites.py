@@ -1,4 +1,5 @@
-"""What queues do in RabbitMQ's suites, on three nodes, and again with the master killed half way.
+"""What queues do in RabbitMQ's suites, on three nodes: in both modes, with nothing in the middle,
+the master told to stop, and the master killed (`halves`).
 
 The cases have RabbitMQ's names: `queue_parallel_SUITE`, the queues of `backing_queue_SUITE` and
 `lazy_queue_SUITE`. Those that get messages without subscribing are in `test_pulls`, lengths in
@@ -7,10 +8,14 @@ The cases have RabbitMQ's names: `queue_parallel_SUITE`, the queues of `backing_
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from halves import (
+    MODES,
     Case,
     Outcomes,
+    Stories,
     Story,
     bodies_of,
     judge,
@@ -22,7 +27,7 @@ from halves import (
 from nemesis import until
 
 import ringmq
-from ringmq import QueueMode
+from ringmq import BrowseSource, QueueMode, QueueStorage
 
 # --- queue_parallel_SUITE ---
 
@@ -60,6 +65,40 @@ async def subscribe_with_autoack(case: Case) -> None:
     await case.counts(0)
 
 
+def held_and(name: str, does: str) -> Story:
+    """Three messages are with a consumer, which does this with the second; another one is ready."""
+
+    async def story(case: Case) -> None:
+        await case.publish(*numbered(4))
+        async with case.consumer(prefetch=3) as consumer:
+            held = await take(consumer, 3)
+            assert bodies_of(held) == numbered(3)
+            await case.counts(1, 3)
+            await case.middle()
+            if case.moves:
+                held = await take(consumer, 3)
+                assert [each.redelivered for each in held] == [True] * 3
+            match does:
+                case "ack":
+                    assert await consumer.ack(held[1], wait=True)
+                case "reject":
+                    assert await consumer.reject(held[1], wait=True)
+                case "nack":
+                    await consumer.nack(held[1])
+            (again,) = await take(consumer, 1)
+            if does == "nack":
+                assert (again.body, again.redelivered, again.delivery_count) == (b"00001", True, 1)
+            else:
+                assert (again.body, again.delivery_count) == (b"00003", 0)
+            await case.counts(1 if does == "nack" else 0, 3)
+        left = numbered(4) if does == "nack" else [b"00000", b"00002", b"00003"]
+        await case.counts(len(left))
+        assert await case.bodies() == left
+
+    story.__name__ = name
+    return story
+
+
 async def subscribe_and_multiple_ack(case: Case) -> None:
     await case.publish(*numbered(10))
     async with case.consumer(prefetch=10) as consumer:
@@ -68,7 +107,7 @@ async def subscribe_and_multiple_ack(case: Case) -> None:
         assert await consumer.ack(held[0].position, held[3].position, wait=True)
         await case.counts(0, 5)
         await case.middle()
-        if case.killed:
+        if case.moves:
             # The stream has ended: what was held comes again.
             held = await take(consumer, 5)
             assert bodies_of(held) == [numbered(5)[4], *numbered(4, 6)]
@@ -90,7 +129,7 @@ async def subscribe_and_requeue_multiple_nack(case: Case) -> None:
         assert bodies_of(held) == numbered(6)
         assert all(each.redelivered for each in held)
         await case.middle()
-        if case.killed:
+        if case.moves:
             held = await take(consumer, 6)
         await consumer.nack(held[0].position, held[5].position)
         held = await take(consumer, 6)
@@ -183,6 +222,145 @@ async def variable_queue_requeue(case: Case) -> None:
     assert await case.bodies() == numbered(20)[1::2]
 
 
+async def variable_queue_drop(case: Case) -> None:
+    """Taken and put back, then taken for good; a look into the empty queue after each."""
+    await case.publish(b"the only one")
+    async with case.puller() as puller:
+        (held,) = await puller.pull()
+        await case.counts(0, 1)
+        assert not [*await puller.pull()]
+        await puller.nack(held)
+        await case.counts(1)
+        await case.middle()
+    (taken,) = await case.client.get_messages(case.queue, 1, remove=True)
+    assert (taken.body, taken.redelivered) == (b"the only one", True)
+    assert not await case.client.get_messages(case.queue, 1, remove=True)
+    await case.counts(0)
+
+
+async def paged_out(case: Case, most: int = 0) -> None:
+    """Until no more than `most` of the queue's messages are in memory.
+
+    A queue that becomes lazy lets go of what is on disk; what it fetches for a consumer afterwards
+    stays until it is settled. So one that is lazy already is switched to and fro.
+    """
+    found: list[QueueStorage | None] = []
+
+    async def is_out() -> bool:
+        for mode in MODES:
+            await case.client.set_queue_mode(case.queue, mode)
+        storage = (await case.client.queue(case.queue)).storage
+        assert storage is not None
+        found[:] = [storage]
+        return storage.messages_in_memory <= most
+
+    try:
+        await until(is_out, poll_s=0.1)
+    except AssertionError:
+        raise AssertionError(f"{case.queue} is not paged out: {found}") from None
+
+
+async def narrowed(consumer: ringmq.Consumer) -> None:
+    """It has room for one: of many that it holds and puts back, none comes to it again."""
+    await consumer.set_prefetch(1)
+    await until(lambda: consumer.prefetch[0] == 1, "the prefetch is lower")
+
+
+async def variable_queue_ack_limiting(case: Case) -> None:
+    """Half of the messages are with a consumer: neither these nor the others are in memory, at the
+    next master either, and all can be acked there."""
+    await case.publish(*numbered(1024))
+    async with case.consumer(prefetch=512) as consumer:
+        held = await take(consumer, 512)
+        await case.counts(512, 512)
+        await paged_out(case)
+        await case.middle()
+        if case.moves:
+            held = await take(consumer, 512)
+            await paged_out(case)
+        assert bodies_of(held) == numbered(512)
+        assert await consumer.ack(held[0].position, held[-1].position, wait=True)
+        held = await take(consumer, 512)
+        assert bodies_of(held) == numbered(512, 512)
+        assert await consumer.ack(held[0].position, held[-1].position, wait=True)
+    await case.counts(0)
+
+
+async def variable_queue_requeue_ram_beta(case: Case) -> None:
+    """Half of what is held goes back, all of it is paged out, and the rest goes back one by one."""
+    await case.publish(*numbered(600))
+    async with case.consumer(prefetch=600) as consumer:
+        held = await take(consumer, 600)
+        await narrowed(consumer)
+        await consumer.nack(held[0].position, held[299].position)
+        await case.counts(300, 300)
+        await paged_out(case, most=300)
+        await case.middle()
+        if case.moves:
+            # One at a time is what the consumer has asked for since.
+            held = await take(consumer, 1)
+        else:
+            held = held[300:]
+        for message in reversed(held):
+            await consumer.nack(message)
+    await case.counts(600)
+    async with case.consumer(prefetch=600) as consumer:
+        held = await take(consumer, 600)
+        assert bodies_of(held) == numbered(600)
+        assert await consumer.ack(held[0].position, held[-1].position, wait=True)
+    await case.counts(0)
+
+
+async def variable_queue_mode_change(case: Case) -> None:
+    """The mode is drawn after each step; what goes back one by one has its place all the same."""
+    # One seed for each play, as each has other deaths.
+    chance = random.Random(str(case.play))
+
+    async def switch() -> None:
+        await case.client.set_queue_mode(case.queue, chance.choice(MODES))
+
+    await case.publish(*numbered(200))
+    await switch()
+    async with case.consumer(prefetch=40) as consumer:
+        held = await take(consumer, 40)
+        await switch()
+        await case.publish(*numbered(3, 200))
+        await switch()
+        await case.middle()
+        if case.moves:
+            held = await take(consumer, 40)
+        await narrowed(consumer)
+        for at in (*range(0, 40, 2), *range(1, 40, 2)):
+            await consumer.nack(held[at])
+            if at % 8 == 0:
+                await switch()
+    await case.counts(203)
+    await switch()
+    taken = await case.client.get_messages(case.queue, 203, remove=True)
+    assert [each.body for each in taken] == numbered(203)
+    assert [each.redelivered for each in taken][:40] == [True] * 40
+    await case.counts(0)
+
+
+async def variable_queue_fold_msg_on_disk(case: Case) -> None:
+    """A message that a consumer holds is on disk alone, and is read there by its position."""
+    await case.publish(*numbered(3))
+    reader = case.client.reader(case.queue)
+    async with case.consumer(prefetch=2) as consumer:
+        await take(consumer, 2)
+        await paged_out(case)
+        await case.middle()
+        if case.moves:
+            await take(consumer, 2)
+            await paged_out(case)
+        await case.counts(1, 2)
+        found: list[bytes] = []
+        async for batch in reader.browse(0, 3, source=BrowseSource.MASTER):
+            found += [message.body for message in batch.messages]
+        assert found == numbered(3)
+    await case.counts(3)
+
+
 async def variable_queue_fold(case: Case) -> None:
     """A look at the first n, at and around the length; nothing is taken."""
     await case.publish(*numbered(12))
@@ -263,21 +441,29 @@ CASES = (
     publish,
     subscribe,
     subscribe_with_autoack,
+    held_and("subscribe_and_ack", "ack"),
     subscribe_and_multiple_ack,
+    held_and("subscribe_and_requeue_nack", "nack"),
     subscribe_and_requeue_multiple_nack,
+    held_and("subscribe_and_nack", "reject"),
     subscribe_and_multiple_nack,
     purge,
     trigger_message_store_compaction,
     delete_immediately,
+    variable_queue_drop,
+    variable_queue_ack_limiting,
     variable_queue_requeue,
+    variable_queue_requeue_ram_beta,
+    variable_queue_mode_change,
     variable_queue_fold,
+    variable_queue_fold_msg_on_disk,
     variable_queue_batch_publish_delivered,
     variable_queue_dropwhile_restart,
     variable_queue_dropfetchwhile,
     publish_consume,
 )
 
-outcomes = outcomes_of(CASES, deleted=[delete_immediately.__name__])
+outcomes = outcomes_of(Stories(CASES, deleted=[delete_immediately.__name__]))
 
 
 @pytest.mark.slow

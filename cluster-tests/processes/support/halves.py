@@ -1,14 +1,20 @@
-"""Cases of one cluster: each has a queue of its own, and two halves, between which the master of
-all queues dies, or nothing happens. One death serves all of them; each is a test with its own name.
+"""Cases of one cluster: each has a queue of its own, and two halves. Between them the master of all
+queues is killed, or told to stop and started again, or nothing happens. One death serves all of
+them; each is a test with its own name.
 
-At the end the node is back, and the three replicas of each queue are equal.
+At the end the node is back, and the three replicas of each queue have equal digests, and on their
+disks equal bodies. A *play* is a mode of the queues and what happens in the middle: `make test` has
+four of the six, `make evidence` all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +23,52 @@ from loops import run
 from nemesis import Cluster, until
 
 import ringmq
+from ringmq import QueueMode, QueueRules
 
 MASTER = "a"
 
 
 def numbered(count: int, first: int = 0) -> list[bytes]:
     return [b"%05d" % number for number in range(first, first + count)]
+
+
+class Between(Enum):
+    """What happens to the queues' master between the halves of all stories."""
+
+    NOTHING = "quiet"
+    # It hands its queues over, and is a mirror of them in the second half.
+    STOPPED = "master told to stop"
+    # It is away for the second half.
+    KILLED = "master killed"
+
+
+@dataclass(frozen=True)
+class Play:
+    """How a module's cases are played on one cluster."""
+
+    mode: QueueMode
+    between: Between
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is another master in the second half: streams have ended, and what was
+        with consumers comes again, marked as redelivered (0004)."""
+        return self.between is not Between.NOTHING
+
+    def __str__(self) -> str:
+        return f"{self.mode.name.lower()}, {self.between.value}"
+
+
+MODES = (QueueMode.DEFAULT, QueueMode.LAZY)
+PLAYS = [Play(mode, between) for mode, between in product(MODES, Between)]
+# Each middle, and each mode with a kill: the other two add no more than a pair.
+USUAL = (
+    Play(QueueMode.DEFAULT, Between.NOTHING),
+    Play(QueueMode.DEFAULT, Between.KILLED),
+    Play(QueueMode.LAZY, Between.STOPPED),
+    Play(QueueMode.LAZY, Between.KILLED),
+)
+WANTED = PLAYS if os.environ.get("RINGMQ_EXHAUSTIVE") else USUAL
 
 
 @dataclass
@@ -32,8 +78,11 @@ class Case:
     queue: str
     client: ringmq.Client
     middle: Callable[[], Awaitable[Any]]
-    # Whether messages that are live in the middle may come marked as redelivered (0004).
-    killed: bool
+    play: Play
+
+    @property
+    def moves(self) -> bool:
+        return self.play.moves
 
     async def publish(self, *bodies: bytes, ttl_ms: int | None = None) -> None:
         async with self.client.publisher(self.queue) as publisher:
@@ -112,26 +161,58 @@ Story = Callable[[Case], Awaitable[None]]
 Outcomes = dict[str, Exception | None]
 
 
-async def play(
-    cluster: Cluster, stories: Sequence[Story], *, killed: bool, deleted: Sequence[str]
-) -> Outcomes:
-    """`deleted`: the cases that leave no queue."""
-    queues = {story.__name__: story for story in stories}
-    async with cluster.client(MASTER) as client:
+@dataclass(frozen=True)
+class Stories:
+    """The cases of a module, by name."""
+
+    cases: Sequence[Story]
+    # Those that leave no queue.
+    deleted: Sequence[str] = ()
+    # Of the queues of these.
+    rules: Mapping[str, QueueRules] = field(default_factory=dict)
+
+    async def declare(self, cluster: Cluster, mode: QueueMode) -> dict[str, Story]:
+        """By queue, all with the same master."""
+        queues = {story.__name__: story for story in self.cases}
+        async with cluster.client(MASTER) as client:
+            for queue in queues:
+                await client.declare_queue(
+                    queue,
+                    mode=mode,
+                    rules=self.rules.get(queue, QueueRules()),
+                    master_locator=ringmq.MasterLocator.CLIENT_LOCAL,
+                    min_insync=2,
+                )
         for queue in queues:
-            await client.declare_queue(
-                queue, master_locator=ringmq.MasterLocator.CLIENT_LOCAL, min_insync=2
-            )
+            await cluster.wait_synchronised(queue)
+            assert await cluster.master_of(queue) == MASTER
+        return queues
+
+
+async def happen(cluster: Cluster, between: Between, queues: Sequence[str]) -> None:
+    match between:
+        case Between.NOTHING:
+            return
+        case Between.STOPPED:
+            assert await cluster.stop(MASTER) == 0
+            await cluster.start(MASTER)
+            left = 3
+        case Between.KILLED:
+            cluster.kill(MASTER)
+            left = 2
     for queue in queues:
-        await cluster.wait_synchronised(queue)
-        assert await cluster.master_of(queue) == MASTER
+        await cluster.wait_synchronised(queue, left)
+
+
+async def play_all(cluster: Cluster, stories: Stories, play: Play) -> Outcomes:
+    queues = await stories.declare(cluster, play.mode)
     halves, outcomes = Halves(len(queues)), Outcomes()
     async with cluster.client(deadline_s=30.0) as client, asyncio.TaskGroup() as tasks:
 
         async def tell(queue: str, story: Story) -> None:
             outcomes[queue] = None
             try:
-                await story(Case(queue, client, lambda: halves.pause(queue), killed))
+                await story(Case(queue, client, lambda: halves.pause(queue), play))
                 assert queue in halves.arrived, "it has no middle"
             except Exception as error:
                 outcomes[queue] = error
@@ -140,31 +221,28 @@ async def play(
         for queue, story in queues.items():
             tasks.create_task(tell(queue, story), name=queue)
         await halves.all_there.wait()
-        if killed:
-            cluster.kill(MASTER)
-            for queue in queues:
-                await cluster.wait_synchronised(queue, 2)
+        await happen(cluster, play.between, [*queues])
         halves.going_on.set()
-    if killed:
+    if not cluster.is_running(MASTER):
         await cluster.start(MASTER)
-    for queue in sorted({*queues} - {*deleted}):
+    for queue in sorted({*queues} - {*stories.deleted}):
         await cluster.wait_synchronised(queue)
-        await cluster.wait_equal(queue)
+        await cluster.wait_same_bodies(queue)
     return outcomes
 
 
 def outcomes_of(
-    stories: Sequence[Story], *, deleted: Sequence[str] = ()
+    stories: Stories, plays: Sequence[Play] = WANTED
 ) -> Callable[[pytest.FixtureRequest, pytest.TempPathFactory], Outcomes]:
-    """A module's fixture: what came of its cases, quiet and with the master killed."""
+    """A module's fixture: what came of its cases, in each of its plays."""
 
-    @pytest.fixture(scope="module", params=[False, True], ids=["quiet", "master killed"])
+    @pytest.fixture(scope="module", params=plays, ids=str)
     def outcomes(
         request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     ) -> Outcomes:
         async def story(folder: Path) -> Outcomes:
             async with Cluster(folder) as cluster, asyncio.timeout(120):
-                return await play(cluster, stories, killed=request.param, deleted=deleted)
+                return await play_all(cluster, stories, request.param)
 
         return run(story(tmp_path_factory.mktemp("cases")))
 

@@ -383,6 +383,16 @@ class Cluster:
         assert len({each.digest for each in found}) == 1, found
         return found
 
+    async def wait_same_bodies(self, queue: str) -> None:
+        """`wait_equal`, and every body is read from every replica's disk: a digest is of what a
+        replica was told, not of what it can read."""
+        await self.wait_equal(queue)
+        async with self.client() as client:
+            found = await client.operator.verify_queue(queue)
+        assert found.done, (queue, found)
+        assert len(found.nodes) == len(self.nodes), (queue, found)
+        assert found.differences_total == 0, (queue, found.differences)
+
     # --- workload ---
 
     def publishing(self, queue: str, *, through: Sequence[str] = (), **options: Any) -> Publishing:
