@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypedDict
 
 import pytest
 from nemesis import Cluster, scenario
@@ -10,6 +11,15 @@ from nemesis.wire import RawStream, Refusal
 
 import ringmq
 from ringmq.v1 import broker_pb2 as broker
+from ringmq.v1 import common_pb2 as common
+
+
+class Wish(TypedDict, total=False):
+    exchange: str
+    routing_key: str
+    cc: list[str]
+    bcc: list[str]
+
 
 QUEUES = ("qa", "qb", "qc")
 TOTAL = 600
@@ -45,6 +55,15 @@ BATCHES = (
     (broker.PublishBatch(first_sequence=1), "a batch has 1 to"),
     (broker.PublishBatch(bodies=[b"x"]), "sequences begin with 1"),
     (broker.PublishBatch(first_sequence=1, bodies=[b"x"], routing_key="k" * 256), "routing key"),
+    (broker.PublishBatch(first_sequence=1, bodies=[b"x"], cc=["k"] * 100), "at most 100"),
+    (broker.PublishBatch(first_sequence=1, bodies=[b"x"], bcc=["k" * 256]), "routing key"),
+    (broker.PublishBatch(first_sequence=1, bodies=[b"x"], exchange="a\x1fb"), "no control"),
+    (
+        broker.PublishBatch(
+            first_sequence=1, bodies=[b"x"], properties=[common.Properties(cc=["k"])]
+        ),
+        "the broker says",
+    ),
     (broker.PublishBatch(first_sequence=5, bodies=[b"x"], routing_key="none"), ""),
     (broker.PublishBatch(first_sequence=5, bodies=[b"x"], routing_key="none"), "sequences rise"),
 )
@@ -118,6 +137,71 @@ async def test_masters_and_the_node_of_the_session_die(cluster: Cluster) -> None
             assert {(m.properties.exchange, m.properties.routing_key) for m in batch} == {
                 ("x", key) for key in keys
             }
+    await cluster.start(routing)
+    for queue in QUEUES:
+        await cluster.wait_synchronised(queue)
+        await cluster.wait_equal(queue)
+
+
+# What a message says, and the queues that it goes to: through two exchanges and by several keys.
+WISHES: tuple[tuple[Wish, str], ...] = (
+    ({"routing_key": "qa"}, "a"),
+    ({"exchange": "y", "routing_key": "any"}, "ab"),
+    ({"routing_key": "qb", "cc": ["qa", "nobody"], "bcc": ["qc"]}, "abc"),
+    ({"exchange": "", "routing_key": "qa", "bcc": ["qa", "qc"]}, "ac"),
+    ({"exchange": "y"}, "ab"),
+    ({"routing_key": "all", "cc": ["qa"]}, "abc"),
+)
+
+
+def told(wish: Wish) -> tuple[str, str, tuple[str, ...]]:
+    """Exchange and keys, as the consumer has to find them."""
+    return wish.get("exchange", "x"), wish.get("routing_key", ""), tuple(wish.get("cc", ()))
+
+
+@scenario(deadline_s=60, queue="")
+async def test_one_order_over_several_exchanges_and_keys_whoever_dies(cluster: Cluster) -> None:
+    """As an AMQP channel publishes: each message is in all queues of all its keys once, in the
+    order of the channel, when a master and then the node that routes die in the middle."""
+    async with cluster.client(deadline_s=40) as client:
+        await spread(cluster, client)
+        await client.topology.declare_exchange("y", ringmq.ExchangeType.FANOUT)
+        for queue in ("qa", "qb"):
+            await client.topology.bind("y", queue)
+        publisher = client.publisher(exchange="x", window_messages=50)
+        await publisher.open()
+        at = {address: name for name, address in cluster.addresses.items()}
+        routing = at[publisher.node_address]
+        # The master of a queue that each exchange leads to.
+        master = next(name for name in ("a", "b") if name != routing)
+        waiting: list[asyncio.Future[None]] = []
+        for number in range(TOTAL):
+            if number == TOTAL // 3:
+                cluster.kill(master)
+            if number == TOTAL // 2:
+                await asyncio.gather(*waiting)
+                await cluster.restart(master)
+                for queue in QUEUES:
+                    await cluster.wait_synchronised(queue)
+            if number == 2 * TOTAL // 3:
+                cluster.kill(routing)
+            wish, _ = WISHES[number % len(WISHES)]
+            waiting.append(await publisher.submit(b"%d" % number, mandatory=True, **wish))
+        await asyncio.gather(*waiting)
+        assert publisher.node_address != cluster.addresses[routing]
+        with pytest.raises(ringmq.UnroutableError):
+            await publisher.publish(b"x", routing_key="nobody", cc=["none"], mandatory=True)
+        with pytest.raises(ringmq.ExchangeNotFoundError):
+            await publisher.publish(b"x", exchange="none")
+        await publisher.close()
+        for queue in QUEUES:
+            batch = await client.get_messages(queue, 1000)
+            numbers = [n for n in range(TOTAL) if queue[1] in WISHES[n % len(WISHES)][1]]
+            assert batch.bodies == [b"%d" % number for number in numbers]
+            found = [
+                (m.properties.exchange, m.properties.routing_key, m.properties.cc) for m in batch
+            ]
+            assert found == [told(WISHES[number % len(WISHES)][0]) for number in numbers]
     await cluster.start(routing)
     for queue in QUEUES:
         await cluster.wait_synchronised(queue)

@@ -124,6 +124,7 @@ PROPERTIES = st.builds(
     headers=st.dictionaries(TEXTS, TEXTS, max_size=3),
     exchange=TEXTS,
     routing_key=TEXTS,
+    cc=st.lists(TEXTS, max_size=2),
     expiration_ms=st.none() | st.integers(0, 2**64 - 1),
     deaths=st.lists(
         st.builds(
@@ -149,7 +150,8 @@ def test_the_bytes_are_those_of_protobuf(
     foreign = bytes((unknown << 3 & 0x7F | 0x82, unknown >> 4, len(value))) + value
     data = properties.SerializeToString() + foreign
     found = read_envelope(data)
-    assert (found.exchange, found.routing_key) == (properties.exchange, properties.routing_key)
+    keys = [properties.routing_key] if properties.routing_key else []
+    assert (found.exchange, [*found.routing_keys]) == (properties.exchange, [*keys, *properties.cc])
     assert dict(found.headers) == dict(properties.headers)
     has_expiration = properties.HasField("expiration_ms")
     assert found.expiration_ms == (properties.expiration_ms if has_expiration else None)

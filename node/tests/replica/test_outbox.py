@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -41,7 +41,7 @@ class PlayedPublisher:
         self,
         vhost: str,
         exchange: str,
-        routing_key: str,
+        routing_keys: Sequence[str],
         block: Block,
         producer_id: bytes,
         first_sequence: int,
@@ -51,6 +51,7 @@ class PlayedPublisher:
         headers: Mapping[str, str] | None = None,
         except_queues: frozenset[str] = frozenset(),
     ) -> bool:
+        routing_key = ",".join(routing_keys)
         self.priorities.append(priority)
         self.calls.append((exchange, routing_key, first_sequence, block.bodies(), except_queues))
         self.properties += map(common.Properties.FromString, block.properties())
@@ -100,11 +101,15 @@ class OutboxScene(LetterScene):
                 super().do([effect])
 
     def publish_with(self, *keys: str, body: bytes = b"x") -> None:
-        properties = [
-            common.Properties(exchange="x", routing_key=key).SerializeToString() for key in keys
-        ]
+        self.publish_encoded(
+            *[common.Properties(exchange="x", routing_key=key).SerializeToString() for key in keys],
+            body=body,
+        )
+
+    def publish_encoded(self, *properties: bytes, body: bytes = b"x") -> None:
         position = self.queue.state.next_position
-        block = Block.of([body + b"%d" % (position + at) for at in range(len(keys))], properties)
+        bodies = [body + b"%d" % (position + at) for at in range(len(properties))]
+        block = Block.of(bodies, properties)
         op = Publish(position, block, False)
         self.queue.properties.update(enumerate(properties, position))
         self.do(self.master.published(self.send(op), op, 1))
@@ -172,6 +177,24 @@ def test_the_rules_of_the_moment_give_exchange_and_key() -> None:
         keys = {(exchange, key) for exchange, key, *_ in scene.publisher.calls}
         assert keys == {("", "dead")}
         assert sorted(sequence for _, _, sequence, *_ in scene.publisher.calls) == [1, 2, 3]
+
+    play(work)
+
+
+def test_a_letter_keeps_all_keys_that_its_consumers_were_told() -> None:
+    """amqp.md, section 5: "kept (with CC, without BCC)". The history has them, too."""
+
+    async def work(scene: OutboxScene) -> None:
+        properties = common.Properties(exchange="x", routing_key="a", cc=["b", "c"])
+        scene.publish_encoded(properties.SerializeToString())
+        reject_all(scene)
+        await scene.emptied()
+        keys = [(number, keys) for _, keys, number, *_ in scene.publisher.calls]
+        assert keys == [(1, "a,b,c")]
+        deaths = [each.deaths[0] for each in scene.publisher.properties]
+        assert [[*each.routing_keys] for each in deaths] == [["a", "b", "c"]]
+        # They are said anew by who publishes the letter.
+        assert not any(each.cc for each in scene.publisher.properties)
 
     play(work)
 

@@ -63,6 +63,8 @@ class Properties:
     expiration_ms: int | None = None
     #: Of a dead letter, the newest death first. Set by the broker: a publisher's isn't sent.
     deaths: tuple[Death, ...] = ()
+    #: Of a delivered message: the further routing keys that its publisher said as `cc`. Not sent.
+    cc: tuple[str, ...] = ()
 
     def to_wire(self) -> common.Properties:
         return common.Properties(
@@ -88,6 +90,7 @@ class Properties:
             priority=wire.priority,
             expiration_ms=wire.expiration_ms if wire.HasField("expiration_ms") else None,
             deaths=tuple(map(Death.from_wire, wire.deaths)),
+            cc=tuple(wire.cc),
         )
 
 

@@ -26,6 +26,7 @@ from ringmq.errors import (
 )
 from ringmq.model.messages import Properties
 from ringmq.model.queues import BlockReason
+from ringmq.publishing.asked import check_attributes, check_target, properties_to_wire
 from ringmq.publishing.core import PublisherCore
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.stream import Core, Future, PublisherSpeaker
@@ -40,21 +41,6 @@ from ringmq_base.timer import Timer
 log = logging.getLogger(__name__)
 
 PRODUCER_ID_BYTES = 16
-ROUTING_KEY_BYTES_MAX = 255
-PRIORITY_MAX = 255
-
-
-def _to_wire(
-    properties: Properties | Sequence[Properties], count: int
-) -> Sequence[common.Properties]:
-    if isinstance(properties, Properties):
-        return (properties.to_wire(),)
-    if len(properties) != count:
-        raise BadRequestError(
-            f"{len(properties)} properties for {count} bodies: give none, one, or one for each",
-            metadata={"field": "properties"},
-        )
-    return [each.to_wire() for each in properties]
 
 
 class Publisher:
@@ -91,7 +77,7 @@ class Publisher:
                 f"a producer id has 1 to {PRODUCER_ID_BYTES_MAX} bytes, not {len(producer_id)}",
                 metadata={"field": "producer_id"},
             )
-        self._check_target(queue, exchange, producer_id, first_sequence)
+        check_target(queue, exchange, producer_id, first_sequence)
         self.queue = queue
         #: None: it publishes to a queue.
         self.exchange = exchange
@@ -133,32 +119,6 @@ class Publisher:
         self._room = Notifier()
         # The first failure of a `submit` or `publish_nowait`, which `flush` reports.
         self._detached_failure: BaseException | None = None
-
-    @staticmethod
-    def _check_target(
-        queue: str, exchange: str | None, producer_id: bytes | None, first_sequence: int | None
-    ) -> None:
-        if (exchange is None) == (not queue):
-            raise BadRequestError(
-                "a publisher publishes to a queue or to an exchange: give one of them",
-                metadata={"field": "queue" if exchange is None else "exchange"},
-            )
-        if exchange is None and first_sequence is not None:
-            raise BadRequestError(
-                "a queue says which sequence is next: first_sequence is for exchanges",
-                metadata={"field": "first_sequence"},
-            )
-        if first_sequence is not None and not 1 <= first_sequence < 2**63:
-            raise BadRequestError(
-                f"sequences begin with 1 or more, not with {first_sequence}",
-                metadata={"field": "first_sequence"},
-            )
-        if exchange is not None and producer_id is not None and first_sequence is None:
-            # Nobody could tell it how far it was before.
-            raise BadRequestError(
-                "with a producer_id of your own say which first_sequence the next message has",
-                metadata={"field": "first_sequence"},
-            )
 
     # --- life ---
 
@@ -212,19 +172,26 @@ class Publisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        exchange: str | None = None,
+        cc: Sequence[str] = (),
+        bcc: Sequence[str] = (),
         ttl_ms: int | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
     ) -> None:
         """Returns when the message is confirmed; raises if it is not within the deadline.
 
-        Cancelling it does not take the message back. `routing_key`, `mandatory`: of a publisher to
-        an exchange. If no queue is bound for a mandatory message, `UnroutableError`. `ttl_ms`: how
+        Cancelling it does not take the message back. `routing_key`, `mandatory`, `exchange`, `cc`
+        and `bcc`: of a publisher to an exchange. If no queue is bound for a mandatory message,
+        `UnroutableError`. `exchange`: another one than the publisher's. `cc`, `bcc`: further keys;
+        each queue gets the message once, and consumers are told those of `cc`. `ttl_ms`: how
         long it may be ready before it expires, if the queue doesn't say less; 0: it expires unless
         a consumer takes it at once. `priority`: 0 to 255, the highest first, in a queue that was
         declared with `max_priority`.
         """
-        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms, priority)
+        attributes = self._attributes(
+            transient, routing_key, mandatory, ttl_ms, priority, exchange, cc, bcc
+        )
         await self._submit((body,), properties, attributes, deadline_s)
 
     async def publish_batch(
@@ -235,6 +202,9 @@ class Publisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        exchange: str | None = None,
+        cc: Sequence[str] = (),
+        bcc: Sequence[str] = (),
         ttl_ms: int | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
@@ -247,7 +217,9 @@ class Publisher:
         """
         listed = list(bodies)
         if listed:
-            attributes = self._attributes(transient, routing_key, mandatory, ttl_ms, priority)
+            attributes = self._attributes(
+                transient, routing_key, mandatory, ttl_ms, priority, exchange, cc, bcc
+            )
             await self._submit(listed, properties, attributes, deadline_s)
 
     def publish_nowait(
@@ -258,6 +230,9 @@ class Publisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        exchange: str | None = None,
+        cc: Sequence[str] = (),
+        bcc: Sequence[str] = (),
         ttl_ms: int | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
@@ -268,7 +243,9 @@ class Publisher:
         """
         if not self._core.room:
             raise WindowFullError(f"{self._window_full()}; `submit` waits for room")
-        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms, priority)
+        attributes = self._attributes(
+            transient, routing_key, mandatory, ttl_ms, priority, exchange, cc, bcc
+        )
         return self._detach(self._submit((body,), properties, attributes, deadline_s))
 
     async def submit(
@@ -279,6 +256,9 @@ class Publisher:
         transient: bool = False,
         routing_key: str = "",
         mandatory: bool = False,
+        exchange: str | None = None,
+        cc: Sequence[str] = (),
+        bcc: Sequence[str] = (),
         ttl_ms: int | None = None,
         priority: int = 0,
         deadline_s: float | None = None,
@@ -286,7 +266,9 @@ class Publisher:
         """Like `publish_nowait`, but waits for room in the window (within the deadline)."""
         if not self._core.room:
             await self._wait_room(self.deadline_s if deadline_s is None else deadline_s)
-        attributes = self._attributes(transient, routing_key, mandatory, ttl_ms, priority)
+        attributes = self._attributes(
+            transient, routing_key, mandatory, ttl_ms, priority, exchange, cc, bcc
+        )
         return self._detach(self._submit((body,), properties, attributes, deadline_s))
 
     async def flush(self) -> None:
@@ -341,30 +323,18 @@ class Publisher:
         mandatory: bool,
         ttl_ms: int | None,
         priority: int,
+        exchange: str | None,
+        cc: Sequence[str],
+        bcc: Sequence[str],
     ) -> Attributes:
-        if ttl_ms is not None and not 0 <= ttl_ms < 2**63:
-            raise BadRequestError(f"ttl_ms {ttl_ms} is out of range", metadata={"field": "ttl_ms"})
-        if not 0 <= priority <= PRIORITY_MAX:
-            raise BadRequestError(
-                f"a message's priority is 0 to {PRIORITY_MAX}, not {priority}",
-                metadata={"field": "priority"},
-            )
-        if not routing_key and not mandatory:
-            if ttl_ms is not None or priority:
-                return Attributes(transient, ttl_ms=ttl_ms, priority=priority)
+        plain = not (routing_key or mandatory or priority or cc or bcc)
+        if plain and ttl_ms is None and exchange is None:
             return TRANSIENT if transient else PERSISTENT
-        if self.exchange is None:
-            raise BadRequestError(
-                "a message to a queue has neither a routing key nor mandatory: "
-                "they are for exchanges",
-                metadata={"field": "routing_key" if routing_key else "mandatory"},
-            )
-        if len(routing_key.encode(errors="surrogateescape")) > ROUTING_KEY_BYTES_MAX:
-            raise BadRequestError(
-                f"a routing key has at most {ROUTING_KEY_BYTES_MAX} bytes",
-                metadata={"field": "routing_key"},
-            )
-        return Attributes(transient, routing_key, mandatory, ttl_ms, priority)
+        asked = Attributes(
+            transient, routing_key, mandatory, ttl_ms, priority, exchange, tuple(cc), tuple(bcc)
+        )
+        check_attributes(asked, is_routed=self.exchange is not None)
+        return asked
 
     def _submit(
         self,
@@ -392,7 +362,7 @@ class Publisher:
         if properties is None:
             self._core.submit(bodies, (), (), attributes, deadline, future)
         else:
-            wire = _to_wire(properties, len(bodies))
+            wire = properties_to_wire(properties, len(bodies))
             sizes = [each.ByteSize() for each in wire]
             self._core.submit(bodies, wire, sizes, attributes, deadline, future)
         self._timer.set_by(deadline)

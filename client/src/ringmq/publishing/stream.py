@@ -150,6 +150,11 @@ def _request_of(flight: Flight[Future, common.Properties]) -> broker.PublishRequ
     if attributes.routing_key or attributes.mandatory:
         batch.routing_key = attributes.routing_key
         batch.mandatory = attributes.mandatory
+    if attributes.exchange is not None:
+        batch.exchange = attributes.exchange
+    if attributes.cc or attributes.bcc:
+        batch.cc.extend(attributes.cc)
+        batch.bcc.extend(attributes.bcc)
     if attributes.ttl_ms is not None:
         batch.ttl_ms = attributes.ttl_ms
     if attributes.priority:

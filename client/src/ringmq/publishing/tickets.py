@@ -11,10 +11,10 @@ and the requests are bounded in bytes; so any encoding will do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ringmq.errors import OutcomeUnknownError, RingMQError
+from ringmq_base.values import value
 
 #: The cost of a body in a request beside its own bytes: tag, length, and some to spare.
 MESSAGE_OVERHEAD_BYTES = 16
@@ -23,7 +23,7 @@ H = TypeVar("H")
 P = TypeVar("P")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Attributes:
     """What a request says once for all its messages."""
 
@@ -34,6 +34,10 @@ class Attributes:
     #: How long the messages may be ready, in milliseconds; None: as the queue says.
     ttl_ms: int | None = None
     priority: int = 0
+    #: To an exchange: another one than the publisher's; and further routing keys.
+    exchange: str | None = None
+    cc: tuple[str, ...] = ()
+    bcc: tuple[str, ...] = ()
 
 
 PERSISTENT = Attributes()

@@ -1023,7 +1023,7 @@ class PublishOpen(google.protobuf.message.Message):
     """
     exchange: builtins.str
     """Set, also if it is empty, which is the default exchange: the stream publishes to this exchange,
-    `queue` is empty, and any node serves it. A producer id is wanted. Sequences rise over the
+    unless a batch names another one; `queue` is empty, and any node serves it. A producer id is wanted. Sequences rise over the
     stream, and may have holes. A client that opens another stream sends all that is unconfirmed
     again, under the same sequences: `last_sequence` of the answer says nothing then.
     """
@@ -1066,6 +1066,9 @@ class PublishBatch(google.protobuf.message.Message):
     TRANSIENT_FIELD_NUMBER: builtins.int
     ROUTING_KEY_FIELD_NUMBER: builtins.int
     MANDATORY_FIELD_NUMBER: builtins.int
+    EXCHANGE_FIELD_NUMBER: builtins.int
+    CC_FIELD_NUMBER: builtins.int
+    BCC_FIELD_NUMBER: builtins.int
     MESSAGE_ID_FIELD_NUMBER: builtins.int
     ENCODED_PROPERTIES_FIELD_NUMBER: builtins.int
     TTL_MS_FIELD_NUMBER: builtins.int
@@ -1079,6 +1082,10 @@ class PublishBatch(google.protobuf.message.Message):
     """To an exchange: the key of all these messages, at most 255 bytes."""
     mandatory: builtins.bool
     """To an exchange: messages that no queue gets are returned."""
+    exchange: builtins.str
+    """On a stream to an exchange: the exchange of these messages, if it isn't the stream's. The order
+    of a stream holds in each queue, whichever exchanges lead there.
+    """
     message_id: builtins.bytes
     """From nodes: 16 bytes if other queues get the very same messages, whose bodies are stored once."""
     ttl_ms: builtins.int
@@ -1096,6 +1103,14 @@ class PublishBatch(google.protobuf.message.Message):
         """None, one for all, or one for each body."""
 
     @property
+    def cc(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """To an exchange: further routing keys. Each queue that one of the keys leads to gets a message
+        once. Consumers are told those in `cc`, and none in `bcc`. With `routing_key` at most 100.
+        """
+
+    @property
+    def bcc(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
     def encoded_properties(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
         """From nodes, instead of `properties`: each a `Properties` as its publisher's node has encoded it.
         Its bytes are the same in every queue then; encoded anew, fields and headers may change places.
@@ -1110,17 +1125,25 @@ class PublishBatch(google.protobuf.message.Message):
         transient: builtins.bool = ...,
         routing_key: builtins.str = ...,
         mandatory: builtins.bool = ...,
+        exchange: builtins.str | None = ...,
+        cc: collections.abc.Iterable[builtins.str] | None = ...,
+        bcc: collections.abc.Iterable[builtins.str] | None = ...,
         message_id: builtins.bytes = ...,
         encoded_properties: collections.abc.Iterable[builtins.bytes] | None = ...,
         ttl_ms: builtins.int | None = ...,
         priority: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "ttl_ms", b"ttl_ms"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_exchange", b"_exchange", "_ttl_ms", b"_ttl_ms", "exchange", b"exchange", "ttl_ms", b"ttl_ms"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms", "bodies", b"bodies", "encoded_properties", b"encoded_properties", "first_sequence", b"first_sequence", "mandatory", b"mandatory", "message_id", b"message_id", "priority", b"priority", "properties", b"properties", "routing_key", b"routing_key", "transient", b"transient", "ttl_ms", b"ttl_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_exchange", b"_exchange", "_ttl_ms", b"_ttl_ms", "bcc", b"bcc", "bodies", b"bodies", "cc", b"cc", "encoded_properties", b"encoded_properties", "exchange", b"exchange", "first_sequence", b"first_sequence", "mandatory", b"mandatory", "message_id", b"message_id", "priority", b"priority", "properties", b"properties", "routing_key", b"routing_key", "transient", b"transient", "ttl_ms", b"ttl_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__exchange: typing_extensions.TypeAlias = typing.Literal["exchange"]
+    _WhichOneofArgType__exchange: typing_extensions.TypeAlias = typing.Literal["_exchange", b"_exchange"]
     _WhichOneofReturnType__ttl_ms: typing_extensions.TypeAlias = typing.Literal["ttl_ms"]
     _WhichOneofArgType__ttl_ms: typing_extensions.TypeAlias = typing.Literal["_ttl_ms", b"_ttl_ms"]
+    @typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exchange) -> _WhichOneofReturnType__exchange | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ttl_ms) -> _WhichOneofReturnType__ttl_ms | None: ...
 
 Global___PublishBatch: typing_extensions.TypeAlias = PublishBatch

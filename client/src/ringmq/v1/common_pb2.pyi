@@ -373,6 +373,7 @@ class Properties(google.protobuf.message.Message):
     EXPIRATION_MS_FIELD_NUMBER: builtins.int
     DEATHS_FIELD_NUMBER: builtins.int
     FIRST_DEATH_FIELD_NUMBER: builtins.int
+    CC_FIELD_NUMBER: builtins.int
     message_id: builtins.str
     correlation_id: builtins.str
     reply_to: builtins.str
@@ -400,6 +401,10 @@ class Properties(google.protobuf.message.Message):
 
     @property
     def first_death(self) -> Global___FirstDeath: ...
+    @property
+    def cc(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Set by the broker, for a message that was published with further routing keys (`PublishBatch.cc`)."""
+
     def __init__(
         self,
         *,
@@ -415,10 +420,11 @@ class Properties(google.protobuf.message.Message):
         expiration_ms: builtins.int | None = ...,
         deaths: collections.abc.Iterable[Global___Death] | None = ...,
         first_death: Global___FirstDeath | None = ...,
+        cc: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "expiration_ms", b"expiration_ms", "first_death", b"first_death"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "content_type", b"content_type", "correlation_id", b"correlation_id", "deaths", b"deaths", "exchange", b"exchange", "expiration_ms", b"expiration_ms", "first_death", b"first_death", "headers", b"headers", "message_id", b"message_id", "priority", b"priority", "reply_to", b"reply_to", "routing_key", b"routing_key", "timestamp_ms", b"timestamp_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "cc", b"cc", "content_type", b"content_type", "correlation_id", b"correlation_id", "deaths", b"deaths", "exchange", b"exchange", "expiration_ms", b"expiration_ms", "first_death", b"first_death", "headers", b"headers", "message_id", b"message_id", "priority", b"priority", "reply_to", b"reply_to", "routing_key", b"routing_key", "timestamp_ms", b"timestamp_ms"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expiration_ms: typing_extensions.TypeAlias = typing.Literal["expiration_ms"]
     _WhichOneofArgType__expiration_ms: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms"]

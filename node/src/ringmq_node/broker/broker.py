@@ -146,9 +146,8 @@ class Broker:
         self.budget = budget
         self.buffers = buffers
         self.routing = routing
-        routing.begin(
-            locator, cluster, gate, budget, open_here=partial(self.open_publisher, with_gaps=True)
-        )
+        open_here = partial(self.open_publisher, with_gaps=True)
+        routing.begin(locator, cluster, gate, budget, topology, open_here=open_here)
         self._descriptions = descriptions
         # For doors: clients' connections.
         self.orphans = orphans
@@ -183,12 +182,12 @@ class Broker:
         )
 
     async def open_routed(
-        self, vhost: str, exchange: str, session: SessionClient, *, producer_id: bytes
+        self, vhost: str, session: SessionClient, *, producer_id: bytes
     ) -> RoutedSession:
-        """A publisher to an exchange, on any node."""
+        """A publisher to the exchanges of a vhost, on any node."""
         self._gate.check()
-        await self.topology.check_publish(vhost, exchange)
-        return self.routing.open(vhost, exchange, session, producer_id=producer_id)
+        await self.topology.check_vhost(vhost)
+        return self.routing.open(vhost, session, producer_id=producer_id)
 
     async def open_consumer(
         self,

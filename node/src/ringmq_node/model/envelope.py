@@ -5,7 +5,7 @@ and those few that a dead letter needs are read; all others, also unknown ones, 
 byte. So no room below the doors knows protobuf. The numbers, of proto/ringmq/v1/common.proto:
 
     Properties  6 headers  7 exchange  8 routing key  9 priority  10 expiration  11 deaths
-                12 first death
+                12 first death  20 further routing keys
     Death       1 reason  2 queue  3 exchange  4 routing keys  5 count  6 time  7 expiration
     FirstDeath  1 reason  2 queue  3 exchange
     a header    1 key  2 value
@@ -42,7 +42,8 @@ class MessageEnvelope:
     """`rest`: the fields that none of the others stands for; headers are in it too."""
 
     exchange: str
-    routing_key: str
+    # That its consumers may know of; empty: it was published to its queue itself.
+    routing_keys: tuple[str, ...]
     headers: tuple[tuple[str, str], ...]
     priority: int
     expiration_ms: int | None
@@ -58,7 +59,7 @@ class DeadLetterEnvelope:
 
     properties: bytes
     # As it was published to the queue that it has left.
-    routing_key: str
+    routing_keys: tuple[str, ...]
     headers: tuple[tuple[str, str], ...]
     # Names, in the same vhost, of queues that must not get it: it would go round for ever.
     except_queues: frozenset[str]
@@ -78,14 +79,15 @@ def dead_envelope(
     try:
         found = read_envelope(properties)
     except EnvelopeError:
-        return DeadLetterEnvelope(properties, "", (), frozenset(), 0)
+        return DeadLetterEnvelope(properties, ("",), (), frozenset(), 0)
+    routing_keys = found.routing_keys or ("",)
     death = Death(
         reason=reason.value,
         queue=queue,
         count=1,
         at_ms=at_ms,
         exchange=found.exchange,
-        routing_keys=(found.routing_key,),
+        routing_keys=routing_keys,
         original_expiration_ms=found.expiration_ms,
     )
     deaths = with_death(found.deaths, death)
@@ -105,7 +107,7 @@ def dead_envelope(
         pieces.append(piece)
     return DeadLetterEnvelope(
         b"".join(pieces),
-        found.routing_key,
+        routing_keys,
         found.headers,
         except_queues,
         # Only a publisher can have made it higher.
@@ -115,7 +117,9 @@ def dead_envelope(
 
 def read_envelope(properties: bytes) -> MessageEnvelope:
     """Raises `EnvelopeError`."""
-    exchange = routing_key = ""
+    exchange = ""
+    routing_key: tuple[str, ...] = ()
+    cc: list[str] = []
     priority = 0
     expiration_ms: int | None = None
     headers: list[tuple[str, str]] = []
@@ -127,7 +131,7 @@ def read_envelope(properties: bytes) -> MessageEnvelope:
             case 7, bytes():
                 exchange = _text_of(value)
             case 8, bytes():
-                routing_key = _text_of(value)
+                routing_key = (_text_of(value),)
             case 9, int():
                 priority = value
             case 10, int():
@@ -136,13 +140,15 @@ def read_envelope(properties: bytes) -> MessageEnvelope:
                 deaths.append(decode_death(value))
             case 12, bytes():
                 first_death = value
+            case 20, bytes():
+                cc.append(_text_of(value))
             case _:
                 if number == _HEADERS and isinstance(value, bytes):
                     headers.append(_header(value))
                 rest.append(whole)
     return MessageEnvelope(
         exchange,
-        routing_key,
+        (*routing_key, *cc),
         tuple(dict(headers).items()),
         priority,
         expiration_ms,

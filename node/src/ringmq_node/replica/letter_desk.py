@@ -9,7 +9,7 @@ one under way, however little is left, and looks for room when that one has arri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,7 +26,7 @@ class LetterPublisher(Protocol):
         self,
         vhost: str,
         exchange: str,
-        routing_key: str,
+        routing_keys: Sequence[str],
         block: Block,
         producer_id: bytes,
         first_sequence: int,

@@ -4,7 +4,7 @@ The core says which letters to send (`SendLetters`), and this shell publishes th
 exchange and the key that the queue's rules have at that moment, and with one more death in each
 message's history. It tells the core what became of them, and decides only when to try again.
 
-Letters with the same routing key, a *lane*, leave one batch after another; lanes don't wait for
+Letters with the same routing keys, a *lane*, leave one batch after another; lanes don't wait for
 each other. A target that is down or full holds its lane, and at last the core's window: the queue's
 other messages, and the letters of other queues, go on.
 
@@ -76,7 +76,7 @@ class Letter:
 class LetterWay:
     """What letters have to have in common to leave as one batch."""
 
-    routing_key: str
+    routing_keys: tuple[str, ...]
     headers: tuple[tuple[str, str], ...]
     except_queues: frozenset[str]
     transient: bool
@@ -104,14 +104,14 @@ class Outbox:
         losses = replica.view.losses
         seed = f"dead letters of {replica.record.id} since {losses[-1].epoch if losses else 0}"
         self.producer_id = PRODUCER_PREFIX + hashlib.blake2b(seed.encode(), digest_size=16).digest()
-        # By routing key.
-        self._lanes: dict[str, deque[tuple[LetterWay, Letter]]] = {}
+        # By routing keys.
+        self._lanes: dict[tuple[str, ...], deque[tuple[LetterWay, Letter]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # As the desk has heard of them.
         self._held_bytes = 0
         self._ended = False
         # Exchanges and keys without a target, for which letters have waited in vain.
-        self._unknown: set[tuple[str, str]] = set()
+        self._unknown: set[tuple[str, tuple[str, ...]]] = set()
         self._dropped = 0
         self._logged_at = float("-inf")
 
@@ -134,7 +134,7 @@ class Outbox:
                 names = (join_name(self._vhost, queue) for queue in found.except_queues)
                 transient = each.run.transient
                 way = LetterWay(
-                    found.routing_key, found.headers, frozenset(names), transient, found.priority
+                    found.routing_keys, found.headers, frozenset(names), transient, found.priority
                 )
                 number, position = each.first_letter + at, each.run.first_position + at
                 letter = Letter(number, position, body, found.properties, each.reason, transient)
@@ -142,12 +142,12 @@ class Outbox:
 
     def _put(self, way: LetterWay, letter: Letter) -> None:
         self._hold(letter.size_bytes)
-        lane = self._lanes.get(way.routing_key)
+        lane = self._lanes.get(way.routing_keys)
         if lane is not None:
             lane.append((way, letter))
             return
-        self._lanes[way.routing_key] = deque([(way, letter)])
-        task = self._spawn(self._run(way.routing_key), f"letters of {self._name}")
+        self._lanes[way.routing_keys] = deque([(way, letter)])
+        task = self._spawn(self._run(way.routing_keys), f"letters of {self._name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -168,13 +168,13 @@ class Outbox:
 
     # --- a lane ---
 
-    async def _run(self, key: str) -> None:
-        lane = self._lanes[key]
+    async def _run(self, keys: tuple[str, ...]) -> None:
+        lane = self._lanes[keys]
         while lane and not self._ended:
             way = lane[0][0]
             await self._publish(way, _front(lane))
         if not self._ended:
-            del self._lanes[key]
+            del self._lanes[keys]
 
     async def _publish(self, way: LetterWay, letters: Sequence[Letter]) -> None:
         block = Block.of([each.body for each in letters], [each.properties for each in letters])
@@ -187,14 +187,14 @@ class Outbox:
                 self._drop(letters, "the queue has no dead-letter exchange any more")
                 return
             key = rules.dead_letter_routing_key
-            key = way.routing_key if key is None else key
-            target = (exchange, key)
+            keys = way.routing_keys if key is None else (key,)
+            target = (exchange, keys)
             missing = ""
             try:
                 routed = await self._desk.publisher.publish(
                     self._vhost,
                     exchange,
-                    key,
+                    keys,
                     block,
                     self.producer_id,
                     letters[0].number,
@@ -207,7 +207,8 @@ class Outbox:
                     self._unknown.discard(target)
                     self._gone(letters, arrived=True)
                     return
-                missing = f"no queue gets letters with key {key!r} from exchange {exchange!r}"
+                shown_keys = ", ".join(map(repr, keys))
+                missing = f"no queue gets letters with key {shown_keys} from exchange {exchange!r}"
             except BrokerError as error:
                 if error.reason is Reason.SEQUENCE_FORGOTTEN:
                     positions = self._let_go(letters)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from loops import run
 from waiting import until
 
+from ringmq.v1 import common_pb2 as common
 from ringmq_node.broker.publishing import Publishing
+from ringmq_node.broker.routing import batch as batch_module
 from ringmq_node.broker.routing import session as session_module
 from ringmq_node.broker.routing import ways as ways_module
+from ringmq_node.broker.routing.batch import RoutedBatch
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
 from ringmq_node.broker.routing.routing import IDLE_S, Routing
-from ringmq_node.broker.routing.session import RoutedBatch, RoutedSession
+from ringmq_node.broker.routing.session import RoutedSession
+from ringmq_node.broker.routing.stamp import KEYS_MAX
 from ringmq_node.broker.routing.targets import SubBatch
 from ringmq_node.broker.routing.ways import Feed
 from ringmq_node.model.flow import BlockReason
@@ -36,6 +41,8 @@ class PlayedQueues:
         self.bound: dict[str, tuple[str, ...]] = {"k": ("q1", "q2", "q3")}
         self.has: dict[str, dict[int, bytes]] = defaultdict(dict)
         self.got: list[tuple[str, SubBatch]] = []
+        self.missing = {"missing", "x declared elsewhere"}
+        self.exchanges_asked: list[list[str]] = []
         self.deleted: set[str] = set()
         self.full: set[str] = set()
         self.down: set[str] = set()
@@ -49,17 +56,24 @@ class PlayedQueues:
         self.streams = 0
         self.feeds: dict[str, Feed] = {}
 
-    def route(
-        self, exchange: str, routing_key: str, headers: Mapping[str, str] | None = None
-    ) -> tuple[str, ...]:
-        if exchange == "missing":
-            raise BrokerError(Reason.EXCHANGE_NOT_FOUND, "there is none")
-        key = headers["to"] if headers else routing_key
-        return self.bound.get(key, ())
+    def check_publish(self, exchange: str) -> None:
+        if exchange == "internal":
+            raise BrokerError(Reason.ACCESS_REFUSED, "clients don't publish to it")
 
     def looks_at_headers(self, exchange: str) -> bool:
-        self.route(exchange, "")
+        self.route(exchange, ())
         return exchange == "by headers"
+
+    def route(
+        self,
+        exchange: str,
+        routing_keys: Sequence[str],
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[str, ...]:
+        if exchange in self.missing:
+            raise BrokerError(Reason.EXCHANGE_NOT_FOUND, "there is none")
+        keys = (headers["to"],) if headers else routing_keys
+        return tuple(dict.fromkeys(queue for key in keys for queue in self.bound.get(key, ())))
 
     # --- a locator, as far as it is asked ---
 
@@ -70,6 +84,11 @@ class PlayedQueues:
             # The registry knows it, and the watch shows it now.
             await self.shown.wait()
             self.bound["declared elsewhere"] = ("declared elsewhere",)
+
+    async def look_up_exchanges(self, names: Sequence[str]) -> None:
+        self.exchanges_asked.append(sorted(names))
+        await self.shown.wait()
+        self.missing.discard("x declared elsewhere")
 
     async def route_to(self, queue: str, *, forwarded: bool) -> str:
         if queue in self.deleted:
@@ -145,29 +164,30 @@ class Stage:
         async def here(queue: str, session: PublisherSession, *, producer_id: bytes) -> Publishing:
             raise AssertionError("every queue is elsewhere")
 
-        self.routing.begin(
-            cast(Any, locator), cast(Any, cluster), cast(Any, gate), self.budget, open_here=here
-        )
+        parts = (cast(Any, locator), cast(Any, cluster), cast(Any, gate))
+        self.routing.begin(*parts, self.budget, self.queues, open_here=here)
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
         self.tasks.add(task)
         return task
 
-    def open(
-        self, client: PlayedClient, exchange: str = "e", producer: bytes = b"p"
-    ) -> RoutedSession:
-        return self.routing.open("", exchange, client, producer_id=producer)
+    def open(self, client: PlayedClient, producer: bytes = b"p") -> RoutedSession:
+        return self.routing.open("", client, producer_id=producer)
 
 
 def batch(
     first: int,
     *bodies: bytes,
     key: str = "k",
+    cc: tuple[str, ...] = (),
+    bcc: tuple[str, ...] = (),
+    exchange: str = "e",
     mandatory: bool = False,
     headers: Sequence[Mapping[str, str]] = (),
 ) -> RoutedBatch:
-    return RoutedBatch(first, bodies, (), lambda: headers, key, mandatory)
+    keys = (key, *cc)
+    return RoutedBatch(first, bodies, (), lambda: headers, exchange, keys, bcc, mandatory)
 
 
 def play(story: Callable[[Stage], Awaitable[None]]) -> None:
@@ -199,6 +219,82 @@ def test_what_is_confirmed_is_in_every_queue_over_breaking_streams() -> None:
     play(story)
 
 
+def keys_of(part: SubBatch) -> tuple[str, list[str]]:
+    """What consumers are told: the exchange, and the keys."""
+    [encoded] = part.properties
+    found = common.Properties.FromString(encoded)
+    return found.exchange, [found.routing_key, *found.cc]
+
+
+def test_messages_through_several_exchanges_keep_their_order_over_breaking_streams() -> None:
+    """An AMQP channel publishes to as many exchanges as it likes, in one order."""
+
+    async def story(stage: Stage) -> None:
+        stage.queues.breaks_after = 3
+        client = PlayedClient()
+        session = stage.open(client)
+        exchanges = ("e", "", "by headers", "other")
+        for first in range(1, 41):
+            exchange = exchanges[first % 4]
+            headers = [{"to": "k"}] if exchange == "by headers" else []
+            session.publish(batch(first, b"%d" % first, exchange=exchange, headers=headers))
+        await until(lambda: len(client.confirmed()) == 40, within_s=15)
+        for queue in ("q1", "q2", "q3"):
+            # As the queue takes them: what it has already, it doesn't take again.
+            assert [*stage.queues.has[queue]] == [*range(1, 41)]
+        told = {part.first: keys_of(part) for _, part in stage.queues.got}
+        assert told == {n: (exchanges[n % 4], ["k"]) for n in range(1, 41)}
+        assert client.ended == []
+
+    play(story)
+
+
+def test_a_message_with_several_keys_is_in_the_queues_of_all_of_them_once() -> None:
+    async def story(stage: Stage) -> None:
+        queues = stage.queues
+        queues.bound = {"a": ("q1", "q2"), "b": ("q2", "q3"), "c": ("q4", "q1")}
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"x", key="a", cc=("b", "nobody"), bcc=("c",)))
+        session.publish(batch(2, b"y", key="nobody", bcc=("b",), mandatory=True))
+        session.publish(batch(3, b"z", key="nobody", cc=("none",), bcc=("no",), mandatory=True))
+        await until(lambda: sorted(client.confirmed()) == [1, 2, 3], within_s=5)
+        assert sorted(queue for queue, part in queues.got if part.first == 1) == [
+            "q1",
+            "q2",
+            "q3",
+            "q4",
+        ]
+        told = {part.first: keys_of(part) for _, part in queues.got}
+        assert told == {1: ("e", ["a", "b", "nobody"]), 2: ("e", ["nobody"])}
+        returned = [each for each in client.answers if isinstance(each, AnswerReturned)]
+        assert returned == [AnswerReturned(((3, 3),), Reason.UNROUTABLE)]
+
+    play(story)
+
+
+def test_keys_are_bounded() -> None:
+    async def story(stage: Stage) -> None:
+        session = stage.open(PlayedClient())
+        many = tuple(f"k{number}" for number in range(KEYS_MAX))
+        large = batch(1, *[b""] * 5000, cc=("k" * 250,))
+        for refused, field in (
+            (batch(1, b"x", key="k" * 256), "routing_key"),
+            (batch(1, b"x", bcc=("é" * 128,)), "routing_key"),
+            (batch(1, b"x", cc=many), "cc"),
+            (batch(1, b"x", cc=many[:50], bcc=many[50:]), "cc"),
+            (replace(large, properties=[b""] * 5000), "cc"),
+        ):
+            with pytest.raises(BrokerError) as caught:
+                session.publish(refused)
+            assert caught.value.metadata["field"] == field
+        assert session.messages == 0
+        session.publish(large)
+        assert session.messages == 5000
+
+    play(story)
+
+
 def test_a_fan_out_shares_one_batch_and_its_id() -> None:
     async def story(stage: Stage) -> None:
         stage.queues.bound["one"] = ("q1",)
@@ -221,9 +317,10 @@ def test_headers_send_the_messages_of_a_batch_different_ways() -> None:
     async def story(stage: Stage) -> None:
         stage.queues.bound |= {"a": ("q1",), "b": ("q1", "q2"), "": ()}
         client = PlayedClient()
-        session = stage.open(client, "by headers")
+        session = stage.open(client)
         headers = [{"to": to} for to in ("a", "a", "b", "nobody", "b")]
-        session.publish(batch(1, b"1", b"2", b"3", b"4", b"5", mandatory=True, headers=headers))
+        bodies = (b"1", b"2", b"3", b"4", b"5")
+        session.publish(batch(1, *bodies, exchange="by headers", mandatory=True, headers=headers))
         await until(lambda: len(client.confirmed()) == 5, within_s=5)
         assert stage.queues.has == {
             "q1": {1: b"1", 2: b"2", 3: b"3", 5: b"5"},
@@ -376,7 +473,9 @@ def test_what_the_node_itself_publishes_is_not_refused(monkeypatch: pytest.Monke
         stage.queues.bound["k"] = ("q2",)
         stage.queues.down = {"q2"}
         letters = [
-            asyncio.create_task(stage.routing.publish("", "e", "k", Block.of([b"x"]), b"of q", at))
+            asyncio.create_task(
+                stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"of q", at)
+            )
             for at in (1, 2, 3)
         ]
         await asyncio.sleep(0.2)
@@ -425,12 +524,12 @@ def test_a_queue_that_was_declared_through_another_node_is_looked_up_once() -> N
         queues = stage.queues
         queues.bound["known"] = ("q1",)
         client = PlayedClient()
-        session = stage.open(client, "")
-        session.publish(batch(1, b"a", key="declared elsewhere", mandatory=True))
+        session = stage.open(client)
+        session.publish(batch(1, b"a", key="declared elsewhere", exchange="", mandatory=True))
         # Nothing overtakes it.
-        session.publish(batch(2, b"b", key="known"))
-        session.publish(batch(3, b"c", key="declared elsewhere"))
-        session.publish(batch(4, b"d", key="nobody", mandatory=True))
+        session.publish(batch(2, b"b", key="known", exchange=""))
+        session.publish(batch(3, b"c", key="declared elsewhere", exchange=""))
+        session.publish(batch(4, b"d", key="nobody", exchange="", mandatory=True))
         await until(lambda: queues.asked == 1, within_s=5)
         assert client.answers == []
         queues.shown.set()
@@ -438,7 +537,7 @@ def test_a_queue_that_was_declared_through_another_node_is_looked_up_once() -> N
         assert queues.has["declared elsewhere"] == {1: b"a", 3: b"c"}
         assert queues.asked_for == [2]
         # Of the one that is nowhere the registry isn't asked again at once.
-        assert not stage.routing.may_be_new("", "nobody")
+        assert not stage.routing.may_be_queue("nobody")
         returned = [each for each in client.answers if isinstance(each, AnswerReturned)]
         assert returned == [AnswerReturned(((4, 4),), Reason.UNROUTABLE)]
         await session.wait_room()
@@ -446,13 +545,65 @@ def test_a_queue_that_was_declared_through_another_node_is_looked_up_once() -> N
     play(story)
 
 
+def test_a_further_key_is_looked_up_as_well() -> None:
+    async def story(stage: Stage) -> None:
+        stage.queues.bound["known"] = ("q1",)
+        stage.queues.shown.set()
+        client = PlayedClient()
+        session = stage.open(client)
+        keys = ("nobody", "declared elsewhere")
+        session.publish(batch(1, b"a", key="known", bcc=keys, exchange=""))
+        await until(lambda: client.confirmed() == [1], within_s=5)
+        assert stage.queues.has == {"q1": {1: b"a"}, "declared elsewhere": {1: b"a"}}
+        assert stage.queues.asked_for == [2]
+
+    play(story)
+
+
+def test_an_exchange_that_was_declared_through_another_node_is_looked_up_once() -> None:
+    """Nothing overtakes its messages, and those to one that is nowhere are refused in order."""
+
+    async def story(stage: Stage) -> None:
+        queues = stage.queues
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"a", exchange="x declared elsewhere"))
+        session.publish(batch(2, b"b"))
+        session.publish(batch(3, b"c", exchange="missing"))
+        session.publish(batch(4, b"d", exchange="x declared elsewhere"))
+        session.publish(batch(5, b"e", exchange="internal"))
+        await until(lambda: bool(queues.exchanges_asked), within_s=5)
+        assert (client.answers, queues.got) == ([], [])
+        queues.shown.set()
+        await until(lambda: sorted(client.confirmed()) == [1, 2, 4], within_s=5)
+        assert [*queues.has["q1"]] == [1, 2, 4]
+        assert queues.exchanges_asked == [["missing", "x declared elsewhere"]]
+        refused = [each for each in client.answers if isinstance(each, AnswerRefused)]
+        assert [(each.sequences, each.error.reason) for each in refused] == [
+            ((3, 3), Reason.EXCHANGE_NOT_FOUND),
+            ((5, 5), Reason.ACCESS_REFUSED),
+        ]
+        # The registry isn't asked again at once, and who publishes hears it at once.
+        for exchange, reason in (
+            ("missing", Reason.EXCHANGE_NOT_FOUND),
+            ("internal", Reason.ACCESS_REFUSED),
+            ("v\x1fx", Reason.BAD_REQUEST),
+        ):
+            with pytest.raises(BrokerError) as caught:
+                session.publish(batch(6, b"f", exchange=exchange))
+            assert caught.value.reason is reason
+        assert session.messages == 0
+
+    play(story)
+
+
 def test_a_flood_of_unknown_queues_is_a_few_calls_of_the_registry() -> None:
     async def story(stage: Stage) -> None:
         async def flood(number: int, client: PlayedClient) -> None:
-            session = stage.open(client, "", producer=b"%d" % number)
+            session = stage.open(client, producer=b"%d" % number)
             for first in range(1, 601):
                 await session.wait_room()
-                session.publish(batch(first, b"x", key=f"{number} {first}"))
+                session.publish(batch(first, b"x", key=f"{number} {first}", exchange=""))
             await until(lambda: len(client.confirmed()) == 600, within_s=10)
             assert client.confirmed() == [*range(1, 601)]
 
@@ -466,11 +617,11 @@ def test_a_flood_of_unknown_queues_is_a_few_calls_of_the_registry() -> None:
 def test_a_session_that_ends_while_it_asks_takes_nobodys_answer_along() -> None:
     async def story(stage: Stage) -> None:
         leaving, client = PlayedClient(), PlayedClient()
-        session = stage.open(leaving, "", producer=b"leaves")
-        session.publish(batch(1, b"a", key="declared elsewhere"))
+        session = stage.open(leaving, producer=b"leaves")
+        session.publish(batch(1, b"a", key="declared elsewhere", exchange=""))
         await until(lambda: stage.queues.asked == 1, within_s=5)
-        other = stage.open(client, "", producer=b"stays")
-        other.publish(batch(1, b"b", key="declared elsewhere"))
+        other = stage.open(client, producer=b"stays")
+        other.publish(batch(1, b"b", key="declared elsewhere", exchange=""))
         await asyncio.sleep(0)
         session.close()
         stage.queues.shown.set()
@@ -497,9 +648,6 @@ def test_ways_without_work_end_their_streams_and_come_back() -> None:
 
 def test_bad_batches_are_refused_whole() -> None:
     async def story(stage: Stage) -> None:
-        with pytest.raises(BrokerError) as caught:
-            stage.open(PlayedClient(), "missing")
-        assert caught.value.reason is Reason.EXCHANGE_NOT_FOUND
         for producer in (b"", b"p" * 65):
             with pytest.raises(BrokerError, match="producer id") as caught:
                 stage.open(PlayedClient(), producer=producer)
@@ -522,25 +670,43 @@ def test_the_node_publishes_for_itself_and_hears_when_every_target_has_it() -> N
         block = Block.of([b"dead", b"letters"])
         # In any order of their sequences, and several at a time.
         answers = await asyncio.gather(
-            publish("", "e", "k", block, b"of q", 9),
-            publish("", "e", "k", block, b"of q", 1),
-            publish("", "e", "nobody", block, b"of q", 20),
-            publish("", "e", "k", block, b"of q", 30, except_queues=frozenset({"q1", "q3"})),
+            publish("", "e", ("k",), block, b"of q", 9),
+            publish("", "e", ("k",), block, b"of q", 1),
+            publish("", "e", ("nobody",), block, b"of q", 20),
+            publish("", "e", ("k",), block, b"of q", 30, except_queues=frozenset({"q1", "q3"})),
         )
         assert [*answers] == [True, True, False, True]
         assert sorted(stage.queues.has["q1"]) == [1, 2, 9, 10]
         assert sorted(stage.queues.has["q2"]) == [1, 2, 9, 10, 30, 31]
         with pytest.raises(BrokerError) as caught:
-            await publish("", "missing", "k", block, b"of r", 1)
+            await publish("", "missing", ("k",), block, b"of r", 1)
         assert caught.value.reason is Reason.EXCHANGE_NOT_FOUND
         stage.queues.full = {"q1"}
-        waiting = asyncio.create_task(publish("", "e", "k", block, b"of q", 40))
+        waiting = asyncio.create_task(publish("", "e", ("k",), block, b"of q", 40))
         await until(lambda: 40 in stage.queues.has["q2"], within_s=5)
         assert not waiting.done()
         stage.routing.close(b"of q")
         with pytest.raises(BrokerError) as caught:
             await waiting
         assert caught.value.reason is Reason.NOT_MASTER
+
+    play(story)
+
+
+def test_the_letters_of_one_queue_go_to_several_exchanges_by_one_session() -> None:
+    """Two sessions of one producer would end each other's streams."""
+
+    async def story(stage: Stage) -> None:
+        block = Block.of([b"x"])
+        answers = await asyncio.gather(
+            *[
+                stage.routing.publish("", exchange, ("k",), block, b"of q", number)
+                for number, exchange in enumerate(("e", "internal", "e", "other"), 1)
+            ]
+        )
+        assert answers == [True] * 4
+        assert stage.routing.sessions == 1
+        assert stage.queues.streams == 3
 
     play(story)
 
@@ -554,7 +720,7 @@ def test_an_answer_that_refuses_reaches_who_waits() -> None:
 
         stage.routing.remotes = type("Played", (), {"run": staticmethod(refuse)})()
         with pytest.raises(BrokerError) as caught:
-            await stage.routing.publish("", "e", "k", Block.of([b"x"]), b"p", 1)
+            await stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"p", 1)
         assert caught.value.reason is Reason.SEQUENCE_FORGOTTEN
 
     play(story)
@@ -563,7 +729,7 @@ def test_an_answer_that_refuses_reaches_who_waits() -> None:
 def test_a_queue_remembers_more_gaps_than_a_session_can_make() -> None:
     # Those that are unanswered, those of a batch whose headers send it different ways, and those
     # that were looked up.
-    runs_max = 3 * session_module.RUNS_MAX + session_module.HELD_MAX
+    runs_max = 3 * session_module.RUNS_MAX + batch_module.HELD_MAX
     assert runs_max < PRODUCER_GAPS_MAX
 
 
@@ -571,7 +737,7 @@ def test_a_publisher_inside_that_waits_for_the_end_of_an_alarm_goes_on_after_it(
     async def story(stage: Stage) -> None:
         stage.budget.set_alarms(frozenset({BlockReason.MEMORY}))
         waiting = asyncio.create_task(
-            stage.routing.publish("", "e", "k", Block.of([b"x"]), b"of q", 1)
+            stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"of q", 1)
         )
         await asyncio.sleep(0)
         # It has nothing on its way for longer than an idle session may.
@@ -589,7 +755,7 @@ def test_a_batch_that_waits_when_its_session_ends_is_not_taken_and_holds_no_byte
     async def story(stage: Stage) -> None:
         stage.budget.set_alarms(frozenset({BlockReason.MEMORY}))
         inside = asyncio.create_task(
-            stage.routing.publish("", "e", "k", Block.of([b"x"]), b"of q", 1)
+            stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"of q", 1)
         )
         client = PlayedClient()
         session = stage.open(client)
@@ -608,7 +774,7 @@ def test_a_batch_that_waits_when_its_session_ends_is_not_taken_and_holds_no_byte
         assert caught.value.retryable
         assert stage.routing._held_bytes == 0
         # The next try begins a session of its own.
-        assert await stage.routing.publish("", "e", "k", Block.of([b"x"]), b"of q", 1)
+        assert await stage.routing.publish("", "e", ("k",), Block.of([b"x"]), b"of q", 1)
 
     play(story)
 
@@ -619,7 +785,7 @@ def test_queues_of_another_vhost_are_left_out_by_their_internal_names() -> None:
         stage.queues.bound["k"] = (first, second)
         out = frozenset({first})
         block = Block.of([b"x"])
-        assert await stage.routing.publish("v", "e", "k", block, b"of q", 1, except_queues=out)
+        assert await stage.routing.publish("v", "e", ("k",), block, b"of q", 1, except_queues=out)
         assert [*stage.queues.has] == [second]
 
     play(story)

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.ranges import Range
-from ringmq_node.broker.routing.stamp import STAMP_BYTES_MAX, stamped
+from ringmq_node.broker.routing.stamp import KEYS_MAX, STAMP_BYTES_MAX, stamped
 from ringmq_node.broker.routing.targets import SubBatch, TargetBatches
 
 SPANS = st.tuples(st.integers(0, 60), st.integers(0, 8)).map(lambda s: (s[0], s[0] + s[1]))
@@ -78,17 +78,20 @@ TestTargets.settings = settings(max_examples=40, stateful_step_count=30, deadlin
 
 @pytest.mark.parametrize("exchange", ["", "logs", "é" * 120])
 @pytest.mark.parametrize("key", ["", "a.b", "k" * 255])
-def test_exchange_and_key_are_appended_without_parsing(exchange: str, key: str) -> None:
+@pytest.mark.parametrize("cc", [(), ("", "more"), ("k" * 255,) * (KEYS_MAX - 1)])
+def test_exchange_and_keys_are_appended_without_parsing(
+    exchange: str, key: str, cc: tuple[str, ...]
+) -> None:
     wire = common.Properties(
         message_id="m", headers={"h": "1"}, exchange="its own", routing_key="x"
     )
     for published in ((), (wire.SerializeToString(),), (b"", wire.SerializeToString())):
-        found = stamped(published, exchange, key)
+        found = stamped(published, exchange, (key, *cc))
         assert len(found) == max(1, len(published))
         for index, data in enumerate(found):
             read = common.Properties.FromString(data)
             # Whatever the publisher has set itself.
-            assert (read.exchange, read.routing_key) == (exchange, key)
+            assert (read.exchange, read.routing_key, (*read.cc,)) == (exchange, key, cc)
             size = len(published[index]) if published else 0
             assert len(data) <= STAMP_BYTES_MAX + size
             if size:

@@ -99,7 +99,7 @@ class TopologyNode:
         await self.catalogue.wait_gone(record)
 
     def route(self, exchange: str, key: str = "") -> tuple[str, ...]:
-        return self.topology.router.route(exchange, key)
+        return self.topology.router.route(exchange, (key,))
 
     async def sees(self, is_so: Callable[[], object]) -> None:
         while not is_so():  # noqa: ASYNC110, of two watches

@@ -65,8 +65,8 @@ class Topology:
         self.router.bind(record)
         return record
 
-    def route(self, exchange: str, key: str = "", **headers: str) -> tuple[str, ...]:
-        return self.router.route(exchange, key, headers)
+    def route(self, exchange: str, *keys: str, **headers: str) -> tuple[str, ...]:
+        return self.router.route(exchange, keys or ("",), headers)
 
 
 def test_every_queue_is_bound_to_the_default_exchange_by_its_name() -> None:
@@ -205,3 +205,32 @@ def test_headers_are_asked_for_only_where_they_decide() -> None:
     assert topology.route("z", kind="invoice") == ()
     topology.router.unbind(binding)
     assert not topology.router.looks_at_headers("z")
+
+
+def test_an_alternate_exchange_is_for_what_none_of_the_keys_has_led_anywhere() -> None:
+    topology = Topology("p", "q", "spare")
+    topology.exchange("alternate")
+    topology.exchange("x", ExchangeKind.DIRECT, alternate="alternate")
+    topology.bind("alternate", "spare")
+    topology.bind("x", "p", "a")
+    topology.bind("x", "q", "b")
+    topology.bind("x", "p", "b")
+    assert topology.route("x", "a", "b") == topology.route("x", "b") == ("p", "q")
+    assert topology.route("x", "none", "a") == topology.route("x", "a", "none") == ("p",)
+    assert topology.route("x", "none", "no") == ("spare",)
+    assert topology.route("", "none", "q", "p", "q") == ("p", "q")
+
+
+def test_clients_publish_to_no_internal_exchange() -> None:
+    topology = Topology("q")
+    topology.router.put_exchange(
+        ExchangeRecord("v\x1fx", "id of x", ExchangeKind.FANOUT, internal=True)
+    )
+    topology.router.check_publish("")
+    for exchange, reason in (
+        ("v\x1fx", Reason.ACCESS_REFUSED),
+        ("none", Reason.EXCHANGE_NOT_FOUND),
+    ):
+        with pytest.raises(BrokerError) as caught:
+            topology.router.check_publish(exchange)
+        assert caught.value.reason is reason

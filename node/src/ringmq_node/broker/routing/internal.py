@@ -11,7 +11,7 @@ be given in order and may have holes; those of one producer that are on their wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ringmq_node.queue.block import Block
@@ -22,7 +22,7 @@ class InternalPublisher(Protocol):
         self,
         vhost: str,
         exchange: str,
-        routing_key: str,
+        routing_keys: Sequence[str],
         block: Block,
         producer_id: bytes,
         first_sequence: int,
@@ -35,9 +35,10 @@ class InternalPublisher(Protocol):
         """Returns when every queue that these messages are routed to has confirmed all of them;
         False if there is no such queue (any more).
 
-        `producer_id`: at most 64 bytes. One that is used on two nodes at once is fenced off on the
-        first. `headers`: for headers exchanges, those of all messages of the block.
-        `except_queues`: internal names; they get nothing, wherever the exchange leads.
+        `routing_keys`: at least one. `producer_id`: at most 64 bytes, and of one vhost. One that is
+        used on two nodes at once is fenced off on the first. `headers`: for headers exchanges,
+        those of all messages of the block. `except_queues`: internal names; they get nothing,
+        wherever the exchange leads.
 
         Raises `BrokerError`: the exchange doesn't exist, a target refuses them for good (its
         `overflow` says so, or it can't tell any more whether it has them), the producer id is used

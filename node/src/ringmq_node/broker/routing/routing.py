@@ -21,17 +21,13 @@ from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.locating import Locator
 from ringmq_node.broker.publishing import Publishing, check_not_letters
+from ringmq_node.broker.routing.batch import RoutedBatch
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
-from ringmq_node.broker.routing.session import (
-    RoutedBatch,
-    RoutedSession,
-    Routes,
-    SessionClient,
-)
-from ringmq_node.broker.routing.unknown import UnknownQueues
+from ringmq_node.broker.routing.finding import Routes, UnknownNames
+from ringmq_node.broker.routing.session import RoutedSession, SessionClient
+from ringmq_node.broker.routing.unknown import UnknownRecords
 from ringmq_node.broker.routing.ways import RemoteStreams, Way
 from ringmq_node.model.flow import BlockReason
-from ringmq_node.model.names import has_control, join_name, split_name
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.queue.block import Block
 from ringmq_node.replica.sessions import PublisherSession
@@ -55,6 +51,12 @@ class OpenHere(Protocol):
     def __call__(
         self, queue: str, session: PublisherSession, *, producer_id: bytes
     ) -> Awaitable[Publishing]: ...
+
+
+class ExchangeRecords(Protocol):
+    """The broker's `topology`."""
+
+    async def look_up_exchanges(self, names: Sequence[str]) -> None: ...
 
 
 class Routing:
@@ -88,6 +90,7 @@ class Routing:
         cluster: Cluster,
         gate: NodeGate,
         budget: PublishBudget,
+        exchanges: ExchangeRecords,
         *,
         open_here: OpenHere,
     ) -> None:
@@ -98,20 +101,20 @@ class Routing:
         self._budget = budget
         budget.on_alarms = self._freed.notify
         self._open_here = open_here
-        self._unknown = UnknownQueues(locator.look_up)
+        self._unknown_queues = UnknownRecords(locator.look_up)
+        self._unknown_exchanges = UnknownRecords(exchanges.look_up_exchanges)
 
     # --- sessions ---
 
     def open(
         self,
         vhost: str,
-        exchange: str,
         client: SessionClient,
         *,
         producer_id: bytes,
         is_internal: bool = False,
     ) -> RoutedSession:
-        """Raises `BrokerError` if there is no such exchange, or the producer id can't be used.
+        """`vhost` has to be there. Raises `BrokerError` if the producer id can't be used.
         `is_internal`: it is the node's own, and waits for queues that are down."""
         self._gate.check()
         if not 1 <= len(producer_id) <= PRODUCER_ID_BYTES_MAX:
@@ -122,16 +125,8 @@ class Routing:
             )
         if not is_internal:
             check_not_letters(producer_id)
-        name = join_name(vhost, exchange)
-        # Raises if there is none.
-        self.routes.looks_at_headers(name)
         session = RoutedSession(
-            self,
-            client,
-            exchange=name,
-            shown=exchange,
-            producer_id=producer_id,
-            waits_for_all=is_internal,
+            self, client, vhost=vhost, producer_id=producer_id, is_internal=is_internal
         )
         self._sessions[session] = set()
         return session
@@ -185,14 +180,19 @@ class Routing:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def may_be_new(self, exchange: str, routing_key: str) -> bool:
-        # Of other exchanges a binding tells, which the watch brings a moment later.
-        if split_name(exchange)[1] or not routing_key or has_control(routing_key):
-            return False
-        return self._unknown.may_be_new(exchange + routing_key)
+    def may_be_exchange(self, exchange: str) -> bool:
+        return self._unknown_exchanges.may_be_new(exchange)
 
-    async def look_up(self, exchange: str, routing_keys: Collection[str]) -> None:
-        await self._unknown.look_up([exchange + key for key in routing_keys])
+    def may_be_queue(self, queue: str) -> bool:
+        return self._unknown_queues.may_be_new(queue)
+
+    async def look_up(self, names: Collection[UnknownNames]) -> None:
+        exchanges = {exchange for each in names for exchange in each.exchanges}
+        queues = {queue for each in names for queue in each.queues}
+        if exchanges:
+            await self._unknown_exchanges.look_up(exchanges)
+        if queues:
+            await self._unknown_queues.look_up(queues)
 
     def admits(self, session_bytes: int, *, stuck: bool = False) -> bool:
         left = self._budget.limit_bytes - (self._stuck_bytes if stuck else self._held_bytes)
@@ -244,7 +244,7 @@ class Routing:
         self,
         vhost: str,
         exchange: str,
-        routing_key: str,
+        routing_keys: Sequence[str],
         block: Block,
         producer_id: bytes,
         first_sequence: int,
@@ -256,19 +256,12 @@ class Routing:
     ) -> bool:
         """As `InternalPublisher` says."""
         client = self._internal.get(producer_id)
-        if client is not None and client.session.exchange != join_name(vhost, exchange):
-            # One producer has one session: of two, the queues would end the first one's streams.
-            await client.wait_idle()
-            self.close(producer_id)
-            client = None
         if client is None:
             if self._is_stopped:
                 raise BrokerError(Reason.DRAINING, "this node stops")
             client = _InternalClient(partial(self._forget, producer_id))
             # What it publishes has to arrive, however long that takes.
-            client.session = self.open(
-                vhost, exchange, client, producer_id=producer_id, is_internal=True
-            )
+            client.session = self.open(vhost, client, producer_id=producer_id, is_internal=True)
             self._internal[producer_id] = client
         await client.wait_room()
         client.used_at = asyncio.get_running_loop().time()
@@ -278,7 +271,8 @@ class Routing:
             bodies=block.bodies(),
             properties=block.properties(),
             headers=lambda: [headers] if headers else [],
-            routing_key=routing_key,
+            exchange=exchange,
+            routing_keys=tuple(routing_keys),
             mandatory=True,
             transient=transient,
             priority=priority,
@@ -319,7 +313,6 @@ class _InternalClient:
         # Messages that the session has no room for yet.
         self._waiting = 0
         self._on_moved = on_moved
-        self._answered = Notifier()
 
     @property
     def is_idle(self) -> bool:
@@ -332,13 +325,8 @@ class _InternalClient:
             await self.session.wait_room()
         finally:
             self._waiting -= 1
-            self._answered.notify()
         if self.session.is_closed:
             raise BrokerError(Reason.NOT_MASTER, "the publisher inside the node was ended")
-
-    async def wait_idle(self) -> None:
-        while not self.is_idle:
-            await self._answered.wait()
 
     def expect(self, first: int, last: int) -> asyncio.Future[bool]:
         if first in self._expected:
@@ -348,7 +336,6 @@ class _InternalClient:
 
     def drop(self, first: int) -> None:
         self._expected.pop(first, None)
-        self._answered.notify()
 
     def answered(self, answers: Sequence[Answer]) -> None:
         for answer in answers:

@@ -1,11 +1,16 @@
-"""A routed session: one producer that publishes to an exchange, on any node.
+"""A routed session: one producer that publishes to exchanges of one vhost, on any node.
 
     a door -> RoutedSession.publish -> the router: queues of each message
                                     -> core: parts for queues, sequences to wait for
                                     -> a `Way` for each queue -> its master, here or elsewhere
     a door <- answered(...) <-------- core <- what the queues answer
 
-The client's order holds in each queue; there is none across queues. Bounds: a session takes
+The client's order holds in each queue, through whichever exchanges its messages come there; there
+is none across queues. So an AMQP channel is one session. What is replicated knows no exchange: a
+queue has its producer's sequences, whatever led there, so a client that sends a batch again under
+the same sequences may do that with the exchange and the keys of then or with others.
+
+Bounds: a session takes
 another batch (`wait_room`) while its unanswered messages, bytes and runs are below its own limits,
 and its bytes are below its share of what the node has left (`room`). So a queue that takes nothing
 stops the sessions that publish to it, and no others.
@@ -17,15 +22,18 @@ them its messages are refused. What was taken goes to the queue in order when it
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, Protocol
 
 from ringmq_base.limits import MIB
 from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range
-from ringmq_base.values import value
+from ringmq_node.broker.routing.batch import (
+    HeldRoutedBatches,
+    RoutedBatch,
+    check_keys,
+    size_of,
+)
 from ringmq_node.broker.routing.core import (
     Answer,
     AnswerRefused,
@@ -34,6 +42,7 @@ from ringmq_node.broker.routing.core import (
     SendPart,
     TargetRun,
 )
+from ringmq_node.broker.routing.finding import RoutingNode, TargetFinder, UnknownNames
 from ringmq_node.broker.routing.stamp import noted, stamped
 from ringmq_node.broker.routing.targets import SubBatch
 from ringmq_node.broker.routing.ways import Way
@@ -41,10 +50,6 @@ from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.resources.flow import Reasons
 
-# Batches that wait behind one whose queue is looked up: what else they name that nobody knows is
-# asked for by the same call.
-HELD_MAX = 100
-HELD_BYTES_MAX = MIB
 # Unanswered, of one session; and as much again for queues that are down. A queue remembers as many
 # gaps of one producer as there may be runs (`queue.gaps`).
 RUNS_MAX = 1000
@@ -66,20 +71,9 @@ class SessionClient(Protocol):
         ...
 
 
-class Routes(Protocol):
-    """The router (`broker.topology.router`), as sessions use it."""
-
-    def route(
-        self, exchange: str, routing_key: str, headers: Mapping[str, str] | None = None
-    ) -> tuple[str, ...]: ...
-    def looks_at_headers(self, exchange: str) -> bool: ...
-
-
-class SessionHost(Protocol):
+class SessionHost(RoutingNode, Protocol):
     """The node, as its sessions use it."""
 
-    @property
-    def routes(self) -> Routes: ...
     def begin_way(self, queue: str, session: RoutedSession) -> Way: ...
     def begin_task(
         self, session: RoutedSession, work: Coroutine[Any, Any, None], name: str
@@ -87,11 +81,7 @@ class SessionHost(Protocol):
         """Runs `work` until the session is closed."""
         ...
 
-    def may_be_new(self, exchange: str, routing_key: str) -> bool:
-        """Whether the registry may know of a queue for this key that this node hasn't heard of."""
-        ...
-
-    async def look_up(self, exchange: str, routing_keys: Collection[str]) -> None:
+    async def look_up(self, names: Collection[UnknownNames]) -> None:
         """Returns when this node has heard of these, or there are none."""
         ...
 
@@ -118,44 +108,22 @@ class SessionHost(Protocol):
     def closed(self, session: RoutedSession) -> None: ...
 
 
-@value
-class RoutedBatch:
-    """Messages with consecutive sequences and the same attributes.
-
-    `properties`, encoded: none, one for all, or one for each. `headers`: the same of their headers,
-    asked for only if the way depends on them.
-    """
-
-    first_sequence: int
-    bodies: Sequence[bytes]
-    properties: Sequence[bytes]
-    headers: Callable[[], Sequence[Mapping[str, str]]]
-    routing_key: str
-    mandatory: bool = False
-    transient: bool = False
-    ttl_ms: int | None = None
-    priority: int = 0
-    # Internal names: these don't get it.
-    except_queues: frozenset[str] = frozenset()
-
-
 class RoutedSession:
-    """Made by `Routing.open`. `exchange` is an internal name, `shown` what its clients call it."""
+    """Made by `Routing.open`."""
 
     def __init__(
         self,
         host: SessionHost,
         client: SessionClient,
         *,
-        exchange: str,
-        shown: str,
+        vhost: str,
         producer_id: bytes,
-        waits_for_all: bool = False,
+        is_internal: bool = False,
     ) -> None:
-        """`waits_for_all`: a queue that is down is waited for, as any other."""
+        """`is_internal`: it is the node's own. A queue that is down is waited for, as any other,
+        and internal exchanges are open to it."""
         self.producer_id = producer_id
-        self.exchange = exchange
-        self._shown = shown
+        self._finder = TargetFinder(host, vhost, is_internal=is_internal)
         self._host = host
         self._client = client
         self._core = RoutedPublishes()
@@ -166,10 +134,8 @@ class RoutedSession:
         # As the node has heard of them.
         self._held_bytes = self._stuck_bytes = 0
         self._is_closed = False
-        self._waits_for_all = waits_for_all
-        # Batches behind one whose queue is being looked up, and that one.
-        self._held: deque[RoutedBatch] = deque()
-        self._looked_up_bytes = 0
+        self._is_internal = is_internal
+        self._held = HeldRoutedBatches()
 
     @property
     def messages(self) -> int:
@@ -210,12 +176,8 @@ class RoutedSession:
     def has_room(self) -> bool:
         """Whether `wait_room` would return at once."""
         return self._is_closed or not (
-            self._holds_enough or self.is_full or self._host.alarms or not self._is_admitted
+            self._held.is_full or self.is_full or self._host.alarms or not self._is_admitted
         )
-
-    @property
-    def _holds_enough(self) -> bool:
-        return len(self._held) >= HELD_MAX or self._looked_up_bytes >= HELD_BYTES_MAX
 
     def block_reasons(self) -> Reasons:
         """Why a batch is held now, here or by a queue's master."""
@@ -232,69 +194,62 @@ class RoutedSession:
     async def wait_room(self) -> None:
         """Returns when the session takes another batch."""
         while not self.has_room:
-            if self._holds_enough or self.is_full:
+            if self._held.is_full or self.is_full:
                 await self._changed.wait()
             else:
                 await self._host.wait_freed()
 
     def publish(self, batch: RoutedBatch) -> None:
-        """Raises `BrokerError` if nothing of the batch was taken: the exchange doesn't exist.
+        """Raises `BrokerError` if nothing of the batch was taken: there is no such exchange, or
+        clients may not publish to it. If the registry has to be asked for it, the refusal comes as
+        an answer.
 
         Nor is anything taken by a session that has ended while the batch waited for room: its
         client has heard of that.
         """
         if self._is_closed:
             return
+        check_keys(batch)
         if self._held:
-            self._hold(batch)
+            self._held.add(batch)
             return
-        targets = self._targets(batch)
-        if self._may_be_new(batch, targets):
-            self._hold(batch)
-            self._host.begin_task(self, self._look_up(), f"look-up for {self.exchange}")
+        found = self._finder.find(batch)
+        if isinstance(found, UnknownNames):
+            self._held.add(batch)
+            self._host.begin_task(self, self._look_up(), f"look-up for {batch.exchange!r}")
             return
-        self._take(batch, targets)
-
-    def _may_be_new(self, batch: RoutedBatch, targets: Sequence[TargetRun]) -> bool:
-        """A queue that was declared through another node, a moment ago: to say that there is none
-        would lose its messages."""
-        return not any(run.queues for run in targets) and self._host.may_be_new(
-            self.exchange, batch.routing_key
-        )
-
-    def _hold(self, batch: RoutedBatch) -> None:
-        self._held.append(batch)
-        self._looked_up_bytes += _size_of(batch.bodies, batch.properties, 0, len(batch.bodies))
+        self._take(batch, found)
 
     async def _look_up(self) -> None:
         """Goes on with the batches that were held, in order."""
-        while self._held:
-            unknown = {batch.routing_key for batch in self._held if self._is_unknown(batch)}
+        held = self._held
+        while held:
+            unknown = [names for each in held.all() if (names := self._unknown(each)) is not None]
             if unknown:
-                await self._host.look_up(self.exchange, unknown)
+                await self._host.look_up(unknown)
             # Another one that has come meanwhile may have to be looked up.
             self._take_held()
-            while self._held and not self._is_unknown(self._held[0]):
+            while held and self._unknown(held.first) is None:
                 self._take_held()
             self._changed.notify()
 
-    def _is_unknown(self, batch: RoutedBatch) -> bool:
+    def _unknown(self, batch: RoutedBatch) -> UnknownNames | None:
         try:
-            return self._may_be_new(batch, self._targets(batch))
+            found = self._finder.find(batch)
         except BrokerError:
             # `_take_held` tells.
-            return False
+            return None
+        return found if isinstance(found, UnknownNames) else None
 
     def _take_held(self) -> None:
-        batch = self._held[0]
+        batch = self._held.first
         try:
-            self._take(batch, self._targets(batch))
+            self._take(batch, self._finder.known(batch))
         except BrokerError as error:
             last = batch.first_sequence + len(batch.bodies) - 1
             self._answer([AnswerRefused((batch.first_sequence, last), error)])
         # Only now: what comes while it is taken goes behind those that are held.
-        self._held.popleft()
-        self._looked_up_bytes -= _size_of(batch.bodies, batch.properties, 0, len(batch.bodies))
+        self._held.drop_first()
 
     def _take(self, batch: RoutedBatch, targets: Sequence[TargetRun]) -> None:
         if len(targets) > RUNS_MAX:
@@ -321,7 +276,7 @@ class RoutedSession:
         self._account()
         if parts:
             properties = noted(batch.properties, batch.ttl_ms, batch.priority)
-            self._send(batch, stamped(properties, self._shown, batch.routing_key), parts)
+            self._send(batch, stamped(properties, batch.exchange, batch.routing_keys), parts)
         self._answer(answers)
 
     def close(self) -> None:
@@ -349,35 +304,7 @@ class RoutedSession:
                 del self._ways[queue]
                 way.end()
 
-    # --- routing ---
-
-    def _targets(self, batch: RoutedBatch) -> list[TargetRun]:
-        bodies, count = batch.bodies, len(batch.bodies)
-        if self._host.routes.looks_at_headers(self.exchange):
-            found = [self._queues_of(batch, each) for each in batch.headers() or [{}]]
-            if len(found) == count:
-                return self._runs_of(batch, found)
-            queues = found[0]
-        else:
-            queues = self._queues_of(batch, None)
-        return [TargetRun(count, queues, _size_of(bodies, batch.properties, 0, count))]
-
-    def _queues_of(self, batch: RoutedBatch, headers: Mapping[str, str] | None) -> tuple[str, ...]:
-        found = self._host.routes.route(self.exchange, batch.routing_key, headers)
-        if batch.except_queues:
-            return tuple(queue for queue in found if queue not in batch.except_queues)
-        return found
-
-    @staticmethod
-    def _runs_of(batch: RoutedBatch, found: Sequence[tuple[str, ...]]) -> list[TargetRun]:
-        runs: list[TargetRun] = []
-        start = 0
-        for queues, group in groupby(found):
-            stop = start + sum(1 for _ in group)
-            size_bytes = _size_of(batch.bodies, batch.properties, start, stop)
-            runs.append(TargetRun(stop - start, queues, size_bytes))
-            start = stop
-        return runs
+    # --- sending ---
 
     def _send(
         self, batch: RoutedBatch, properties: Sequence[bytes], parts: Sequence[SendPart]
@@ -391,7 +318,7 @@ class RoutedSession:
                 batch.first_sequence + start,
                 batch.bodies[start:stop],
                 properties[start:stop] if len(properties) > 1 else properties,
-                _size_of(batch.bodies, properties, start, stop),
+                size_of(batch.bodies, properties, start, stop),
                 batch.transient,
                 batch.ttl_ms,
                 self._host.new_message_id() if len(queues) > 1 else b"",
@@ -412,7 +339,7 @@ class RoutedSession:
         self._answer(self._core.refused(queue, first, last, error))
 
     def down(self, queue: str, *, is_down: bool) -> None:
-        if self._waits_for_all:
+        if self._is_internal:
             return
         others = self._core.down - {queue}
         down = others | {queue} if is_down else others
@@ -470,11 +397,3 @@ def _down(queue: str) -> BrokerError:
         f"queue {queue!r} takes nothing, as it has no master, and no more may wait for it",
         queue=queue,
     )
-
-
-def _size_of(bodies: Sequence[bytes], properties: Sequence[bytes], start: int, stop: int) -> int:
-    """Bytes of the bodies from `start` to `stop`, and of their properties."""
-    size = sum(map(len, bodies[start:stop]))
-    if len(properties) > 1:
-        return size + sum(map(len, properties[start:stop]))
-    return size + (len(properties[0]) * (stop - start) if properties else 0)

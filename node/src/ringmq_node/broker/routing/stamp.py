@@ -19,15 +19,24 @@ _EXCHANGE = 7
 _ROUTING_KEY = 8
 _PRIORITY = 9
 _EXPIRATION = 10
+_CC = 20
 _LENGTH_DELIMITED = 2
-# Names and keys have at most 255 bytes; each has its tag and its length before it. A priority has
-# two bytes behind its tag, a time to live ten.
-STAMP_BYTES_MAX = 2 * (255 + 3) + 3 + 11
+# Names and keys have at most 255 bytes; each has its tag and its length before it.
+KEY_BYTES_MAX = 255
+KEY_STAMP_BYTES_MAX = KEY_BYTES_MAX + 4
+# Routing keys of one message.
+KEYS_MAX = 100
+# A priority has two bytes behind its tag, a time to live ten.
+STAMP_BYTES_MAX = (1 + KEYS_MAX) * KEY_STAMP_BYTES_MAX + 3 + 11
 
 
-def stamped(properties: Sequence[bytes], exchange: str, routing_key: str) -> Sequence[bytes]:
+def stamped(
+    properties: Sequence[bytes], exchange: str, routing_keys: Sequence[str]
+) -> Sequence[bytes]:
     """`properties`: none, one for all messages, or one for each; the result has at least one."""
-    stamp = _text(_EXCHANGE, exchange) + _text(_ROUTING_KEY, routing_key)
+    stamp = _text(_EXCHANGE, exchange) + _text(_ROUTING_KEY, routing_keys[0])
+    if len(routing_keys) > 1:
+        stamp += b"".join(_text(_CC, key) for key in routing_keys[1:])
     return _with(properties, stamp)
 
 
@@ -46,4 +55,4 @@ def _with(properties: Sequence[bytes], end: bytes) -> Sequence[bytes]:
 def _text(field: int, text: str) -> bytes:
     # Also if it is empty: a publisher may have set one of its own.
     data = text.encode()
-    return bytes((field << 3 | _LENGTH_DELIMITED,)) + varint(len(data)) + data
+    return varint(field << 3 | _LENGTH_DELIMITED) + varint(len(data)) + data

@@ -1,10 +1,10 @@
-"""Keys of the default exchange that name no queue which this node knows.
+"""Exchanges, and keys of the default exchange, that name nothing which this node knows.
 
-A queue may have been declared through another node a moment ago, and this node's watch be behind:
-to say that there is none would lose the message. So the registry is asked. A flood of publishes to
-queues that don't exist must not be a flood of calls: the node has one call at a time, and at most
-one in `PAUSE_S`, for all names that have been asked for until then. A name that isn't there is
-remembered for `AGAIN_S`; if its queue is declared meanwhile, the watch brings it.
+It may have been declared through another node a moment ago, and this node's watch be behind: to say
+that there is none would lose the message. So the registry is asked. A flood of publishes to queues
+that don't exist must not be a flood of calls: the node has one call at a time for queues and one
+for exchanges, and at most one in `PAUSE_S`, for all names that have been asked for until then. A
+name that isn't there is remembered for `AGAIN_S`; if it is declared meanwhile, the watch brings it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ANSWER_S = 1.0
 REMEMBERED_MAX = 10_000
 
 
-class UnknownQueues:
+class UnknownRecords:
     """By internal name. `ask` returns when this node has heard of those that exist."""
 
     def __init__(self, ask: Callable[[Sequence[str]], Awaitable[None]]) -> None:
@@ -37,18 +37,18 @@ class UnknownQueues:
         self._turn = asyncio.Lock()
         self._called_at = -math.inf
 
-    def may_be_new(self, queue: str) -> bool:
+    def may_be_new(self, name: str) -> bool:
         """Whether the registry may know of it, though this node doesn't."""
-        asked_at = self._asked.get(queue)
+        asked_at = self._asked.get(name)
         return asked_at is None or asyncio.get_running_loop().time() > asked_at + AGAIN_S
 
-    async def look_up(self, queues: Collection[str]) -> None:
+    async def look_up(self, names: Collection[str]) -> None:
         """Returns when this node has heard of these, or the registry knows of none."""
-        self._wanted |= dict.fromkeys(queues)
-        while any(queue in self._wanted for queue in queues):
+        self._wanted |= dict.fromkeys(names)
+        while any(name in self._wanted for name in names):
             async with self._turn:
                 # Whoever had the turn before may have asked for them.
-                if any(queue in self._wanted for queue in queues):
+                if any(name in self._wanted for name in names):
                     await self._call()
 
     async def _call(self) -> None:

@@ -6,6 +6,8 @@
   exchange is tried, and so on. This holds for each exchange on the way (as in RabbitMQ), so a
   message that one exchange has bound to nothing goes to that one's alternate, even if another one
   has found a queue for it.
+* A message with several routing keys is tried with all of them at each exchange: an alternate
+  exchange is for a message that none of its keys has led anywhere.
 * A circle of exchanges ends: each is tried once for a message.
 * A binding counts only as long as both ends are the ones that were bound, by their ids. An end
   that is missing is not an error: records arrive in any order, and a queue's record is removed
@@ -17,7 +19,7 @@ there. Names are internal ones (`model.names`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ringmq_node.broker.topology.matchers import NO_HEADERS, Matcher, matcher_for
@@ -114,6 +116,10 @@ class Router:
             raise no_exchange(name)
         return found.record
 
+    def check_publish(self, exchange: str) -> None:
+        """Raises `BrokerError` unless there is such an exchange, and clients may publish to it."""
+        check_not_internal(self.exchange(exchange))
+
     def exchanges(self) -> list[ExchangeRecord]:
         return [exchange.record for exchange in self._exchanges.values()]
 
@@ -158,7 +164,10 @@ class Router:
     # --- routing ---
 
     def route(
-        self, exchange: str, routing_key: str, headers: Mapping[str, str] | None = None
+        self,
+        exchange: str,
+        routing_keys: Sequence[str],
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[str, ...]:
         """The queues that a message to `exchange` goes to; empty if it is unroutable.
 
@@ -174,7 +183,7 @@ class Router:
         while todo:
             place = todo.pop()
             ahead: list[str] = []
-            if not self._match(place, routing_key, headers, queues, ahead):
+            if not self._match(place, routing_keys, headers, queues, ahead):
                 ahead = [place.record.alternate] if place.record.alternate else []
             for name in ahead:
                 following = self._exchanges.get(name)
@@ -186,28 +195,29 @@ class Router:
     def _match(
         self,
         place: _Exchange,
-        routing_key: str,
+        routing_keys: Sequence[str],
         headers: Mapping[str, str],
         queues: set[str],
         ahead: list[str],
     ) -> bool:
         """Adds the queues and the exchanges that one exchange leads to; returns whether any."""
-        if place.is_default:
-            # A key comes from a client, unchecked: with the separator in it, it would name a
-            # queue of another vhost.
-            queue = place.record.name + routing_key
-            if SEPARATOR in routing_key or not self._queues.has(queue):
-                return False
-            queues.add(queue)
-            return True
         is_matched = False
-        for end in place.matcher.match(routing_key, headers):
-            if self.has_end(*end):
-                is_matched = True
-                if end.to_exchange:
-                    ahead.append(end.name)
-                else:
-                    queues.add(end.name)
+        for key in routing_keys:
+            if place.is_default:
+                # A key comes from a client, unchecked: with the separator in it, it would name a
+                # queue of another vhost.
+                queue = place.record.name + key
+                if SEPARATOR not in key and self._queues.has(queue):
+                    queues.add(queue)
+                    is_matched = True
+                continue
+            for end in place.matcher.match(key, headers):
+                if self.has_end(*end):
+                    is_matched = True
+                    if end.to_exchange:
+                        ahead.append(end.name)
+                    else:
+                        queues.add(end.name)
         return is_matched
 
     def has_end(self, to_exchange: bool, name: str, destination_id: str) -> bool:
@@ -215,6 +225,16 @@ class Router:
             return self._queues.has_id(name, destination_id)
         found = self._exchanges.get(name)
         return found is not None and found.record.id == destination_id
+
+
+def check_not_internal(exchange: ExchangeRecord) -> None:
+    """Raises `BrokerError` if only exchanges publish to it."""
+    if exchange.internal:
+        raise BrokerError(
+            Reason.ACCESS_REFUSED,
+            f"exchange {split_name(exchange.name)[1]!r} is internal: only exchanges publish to it",
+            field="exchange",
+        )
 
 
 def no_exchange(name: str) -> BrokerError:

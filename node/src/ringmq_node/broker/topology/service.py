@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.gate import NodeGate
 from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
 from ringmq_node.broker.topology.changing import TopologyChanges
+from ringmq_node.broker.topology.router import check_not_internal
 from ringmq_node.broker.topology.topology import Topology
 from ringmq_node.model.names import DEFAULT_VHOST, SEPARATOR, check_name, check_vhost, join_name
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -131,12 +132,12 @@ class TopologyService:
     async def check_publish(self, vhost: str, exchange: str) -> None:
         """Raises `BrokerError` unless clients may publish to the exchange. Asks nobody about one
         that this node knows."""
-        if (await self.exchange(vhost, exchange)).internal:
-            raise BrokerError(
-                Reason.ACCESS_REFUSED,
-                f"exchange {exchange!r} is internal: only exchanges publish to it",
-                field="exchange",
-            )
+        check_not_internal(await self.exchange(vhost, exchange))
+
+    async def look_up_exchanges(self, names: Sequence[str]) -> None:
+        """Returns when this node has heard of those of them that exist, by their internal names;
+        at most `OPERATIONS_MAX`."""
+        await self._topology.look_up_exchanges(names)
 
     async def exchanges(self, vhost: str) -> list[ExchangeRecord]:
         await self._begin(vhost)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ringmq_base.notifier import Notifier
 from ringmq_base.pieces import Pieces
@@ -366,16 +366,21 @@ class Topology:
         while self._shown < revision:
             await self._changed.wait()
 
-    async def _ensure_shown(self, key: str) -> None:
-        """If the record is there, returns once the watch has shown it."""
+    async def look_up_exchanges(self, names: Sequence[str]) -> None:
+        """Returns when this node has heard of those of them that exist. At most `OPERATIONS_MAX`
+        names, by one call. Raises `BrokerError`."""
+        await self._ensure_shown(*map(exchange_key, names))
+
+    async def _ensure_shown(self, *keys: str) -> None:
+        """Returns once the watch has shown those of these records that are there."""
         try:
-            entry = await self._registry.get(key)
+            entries = (await self._registry.read(keys)).entries
         except RegistryUnavailableError as error:
             raise registry_away() from error
-        if entry is not None:
+        if entries:
             try:
                 async with asyncio.timeout(WATCH_LAG_S_MAX):
-                    await self.wait_shown(entry.revision)
+                    await self.wait_shown(max(entry.revision for entry in entries))
             except TimeoutError:
                 raise registry_away() from None
 

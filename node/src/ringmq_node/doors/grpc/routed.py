@@ -1,4 +1,4 @@
-"""Publish streams to an exchange, which any node serves."""
+"""Publish streams to exchanges, which any node serves."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from ringmq.v1 import broker_pb2 as broker
-from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
 from ringmq_base.ranges import Range
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.publishing import check_batch
+from ringmq_node.broker.routing.batch import RoutedBatch
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
-from ringmq_node.broker.routing.session import RoutedBatch, RoutedSession
+from ringmq_node.broker.routing.session import RoutedSession
 from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.service import Context, parse
 from ringmq_node.doors.grpc.status import reason_to_wire
@@ -44,8 +44,11 @@ class RoutedStream(Stream):
             lambda: stream.session.block_reasons(),
             lambda told: stream.writer.put(told, answer=False),
         )
+        # At once: each of its batches would hear it.
+        await door.topology.check_publish(opening.vhost, opening.exchange)
+        stream._exchange = opening.exchange
         stream.session = await door.open_routed(
-            opening.vhost, opening.exchange, stream, producer_id=opening.producer_id
+            opening.vhost, stream, producer_id=opening.producer_id
         )
         opened = broker.PublishOpened(
             message_bytes_max=door.settings.message_bytes_max,
@@ -58,6 +61,8 @@ class RoutedStream(Stream):
         return stream
 
     _door: Broker
+    # Of batches that name none.
+    _exchange: str
 
     @property
     def is_readable(self) -> bool:
@@ -90,13 +95,14 @@ class RoutedStream(Stream):
             # Nothing of it is counted yet: a repeat, too, may end with the last sequence.
             self.writer.put(rejection(batch.first_sequence, max(count, 1), error))
             return
-        self._last_sequence = batch.first_sequence + count - 1
         self._unanswered += count
         try:
             self.session.publish(routed)
         except BrokerError as error:
             self._unanswered -= count
             self.writer.put(rejection(batch.first_sequence, max(count, 1), error))
+            return
+        self._last_sequence = batch.first_sequence + count - 1
 
     def _routed(self, batch: broker.PublishBatch) -> RoutedBatch:
         bodies = list(batch.bodies)
@@ -109,12 +115,8 @@ class RoutedStream(Stream):
                 field="first_sequence",
             )
         check_clients(batch)
-        size = len(batch.routing_key.encode())
-        if size > QUEUE_NAME_BYTES_MAX:
-            raise bad_request(
-                f"a routing key has at most {QUEUE_NAME_BYTES_MAX} bytes, this one {size}",
-                field="routing_key",
-            )
+        if any(entry.cc for entry in batch.properties):
+            raise bad_request("the broker says which keys there are", field="properties.cc")
 
         def headers() -> Sequence[Mapping[str, str]]:
             return [entry.headers for entry in batch.properties]
@@ -124,7 +126,9 @@ class RoutedStream(Stream):
             bodies=bodies,
             properties=properties,
             headers=headers,
-            routing_key=batch.routing_key,
+            exchange=batch.exchange if batch.HasField("exchange") else self._exchange,
+            routing_keys=(batch.routing_key, *batch.cc),
+            hidden_keys=tuple(batch.bcc),
             mandatory=batch.mandatory,
             transient=batch.transient,
             ttl_ms=batch.ttl_ms if batch.HasField("ttl_ms") else None,
