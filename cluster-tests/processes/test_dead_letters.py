@@ -118,6 +118,56 @@ async def test_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
         assert (death.reason, death.queue, death.count) == (REASONS[queue], queue, 1)
 
 
+@scenario(deadline_s=60, queue="")
+async def test_letters_keep_their_keys_and_that_of_their_queue(cluster: Cluster) -> None:
+    """Without a key of the rules: a message that was published to the queue itself has the queue's
+    name, as in RabbitMQ, and those with further keys keep them; also when the next master sends."""
+    await cluster.declare("work", rules=QueueRules(dead_letter_exchange="letters"))
+    async with cluster.client(deadline_s=40) as client:
+        await client.topology.declare_exchange("letters", ringmq.ExchangeType.DIRECT)
+        for key, queue in {"work": "direct", "more": "further"}.items():
+            await cluster.declare(queue)
+            await client.topology.bind("letters", queue, key)
+        await with_masters(cluster, work="a", direct="b", further="b")
+        async with (
+            client.publisher("work") as publisher,
+            client.publisher(exchange="") as routed,
+            client.consumer("work") as consumer,
+        ):
+            for is_killed in (False, True):
+                await publisher.publish(b"itself", priority=3)
+                await routed.publish(b"hidden", routing_key="work", bcc=["more"])
+                await routed.publish(b"told", routing_key="none", cc=["more", "work"])
+                if is_killed:
+                    cluster.kill("a")
+                rejected: set[bytes] = set()
+                while len(rejected) < 3:
+                    batch = await consumer.next_batch(timeout_s=20.0)
+                    assert batch is not None, rejected
+                    if await consumer.nack(batch, requeue=False, wait=True):
+                        rejected.update(batch.bodies)
+        wanted = {b"itself": ("work",), b"hidden": ("work",), b"told": ("none", "more", "work")}
+        for queue, bodies in (("direct", [*wanted]), ("further", [b"told"])):
+
+            async def all_there(queue: str = queue, count: int = 2 * len(bodies)) -> bool:
+                return (await client.queue(queue)).messages_ready == count
+
+            await until(all_there, f"letters in {queue}", within_s=30.0)
+            for letter in await client.get_messages(queue, 100):
+                found = letter.properties
+                keys = wanted[letter.body]
+                assert [each.routing_keys for each in found.deaths] == [keys]
+                assert (found.exchange, found.routing_key, found.cc) == (
+                    "letters",
+                    keys[0],
+                    keys[1:],
+                )
+        await cluster.start("a")
+        for queue in ("work", "direct", "further"):
+            await cluster.wait_synchronised(queue)
+            await cluster.wait_equal(queue)
+
+
 @scenario(deadline_s=120, queue="")
 async def test_a_target_that_is_down_holds_publishers_and_loses_nothing(cluster: Cluster) -> None:
     """The node of the target is dead: what the queue drops waits, up to its bound, and then its

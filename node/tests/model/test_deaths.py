@@ -50,10 +50,10 @@ def test_the_first_death_has_all_that_amqp_shows() -> None:
     assert after.first_death == common.FirstDeath(reason="expired", queue="work", exchange="orders")
 
 
-def test_a_message_without_properties_dies_with_the_default_exchange_and_no_expiration() -> None:
+def test_a_message_to_the_queue_itself_dies_with_the_default_exchange_and_the_queues_name() -> None:
     after = died(b"", DeathReason.REJECTED, "work")
     [death] = after.deaths
-    assert (death.exchange, [*death.routing_keys], death.count) == ("", [""], 1)
+    assert (death.exchange, [*death.routing_keys], death.count) == ("", ["work"], 1)
     assert not death.HasField("original_expiration_ms")
 
 

@@ -72,6 +72,9 @@ def dead_envelope(
 ) -> DeadLetterEnvelope:
     """The envelope of a message that has left `queue`, its name without a vhost.
 
+    A message that was published to the queue itself has the queue's name for its routing key, as
+    if it had come through the default exchange.
+
     `bytes_max` bounds the properties: the history is cut for it at its oldest end, and left out if
     there is no room for the newest death. Properties that can't be read are kept as they are: only
     a publisher can have made them so.
@@ -79,8 +82,8 @@ def dead_envelope(
     try:
         found = read_envelope(properties)
     except EnvelopeError:
-        return DeadLetterEnvelope(properties, ("",), (), frozenset(), 0)
-    routing_keys = found.routing_keys or ("",)
+        return DeadLetterEnvelope(properties, (queue,), (), frozenset(), 0)
+    routing_keys = found.routing_keys or (queue,)
     death = Death(
         reason=reason.value,
         queue=queue,
