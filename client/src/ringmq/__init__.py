@@ -71,6 +71,7 @@ from ringmq.errors import (
 )
 from ringmq.model.cluster import ClusterStatus, NodeInfo, NodeState, Resources, StoreNumbers
 from ringmq.model.comparison import Difference, DifferenceKind, ReplicaComparison
+from ringmq.model.fields import HeaderValue, OtherValue
 from ringmq.model.messages import Batch, Death, Message, Properties
 from ringmq.model.policies import (
     ForcedPromotion,
@@ -139,6 +140,7 @@ __all__ = [
     "ExclusiveUseError",
     "ForbiddenByPolicyError",
     "ForcedPromotion",
+    "HeaderValue",
     "HeldLease",
     "ImportedDefinitions",
     "LeaseHeldError",
@@ -161,6 +163,7 @@ __all__ = [
     "NotSynchronisedError",
     "Numbering",
     "OperatorError",
+    "OtherValue",
     "OutcomeUnknownError",
     "Overflow",
     "Policy",

@@ -14,6 +14,7 @@ from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.node_channel import NodeChannel
 from ringmq.calls.requests import request_of
 from ringmq.errors import ExchangeNotFoundError, VhostNotFoundError
+from ringmq.model.fields import HeaderValue
 from ringmq.model.topology import (
     Binding,
     Exchange,
@@ -149,7 +150,7 @@ class TopologyCalls:
         destination: str,
         routing_key: str = "",
         *,
-        arguments: Mapping[str, str | None] | None = None,
+        arguments: Mapping[str, HeaderValue] | None = None,
         to_exchange: bool = False,
         vhost: str = "",
         deadline_s: float | None = None,
@@ -177,7 +178,7 @@ class TopologyCalls:
         destination: str,
         routing_key: str = "",
         *,
-        arguments: Mapping[str, str | None] | None = None,
+        arguments: Mapping[str, HeaderValue] | None = None,
         to_exchange: bool = False,
         vhost: str = "",
         deadline_s: float | None = None,

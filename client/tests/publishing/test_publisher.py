@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 from fake_broker import FakeNode
@@ -10,8 +11,21 @@ from on_loops import Run, bodies
 from waiting import until
 
 import ringmq
+from ringmq import HeaderValue
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
+
+HEADERS: dict[str, HeaderValue] = {
+    "text": "v",
+    "integer": -(2**63),
+    "flag": True,
+    "number": 1.0,
+    "data": b"\xff",
+    "none": None,
+    "time": datetime(2026, 11, 26, tzinfo=UTC),
+    "list": [1, "1", {"k": "v"}],
+    "other": ringmq.OtherValue("amqp:D", b"\x01"),
+}
 
 
 def test_publishes_are_confirmed_in_order_with_their_properties(run: Run) -> None:
@@ -19,7 +33,7 @@ def test_publishes_are_confirmed_in_order_with_their_properties(run: Run) -> Non
         async with FakeNode() as node, ringmq.connect(node.address) as client:
             await client.declare_queue("q")
             async with client.publisher("q") as publisher:
-                await publisher.publish(b"one", ringmq.Properties(headers={"k": "v"}))
+                await publisher.publish(b"one", ringmq.Properties(headers=HEADERS))
                 await publisher.publish_batch(
                     [b"two", b"three"], [ringmq.Properties(message_id=name) for name in "23"]
                 )
@@ -34,7 +48,7 @@ def test_publishes_are_confirmed_in_order_with_their_properties(run: Run) -> Non
             first, third = queue.messages[1].properties, queue.messages[3].properties
             assert first is not None
             assert third is not None
-            assert dict(first.headers) == {"k": "v"}
+            assert ringmq.Properties.from_wire(first).headers == HEADERS
             assert third.message_id == "3"
             assert len(node.batches) < 100
             assert node.batches[-1].transient

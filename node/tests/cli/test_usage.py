@@ -48,7 +48,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["queue", "declare", "q", "--mode", ""], "is not one of 'default', 'lazy'"),
         (["nonsense"], "No such command"),
         (["exchange", "declare", "x", "--type", "x-random"], "is not one of 'direct', 'fanout'"),
-        (["binding", "add", "x", "q", "-a", "=v"], "'=v' is not NAME=VALUE or NAME"),
+        (["binding", "add", "x", "q", "-a", "=v"], "'=v' is not NAME=VALUE, NAME:=JSON or NAME"),
         (["binding", "add", "x"], "Missing argument 'DESTINATION'"),
         (["vhost", "create"], "Missing argument 'NAME'"),
         (["definitions", "import"], "Missing argument 'FILE'"),

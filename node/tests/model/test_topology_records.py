@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from ringmq_node.model.fields import FieldValue, fields_of
 from ringmq_node.model.topology import (
     BindingRecord,
     ExchangeKind,
@@ -14,10 +15,26 @@ from ringmq_node.model.topology import (
     VhostRecord,
     exchange_key,
     predeclared,
+    sorted_arguments,
     vhost_key,
 )
 
-BINDING = BindingRecord("shop\x1fx", "1", "shop\x1fq", "2", False, "a.#", (("h", None), ("i", "v")))
+ARGUMENTS: dict[str, object] = {
+    "a": None,
+    "b": "v",
+    "c": -(2**63),
+    "d": True,
+    "e": 0.5,
+    "f": b"\xff",
+    "g": [1, {"z": 1, "a": "1"}],
+}
+FIELDS = fields_of(ARGUMENTS) | {
+    "h": FieldValue("timestamp", 2**64 - 1),
+    "i": FieldValue("other", ("amqp:D", b"\x01\x02")),
+}
+BINDING = BindingRecord(
+    *("shop\x1fx", "1", "shop\x1fq", "2", False, "a.#"), sorted_arguments(FIELDS)
+)
 
 
 def test_records_are_read_as_written() -> None:
@@ -64,8 +81,24 @@ def test_what_is_no_record_is_refused(data: bytes) -> None:
         BindingRecord.decode(BINDING.key, data)
 
 
-@pytest.mark.parametrize("arguments", [["x"], {"x": 1}, {"x": {}}, "x"])
-def test_arguments_that_are_no_text_are_refused(arguments: object) -> None:
+def test_bindings_whose_arguments_differ_in_type_alone_are_different_ones() -> None:
+    records = [
+        BindingRecord("x", "1", "q", "2", False, "", sorted_arguments(fields_of({"h": value})))
+        for value in (1, 1.0, True, "1", b"1", None, [1], [1.0])
+    ]
+    assert len({each.key for each in records}) == len(set(records)) == len(records)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["x"], {"x": 1}, {"x": {}}, "x", {"x": ["text", 1]}, {"x": ["integer", True]}),
+        *({"x": ["integer", 2**63]}, {"x": ["bytes", "!"]}, {"x": ["other", "y"]}),
+        *({"x": ["table", [["y"]]]}, {"x": ["array", [1]]}, {"x": ["timestamp", -1]}),
+        *({"x": ["text", "\ud800"]}, {"x": ["float", float("nan")]}),
+    ],
+)
+def test_arguments_that_are_no_fields_are_refused(arguments: object) -> None:
     record = json.loads(BINDING.encode())
     with pytest.raises(TopologyRecordError):
         BindingRecord.decode(BINDING.key, json.dumps(record | {"arguments": arguments}).encode())

@@ -14,6 +14,7 @@ from waiting import until
 from ringmq_base.limits import MIB
 from ringmq_base.ranges import Range
 from ringmq_gm import Mark, Member, MemberId, Refusal, Ring, RingClosedError, Role, View
+from ringmq_node.model.foreign import NO_CODECS
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueRecord
 from ringmq_node.queue import ops
@@ -121,6 +122,8 @@ class PlayedRing:
 
 class SilentTargets:
     """Dead letters are sent, and nobody confirms them. `test_outbox` has targets that answer."""
+
+    codecs = NO_CODECS
 
     async def publish(self, *_: object, **__: object) -> bool:
         never: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +13,8 @@ from node.tests.queue.test_deadletters import LetterScene
 from waiting import until
 
 from ringmq.v1 import common_pb2 as common
+from ringmq_node.model.fields import Headers
+from ringmq_node.model.foreign import NO_CODECS
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.rules import QueueRules
 from ringmq_node.queue.block import Block
@@ -27,6 +29,8 @@ from ringmq_node.replica.outbox import Outbox
 
 class PlayedPublisher:
     """Answers each publish as `answer` does, if set; else when `gate` is open."""
+
+    codecs = NO_CODECS
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, int, list[bytes], frozenset[str]]] = []
@@ -48,7 +52,7 @@ class PlayedPublisher:
         *,
         transient: bool = False,
         priority: int = 0,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
         except_queues: frozenset[str] = frozenset(),
     ) -> bool:
         routing_key = ",".join(routing_keys)

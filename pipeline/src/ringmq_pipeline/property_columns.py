@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow
 from google.protobuf.message import DecodeError
 
+from ringmq.model.fields import fields_from_wire, shown_field
 from ringmq.v1 import common_pb2 as common
 
 _TEXTS: Final = ("message_id", "correlation_id", "reply_to", "content_type")
@@ -34,6 +35,9 @@ def property_columns(
         elif name == "published_at":
             listed = [value.timestamp_ms * 1000 or None for value in values]
         else:
-            listed = [[*value.headers.items()] for value in values]
+            listed = [
+                [(key, shown_field(each)) for key, each in fields_from_wire(value.headers).items()]
+                for value in values
+            ]
         found[name] = pyarrow.array(listed, schema.field(name).type).take(coded.indices)
     return found

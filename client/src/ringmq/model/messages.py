@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
+from ringmq.model.fields import HeaderValue, fields_from_wire, fields_to_wire
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 
@@ -53,7 +54,15 @@ class Properties:
     reply_to: str = ""
     content_type: str = ""
     timestamp_ms: int = 0
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, HeaderValue] = field(default_factory=dict)
+    content_encoding: str = ""
+    type: str = ""
+    user_id: str = ""
+    app_id: str = ""
+    cluster_id: str = ""
+    #: Properties in another protocol's encoding, and that encoding's name, such as "amqp-0-9-1".
+    format: str = ""
+    foreign: bytes = b""
     #: Of a delivered message that was published to an exchange. Not sent: the broker says them.
     exchange: str = ""
     routing_key: str = ""
@@ -73,7 +82,14 @@ class Properties:
             reply_to=self.reply_to,
             content_type=self.content_type,
             timestamp_ms=self.timestamp_ms,
-            headers=self.headers,
+            headers=fields_to_wire(self.headers),
+            content_encoding=self.content_encoding,
+            type=self.type,
+            user_id=self.user_id,
+            app_id=self.app_id,
+            cluster_id=self.cluster_id,
+            format=self.format,
+            foreign=self.foreign,
         )
 
     @classmethod
@@ -84,7 +100,14 @@ class Properties:
             reply_to=wire.reply_to,
             content_type=wire.content_type,
             timestamp_ms=wire.timestamp_ms,
-            headers=dict(wire.headers),
+            headers=fields_from_wire(wire.headers),
+            content_encoding=wire.content_encoding,
+            type=wire.type,
+            user_id=wire.user_id,
+            app_id=wire.app_id,
+            cluster_id=wire.cluster_id,
+            format=wire.format,
+            foreign=wire.foreign,
             exchange=wire.exchange,
             routing_key=wire.routing_key,
             priority=wire.priority,

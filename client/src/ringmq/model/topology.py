@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ringmq.errors import BadRequestError
+from ringmq.model.fields import HeaderValue, fields_from_wire, fields_to_wire
 from ringmq.v1 import topology_pb2 as wire
 
 
@@ -56,12 +57,12 @@ class Binding:
     source: str
     destination: str
     routing_key: str = ""
-    arguments: Mapping[str, str | None] = field(default_factory=dict)
+    arguments: Mapping[str, HeaderValue] = field(default_factory=dict)
     to_exchange: bool = False
     vhost: str = "/"
 
     def to_wire(self) -> wire.Binding:
-        """Raises `BadRequestError` for text that isn't UTF-8."""
+        """Raises `BadRequestError` for text that isn't UTF-8, and values that no field has."""
         try:
             return wire.Binding(
                 vhost=self.vhost,
@@ -69,13 +70,11 @@ class Binding:
                 destination=self.destination,
                 to_exchange=self.to_exchange,
                 routing_key=self.routing_key,
-                arguments={
-                    name: wire.ArgumentValue(text=value) for name, value in self.arguments.items()
-                },
+                arguments=fields_to_wire(self.arguments),
             )
         except (ValueError, TypeError) as error:
             raise BadRequestError(
-                f"a binding's names and arguments are text, in UTF-8: {error}",
+                f"a binding has names that aren't UTF-8, or arguments of no known type: {error}",
                 metadata={"field": "binding"},
             ) from error
 
@@ -85,10 +84,7 @@ class Binding:
             binding.source,
             binding.destination,
             binding.routing_key,
-            {
-                name: value.text if value.HasField("text") else None
-                for name, value in binding.arguments.items()
-            },
+            fields_from_wire(binding.arguments),
             binding.to_exchange,
             binding.vhost,
         )

@@ -351,13 +351,16 @@ class Properties(google.protobuf.message.Message):
         KEY_FIELD_NUMBER: builtins.int
         VALUE_FIELD_NUMBER: builtins.int
         key: builtins.str
-        value: builtins.str
+        @property
+        def value(self) -> Global___FieldValue: ...
         def __init__(
             self,
             *,
             key: builtins.str = ...,
-            value: builtins.str = ...,
+            value: Global___FieldValue | None = ...,
         ) -> None: ...
+        _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["value", b"value"]
+        def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
         _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
@@ -373,6 +376,13 @@ class Properties(google.protobuf.message.Message):
     EXPIRATION_MS_FIELD_NUMBER: builtins.int
     DEATHS_FIELD_NUMBER: builtins.int
     FIRST_DEATH_FIELD_NUMBER: builtins.int
+    CONTENT_ENCODING_FIELD_NUMBER: builtins.int
+    TYPE_FIELD_NUMBER: builtins.int
+    USER_ID_FIELD_NUMBER: builtins.int
+    APP_ID_FIELD_NUMBER: builtins.int
+    CLUSTER_ID_FIELD_NUMBER: builtins.int
+    FORMAT_FIELD_NUMBER: builtins.int
+    FOREIGN_FIELD_NUMBER: builtins.int
     CC_FIELD_NUMBER: builtins.int
     message_id: builtins.str
     correlation_id: builtins.str
@@ -390,8 +400,19 @@ class Properties(google.protobuf.message.Message):
     """Of a delivered message: its time to live, as its publisher said it for the batch (`ttl_ms`).
     Removed when the message is dead-lettered: its history has it then.
     """
+    content_encoding: builtins.str
+    type: builtins.str
+    user_id: builtins.str
+    app_id: builtins.str
+    cluster_id: builtins.str
+    format: builtins.str
+    """The properties as another protocol encodes them, kept as they are: `foreign` is in `format`, such
+    as "amqp-0-9-1". A dead letter whose format the node knows has its history in there, in that
+    format's own shape, and none in `deaths`. "unreadable": they were no encoded `Properties`.
+    """
+    foreign: builtins.bytes
     @property
-    def headers(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
+    def headers(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, Global___FieldValue]: ...
     @property
     def deaths(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Death]:
         """Set by the broker, for a message that has been dead-lettered: how often it has left which queue
@@ -413,24 +434,159 @@ class Properties(google.protobuf.message.Message):
         reply_to: builtins.str = ...,
         content_type: builtins.str = ...,
         timestamp_ms: builtins.int = ...,
-        headers: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        headers: collections.abc.Mapping[builtins.str, Global___FieldValue] | None = ...,
         exchange: builtins.str = ...,
         routing_key: builtins.str = ...,
         priority: builtins.int = ...,
         expiration_ms: builtins.int | None = ...,
         deaths: collections.abc.Iterable[Global___Death] | None = ...,
         first_death: Global___FirstDeath | None = ...,
+        content_encoding: builtins.str = ...,
+        type: builtins.str = ...,
+        user_id: builtins.str = ...,
+        app_id: builtins.str = ...,
+        cluster_id: builtins.str = ...,
+        format: builtins.str = ...,
+        foreign: builtins.bytes = ...,
         cc: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "expiration_ms", b"expiration_ms", "first_death", b"first_death"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "cc", b"cc", "content_type", b"content_type", "correlation_id", b"correlation_id", "deaths", b"deaths", "exchange", b"exchange", "expiration_ms", b"expiration_ms", "first_death", b"first_death", "headers", b"headers", "message_id", b"message_id", "priority", b"priority", "reply_to", b"reply_to", "routing_key", b"routing_key", "timestamp_ms", b"timestamp_ms"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms", "app_id", b"app_id", "cc", b"cc", "cluster_id", b"cluster_id", "content_encoding", b"content_encoding", "content_type", b"content_type", "correlation_id", b"correlation_id", "deaths", b"deaths", "exchange", b"exchange", "expiration_ms", b"expiration_ms", "first_death", b"first_death", "foreign", b"foreign", "format", b"format", "headers", b"headers", "message_id", b"message_id", "priority", b"priority", "reply_to", b"reply_to", "routing_key", b"routing_key", "timestamp_ms", b"timestamp_ms", "type", b"type", "user_id", b"user_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expiration_ms: typing_extensions.TypeAlias = typing.Literal["expiration_ms"]
     _WhichOneofArgType__expiration_ms: typing_extensions.TypeAlias = typing.Literal["_expiration_ms", b"_expiration_ms"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expiration_ms) -> _WhichOneofReturnType__expiration_ms | None: ...
 
 Global___Properties: typing_extensions.TypeAlias = Properties
+
+@typing.final
+class FieldValue(google.protobuf.message.Message):
+    """The value of a header, or of a binding's argument. None of them: void, which as a binding's argument
+    matches any value. Values of different kinds are never equal: not 1 and "1", not 1 and 1.0.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    INTEGER_FIELD_NUMBER: builtins.int
+    BOOLEAN_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    TIMESTAMP_S_FIELD_NUMBER: builtins.int
+    ARRAY_FIELD_NUMBER: builtins.int
+    TABLE_FIELD_NUMBER: builtins.int
+    OTHER_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    integer: builtins.int
+    boolean: builtins.bool
+    number: builtins.float
+    data: builtins.bytes
+    timestamp_s: builtins.int
+    """Seconds since 1970."""
+    @property
+    def array(self) -> Global___FieldArray: ...
+    @property
+    def table(self) -> Global___FieldTable: ...
+    @property
+    def other(self) -> Global___OtherField: ...
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+        integer: builtins.int = ...,
+        boolean: builtins.bool = ...,
+        number: builtins.float = ...,
+        data: builtins.bytes = ...,
+        timestamp_s: builtins.int = ...,
+        array: Global___FieldArray | None = ...,
+        table: Global___FieldTable | None = ...,
+        other: Global___OtherField | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["array", b"array", "boolean", b"boolean", "data", b"data", "integer", b"integer", "number", b"number", "other", b"other", "table", b"table", "text", b"text", "timestamp_s", b"timestamp_s", "value", b"value"]
+    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["array", b"array", "boolean", b"boolean", "data", b"data", "integer", b"integer", "number", b"number", "other", b"other", "table", b"table", "text", b"text", "timestamp_s", b"timestamp_s", "value", b"value"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_value: typing_extensions.TypeAlias = typing.Literal["text", "integer", "boolean", "number", "data", "timestamp_s", "array", "table", "other"]
+    _WhichOneofArgType_value: typing_extensions.TypeAlias = typing.Literal["value", b"value"]
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
+
+Global___FieldValue: typing_extensions.TypeAlias = FieldValue
+
+@typing.final
+class FieldArray(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VALUES_FIELD_NUMBER: builtins.int
+    @property
+    def values(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___FieldValue]: ...
+    def __init__(
+        self,
+        *,
+        values: collections.abc.Iterable[Global___FieldValue] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["values", b"values"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___FieldArray: typing_extensions.TypeAlias = FieldArray
+
+@typing.final
+class FieldTable(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class FieldsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> Global___FieldValue: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: Global___FieldValue | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["value", b"value"]
+        def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+    FIELDS_FIELD_NUMBER: builtins.int
+    @property
+    def fields(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, Global___FieldValue]: ...
+    def __init__(
+        self,
+        *,
+        fields: collections.abc.Mapping[builtins.str, Global___FieldValue] | None = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["fields", b"fields"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___FieldTable: typing_extensions.TypeAlias = FieldTable
+
+@typing.final
+class OtherField(google.protobuf.message.Message):
+    """A value of a type that only one protocol has, in that protocol's encoding."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: builtins.int
+    DATA_FIELD_NUMBER: builtins.int
+    type: builtins.str
+    data: builtins.bytes
+    def __init__(
+        self,
+        *,
+        type: builtins.str = ...,
+        data: builtins.bytes = ...,
+    ) -> None: ...
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["data", b"data", "type", b"type"]
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
+Global___OtherField: typing_extensions.TypeAlias = OtherField
 
 @typing.final
 class Death(google.protobuf.message.Message):

@@ -8,6 +8,7 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
+import ringmq.v1.common_pb2
 import sys
 import typing
 
@@ -62,29 +63,6 @@ class Exchange(google.protobuf.message.Message):
 Global___Exchange: typing_extensions.TypeAlias = Exchange
 
 @typing.final
-class ArgumentValue(google.protobuf.message.Message):
-    """The value of a binding's argument. Neither: any value will do."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TEXT_FIELD_NUMBER: builtins.int
-    text: builtins.str
-    def __init__(
-        self,
-        *,
-        text: builtins.str | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_text", b"_text", "text", b"text"]
-    def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_text", b"_text", "text", b"text"]
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__text: typing_extensions.TypeAlias = typing.Literal["text"]
-    _WhichOneofArgType__text: typing_extensions.TypeAlias = typing.Literal["_text", b"_text"]
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__text) -> _WhichOneofReturnType__text | None: ...
-
-Global___ArgumentValue: typing_extensions.TypeAlias = ArgumentValue
-
-@typing.final
 class Binding(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -96,12 +74,12 @@ class Binding(google.protobuf.message.Message):
         VALUE_FIELD_NUMBER: builtins.int
         key: builtins.str
         @property
-        def value(self) -> Global___ArgumentValue: ...
+        def value(self) -> ringmq.v1.common_pb2.FieldValue: ...
         def __init__(
             self,
             *,
             key: builtins.str = ...,
-            value: Global___ArgumentValue | None = ...,
+            value: ringmq.v1.common_pb2.FieldValue | None = ...,
         ) -> None: ...
         _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["value", b"value"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
@@ -122,9 +100,10 @@ class Binding(google.protobuf.message.Message):
     routing_key: builtins.str
     """At most 255 bytes. For a topic exchange a pattern: `*` is one word, `#` any number of words."""
     @property
-    def arguments(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, Global___ArgumentValue]:
+    def arguments(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, ringmq.v1.common_pb2.FieldValue]:
         """For a headers exchange: the headers that a message has to have, and "x-match": all (the default),
-        any, all-with-x, any-with-x. At most 64, and 1024 bytes of each name and value.
+        any, all-with-x, any-with-x. A void value matches any value of the header. At most 64, and 1024
+        bytes of each name and value.
         """
 
     def __init__(
@@ -135,7 +114,7 @@ class Binding(google.protobuf.message.Message):
         destination: builtins.str = ...,
         to_exchange: builtins.bool = ...,
         routing_key: builtins.str = ...,
-        arguments: collections.abc.Mapping[builtins.str, Global___ArgumentValue] | None = ...,
+        arguments: collections.abc.Mapping[builtins.str, ringmq.v1.common_pb2.FieldValue] | None = ...,
     ) -> None: ...
     _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["arguments", b"arguments", "destination", b"destination", "routing_key", b"routing_key", "source", b"source", "to_exchange", b"to_exchange", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...

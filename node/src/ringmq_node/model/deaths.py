@@ -11,6 +11,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from ringmq_node.model.fields import (
+    INTEGER_MAX,
+    FieldValue,
+    Headers,
+    array,
+    integer,
+    table_of,
+    text,
+    values_of,
+)
+
+X_DEATH = "x-death"
+X_FIRST = "x-first-death-"
+X_LAST = "x-last-death-"
+
 
 class DeathReason(Enum):
     """The value is what users see; the code is what ops and checkpoints have."""
@@ -53,6 +68,19 @@ class Death:
     original_expiration_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FirstDeath:
+    """Of a message's first death of all."""
+
+    reason: str
+    queue: str
+    exchange: str
+
+    @classmethod
+    def of(cls, death: Death) -> FirstDeath:
+        return cls(death.reason, death.queue, death.exchange)
+
+
 def with_death(deaths: Sequence[Death], death: Death) -> tuple[Death, ...]:
     """The history after one more death, which is in front. `death` says what a first one has."""
     for at, before in enumerate(deaths):
@@ -74,3 +102,77 @@ def queues_in_a_cycle(deaths: Iterable[Death]) -> frozenset[str]:
             break
         found.add(death.queue)
     return frozenset(found)
+
+
+# --- the history as headers: RabbitMQ's `x-death`, exactly ---
+
+
+def history_headers(deaths: Sequence[Death], first: FirstDeath | None) -> dict[str, FieldValue]:
+    """As RabbitMQ 3.13 shows a history to AMQP's clients: names, types and order.
+
+    Java's clients cast a count to 64 bits; times are in seconds.
+    """
+    if not deaths:
+        return {}
+    headers = {X_DEATH: array([_death_table(each) for each in deaths])}
+    for prefix, which in ((X_FIRST, first), (X_LAST, FirstDeath.of(deaths[0]))):
+        if which is not None:
+            headers[prefix + "reason"] = text(which.reason)
+            headers[prefix + "queue"] = text(which.queue)
+            headers[prefix + "exchange"] = text(which.exchange)
+    return headers
+
+
+def _death_table(death: Death) -> FieldValue:
+    fields = [
+        ("count", integer(min(death.count, INTEGER_MAX))),
+        ("reason", text(death.reason)),
+        ("queue", text(death.queue)),
+        ("time", FieldValue("timestamp", death.at_ms // 1000)),
+        ("exchange", text(death.exchange)),
+        ("routing-keys", array([*map(text, death.routing_keys)])),
+    ]
+    if death.original_expiration_ms is not None:
+        fields.append(("original-expiration", text(str(death.original_expiration_ms))))
+    # Not sorted: clients show this order.
+    return FieldValue("table", tuple(fields))
+
+
+def history_of(headers: Headers) -> tuple[tuple[Death, ...], FirstDeath | None]:
+    """The history that a message brings along: it may be a copy that a client has published again.
+    What isn't in the shape of `history_headers` counts as not there."""
+    deaths = [
+        _death_of(fields) for each in values_of(headers.get(X_DEATH)) if (fields := table_of(each))
+    ]
+    first = [headers.get(X_FIRST + each) for each in ("reason", "queue", "exchange")]
+    known = first[0] is not None and first[1] is not None
+    return tuple(deaths), FirstDeath(*map(_text_of, first)) if known else None
+
+
+def _death_of(fields: Headers) -> Death:
+    expiration = _text_of(fields.get("original-expiration"))
+    return Death(
+        reason=_text_of(fields.get("reason")),
+        queue=_text_of(fields.get("queue")),
+        # RabbitMQ before 3.5 counted nothing.
+        count=_number_of(fields.get("count"), 1),
+        at_ms=_number_of(fields.get("time"), 0) * 1000,
+        exchange=_text_of(fields.get("exchange")),
+        routing_keys=tuple(map(_text_of, values_of(fields.get("routing-keys")))),
+        original_expiration_ms=int(expiration) if _is_number(expiration) else None,
+    )
+
+
+def _text_of(field: FieldValue | None) -> str:
+    return field.value if field is not None and isinstance(field.value, str) else ""
+
+
+def _number_of(field: FieldValue | None, default: int) -> int:
+    """Never one that another format can't hold."""
+    if field is None or not isinstance(field.value, int) or not 0 <= field.value < 2**53:
+        return default
+    return int(field.value)
+
+
+def _is_number(digits: str) -> bool:
+    return digits.isascii() and digits.isdigit() and len(digits) < 16

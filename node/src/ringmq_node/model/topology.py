@@ -16,12 +16,18 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
+from ringmq_node.model.fields import (
+    FieldError,
+    FieldValue,
+    Headers,
+    field_of_json,
+    field_to_json,
+)
 from ringmq_node.model.names import DEFAULT_VHOST, SEPARATOR, join_name, split_name
 
 TOPOLOGY = "topology/"
@@ -160,8 +166,8 @@ class ExchangeRecord:
 class BindingRecord:
     """From an exchange to a queue, or to an exchange if `to_exchange`, of the same vhost.
 
-    `arguments` are sorted by name; None as a value is "whatever the value". Only a headers
-    exchange looks at them; they tell bindings apart everywhere.
+    `arguments` are sorted by name; void as a value is "whatever the value". Only a headers
+    exchange looks at them; they tell bindings apart everywhere, with their types.
     """
 
     source: str
@@ -170,7 +176,7 @@ class BindingRecord:
     destination_id: str
     to_exchange: bool = False
     routing_key: str = ""
-    arguments: tuple[tuple[str, str | None], ...] = ()
+    arguments: tuple[tuple[str, FieldValue], ...] = ()
 
     @property
     def key(self) -> str:
@@ -179,7 +185,7 @@ class BindingRecord:
             self.destination_id,
             self.to_exchange,
             self.routing_key,
-            self.arguments,
+            _arguments_to_json(self.arguments),
         ]
         return BINDINGS + hashlib.sha256(_encode(identity)).hexdigest()[:40]
 
@@ -192,7 +198,7 @@ class BindingRecord:
                 "destination_id": self.destination_id,
                 "to_exchange": self.to_exchange,
                 "routing_key": self.routing_key,
-                "arguments": dict(self.arguments),
+                "arguments": dict(_arguments_to_json(self.arguments)),
             }
         )
 
@@ -229,8 +235,14 @@ def new_topology_id() -> str:
     return uuid.uuid4().hex
 
 
-def sorted_arguments(arguments: Mapping[str, str | None]) -> tuple[tuple[str, str | None], ...]:
+def sorted_arguments(arguments: Headers) -> tuple[tuple[str, FieldValue], ...]:
     return tuple(sorted(arguments.items()))
+
+
+def _arguments_to_json(
+    arguments: tuple[tuple[str, FieldValue], ...],
+) -> list[tuple[str, list[Any]]]:
+    return [(name, field_to_json(value)) for name, value in arguments]
 
 
 # By name, as in every vhost; all of them are durable.
@@ -318,12 +330,11 @@ class _Fields:
         except ValueError as error:
             raise self._error(f"{field} is {value!r}") from error
 
-    def arguments(self, field: str) -> dict[str, str | None]:
-        value = self._checked(field, dict)
-        for name, content in value.items():
-            if type(content) not in (str, type(None)):
-                raise self._error(f"argument {name!r} is {content!r}, and no text")
-        return value
+    def arguments(self, field: str) -> dict[str, FieldValue]:
+        try:
+            return {name: field_of_json(json) for name, json in self._checked(field, dict).items()}
+        except FieldError as error:
+            raise self._error(f"{field}: {error}") from error
 
     def at_home(self, record: R) -> R:
         """The record, if it belongs at this key."""

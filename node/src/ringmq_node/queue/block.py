@@ -5,7 +5,7 @@ ring, into every journal and segment, and out to a consumer without being
 opened: replicas read only its table of sizes, at C speed over the whole batch.
 
     magic          u16   0x4252 ("RB")
-    version        u8    1
+    version        u8    2
     properties     u8    0 none | 1 one for all | 2 one for each message
     count          u32   messages, at least 1
     body sizes     u32 x count
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 MAGIC = 0x4252
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<HBBI")
 COUNT_MAX = 1 << 20
 

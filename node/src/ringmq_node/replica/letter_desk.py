@@ -9,11 +9,13 @@ one under way, however little is left, and looks for room when that one has arri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from ringmq_base.limits import MIB
+from ringmq_node.model.fields import Headers
+from ringmq_node.model.foreign import PropertiesCodecs
 from ringmq_node.queue.block import Block
 
 LETTERS_BYTES_MAX = 64 * MIB
@@ -21,6 +23,11 @@ LETTERS_BYTES_MAX = 64 * MIB
 
 class LetterPublisher(Protocol):
     """As `broker.routing.internal.InternalPublisher`."""
+
+    @property
+    def codecs(self) -> PropertiesCodecs:
+        """Of other protocols' properties."""
+        ...
 
     async def publish(
         self,
@@ -33,7 +40,7 @@ class LetterPublisher(Protocol):
         *,
         transient: bool = False,
         priority: int = 0,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
         except_queues: frozenset[str] = frozenset(),
     ) -> bool: ...
     def close(self, producer_id: bytes) -> None: ...

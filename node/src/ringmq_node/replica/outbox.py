@@ -29,6 +29,7 @@ from ringmq_base.ranges import Range
 from ringmq_base.values import value
 from ringmq_node.model.deaths import DeathReason
 from ringmq_node.model.envelope import dead_envelope
+from ringmq_node.model.fields import FieldValue
 from ringmq_node.model.names import join_name, shown, split_name
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.rules import QueueRules
@@ -77,7 +78,7 @@ class LetterWay:
     """What letters have to have in common to leave as one batch."""
 
     routing_keys: tuple[str, ...]
-    headers: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[str, FieldValue], ...]
     except_queues: frozenset[str]
     transient: bool
     priority: int
@@ -130,6 +131,7 @@ class Outbox:
                     self._shown_name,
                     at_ms=at_ms,
                     bytes_max=self._desk.properties_bytes_max,
+                    codecs=self._desk.publisher.codecs,
                 )
                 names = (join_name(self._vhost, queue) for queue in found.except_queues)
                 transient = each.run.transient

@@ -16,6 +16,7 @@ from ringmq_node.broker.definitions.document import (
     write_definitions,
 )
 from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
+from ringmq_node.model.fields import FieldValue, field_of, fields_of
 from ringmq_node.model.names import join_name
 from ringmq_node.model.policies import Mirrors, Policy, PolicyDefinition
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -191,7 +192,7 @@ def test_definitions_of_rabbitmq_are_taken_as_they_are() -> None:
     assert found.bindings == (
         BindingWish(
             *("events", "orders", False, "order.#"),
-            {"h": "1", "i": None, "j": "true", "x-match": "any"},
+            fields_of({"h": 1, "i": None, "j": True, "x-match": "any"}),
         ),
         BindingWish("shop\x1famq.topic", "shop\x1famq.fanout", True, "#", {}),
     )
@@ -268,6 +269,11 @@ QUEUES = st.dictionaries(
         st.booleans(),
     ),
 )
+FIELDS = [
+    *map(field_of, (None, "1", 1, 1.0, True, b"1", [1, "1"], {"a": {"b": 1}})),
+    FieldValue("timestamp", 1),
+    FieldValue("other", ("amqp:D", b"1")),
+]
 BINDINGS = st.lists(
     st.builds(
         lambda vhost, source, to, is_exchange, key, arguments: BindingWish(
@@ -278,7 +284,7 @@ BINDINGS = st.lists(
         NAMES,
         st.booleans(),
         st.sampled_from(["", "a.#"]),
-        st.dictionaries(NAMES, st.none() | NAMES),
+        st.dictionaries(NAMES, st.sampled_from(FIELDS)),
     ),
     max_size=4,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from ringmq_node.broker.routing.session import RoutedSession
 from ringmq_node.broker.routing.stamp import KEYS_MAX
 from ringmq_node.broker.routing.targets import SubBatch
 from ringmq_node.broker.routing.ways import Feed
+from ringmq_node.model.fields import Headers, fields_of
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.names import join_name
 from ringmq_node.model.reasons import BrokerError, Reason
@@ -68,11 +69,11 @@ class PlayedQueues:
         self,
         exchange: str,
         routing_keys: Sequence[str],
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
     ) -> tuple[str, ...]:
         if exchange in self.missing:
             raise BrokerError(Reason.EXCHANGE_NOT_FOUND, "there is none")
-        keys = (headers["to"],) if headers else routing_keys
+        keys = (str(headers["to"].value),) if headers else routing_keys
         return tuple(dict.fromkeys(queue for key in keys for queue in self.bound.get(key, ())))
 
     # --- a locator, as far as it is asked ---
@@ -184,7 +185,7 @@ def batch(
     bcc: tuple[str, ...] = (),
     exchange: str = "e",
     mandatory: bool = False,
-    headers: Sequence[Mapping[str, str]] = (),
+    headers: Sequence[Headers] = (),
 ) -> RoutedBatch:
     keys = (key, *cc)
     return RoutedBatch(first, bodies, (), lambda: headers, exchange, keys, bcc, mandatory)
@@ -236,7 +237,7 @@ def test_messages_through_several_exchanges_keep_their_order_over_breaking_strea
         exchanges = ("e", "", "by headers", "other")
         for first in range(1, 41):
             exchange = exchanges[first % 4]
-            headers = [{"to": "k"}] if exchange == "by headers" else []
+            headers = [fields_of({"to": "k"})] if exchange == "by headers" else []
             session.publish(batch(first, b"%d" % first, exchange=exchange, headers=headers))
         await until(lambda: len(client.confirmed()) == 40, within_s=15)
         for queue in ("q1", "q2", "q3"):
@@ -318,7 +319,7 @@ def test_headers_send_the_messages_of_a_batch_different_ways() -> None:
         stage.queues.bound |= {"a": ("q1",), "b": ("q1", "q2"), "": ()}
         client = PlayedClient()
         session = stage.open(client)
-        headers = [{"to": to} for to in ("a", "a", "b", "nobody", "b")]
+        headers = [fields_of({"to": to}) for to in ("a", "a", "b", "nobody", "b")]
         bodies = (b"1", b"2", b"3", b"4", b"5")
         session.publish(batch(1, *bodies, exchange="by headers", mandatory=True, headers=headers))
         await until(lambda: len(client.confirmed()) == 5, within_s=5)

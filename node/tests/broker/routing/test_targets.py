@@ -83,7 +83,10 @@ def test_exchange_and_keys_are_appended_without_parsing(
     exchange: str, key: str, cc: tuple[str, ...]
 ) -> None:
     wire = common.Properties(
-        message_id="m", headers={"h": "1"}, exchange="its own", routing_key="x"
+        message_id="m",
+        headers={"h": common.FieldValue(text="1")},
+        exchange="its own",
+        routing_key="x",
     )
     for published in ((), (wire.SerializeToString(),), (b"", wire.SerializeToString())):
         found = stamped(published, exchange, (key, *cc))

@@ -24,6 +24,7 @@ from ringmq_node.broker.topology.changing import TopologyChanges
 from ringmq_node.broker.topology.service import BindingAsked, TopologyService
 from ringmq_node.broker.topology.sweeping import TopologyKeeper
 from ringmq_node.broker.topology.topology import Topology
+from ringmq_node.model.fields import fields_of
 from ringmq_node.model.names import join_name
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import QueueRecord, new_queue_id, queue_key
@@ -438,6 +439,8 @@ def test_there_is_a_limit_of_exchanges_and_bindings(
         ("", "x", "q", {"arguments": {str(n): "v" for n in range(65)}}, "arguments"),
         ("", "h", "q", {"arguments": {"x-match": "some"}}, "x-match"),
         ("", "h", "q", {"arguments": {"x-match": None}}, "x-match"),
+        ("", "h", "q", {"arguments": {"x-match": 1}}, "x-match"),
+        ("", "x", "q", {"arguments": {"h": [[[""] * 600] * 2]}}, "arguments"),
         ("v" * 81, "x", "q", {}, "vhost"),
         ("a\x1fb", "x", "q", {}, "vhost"),
     ],
@@ -449,7 +452,9 @@ def test_a_bad_binding_is_refused_by_field(
         await a.queue("q")
         await a.declare("x")
         await a.declare("h", ExchangeArguments(ExchangeKind.HEADERS))
-        error = await refused(a.bind(source, to, more.pop("key", ""), vhost=vhost, **more))
+        arguments = fields_of(more.get("arguments", {}))
+        bound = a.bind(source, to, more.get("key", ""), vhost=vhost, arguments=arguments)
+        error = await refused(bound)
         assert (error.reason, error.metadata["field"]) == (Reason.BAD_REQUEST, field)
 
     with_nodes(tmp_path, story, "a")

@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringmq_node.broker.topology.matchers import matcher_for, words_of
+from ringmq_node.model.fields import Headers, fields_of
 from ringmq_node.model.topology import BindingRecord, ExchangeKind, sorted_arguments
 
 
 def binding(
-    queue: str, key: str = "", arguments: Mapping[str, str | None] | None = None
+    queue: str, key: str = "", arguments: Mapping[str, object] | None = None
 ) -> BindingRecord:
-    return BindingRecord("x", "x1", queue, queue, False, key, sorted_arguments(arguments or {}))
+    fields = sorted_arguments(fields_of(arguments or {}))
+    return BindingRecord("x", "x1", queue, queue, False, key, fields)
 
 
 def topic_matches(pattern: list[str], words: list[str]) -> bool:
@@ -32,17 +34,17 @@ def topic_matches(pattern: list[str], words: list[str]) -> bool:
     raise AssertionError(pattern)
 
 
-def headers_match(arguments: Mapping[str, str | None], headers: Mapping[str, str]) -> bool:
-    how = arguments.get("x-match") or "all"
+def headers_match(arguments: Headers, headers: Headers) -> bool:
+    how = str(arguments["x-match"].value) if "x-match" in arguments else "all"
     asked = [
-        name in headers and value in (None, headers[name])
+        name in headers and (value.kind == "void" or value == headers[name])
         for name, value in arguments.items()
         if name != "x-match" and (how.endswith("with-x") or not name.startswith("x-"))
     ]
     return all(asked) if how.startswith("all") else any(asked)
 
 
-def naively(kind: ExchangeKind, each: BindingRecord, key: str, headers: Mapping[str, str]) -> bool:
+def naively(kind: ExchangeKind, each: BindingRecord, key: str, headers: Headers) -> bool:
     match kind:
         case ExchangeKind.DIRECT:
             return each.routing_key == key
@@ -55,10 +57,12 @@ def naively(kind: ExchangeKind, each: BindingRecord, key: str, headers: Mapping[
 
 
 WORDS = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=5).map(".".join)
-HEADERS = st.dictionaries(st.sampled_from(["h", "i", "x-h"]), st.sampled_from(["1", "2"]))
+# All that Python takes for equal, and a headers exchange doesn't.
+VALUES = st.sampled_from(["1", "2", 1, 1.0, True, b"1", None, [1], {"a": 1}])
+HEADERS = st.dictionaries(st.sampled_from(["h", "i", "x-h"]), VALUES).map(fields_of)
 ARGUMENTS = st.builds(
     lambda wanted, how: wanted | ({"x-match": how} if how else {}),
-    st.dictionaries(st.sampled_from(["h", "i", "x-h"]), st.sampled_from(["1", "2", None])),
+    st.dictionaries(st.sampled_from(["h", "i", "x-h"]), VALUES),
     st.sampled_from(["", "all", "any", "all-with-x", "any-with-x"]),
 )
 BINDINGS = st.lists(
@@ -146,3 +150,25 @@ def test_many_hashes_take_no_exponential_time() -> None:
     matcher.add(binding("q", ".".join(["#", "a"] * 30)))
     assert not list(matcher.match(".".join(["a"] * 120) + ".b", {}))
     assert list(matcher.match(".".join(["a"] * 120), {}))
+
+
+def test_headers_are_compared_with_their_types() -> None:
+    """RabbitMQ: a long 1 is no string "1"; integers of all widths are one type; void is any."""
+    matcher = matcher_for(ExchangeKind.HEADERS)
+    for name, wanted in (("int", 1), ("text", "1"), ("float", 1.0), ("bool", True), ("any", None)):
+        matcher.add(binding(name, arguments={"h": wanted}))
+    cases: tuple[tuple[object, set[str]], ...] = (
+        (1, {"int", "any"}),
+        ("1", {"text", "any"}),
+        (1.0, {"float", "any"}),
+        (True, {"bool", "any"}),
+        (None, {"any"}),
+        (b"1", {"any"}),
+    )
+    for value, expected in cases:
+        found = {end.name for end in matcher.match("", fields_of({"h": value}))}
+        assert found == expected, value
+    both = matcher_for(ExchangeKind.HEADERS)
+    both.add(binding("both", arguments={"h": 1, "i": 1}))
+    assert [*both.match("", fields_of({"h": 1, "i": True}))] == []
+    assert [end.name for end in both.match("", fields_of({"h": 1, "i": 1}))] == ["both"]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ringmq_node.broker.topology.router import Router
+from ringmq_node.model.fields import fields_of
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.topology import (
     ROOT_VHOST,
@@ -57,7 +58,7 @@ class Topology:
             f"id of {to}",
             to not in self.queues.ids,
             key,
-            sorted_arguments(arguments),
+            sorted_arguments(fields_of(arguments)),
         )
 
     def bind(self, source: str, to: str, key: str = "", **arguments: str) -> BindingRecord:
@@ -66,7 +67,7 @@ class Topology:
         return record
 
     def route(self, exchange: str, *keys: str, **headers: str) -> tuple[str, ...]:
-        return self.router.route(exchange, keys or ("",), headers)
+        return self.router.route(exchange, keys or ("",), fields_of(headers))
 
 
 def test_every_queue_is_bound_to_the_default_exchange_by_its_name() -> None:

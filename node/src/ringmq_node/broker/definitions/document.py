@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.definitions.policies import Notes, mode_of, policy_of, rules_of
 from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
+from ringmq_node.model.fields import FieldError, document_of, fields_of
 from ringmq_node.model.names import DEFAULT_VHOST, join_name, split_name
 from ringmq_node.model.policies import Policy
 from ringmq_node.model.reasons import bad_request
@@ -251,15 +252,11 @@ def _binding(entry: dict[str, Any], at: str, lost: set[str], notes: Notes) -> Bi
     if not split_name(source)[1]:
         # Every queue has it, without a record.
         return None
-    arguments: dict[str, str | None] = {}
-    for name, value in _arguments(entry, at).items():
-        if isinstance(value, bool):
-            arguments[name] = "true" if value else "false"
-        elif isinstance(value, int | str | None):
-            arguments[name] = None if value is None else str(value)
-        else:
-            notes.add(where, f"argument {name} {value!r} is no text: the binding is left out")
-            return None
+    try:
+        arguments = fields_of(_arguments(entry, at))
+    except FieldError as error:
+        notes.add(where, f"{error}: the binding is left out")
+        return None
     return BindingWish(
         source, destination, kind == "exchange", _text(entry, "routing_key", at, ""), arguments
     )
@@ -311,7 +308,10 @@ def write_definitions(definitions: Definitions, version: str) -> dict[str, Any]:
                 "destination": split_name(each.destination)[1],
                 "destination_type": "exchange" if each.to_exchange else "queue",
                 "routing_key": each.routing_key,
-                "arguments": dict(sorted_arguments(each.arguments or {})),
+                "arguments": {
+                    name: document_of(value)
+                    for name, value in sorted_arguments(each.arguments or {})
+                },
             }
             for each in definitions.bindings
         ],

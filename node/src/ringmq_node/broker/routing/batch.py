@@ -8,11 +8,12 @@ one that waits for the answer.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from ringmq_base.limits import MIB
 from ringmq_base.values import value
 from ringmq_node.broker.routing.stamp import KEY_BYTES_MAX, KEYS_MAX
+from ringmq_node.model.fields import Headers
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX
 
@@ -35,7 +36,7 @@ class RoutedBatch:
     first_sequence: int
     bodies: Sequence[bytes]
     properties: Sequence[bytes]
-    headers: Callable[[], Sequence[Mapping[str, str]]]
+    headers: Callable[[], Sequence[Headers]]
     # As its clients call it.
     exchange: str
     routing_keys: tuple[str, ...]

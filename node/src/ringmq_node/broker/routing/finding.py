@@ -5,13 +5,14 @@ Pure but for the node's memory of what it has asked the registry for (`unknown`)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Protocol
 
 from ringmq_base.values import value
 from ringmq_node.broker.routing.batch import RoutedBatch, size_of
 from ringmq_node.broker.routing.core import TargetRun
+from ringmq_node.model.fields import Headers
 from ringmq_node.model.names import check_name, has_control, join_name
 from ringmq_node.model.reasons import BrokerError, Reason
 
@@ -25,7 +26,7 @@ class Routes(Protocol):
         self,
         exchange: str,
         routing_keys: Sequence[str],
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
     ) -> tuple[str, ...]: ...
 
 
@@ -108,7 +109,7 @@ class TargetFinder:
         return [TargetRun(len(batch.bodies), queues, batch.size_bytes)]
 
     def _queues_of(
-        self, batch: RoutedBatch, exchange: str, headers: Mapping[str, str] | None
+        self, batch: RoutedBatch, exchange: str, headers: Headers | None
     ) -> tuple[str, ...]:
         found = self._node.routes.route(exchange, batch.keys, headers)
         if batch.except_queues:

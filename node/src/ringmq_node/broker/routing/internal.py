@@ -11,9 +11,10 @@ be given in order and may have holes; those of one producer that are on their wa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
+from ringmq_node.model.fields import Headers
 from ringmq_node.queue.block import Block
 
 
@@ -29,7 +30,7 @@ class InternalPublisher(Protocol):
         *,
         transient: bool = False,
         priority: int = 0,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
         except_queues: frozenset[str] = frozenset(),
     ) -> bool:
         """Returns when every queue that these messages are routed to has confirmed all of them;

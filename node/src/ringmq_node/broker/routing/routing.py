@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -27,7 +27,9 @@ from ringmq_node.broker.routing.finding import Routes, UnknownNames
 from ringmq_node.broker.routing.session import RoutedSession, SessionClient
 from ringmq_node.broker.routing.unknown import UnknownRecords
 from ringmq_node.broker.routing.ways import RemoteStreams, Way
+from ringmq_node.model.fields import Headers
 from ringmq_node.model.flow import BlockReason
+from ringmq_node.model.foreign import PropertiesCodec
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.queue.block import Block
 from ringmq_node.replica.sessions import PublisherSession
@@ -70,6 +72,9 @@ class Routing:
     ) -> None:
         self.routes = routes
         self.remotes = remotes
+        # Of properties that aren't ours, by format: a door adds its own when it is built. For the
+        # letters of queues that are mastered here.
+        self.codecs: dict[str, PropertiesCodec] = {}
         self.streams = asyncio.Semaphore(STREAMS_MAX)
         self._spawn = spawn
         self._held_bytes = 0
@@ -251,7 +256,7 @@ class Routing:
         *,
         transient: bool = False,
         priority: int = 0,
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
         except_queues: frozenset[str] = frozenset(),
     ) -> bool:
         """As `InternalPublisher` says."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ringmq_node.model.fields import Headers
 from ringmq_node.model.names import check_name, has_control, split_name
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.topology import (
@@ -39,7 +39,7 @@ class BindingWish:
     destination: str
     to_exchange: bool = False
     routing_key: str = ""
-    arguments: Mapping[str, str | None] | None = None
+    arguments: Headers | None = None
 
 
 def kind_of(name: str) -> ExchangeKind:
@@ -97,9 +97,7 @@ def _shown(value: str | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else value or "none"
 
 
-def check_binding(
-    source: ExchangeRecord, routing_key: str, arguments: Mapping[str, str | None]
-) -> None:
+def check_binding(source: ExchangeRecord, routing_key: str, arguments: Headers) -> None:
     """Raises `BrokerError` unless these can be a binding's."""
     size = len(routing_key.encode())
     if size > ROUTING_KEY_BYTES_MAX or has_control(routing_key):
@@ -114,14 +112,16 @@ def check_binding(
             field="arguments",
         )
     for name, value in arguments.items():
-        size = max(len(name.encode()), len((value or "").encode()))
+        size = max(len(name.encode(errors="replace")), value.size_bytes)
         if not name or size > ARGUMENT_BYTES_MAX:
             raise bad_request(
                 f"argument {name[:40]!r}: a name and a value have at most {ARGUMENT_BYTES_MAX} "
                 f"bytes each, and a name has one at least",
                 field="arguments",
             )
-    match = arguments.get(X_MATCH, "")
+    match = arguments.get(X_MATCH)
     known = [each.value for each in HeaderMatch]
-    if source.kind is ExchangeKind.HEADERS and X_MATCH in arguments and match not in known:
-        raise bad_request(f"{X_MATCH} is {match!r}; it is one of {', '.join(known)}", field=X_MATCH)
+    if source.kind is ExchangeKind.HEADERS and match is not None and match.value not in known:
+        raise bad_request(
+            f"{X_MATCH} is {match.value!r}; it is one of {', '.join(known)}", field=X_MATCH
+        )

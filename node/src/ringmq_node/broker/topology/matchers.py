@@ -10,12 +10,11 @@ that is added must not be there yet, and one that is removed must be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
+from ringmq_node.model.fields import VOID, FieldValue, Headers, text
 from ringmq_node.model.topology import X_MATCH, BindingRecord, ExchangeKind, HeaderMatch
-
-NO_HEADERS: Mapping[str, str] = {}
 
 
 class BindingEnd(NamedTuple):
@@ -38,7 +37,7 @@ class Matcher(Protocol):
 
     def remove(self, binding: BindingRecord) -> None: ...
 
-    def match(self, routing_key: str, headers: Mapping[str, str]) -> Iterable[BindingEnd]: ...
+    def match(self, routing_key: str, headers: Headers) -> Iterable[BindingEnd]: ...
 
 
 # How many bindings lead to an end from the same place.
@@ -66,7 +65,7 @@ class FanoutMatcher:
     def remove(self, binding: BindingRecord) -> None:
         _discount(self._targets, end_of(binding))
 
-    def match(self, routing_key: str, headers: Mapping[str, str]) -> Iterable[BindingEnd]:
+    def match(self, routing_key: str, headers: Headers) -> Iterable[BindingEnd]:
         return self._targets
 
 
@@ -83,7 +82,7 @@ class DirectMatcher:
         if not ends:
             del self._by_key[binding.routing_key]
 
-    def match(self, routing_key: str, headers: Mapping[str, str]) -> Iterable[BindingEnd]:
+    def match(self, routing_key: str, headers: Headers) -> Iterable[BindingEnd]:
         return self._by_key.get(routing_key, ())
 
 
@@ -137,7 +136,7 @@ class TopicMatcher:
             places.pop()
             del places[-1].next[words.pop()]
 
-    def match(self, routing_key: str, headers: Mapping[str, str]) -> Iterator[BindingEnd]:
+    def match(self, routing_key: str, headers: Headers) -> Iterator[BindingEnd]:
         places: _Places = {}
         _reach(self._root, places)
         for word in words_of(routing_key):
@@ -167,8 +166,8 @@ class HeadersMatcher:
 
     def __init__(self) -> None:
         # By name and value of a header, and by its name alone if any value will do.
-        self._all: dict[tuple[str, str | None], dict[BindingRecord, None]] = {}
-        self._any: dict[tuple[str, str | None], _Ends] = {}
+        self._all: dict[tuple[str, FieldValue], dict[BindingRecord, None]] = {}
+        self._any: dict[tuple[str, FieldValue], _Ends] = {}
         # Those that ask for nothing.
         self._always: _Ends = {}
 
@@ -198,25 +197,25 @@ class HeadersMatcher:
         else:
             _discount(self._always, end)
 
-    def match(self, routing_key: str, headers: Mapping[str, str]) -> Iterator[BindingEnd]:
+    def match(self, routing_key: str, headers: Headers) -> Iterator[BindingEnd]:
         yield from self._always
         for name, value in headers.items():
-            for header in ((name, value), (name, None)):
+            for header in ((name, value), (name, VOID)):
                 yield from self._any.get(header, ())
                 for binding in self._all.get(header, ()):
                     if _has_all(headers, wanted_headers(binding)[1]):
                         yield end_of(binding)
 
 
-def _has_all(headers: Mapping[str, str], wanted: Iterable[tuple[str, str | None]]) -> bool:
+def _has_all(headers: Headers, wanted: Iterable[tuple[str, FieldValue]]) -> bool:
     return all(
-        name in headers and (value is None or headers[name] == value) for name, value in wanted
+        name in headers and (value == VOID or headers[name] == value) for name, value in wanted
     )
 
 
-def wanted_headers(binding: BindingRecord) -> tuple[bool, list[tuple[str, str | None]]]:
+def wanted_headers(binding: BindingRecord) -> tuple[bool, list[tuple[str, FieldValue]]]:
     """Whether any of these will do, and the names and values that the binding asks for."""
-    match = HeaderMatch(dict(binding.arguments).get(X_MATCH) or HeaderMatch.ALL.value)
+    match = HeaderMatch(dict(binding.arguments).get(X_MATCH, text(HeaderMatch.ALL.value)).value)
     with_x = match in (HeaderMatch.ALL_WITH_X, HeaderMatch.ANY_WITH_X)
     wanted = [
         (name, value)

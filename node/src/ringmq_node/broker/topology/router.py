@@ -19,10 +19,11 @@ there. Names are internal ones (`model.names`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from ringmq_node.broker.topology.matchers import NO_HEADERS, Matcher, matcher_for
+from ringmq_node.broker.topology.matchers import Matcher, matcher_for
+from ringmq_node.model.fields import NO_HEADERS, Headers
 from ringmq_node.model.names import SEPARATOR, split_name
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.topology import BindingRecord, ExchangeKind, ExchangeRecord
@@ -167,7 +168,7 @@ class Router:
         self,
         exchange: str,
         routing_keys: Sequence[str],
-        headers: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
     ) -> tuple[str, ...]:
         """The queues that a message to `exchange` goes to; empty if it is unroutable.
 
@@ -196,7 +197,7 @@ class Router:
         self,
         place: _Exchange,
         routing_keys: Sequence[str],
-        headers: Mapping[str, str],
+        headers: Headers,
         queues: set[str],
         ahead: list[str],
     ) -> bool:

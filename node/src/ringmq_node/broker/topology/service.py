@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
 from ringmq_node.broker.topology.changing import TopologyChanges
 from ringmq_node.broker.topology.router import check_not_internal
 from ringmq_node.broker.topology.topology import Topology
+from ringmq_node.model.fields import Headers
 from ringmq_node.model.names import DEFAULT_VHOST, SEPARATOR, check_name, check_vhost, join_name
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.records import name_of_key, queue_key
@@ -45,7 +46,7 @@ class BindingAsked:
     destination: str
     to_exchange: bool = False
     routing_key: str = ""
-    arguments: Mapping[str, str | None] | None = None
+    arguments: Headers | None = None
 
     def wish(self) -> BindingWish:
         return BindingWish(

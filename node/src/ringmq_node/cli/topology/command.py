@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 
 from ringmq import Binding, Exchange, ExchangeType
+from ringmq.model.fields import HeaderValue, OtherValue, shown_field
 from ringmq_node.cli.options import Target, client_options
 from ringmq_node.cli.output import emit_json, emit_table
 
@@ -36,8 +39,12 @@ def binding_json(binding: Binding) -> dict[str, Any]:
         "destination": binding.destination,
         "to_exchange": binding.to_exchange,
         "routing_key": binding.routing_key,
-        "arguments": dict(binding.arguments),
+        "arguments": {name: _as_json(value) for name, value in binding.arguments.items()},
     }
+
+
+def _as_json(value: HeaderValue) -> Any:
+    return shown_field(value) if isinstance(value, bytes | datetime | OtherValue) else value
 
 
 def _yes(value: bool) -> str:
@@ -132,20 +139,26 @@ def list_exchanges(target: Target) -> None:
 # --- bindings ---
 
 
-class ArgumentType(click.ParamType[tuple[str, str | None]]):
-    """`NAME=VALUE`, or `NAME` for any value."""
+class ArgumentType(click.ParamType[tuple[str, HeaderValue]]):
+    """`NAME=VALUE`, a text; `NAME:=JSON`, such as a number or true; or `NAME` for any value."""
 
     name = "name=value"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str | None]:
+    ) -> tuple[str, HeaderValue]:
         if isinstance(value, tuple):
             return value
         name, equals, text = str(value).partition("=")
-        if not name:
-            raise click.BadParameter(f"{value!r} is not NAME=VALUE or NAME", ctx, param)
-        return name, text if equals else None
+        typed = name.removesuffix(":")
+        if not typed:
+            raise click.BadParameter(f"{value!r} is not NAME=VALUE, NAME:=JSON or NAME", ctx, param)
+        if typed == name or not equals:
+            return name, text if equals else None
+        try:
+            return typed, json.loads(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r} is no JSON: {error}", ctx, param) from error
 
 
 def binding_options(command: F) -> F:
@@ -180,7 +193,7 @@ def add(
     source: str,
     destination: str,
     routing_key: str,
-    arguments: tuple[tuple[str, str | None], ...],
+    arguments: tuple[tuple[str, HeaderValue], ...],
     to_exchange: bool,
     target: Target,
 ) -> None:
@@ -208,7 +221,7 @@ def remove(
     source: str,
     destination: str,
     routing_key: str,
-    arguments: tuple[tuple[str, str | None], ...],
+    arguments: tuple[tuple[str, HeaderValue], ...],
     to_exchange: bool,
     target: Target,
 ) -> None:
@@ -250,7 +263,7 @@ def list_bindings(source: str, destination: str, target: Target) -> None:
                 "exchange" if each.to_exchange else "queue",
                 each.routing_key,
                 " ".join(
-                    name if value is None else f"{name}={value}"
+                    name if value is None else f"{name}={shown_field(value)}"
                     for name, value in each.arguments.items()
                 ),
             )

@@ -24,7 +24,7 @@ from ringmq_node.doors.grpc.service import (
     routes,
 )
 from ringmq_node.doors.grpc.wire import lease_to_wire, ranges_to_wire
-from ringmq_node.model.envelope import varint
+from ringmq_node.model.protobuf import varint
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.positions import PIECE_BYTES_MAX, BrowsedPiece, Numbering

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.ranges import Range
@@ -13,10 +13,12 @@ from ringmq_node.broker.routing.batch import RoutedBatch
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
 from ringmq_node.broker.routing.session import RoutedSession
 from ringmq_node.doors.grpc.blocked import BlockTeller
+from ringmq_node.doors.grpc.fields import fields_from_wire
 from ringmq_node.doors.grpc.service import Context, parse
 from ringmq_node.doors.grpc.status import reason_to_wire
 from ringmq_node.doors.grpc.streams import HEARTBEAT_BYTES, Stream, check_clients, rejection
 from ringmq_node.doors.grpc.wire import ranges_to_wire
+from ringmq_node.model.fields import Headers
 from ringmq_node.model.reasons import BrokerError, bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 
@@ -118,8 +120,8 @@ class RoutedStream(Stream):
         if any(entry.cc for entry in batch.properties):
             raise bad_request("the broker says which keys there are", field="properties.cc")
 
-        def headers() -> Sequence[Mapping[str, str]]:
-            return [entry.headers for entry in batch.properties]
+        def headers() -> Sequence[Headers]:
+            return [fields_from_wire(entry.headers) for entry in batch.properties]
 
         return RoutedBatch(
             first_sequence=batch.first_sequence,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ringmq.v1 import topology_pb2 as wire
 from ringmq_node.broker.topology.arguments import ExchangeArguments, kind_of
 from ringmq_node.broker.topology.service import BindingAsked, TopologyService
+from ringmq_node.doors.grpc.fields import field_to_wire, fields_from_wire
 from ringmq_node.doors.grpc.service import Context, UnaryHandler, caller_of, parse_request
 from ringmq_node.model.names import split_name
 from ringmq_node.model.reasons import bad_request
@@ -158,7 +159,7 @@ def binding_to_wire(binding: BindingRecord) -> wire.Binding:
         destination=split_name(binding.destination)[1],
         to_exchange=binding.to_exchange,
         routing_key=binding.routing_key,
-        arguments={name: wire.ArgumentValue(text=value) for name, value in binding.arguments},
+        arguments={name: field_to_wire(value) for name, value in binding.arguments},
     )
 
 
@@ -171,8 +172,5 @@ def _binding_from_wire(binding: wire.Binding) -> BindingAsked:
         binding.destination,
         binding.to_exchange,
         binding.routing_key,
-        {
-            name: value.text if value.HasField("text") else None
-            for name, value in binding.arguments.items()
-        },
+        fields_from_wire(binding.arguments),
     )

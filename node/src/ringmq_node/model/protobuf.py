@@ -1,0 +1,75 @@
+"""Protobuf's encoding, as far as the broker has to read and write it itself. Pure.
+
+No room below the doors knows protobuf: here messages are told apart field by field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_BYTES = 2
+_FIXED64 = 1
+_VARINT_BYTES_MAX = 10
+
+
+class EnvelopeError(ValueError):
+    """These bytes are no encoded properties."""
+
+
+def encoded_fields(data: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
+    """Number, value and encoded form of each field. Fixed numbers come as integers: those of
+    doubles have their bits."""
+    at = 0
+    while at < len(data):
+        start = at
+        key, at = _read_varint(data, at)
+        value: int | bytes
+        match key & 7:
+            case 0:
+                value, at = _read_varint(data, at)
+            case 2:
+                size, at = _read_varint(data, at)
+                value = data[at : at + size]
+                at += size
+            case 1 | 5:
+                size = 8 if key & 7 == _FIXED64 else 4
+                # As a number: it stands for none of the fields that have bytes.
+                value = int.from_bytes(data[at : at + size], "little")
+                at += size
+            case other:
+                raise EnvelopeError(f"properties have a field of wire type {other} at byte {start}")
+        if at > len(data) or not key >> 3:
+            raise EnvelopeError(f"properties of {len(data)} bytes have no field at byte {start}")
+        yield key >> 3, value, data[start:at]
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    for end in range(at, min(at + _VARINT_BYTES_MAX, len(data))):
+        number |= (data[end] & 0x7F) << shift
+        if data[end] < 0x80:
+            return number, end + 1
+        shift += 7
+    raise EnvelopeError(f"properties of {len(data)} bytes have no number at byte {at}")
+
+
+def varint(number: int) -> bytes:
+    """As protobuf writes numbers."""
+    pieces = bytearray()
+    while number > 0x7F:
+        pieces.append(number & 0x7F | 0x80)
+        number >>= 7
+    pieces.append(number)
+    return bytes(pieces)
+
+
+def bytes_field(number: int, data: bytes) -> bytes:
+    return varint(number << 3 | _BYTES) + varint(len(data)) + data
+
+
+def text_field(number: int, text: str) -> bytes:
+    return bytes_field(number, text.encode()) if text else b""
+
+
+def number_field(number: int, value: int) -> bytes:
+    return varint(number << 3) + varint(value)
