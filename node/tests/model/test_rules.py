@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from ringmq_node.broker.arguments import QueueArguments, check_equivalent
+from ringmq_node.broker.arguments import QueueArguments, check_arguments, check_equivalent
+from ringmq_node.model.fields import fields_of, integer, text
 from ringmq_node.model.policies import Policy, PolicyDefinition, wanted_of
 from ringmq_node.model.reasons import BrokerError, Reason
-from ringmq_node.model.records import QueueRecord
+from ringmq_node.model.records import MasterLocator, QueueMode, QueueRecord
 from ringmq_node.model.rules import (
     DECLARED_ONLY,
     NO_RULES,
@@ -20,6 +21,7 @@ from ringmq_node.model.rules import (
     check_offered,
     merged,
 )
+from ringmq_node.model.topology import sorted_arguments
 
 HEAD, REJECT = Overflow.DROP_HEAD, Overflow.REJECT_PUBLISH
 
@@ -156,10 +158,75 @@ def test_a_wrong_redeclare_says_what_there_is_and_what_was_asked(name: str) -> N
     # What is left out matches anything.
     check_equivalent(there, wanted, QueueArguments())
     check_equivalent(there, wanted, QueueArguments(rules=rules))
-    with pytest.raises(BrokerError, match=f"exists with {name} unset, not ") as caught:
+    with pytest.raises(BrokerError, match=f"exists with {name} none, not ") as caught:
         check_equivalent(bare, wanted, QueueArguments(rules=rules))
     assert caught.value.reason is Reason.QUEUE_EXISTS
-    assert caught.value.metadata == {"queue": "q", "field": name}
+    asked = caught.value.metadata["asked"]
+    assert caught.value.metadata == {
+        "queue": "q",
+        "field": name,
+        "existing": "none",
+        "asked": asked,
+    }
+    # Exactly: what is left out is asked for as well.
+    exact = QueueArguments(rules=rules, exact=True)
+    check_equivalent(there, wanted, exact)
+    for record, arguments, existing, wants in (
+        (there, QueueArguments(exact=True), asked, "none"),
+        (bare, exact, "none", asked),
+    ):
+        with pytest.raises(BrokerError) as caught:
+            check_equivalent(record, wanted, arguments)
+        found = caught.value.metadata
+        assert (found["field"], found["existing"], found["asked"]) == (name, existing, wants)
+
+
+@pytest.mark.parametrize(
+    ("record", "arguments", "field"),
+    [
+        ({"durable": False}, {}, "durable"),
+        ({}, {"durable": False}, "durable"),
+        ({"auto_delete": True}, {}, "auto_delete"),
+        ({"owner": "a.1.2"}, {}, "exclusive"),
+        ({"master_locator": MasterLocator.RANDOM}, {}, "master_locator"),
+        ({}, {"master_locator": MasterLocator.RANDOM}, "master_locator"),
+        ({"opaque": (("x-queue-type", text("quorum")),)}, {}, "x-queue-type"),
+        ({}, {"opaque": (("x-queue-version", integer(2)),)}, "x-queue-version"),
+        # What RabbitMQ doesn't compare; and what leaving out means.
+        ({"opaque": (("x-queue-type", text("classic")),)}, {}, None),
+        ({}, {"opaque": (("x-ha-policy", text("all")),)}, None),
+        ({"replicas": 3, "min_insync": 2, "mode": QueueMode.LAZY}, {}, None),
+        ({"durable": True, "auto_delete": False}, {}, None),
+        # An exchange may have this name.
+        ({"rules": QueueRules(dead_letter_exchange="none")}, {}, "dead_letter_exchange"),
+    ],
+)
+def test_an_exact_redeclare_takes_what_is_left_out_for_the_default(
+    record: dict[str, Any], arguments: dict[str, Any], field: str | None
+) -> None:
+    """AMQP: `PRECONDITION_FAILED - inequivalent arg`."""
+    there = QueueRecord("q", "id", ("a",), **{"min_insync": 0} | record)
+    wanted = wanted_of(there, None, None, "a")
+    assert QueueRecord.decode(there.encode()) == there
+    exact = QueueArguments(**arguments, exact=True)
+    if field is None:
+        check_equivalent(there, wanted, exact)
+        return
+    with pytest.raises(BrokerError) as caught:
+        check_equivalent(there, wanted, exact)
+    assert caught.value.metadata["field"] == field
+    assert {"existing", "asked"} <= {*caught.value.metadata}
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"": 1}, {"x" * 1025: 1}, {"x": "v" * 1025}, {str(n): n for n in range(65)}]
+)
+def test_more_further_arguments_than_a_record_may_hold_are_refused(
+    arguments: dict[str, object],
+) -> None:
+    with pytest.raises(BrokerError) as caught:
+        check_arguments(QueueArguments(opaque=sorted_arguments(fields_of(arguments))))
+    assert caught.value.metadata["field"] == "arguments"
 
 
 def test_no_rules_cost_nothing() -> None:

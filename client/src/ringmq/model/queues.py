@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ringmq.errors import BadRequestError
+from ringmq.model.fields import HeaderValue, fields_from_wire
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
@@ -267,6 +268,8 @@ class QueueInfo:
     # Deliveries, and those of them that were marked as redelivered; since then, too.
     delivered_total: int = 0
     redelivered_total: int = 0
+    # Another broker's, such as RabbitMQ's x-queue-type: kept without effect.
+    arguments: Mapping[str, HeaderValue] = field(default_factory=dict)
 
     @property
     def master(self) -> str:
@@ -316,6 +319,7 @@ class QueueInfo:
             flow_reasons=tuple(map(BlockReason, wire.flow_reasons)),
             auto_delete=wire.auto_delete,
             owner=wire.owner,
+            arguments=fields_from_wire(wire.arguments),
         )
 
 

@@ -798,6 +798,26 @@ class QueueInfo(google.protobuf.message.Message):
         _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
 
+    @typing.final
+    class ArgumentsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> ringmq.v1.common_pb2.FieldValue: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: ringmq.v1.common_pb2.FieldValue | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["value", b"value"]
+        def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
+        _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["key", b"key", "value", b"value"]
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+
     QUEUE_FIELD_NUMBER: builtins.int
     REPLICAS_WANTED_FIELD_NUMBER: builtins.int
     MIN_INSYNC_FIELD_NUMBER: builtins.int
@@ -833,6 +853,7 @@ class QueueInfo(google.protobuf.message.Message):
     VHOST_FIELD_NUMBER: builtins.int
     AUTO_DELETE_FIELD_NUMBER: builtins.int
     OWNER_FIELD_NUMBER: builtins.int
+    ARGUMENTS_FIELD_NUMBER: builtins.int
     MESSAGES_DEAD_LETTERING_FIELD_NUMBER: builtins.int
     DEAD_LETTERED_TOTAL_FIELD_NUMBER: builtins.int
     DEAD_LETTERS_DROPPED_TOTAL_FIELD_NUMBER: builtins.int
@@ -920,6 +941,10 @@ class QueueInfo(google.protobuf.message.Message):
     def flow_reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___BlockReason.ValueType]:
         """Why publishers are held (`state` is FLOW then), or were within the last second."""
 
+    @property
+    def arguments(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, ringmq.v1.common_pb2.FieldValue]:
+        """Arguments of another broker, such as RabbitMQ's x-queue-type: kept and told back, without effect."""
+
     def __init__(
         self,
         *,
@@ -958,6 +983,7 @@ class QueueInfo(google.protobuf.message.Message):
         vhost: builtins.str = ...,
         auto_delete: builtins.bool = ...,
         owner: builtins.str = ...,
+        arguments: collections.abc.Mapping[builtins.str, ringmq.v1.common_pb2.FieldValue] | None = ...,
         messages_dead_lettering: builtins.int = ...,
         dead_lettered_total: builtins.int = ...,
         dead_letters_dropped_total: builtins.int = ...,
@@ -966,7 +992,7 @@ class QueueInfo(google.protobuf.message.Message):
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "durable", b"durable", "storage", b"storage"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "auto_delete", b"auto_delete", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "dead_lettered_total", b"dead_lettered_total", "dead_letters_dropped_total", b"dead_letters_dropped_total", "delivered_total", b"delivered_total", "digest", b"digest", "dropped_total", b"dropped_total", "durable", b"durable", "epoch", b"epoch", "expired_total", b"expired_total", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_dead_lettering", b"messages_dead_lettering", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "owner", b"owner", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "redelivered_total", b"redelivered_total", "rejected_total", b"rejected_total", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "vhost", b"vhost", "wanted", b"wanted"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable", "acknowledged_total", b"acknowledged_total", "arguments", b"arguments", "auto_delete", b"auto_delete", "bytes_ready", b"bytes_ready", "bytes_unacknowledged", b"bytes_unacknowledged", "consumers", b"consumers", "dead_lettered_total", b"dead_lettered_total", "dead_letters_dropped_total", b"dead_letters_dropped_total", "delivered_total", b"delivered_total", "digest", b"digest", "dropped_total", b"dropped_total", "durable", b"durable", "epoch", b"epoch", "expired_total", b"expired_total", "flow_reasons", b"flow_reasons", "id", b"id", "losses", b"losses", "messages_damaged", b"messages_damaged", "messages_dead_lettering", b"messages_dead_lettering", "messages_ready", b"messages_ready", "messages_unacknowledged", b"messages_unacknowledged", "min_insync", b"min_insync", "mode", b"mode", "next_position", b"next_position", "operator_policy", b"operator_policy", "owner", b"owner", "policy", b"policy", "producers", b"producers", "published_total", b"published_total", "publishers", b"publishers", "quarantine", b"quarantine", "queue", b"queue", "redelivered_total", b"redelivered_total", "rejected_total", b"rejected_total", "replicas_wanted", b"replicas_wanted", "ring", b"ring", "stable", b"stable", "state", b"state", "storage", b"storage", "vhost", b"vhost", "wanted", b"wanted"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__durable: typing_extensions.TypeAlias = typing.Literal["durable"]
     _WhichOneofArgType__durable: typing_extensions.TypeAlias = typing.Literal["_durable", b"_durable"]

@@ -101,7 +101,7 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_QUEUE_NOT_FOUND: _Reason.ValueType  # 1
     """The request is wrong: repeating it unchanged fails again."""
     REASON_QUEUE_EXISTS: _Reason.ValueType  # 2
-    """it has other arguments than this declaration"""
+    """metadata "field", "existing", "asked": what differs"""
     REASON_BAD_REQUEST: _Reason.ValueType  # 3
     """ErrorInfo metadata "field" names the field"""
     REASON_MESSAGE_TOO_LARGE: _Reason.ValueType  # 4
@@ -212,7 +212,7 @@ REASON_UNSPECIFIED: Reason.ValueType  # 0
 REASON_QUEUE_NOT_FOUND: Reason.ValueType  # 1
 """The request is wrong: repeating it unchanged fails again."""
 REASON_QUEUE_EXISTS: Reason.ValueType  # 2
-"""it has other arguments than this declaration"""
+"""metadata "field", "existing", "asked": what differs"""
 REASON_BAD_REQUEST: Reason.ValueType  # 3
 """ErrorInfo metadata "field" names the field"""
 REASON_MESSAGE_TOO_LARGE: Reason.ValueType  # 4

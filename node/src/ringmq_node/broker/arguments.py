@@ -6,10 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from enum import Enum
 
+from ringmq_node.model.fields import VOID, FieldValue, Headers, text
 from ringmq_node.model.policies import REPLICAS_DEFAULT, Wanted
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import REPLICAS_MAX, MasterLocator, QueueMode, QueueRecord
-from ringmq_node.model.rules import NO_RULES, QueueRules
+from ringmq_node.model.rules import NO_RULES, QueueRules, check_offered
+from ringmq_node.model.topology import ARGUMENT_BYTES_MAX, BINDING_ARGUMENTS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,11 @@ class QueueArguments:
     """The properties that a client asks of a queue when it declares it.
 
     An argument that is left out (0 or None) means the default for a new queue, and matches any
-    value of one that exists.
+    value of one that exists. If the declaration is `exact`, it matches the default alone, as AMQP
+    has it. `replicas`, `min_insync` and `mode` match any value even then: other protocols have no
+    word for the first two, and operators change the third.
+
+    `opaque` arguments are another broker's: they are kept, told back, and have no effect.
     """
 
     replicas: int = 0
@@ -30,6 +36,12 @@ class QueueArguments:
     exclusive: bool | None = None
     # The connection that an exclusive queue is for: `Owner.encode`.
     owner: str = ""
+    opaque: tuple[tuple[str, FieldValue], ...] = ()
+    exact: bool = False
+
+
+# Of the opaque arguments those that tell queues apart in RabbitMQ, and what leaving one out means.
+_COMPARED_OPAQUE = {"x-queue-type": text("classic"), "x-queue-version": VOID}
 
 
 def check_equivalent(record: QueueRecord, wanted: Wanted, arguments: QueueArguments) -> None:
@@ -37,31 +49,67 @@ def check_equivalent(record: QueueRecord, wanted: Wanted, arguments: QueueArgume
 
     A number that the first declaration left out is what is `wanted` of the queue now.
     """
-    locator = record.master_locator or wanted.master_locator
-    compared: list[tuple[str, object, object]] = [
-        ("replicas", record.replicas or wanted.replicas, arguments.replicas or None),
-        ("min_insync", record.min_insync or wanted.min_insync, arguments.min_insync or None),
-        (
-            "master_locator",
-            locator.value,
-            arguments.master_locator and arguments.master_locator.value,
-        ),
-        ("mode", (record.mode or wanted.mode).value, arguments.mode and arguments.mode.value),
-        ("durable", _yes_or_no(record.durable), _yes_or_no(arguments.durable)),
-        ("auto_delete", _yes_or_no(record.auto_delete), _yes_or_no(arguments.auto_delete)),
-        ("exclusive", _yes_or_no(bool(record.owner)), _yes_or_no(arguments.exclusive)),
+    locator = record.master_locator
+    if locator is None and not arguments.exact:
+        locator = wanted.master_locator
+    replicas = record.replicas or wanted.replicas
+    min_insync = record.min_insync or wanted.min_insync
+    mode = record.mode or wanted.mode
+    # The last column is what leaving one out means: the first three match any value.
+    compared: list[tuple[str, object, object, object]] = [
+        ("replicas", replicas, arguments.replicas or None, replicas),
+        ("min_insync", min_insync, arguments.min_insync or None, min_insync),
+        ("mode", mode, arguments.mode, mode),
+        ("durable", record.durable, arguments.durable, True),
+        ("auto_delete", record.auto_delete, arguments.auto_delete, False),
+        ("exclusive", bool(record.owner), arguments.exclusive, False),
+        ("master_locator", locator, arguments.master_locator, None),
     ]
     # Not what policies make of them: the program asks for what it has declared.
     for each in fields(QueueRules):
-        declared = _shown(getattr(record.rules, each.name)) or "unset"
-        compared.append((each.name, declared, _shown(getattr(arguments.rules, each.name))))
-    for field, existing, asked in compared:
-        if asked is not None and asked != existing:
-            raise BrokerError(
-                Reason.QUEUE_EXISTS,
-                f"queue {record.name!r} exists with {field} {existing}, not {asked}",
-                queue=record.name,
-                field=field,
+        name = each.name
+        compared.append((name, getattr(record.rules, name), getattr(arguments.rules, name), None))
+    for field, existing, asked, default in compared:
+        if asked is None and not arguments.exact:
+            continue
+        asked = default if asked is None else asked
+        if asked != existing:
+            raise _inequivalent(record, field, existing, asked)
+    if arguments.exact:
+        _check_same_opaque(record, dict(arguments.opaque))
+
+
+def _check_same_opaque(record: QueueRecord, asked: Headers) -> None:
+    declared = dict(record.opaque)
+    for field, default in _COMPARED_OPAQUE.items():
+        existing, wanted = declared.get(field, default), asked.get(field, default)
+        if existing != wanted:
+            raise _inequivalent(record, field, existing.value, wanted.value)
+
+
+def _inequivalent(record: QueueRecord, field: str, existing: object, asked: object) -> BrokerError:
+    there, here = _shown(existing), _shown(asked)
+    return BrokerError(
+        Reason.QUEUE_EXISTS,
+        f"queue {record.name!r} exists with {field} {there}, not {here}",
+        queue=record.name,
+        field=field,
+        existing=there,
+        asked=here,
+    )
+
+
+def check_arguments(declared: QueueArguments) -> None:
+    """Raises `BrokerError` for rules that aren't offered, and more than a record may hold."""
+    check_offered(declared.rules, declared=True)
+    arguments = dict(declared.opaque)
+    for name, value in arguments.items():
+        size = max(len(name.encode(errors="replace")), value.size_bytes)
+        if not name or size > ARGUMENT_BYTES_MAX or len(arguments) > BINDING_ARGUMENTS_MAX:
+            raise bad_request(
+                f"argument {name[:40]!r}: a queue has at most {BINDING_ARGUMENTS_MAX} further "
+                f"arguments, of at most {ARGUMENT_BYTES_MAX} bytes for each name and value",
+                field="arguments",
             )
 
 
@@ -82,15 +130,9 @@ def check_possible(arguments: QueueArguments, nodes: Collection[str]) -> None:
         )
 
 
-def _shown(value: object) -> str | None:
-    if value is None or isinstance(value, bool):
-        return _yes_or_no(value)
-    if isinstance(value, str):
-        return repr(value)
-    return str(value.value if isinstance(value, Enum) else value)
-
-
-def _yes_or_no(value: bool | None) -> str | None:
+def _shown(value: object) -> str:
     if value is None:
-        return None
-    return "yes" if value else "no"
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value.value if isinstance(value, Enum) else value)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from ringmq_node.broker.arguments import QueueArguments
+from ringmq_node.broker.arguments import QueueArguments, check_arguments
 from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.catalogue import QueueCatalogue, by_registry
 from ringmq_node.broker.cluster import Cluster
@@ -52,7 +52,6 @@ from ringmq_node.model.connections import SECRET_BYTES, owner_of
 from ringmq_node.model.info import ClusterStatus, NodeResources, QueueInfo, ReplicaInfo, VerifyInfo
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.model.records import QueueMode, check_queue_name
-from ringmq_node.model.rules import check_offered
 from ringmq_node.model.settings import (
     CALL_DEADLINE_S,
     GET_BYTES_MAX,
@@ -216,7 +215,7 @@ class Broker:
         """Creates the queue, or finds that it exists with these arguments. An empty name: the queue
         is given one, the same for the same `name_token`."""
         queue = named(queue, name_token or secrets.token_bytes(SECRET_BYTES))
-        check_offered(arguments.rules, declared=True)
+        check_arguments(arguments)
         self._gate.check()
         owner = owner_of(caller.connection).encode() if caller.connection else ""
         if arguments.exclusive and not owner:

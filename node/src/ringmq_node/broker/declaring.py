@@ -269,6 +269,7 @@ class Declaring:
             rules=arguments.rules,
             auto_delete=bool(arguments.auto_delete),
             owner=arguments.owner if arguments.exclusive else "",
+            opaque=arguments.opaque,
         )
         wanted = self._settings.wanted_among(record, fleet.nodes)
         members = place(wanted, fleet, local=self._cluster.me.node, choice=random.choice)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from ringmq_node.model.fields import FieldValue
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.records import QueueMode
 
@@ -166,6 +167,8 @@ class QueueInfo:
     auto_delete: bool = False
     # Of an exclusive queue: `Owner.name` of its connection.
     owner: str = ""
+    # Another broker's, as they were declared.
+    arguments: tuple[tuple[str, FieldValue], ...] = ()
     # Looked at only when asked for: it costs a look at every index entry in memory.
     storage: QueueStorage | None = None
     # Faults that an operator has to put right: a record in the registry that can't be read,

@@ -22,6 +22,7 @@ from typing import Self, TypeVar
 from urllib.parse import quote, unquote
 
 from ringmq_base.limits import QUEUE_NAME_BYTES_MAX
+from ringmq_node.model.fields import FieldValue, field_of_json, field_to_json
 from ringmq_node.model.names import check_name, split_name
 from ringmq_node.model.reasons import BrokerError
 from ringmq_node.model.rules import NO_RULES, QueueRules
@@ -61,7 +62,8 @@ class QueueRecord:
 
     A queue that isn't `durable` is transient for life: its messages end with the last process that
     holds a synchronised replica (see `broker.transient`). `rules` are as declared; policies add
-    to them. An exclusive queue has an `owner`, the connection that declared it.
+    to them. An exclusive queue has an `owner`, the connection that declared it. `opaque`: arguments
+    of another broker, sorted by name, which are told back and have no effect.
     """
 
     name: str
@@ -76,6 +78,7 @@ class QueueRecord:
     rules: QueueRules = NO_RULES
     auto_delete: bool = False
     owner: str = ""
+    opaque: tuple[tuple[str, FieldValue], ...] = ()
 
     def with_replicas(self, nodes: tuple[str, ...], leaving: tuple[str, ...]) -> Self:
         return replace(self, nodes=nodes, leaving=leaving)
@@ -98,6 +101,7 @@ class QueueRecord:
             "rules": self.rules.to_json(),
             "auto_delete": self.auto_delete,
             "owner": self.owner,
+            "opaque": [(name, field_to_json(field)) for name, field in self.opaque],
         }
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -120,6 +124,9 @@ class QueueRecord:
                 QueueRules.from_json(_checked(value["rules"], dict)),
                 _checked(value["auto_delete"], bool),
                 _checked(value["owner"], str),
+                tuple(
+                    (_checked(name, str), field_of_json(field)) for name, field in value["opaque"]
+                ),
             )
             # As folder, frame and key: every node would stumble over it later.
             if not 1 <= len(record.id.encode()) <= QUEUE_NAME_BYTES_MAX:

@@ -51,6 +51,7 @@ def queue_info(replica: Replica, *, with_storage: bool = False) -> QueueInfo:
         durable=record.durable,
         auto_delete=record.auto_delete,
         owner=owner_name(record.owner),
+        arguments=record.opaque,
         condition=replica.condition,
         epoch=replica.view.epoch,
         ring=_members(replica.ring),

@@ -27,12 +27,11 @@ from typing import Any, TypeVar
 from ringmq_node.broker.arguments import QueueArguments
 from ringmq_node.broker.definitions.policies import Notes, mode_of, policy_of, rules_of
 from ringmq_node.broker.topology.arguments import BindingWish, ExchangeArguments
-from ringmq_node.model.fields import FieldError, document_of, fields_of
+from ringmq_node.model.fields import FieldError, FieldValue, document_of, field_of, fields_of, text
 from ringmq_node.model.names import DEFAULT_VHOST, join_name, split_name
 from ringmq_node.model.policies import Policy
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import MasterLocator, QueueMode
-from ringmq_node.model.rules import QueueRules
 from ringmq_node.model.topology import ExchangeKind, is_predeclared, sorted_arguments
 
 T = TypeVar("T")
@@ -185,7 +184,11 @@ def _exchange(entry: dict[str, Any], name: str, at: str, notes: Notes) -> Exchan
 def _queue(entry: dict[str, Any], name: str, notes: Notes) -> QueueArguments | None:
     where = at = _where("queue", name)
     arguments = dict(_arguments(entry, at))
-    kind = arguments.pop("x-queue-type", entry.get("type", "classic"))
+    opaque: dict[str, FieldValue] = {}
+    kind = entry.get("type", "classic")
+    if "x-queue-type" in arguments:
+        kind = arguments.pop("x-queue-type")
+        opaque["x-queue-type"] = text(str(kind))
     if kind == "stream":
         notes.add(where, "streams have no like here: declare a queue, and browse it by position")
         return None
@@ -201,16 +204,22 @@ def _queue(entry: dict[str, Any], name: str, notes: Notes) -> QueueArguments | N
         mode=_mode(arguments, where, notes),
         durable=_checked(entry, "durable", at, bool, True),
         master_locator=_locator(arguments, where, notes),
-        rules=_left(arguments, where, notes, rules),
+        rules=rules,
         auto_delete=_checked(entry, "auto_delete", at, bool, False),
+        opaque=sorted_arguments(opaque | _left(arguments, where, notes)),
     )
 
 
-def _left(arguments: dict[str, Any], where: str, notes: Notes, rules: QueueRules) -> QueueRules:
-    """`rules`, once what is left of the arguments has been noted."""
-    for key in arguments:
-        notes.add(where, f"argument {key} has no meaning here")
-    return rules
+def _left(arguments: dict[str, Any], where: str, notes: Notes) -> dict[str, FieldValue]:
+    """What is left of the arguments, each of which is noted."""
+    kept: dict[str, FieldValue] = {}
+    for key, value in arguments.items():
+        try:
+            kept[key] = field_of(value)
+            notes.add(where, f"argument {key} is kept, and has no meaning here")
+        except FieldError as error:
+            notes.add(where, f"argument {key}: {error}")
+    return kept
 
 
 def _count(arguments: dict[str, Any], key: str, where: str, notes: Notes) -> int:
@@ -327,10 +336,11 @@ def _entry(name: str) -> dict[str, Any]:
 def _queue_arguments(queue: QueueArguments) -> dict[str, Any]:
     said = queue.rules.to_json()
     arguments = {argument: said[rule] for argument, rule in RULES.items() if rule in said}
-    more = {
+    more: dict[str, object] = {
         REPLICAS: queue.replicas or None,
         MIN_INSYNC: queue.min_insync or None,
         "x-queue-mode": queue.mode and queue.mode.value,
         "x-queue-master-locator": queue.master_locator and queue.master_locator.value,
     }
+    more |= {name: document_of(value) for name, value in queue.opaque}
     return arguments | {name: value for name, value in more.items() if value is not None}

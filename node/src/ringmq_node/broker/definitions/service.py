@@ -90,6 +90,7 @@ class DefinitionsService:
                 record.master_locator,
                 record.rules,
                 record.auto_delete,
+                opaque=record.opaque,
             )
             for record in sorted(self._catalogue.records.values(), key=lambda each: each.name)
             if not record.owner and vhost_of(record.name) in vhosts

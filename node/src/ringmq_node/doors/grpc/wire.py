@@ -14,6 +14,7 @@ from ringmq.v1 import ring_pb2 as ring
 from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
 from ringmq_node.broker.peers import Promoted
+from ringmq_node.doors.grpc.fields import field_to_wire, fields_from_wire
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.info import (
     ClusterStatus,
@@ -37,6 +38,7 @@ from ringmq_node.model.info import (
 from ringmq_node.model.names import join_name, split_name
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.records import QueueMode
+from ringmq_node.model.topology import sorted_arguments
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.counts import DeliveryCounts
 from ringmq_node.queue.doomed import Doomed
@@ -69,7 +71,9 @@ _BLOCK_REASONS = {
     reason: broker.BlockReason.Value(f"BLOCK_REASON_{reason.name}") for reason in BlockReason
 }
 _BLOCK_REASONS_FROM_WIRE = {value: reason for reason, value in _BLOCK_REASONS.items()}
-_QUEUE_PARTS = ("queue", "mode", "condition", "ring", "losses", "storage", "flow_reasons")
+_QUEUE_PARTS = (
+    *("queue", "mode", "condition", "ring", "losses", "storage", "flow_reasons", "arguments"),
+)
 _NODE_CONDITIONS = {
     condition: admin.NodeState.Value(f"NODE_STATE_{condition.name}") for condition in NodeCondition
 }
@@ -153,6 +157,7 @@ def queue_to_wire(info: QueueInfo) -> broker.QueueInfo:
         losses=map(loss_to_wire, info.losses),
         storage=None if info.storage is None else storage_to_wire(info.storage),
         flow_reasons=block_reasons_to_wire(info.flow_reasons),
+        arguments={name: field_to_wire(value) for name, value in info.arguments},
     )
 
 
@@ -168,6 +173,7 @@ def queue_from_wire(info: broker.QueueInfo) -> QueueInfo:
         wanted=dict(info.wanted),
         storage=storage_from_wire(info.storage) if info.HasField("storage") else None,
         flow_reasons=block_reasons_from_wire(info.flow_reasons),
+        arguments=sorted_arguments(fields_from_wire(info.arguments)),
     )
 
 
