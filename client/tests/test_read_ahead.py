@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 
 import pytest
 from loops import run
@@ -36,7 +36,7 @@ class Counted:
         finally:
             self.closed.set()
 
-    def read(self, item_bytes: int = 1, bytes_max: int = 10) -> Iterator[int]:
+    def read(self, item_bytes: int = 1, bytes_max: int = 10) -> Generator[int, None, None]:
         return read_ahead(self.items(), lambda _: item_bytes, bytes_max)
 
 

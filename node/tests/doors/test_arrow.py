@@ -81,7 +81,8 @@ def test_many_runs_are_as_their_messages_one_by_one(
         own = [b"p%d" % number for number in range(len(bodies))]
         found = {"none": [], "shared": [b"s"], "each": own}[kind]
         runs.append(Run(at, Block.of(bodies, found), transient, redelivered))
-        each = found if len(found) == len(bodies) else (found or [None]) * len(bodies)
+        shared = found[0] if found else None
+        each = found if len(found) == len(bodies) else [shared] * len(bodies)
         for number, (body, mine) in enumerate(zip(bodies, each, strict=True)):
             rows.append((at + number, body, len(body), redelivered, not transient, mine))
         at += len(bodies)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Generic, TypeVar
 
 from ringmq.calls.loop_thread import run_on_loop
@@ -25,7 +25,7 @@ def read_ahead(
     items: AsyncGenerator[T, None],
     bytes_of: Callable[[T], int],
     bytes_max: int = READ_AHEAD_BYTES_MAX,
-) -> Iterator[T]:
+) -> Generator[T, None, None]:
     """Its items, and then its error. It is begun by the first of them, and ended wherever the
     caller stops."""
     ahead = _ReadAhead(items, bytes_of, bytes_max)

@@ -119,5 +119,6 @@ def _properties(arrow: Any, runs: Sequence[Run], count: int) -> Any:
             each += properties
         else:
             # One for all of the run, or none.
-            each += (properties or [None]) * run.block.count
+            shared = properties[0] if properties else None
+            each += [shared] * run.block.count
     return arrow.array(each, arrow.binary())
