@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping
 
 from pyspark.sql.datasource import InputPartition
 
 import ringmq
-from ringmq_pipeline.connecting import client_for, reader_for
+from ringmq_pipeline.connecting import named_queues, reader_for
 from ringmq_pipeline.offsets import (
     DataLoss,
     DataLossError,
@@ -53,13 +52,8 @@ def bounds_now(options: SourceOptions, known: Iterable[str] = ()) -> dict[str, Q
     """Of the queues that the options name and those that are `known`, by name; None: deleted.
 
     Raises `NoQueueError` for a queue that the options name and that was never known."""
-    names = {*options.queues, *known}
-    if options.queue_pattern:
-        pattern = re.compile(options.queue_pattern)
-        listed = (info.queue for info in client_for(options).queues())
-        names |= {name for name in listed if pattern.fullmatch(name)}
     found: dict[str, QueueBounds | None] = {}
-    for name in sorted(names):
+    for name in sorted(named_queues(options).union(known)):
         try:
             found[name] = bounds_of(reader_for(options, name).stat())
         except ringmq.QueueNotFoundError as error:

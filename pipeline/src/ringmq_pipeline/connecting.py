@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 
 import ringmq
 from ringmq.reading.sync_reader import SyncReader
@@ -34,3 +35,12 @@ def reader_for(options: SourceOptions, queue: str, at: QueueOffset | None = None
     """`at`: its positions are refused when they mean other messages by now."""
     numbering = None if at is None else ringmq.Numbering(at.queue_id, at.epoch)
     return client_for(options).reader(queue, numbering=numbering)
+
+
+def named_queues(options: SourceOptions) -> set[str]:
+    """What the options name now: by name, whether it is there or not, or by their pattern."""
+    if not options.queue_pattern:
+        return {*options.queues}
+    pattern = re.compile(options.queue_pattern)
+    listed = (info.queue for info in client_for(options).queues())
+    return {name for name in listed if pattern.fullmatch(name)}

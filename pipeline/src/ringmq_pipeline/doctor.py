@@ -18,6 +18,7 @@ from tempfile import TemporaryFile
 
 import ringmq
 from ringmq_pipeline.java import FITTING, find_java
+from ringmq_pipeline.leases import running_lease
 from ringmq_pipeline.session import spark_session
 
 PYTHON_MIN = (3, 11)
@@ -137,12 +138,11 @@ def _queue(wanted: PipelineParts, name: str) -> str:
     with ringmq.connect_sync(wanted.endpoints, deadline_s=CALL_S) as client:
         reader = client.reader(name)
         stat = reader.stat()
-        for lease in stat.leases:
-            if lease.name == wanted.lease and lease.until_ms > stat.time_ms:
-                left_s = (lease.until_ms - stat.time_ms) / 1000
-                raise Unfit(
-                    f"it is leased by {lease.holder!r}, which reads it, for {left_s:.0f} s more"
-                )
+        if lease := running_lease(stat, wanted.lease):
+            left_s = (lease.until_ms - stat.time_ms) / 1000
+            raise Unfit(
+                f"it is leased by {lease.holder!r}, which reads it, for {left_s:.0f} s more"
+            )
         encoding = "Arrow"
         try:
             for _ in reader.browse_arrow(stat.first, min(stat.first + 1, stat.end)):

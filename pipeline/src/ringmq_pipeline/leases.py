@@ -14,9 +14,9 @@ import threading
 
 import ringmq
 from ringmq.reading.sync_reader import SyncLease
-from ringmq_pipeline.connecting import reader_for
+from ringmq_pipeline.connecting import named_queues, reader_for
 from ringmq_pipeline.offsets import QueueOffset
-from ringmq_pipeline.options import SourceOptions
+from ringmq_pipeline.options import AckMode, SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,42 @@ RENEWALS_IN_A_LIFE = 3
 
 class SourceLeasedError(RuntimeError):
     """Another query reads this queue."""
+
+
+def running_lease(stat: ringmq.PositionStat, name: str) -> ringmq.QueueLease | None:
+    """The lease of this name on a queue, unless it has expired, and with it its holder's right."""
+    running = [each for each in stat.leases if each.until_ms > stat.time_ms and each.name == name]
+    return running[0] if running else None
+
+
+def check_leases(options: SourceOptions) -> None:
+    """Whether a query could have its leases now; it takes none. For a job that would find out only
+    when Spark has started, seconds later. Raises `SourceLeasedError`."""
+    if options.ack_mode is AckMode.NEVER:
+        return
+    for queue in sorted(named_queues(options)):
+        try:
+            stat = reader_for(options, queue).stat()
+        except ringmq.QueueNotFoundError:
+            # The query says what that means.
+            continue
+        lease = running_lease(stat, options.lease)
+        if lease is not None and lease.instance != _instance_of(options):
+            raise _leased(queue, lease.holder, (lease.until_ms - stat.time_ms) / 1000)
+
+
+def _instance_of(options: SourceOptions) -> bytes | None:
+    """What makes sources with the same holder one; None: each is its own."""
+    if not options.lease_holder:
+        return None
+    return hashlib.sha256(options.lease_holder.encode()).digest()
+
+
+def _leased(queue: str, holder: str, expires_in_s: float) -> SourceLeasedError:
+    return SourceLeasedError(
+        f"queue {queue!r} is leased by {holder!r}, which reads it; its lease ends in "
+        f"{expires_in_s:.0f} s unless it is renewed"
+    )
 
 
 class Leases:
@@ -39,9 +75,7 @@ class Leases:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         # Once for all queues: each process is one holder.
-        self._instance = os.urandom(16)
-        if options.lease_holder:
-            self._instance = hashlib.sha256(options.lease_holder.encode()).digest()
+        self._instance = _instance_of(options) or os.urandom(16)
         self._holder = options.lease_holder or f"{socket.gethostname()}:{os.getpid()}"
 
     def hold(self, queue: str, at: QueueOffset) -> SyncLease:
@@ -61,10 +95,7 @@ class Leases:
                 instance=self._instance,
             )
         except ringmq.LeaseHeldError as error:
-            raise SourceLeasedError(
-                f"queue {queue!r} is leased by {error.holder!r}, which reads it; its lease ends in "
-                f"{error.expires_in_s:.0f} s unless it is renewed"
-            ) from error
+            raise _leased(queue, error.holder, error.expires_in_s) from error
         with self._lock:
             self._held[queue] = lease
             if self._thread is None:

@@ -15,6 +15,7 @@ import click
 from ringmq.errors import BadRequestError, LeaseHeldError, PositionsError, RingMQError
 from ringmq_pipeline.errors import JobError as JobError
 from ringmq_pipeline.java import NoJavaError
+from ringmq_pipeline.leases import SourceLeasedError
 from ringmq_pipeline.offsets import DataLossError, OffsetError
 from ringmq_pipeline.option_values import OptionError
 
@@ -61,7 +62,7 @@ def explain(error: BaseException) -> Explained | None:
         return Explained(str(error), EXIT_USAGE)
     if isinstance(error, (DataLossError, PositionsError)):
         return Explained(str(error), EXIT_GONE)
-    if isinstance(error, LeaseHeldError):
+    if isinstance(error, (LeaseHeldError, SourceLeasedError)):
         return Explained(str(error), EXIT_LEASED)
     if isinstance(error, (JobError, NoJavaError, OffsetError, RingMQError, OSError)):
         return Explained(str(error), EXIT_FAILED)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ringmq_pipeline.cli.common import Progress, endpoints_option, pairs, spark_options
+from ringmq_pipeline.leases import check_leases
 from ringmq_pipeline.option_values import OptionError, duration
+from ringmq_pipeline.options import parse
 from ringmq_pipeline.summary import print_summary
 
 if TYPE_CHECKING:
@@ -84,13 +86,16 @@ def command(
 
     They leave the queue when the table has them for good."""
     _check(once, every, decode, value_schema, quarantine, source | conf)
+    settings = {"endpoints": endpoints, "queues": queue} | source
+    # Spark takes seconds to start.
+    check_leases(parse(settings))
     from ringmq_pipeline.jobs.decoding import Decoding
     from ringmq_pipeline.jobs.ingest import Ingest, ingest
     from ringmq_pipeline.session import spark_session
     from ringmq_pipeline.sinks import sink_for
 
     job = Ingest(
-        source={"endpoints": endpoints, "queues": queue} | source,
+        source=settings,
         table=sink_for(kind, to),
         checkpoint=checkpoint,
         every_s=None if every is None else duration("every", every),
@@ -99,8 +104,7 @@ def command(
         quarantine=None if quarantine is None else sink_for(kind, quarantine),
         dedupe_window=dedupe_window,
     )
-    began = time.monotonic()
-    progress = Progress(quiet=quiet)
+    began, progress = time.monotonic(), Progress(quiet=quiet)
     asked = False
 
     def ask(number: int, frame: FrameType | None) -> None:

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +79,12 @@ def ingest(
 ) -> IngestTally:
     """Runs until all is there, until it fails, or until `ends` says so; raises what Spark raises.
     `show` is called now and then."""
-    holder = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
-    source = dict(job.source) | {"leaseHolder": holder}
-    options = source_options.parse(source)
+    options = source_options.parse(job.source)
+    if not options.lease_holder:
+        holder = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}"
+        options = replace(options, lease_holder=holder)
+    # Without regard to the letters' case, as Spark takes options: ours comes last.
+    source = {**job.source, "leaseHolder": options.lease_holder}
     tally = IngestTally()
     try:
         _run(spark, job, source, tally, show, ends)
