@@ -7,10 +7,12 @@ import random
 from collections.abc import Callable
 
 from faults.vocabulary import (
+    AcceptLoss,
     Block,
     BreakLink,
     Crash,
     DiskCutUnseen,
+    DiskLost,
     Fault,
     Promote,
     RegistryCut,
@@ -124,6 +126,18 @@ def danger(rng: random.Random, nodes: Nodes, min_insync: int) -> list[Fault]:
     """One of the shapes. A log that is cut unseen costs nothing only if `min_insync` is above 1."""
     shapes = [shape for shape in _SHAPES if shape is not _cut_log_first or min_insync > 1]
     return rng.choice(shapes)(rng, nodes)
+
+
+def given_up(rng: random.Random, nodes: Nodes) -> list[Fault]:
+    """One node is away. The others confirm on, and lose their disks; so what the one has is all
+    that is left, and an operator lets the ring go on with it."""
+    left, *others = rng.sample(nodes, len(nodes))
+    at = rng.uniform(0.3, 1.2)
+    lost_at = at + rng.uniform(0.5, 3.0)
+    decided_at = lost_at + rng.uniform(2.0, 8.0)
+    lost = (DiskLost(lost_at, name, rng.choice((0.5, 15.0)) * rng.random()) for name in others)
+    away = Crash(at, left, rng.uniform(1.0, decided_at - at))
+    return [away, *lost, AcceptLoss(decided_at, left)]
 
 
 def put_back(rng: random.Random, nodes: Nodes) -> list[Fault]:

@@ -19,6 +19,7 @@ from faults.vocabulary import (
     DiskLost,
     DiskRestored,
     Fault,
+    Flap,
     Pause,
     PowerCut,
     Promote,
@@ -36,7 +37,7 @@ from faults.vocabulary import (
 )
 
 from ringmq_gm.core.cache import CACHE_BYTES_MAX, JOINER_BYTES_MAX, Budgets
-from ringsim.simulator.dangers import danger, put_back
+from ringsim.simulator.dangers import danger, given_up, put_back
 from ringsim.simulator.network import RING_TIMEOUT_S
 
 
@@ -87,6 +88,8 @@ FAULTS_END_S = 3.0
 QUEUES = 0.1
 # In how many of the runs the registry is put back to a copy.
 PUT_BACK = 0.04
+# In how many of the runs an operator accepts that what most nodes had is lost.
+GIVEN_UP = 0.03
 # In how many of the runs the nodes have several rings.
 RINGS = 0.08
 
@@ -151,6 +154,9 @@ def scenario_of(rng: random.Random, *, is_queue: bool | None = None) -> Scenario
         left_behind = _left_behind(rng, nodes)
         faults = [*(faults if rng.random() < 0.3 else ()), *left_behind]
         publishes += [Publish(rng.uniform(0.3, 5.0), 1, False) for _ in range(20)]
+    if rng.random() < GIVEN_UP:
+        faults = given_up(rng, nodes)
+        publishes = [Publish(rng.uniform(0.1, ends_at(faults[-1])), 1, False) for _ in range(40)]
     if rng.random() < PUT_BACK:
         # Without lost disks: what a node's disk forgets, it can't hold against the registry.
         faults = put_back(rng, nodes)
@@ -302,7 +308,7 @@ def _taken_apart(rng: random.Random, nodes: tuple[str, ...], min_insync: int) ->
 def _fault(rng: random.Random, nodes: tuple[str, ...], at: float) -> Fault:
     node, other = rng.sample(nodes, 2)
     for_s = rng.choice((0.05, 0.5, 1.0, 2.5)) * (0.5 + rng.random())
-    match rng.randrange(18):
+    match rng.randrange(19):
         case 0 | 1:
             return Crash(at, node, for_s)
         case 2 | 3 | 4:
@@ -334,8 +340,19 @@ def _fault(rng: random.Random, nodes: tuple[str, ...], at: float) -> Fault:
             return rng.choice(
                 (RegistryFlaky(at, for_s), Stall(at, node), TakesNothing(at, node, 2 * for_s))
             )
+        case 17:
+            return _flap(rng, nodes, node, at)
         case _:
             return Promote(at, node)
+
+
+def _flap(rng: random.Random, nodes: tuple[str, ...], node: str, at: float) -> Flap:
+    """Shorter than a silence that is noticed, about as long, or longer; from one of the others, or
+    from all. It comes and goes one to six times."""
+    others = tuple(n for n in nodes if n != node)
+    targets = others if rng.random() < 0.5 else (rng.choice(others),)
+    period_s = RING_TIMEOUT_S * rng.choice((0.1, 0.6, 1.0, 2.0)) * (0.5 + rng.random())
+    return Flap(at, (node,), targets, period_s, for_s=2 * period_s * (rng.randint(1, 6) + 0.5))
 
 
 def _break_stream(rng: random.Random, node: str, other: str, at: float) -> BreakStream:
