@@ -26,6 +26,8 @@ _next = (1).__add__
 # so many times as many others among them.
 _MANY = 8
 _SPARSE = 64
+# Ranges that are packed together.
+_PACKED_STEP = 4096
 # Ranges that are compared together where two sets may be alike.
 _ALIKE_STEP = 256
 
@@ -38,6 +40,15 @@ def numbers_in(ranges: Iterable[Range]) -> int:
 def _are_disjoint(ranges: Iterable[Range]) -> bool:
     """Whether they are in order, and none overlaps the next one."""
     return all(before[1] < behind[0] for before, behind in pairwise(ranges))
+
+
+def _packed(firsts: list[int], lasts: list[int]) -> bytes:
+    both = array("Q", bytes(2 * 8 * len(firsts)))
+    both[0::2] = array("Q", firsts)
+    both[1::2] = array("Q", lasts)
+    if sys.byteorder == "big":
+        both.byteswap()
+    return both.tobytes()
 
 
 class RangeSet:
@@ -132,14 +143,13 @@ class RangeSet:
     # -- as bytes: each range is its first and its last number, unsigned, 64 bits, little-endian
 
     def pack(self, start: int = 0, stop: int | None = None) -> bytes:
-        """The ranges from index `start` to before `stop`; some 60 ns apiece."""
-        firsts = array("Q", self._firsts[start:stop])
-        both = array("Q", bytes(2 * 8 * len(firsts)))
-        both[0::2] = firsts
-        both[1::2] = array("Q", self._lasts[start:stop])
-        if sys.byteorder == "big":
-            both.byteswap()
-        return both.tobytes()
+        """The ranges from index `start` to before `stop`; some 30 ns apiece."""
+        start, stop, _ = slice(start, stop).indices(len(self._firsts))
+        # In steps: buffers of megabytes are new pages each time, which cost as much as the rest.
+        return b"".join(
+            _packed(*self._slices(at, min(at + _PACKED_STEP, stop)))
+            for at in range(start, stop, _PACKED_STEP)
+        )
 
     def extend_packed(self, data: bytes | memoryview) -> None:
         """Adds packed ranges that lie behind all that are in; some 150 ns apiece.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import count, pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,9 +13,11 @@ import loops
 import pytest
 
 from ringmq.v1 import broker_pb2 as broker
+from ringmq_base.pieces import timed_by
 from ringmq_node.doors.grpc import streams
 from ringmq_node.doors.grpc.streams import PublishStream
-from ringmq_node.doors.grpc.writer import ANSWERS_MAX
+from ringmq_node.doors.grpc.wire import ranges_to_wire
+from ringmq_node.doors.grpc.writer import ANSWERS_MAX, MERGED_RANGES_MAX, StreamWriter
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.resources.credit import CreditFlow
@@ -139,6 +143,47 @@ def test_who_does_not_read_is_not_read() -> None:
         assert confirmed(peer) == [(each, each) for each in range(1, 2 * BATCHES, 2)]
 
     run(work)
+
+
+def test_requests_that_are_here_already_are_read_in_pieces() -> None:
+    """Each takes 6 ms by this clock; without pauses 63 of them were one turn of the loop."""
+
+    async def work() -> None:
+        peer = Peer(range(1, 60))
+        turns = [0]
+        with timed_by(partial(next, count(step=0.006))):
+            running = asyncio.create_task((await stream_of(peer)).run())
+            while peer.sent < 59:
+                await asyncio.sleep(0)
+                turns.append(peer.sent)
+        assert max(behind - before for before, behind in pairwise(turns)) <= 2
+        peer.reading.set()
+        await running
+
+    run(work)
+
+
+def test_what_is_merged_for_a_slow_reader_stays_small_enough_to_be_made_at_once() -> None:
+    async def work() -> None:
+        peer = Peer([])
+        writer = StreamWriter(cast(Any, peer), response_of)
+        writing = asyncio.create_task(writer.run())
+        for first in range(1, 10 * MERGED_RANGES_MAX, 2 * 100):
+            writer.put_ranges([(each, each) for each in range(first, first + 200, 2)])
+        await asyncio.sleep(0)
+        peer.reading.set()
+        writer.close()
+        await writing
+        counts = [len(answer.confirmed.sequences) for answer in peer.got]
+        assert sum(counts) == len(confirmed(peer)) > 4 * MERGED_RANGES_MAX
+        assert max(counts) < MERGED_RANGES_MAX + 100
+        assert confirmed(peer) == sorted(confirmed(peer))
+
+    run(work)
+
+
+def response_of(ranges: Sequence[tuple[int, int]]) -> broker.PublishResponse:
+    return broker.PublishResponse(confirmed=broker.Confirmed(sequences=ranges_to_wire(ranges)))
 
 
 def test_a_refusal_stays_behind_the_confirms_before_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,3 +94,25 @@ def test_replicas_agree_on_counts_by_ops_alone() -> None:
     assert copy.digest() != state.digest()
     apply(Remove(((0, 9),)))
     assert not state.counts
+
+
+def test_sets_that_are_the_same_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a take-over, live, redelivered and counted messages may be the same 200 000 ranges."""
+    packed: list[RangeSet] = []
+    pack = RangeSet.pack
+
+    def counted(ranges: RangeSet) -> bytes:
+        packed.append(ranges)
+        return pack(ranges)
+
+    monkeypatch.setattr(RangeSet, "pack", counted)
+    state = ReplicatedState(next_position=20)
+    ranges = [(at, at) for at in range(1, 20, 2)]
+    for same in (state.live, state.redelivered):
+        same.update(ranges)
+    state.counts.came_back(ranges)
+    data = checkpoint.encode(Checkpoint(1, state))
+    assert sum(each == state.live for each in packed) == 1
+    again = checkpoint.decode(data).state
+    assert again.live == again.redelivered == RangeSet(ranges)
+    assert again.counts == state.counts

@@ -15,7 +15,7 @@ another one is refused: it would be kept, and have no effect. Some rules are for
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final
 
@@ -77,9 +77,12 @@ class QueueRules:
 
     def to_json(self) -> dict[str, Any]:
         """The rules that are set."""
+        # Not by `asdict`, which copies each value deeply: a node's declares are written together,
+        # and of two thousand of them it held the loop for a tenth of a second.
+        values = ((name, getattr(self, name)) for name in _NAMES)
         return {
             name: value.value if isinstance(value, Enum) else value
-            for name, value in asdict(self).items()
+            for name, value in values
             if value is not None
         }
 
@@ -122,7 +125,7 @@ def _overflow(value: Any) -> Overflow | None:
         raise bad_request(f"overflow is one of {names}, not {value!r}", field="overflow") from None
 
 
-_NAMES: Final = frozenset(field.name for field in fields(QueueRules))
+_NAMES: Final = tuple(field.name for field in fields(QueueRules))
 _BOUNDS: Final = {
     "message_ttl_ms": (0, MILLISECONDS_MAX),
     "expires_ms": (1, MILLISECONDS_MAX),

@@ -35,6 +35,9 @@ from ringmq_node.storage.queue.read_ahead import AheadJob, ReadAhead, read_ahead
 
 logger = logging.getLogger(__name__)
 
+# Entries of a deleted queue whose memory is freed in one step of a thread.
+FORGOTTEN_AT_ONCE = 1000
+
 
 class BackgroundHost(SharedParts, Protocol):
     """The store, as its background work sees it."""
@@ -233,10 +236,13 @@ class Background:
 
     # -- deleted queues
 
-    def remove_folder(self, folder: Path, condemned: Sequence[Condemned]) -> None:
+    def remove_folder(
+        self, folder: Path, condemned: Sequence[Condemned], forgotten: list[IndexEntry]
+    ) -> None:
         """Removes the folder of a deleted queue, in a thread while the loop runs: large files take
-        long. The next start removes a folder that a crash has left."""
-        removal = _Removal(self._disk, folder, condemned)
+        long, and so does freeing the memory of very many entries. The next start removes a folder
+        that a crash has left."""
+        removal = _Removal(self._disk, folder, condemned, forgotten)
         if self._loop is None:
             removal.run()
             self._give_back(removal.entries)
@@ -295,13 +301,23 @@ class Background:
 class _Removal:
     """Removes a folder, after reading the references in its dead segments."""
 
-    def __init__(self, disk: Disk, folder: Path, condemned: Sequence[Condemned]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        condemned: Sequence[Condemned],
+        forgotten: list[IndexEntry],
+    ) -> None:
         self._disk = disk
         self._folder = folder
         self._condemned = condemned
+        self._forgotten = forgotten
         self.entries: list[IndexEntry] = []
 
     def run(self) -> None:
+        # The loop has its turns in between.
+        while self._forgotten:
+            del self._forgotten[-FORGOTTEN_AT_ONCE:]
         for dead in self._condemned:
             dead.segment.path = self._folder / dead.segment.path.name
             self.entries += dead.read(self._disk)

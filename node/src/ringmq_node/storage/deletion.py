@@ -19,6 +19,7 @@ from ringmq_node.storage.disk import data_directory as folders
 from ringmq_node.storage.disk.disk import Disk
 from ringmq_node.storage.disk.threads import Task
 from ringmq_node.storage.queue.condemned import Condemned
+from ringmq_node.storage.queue.entries import IndexEntry
 from ringmq_node.storage.queue.queue_store import QueueStore
 
 
@@ -29,11 +30,11 @@ class Deletions:
         self,
         disk: Disk,
         tasks_of: Callable[[QueueStore], list[Task]],
-        remove_folder: Callable[[Path, Sequence[Condemned]], None],
+        remove_folder: Callable[[Path, Sequence[Condemned], list[IndexEntry]], None],
     ) -> None:
         """`tasks_of(queue)` returns the tasks of threads that work on it just now.
-        `remove_folder(folder, condemned)` is given a renamed folder, which no start takes for a
-        queue, and the dead segments in it."""
+        `remove_folder(folder, condemned, entries)` is given a renamed folder, which no start takes
+        for a queue, the dead segments in it, and entries to be let go of."""
         self._disk = disk
         self._tasks_of = tasks_of
         self._remove_folder = remove_folder
@@ -51,8 +52,8 @@ class Deletions:
         """Removes deleted queues on which no thread works any more. Raises `OSError`."""
         for queue in [queue for queue in self._leaving if not self._tasks_of(queue)]:
             folder = self._leaving.pop(queue)
-            queue.delete()
-            self.remove(folder, queue.bodies.condemned, durable=queue.durable)
+            entries = queue.delete()
+            self.remove(folder, queue.bodies.condemned, entries, durable=queue.durable)
 
     def wait(self, name: str) -> None:
         """Blocks until a deleted queue of this name is removed: a new one needs its folder. Raises
@@ -62,7 +63,14 @@ class Deletions:
                 task.wait()
             self.remove_left()
 
-    def remove(self, folder: Path, condemned: Sequence[Condemned], *, durable: bool) -> None:
+    def remove(
+        self,
+        folder: Path,
+        condemned: Sequence[Condemned],
+        entries: list[IndexEntry],
+        *,
+        durable: bool,
+    ) -> None:
         """Removes the folder of a queue. When this returns, no power cut brings the queue back, if
         it was `durable`. Raises `OSError`."""
         if not self._disk.list(folder):
@@ -72,4 +80,4 @@ class Deletions:
         self._disk.rename(folder, gone)
         if durable:
             self._disk.sync(gone.parent)
-        self._remove_folder(gone, [*condemned])
+        self._remove_folder(gone, [*condemned], entries)

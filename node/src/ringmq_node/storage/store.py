@@ -259,7 +259,7 @@ class Store:
         opened = self._queues.pop(queue, None)
         with self._failing():
             if opened is None:
-                self._deletions.remove(folder, (), durable=True)
+                self._deletions.remove(folder, (), [], durable=True)
             else:
                 self._forget(opened)
                 self._deletions.delete(opened, folder)

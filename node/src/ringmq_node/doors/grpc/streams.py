@@ -14,6 +14,7 @@ from contextlib import suppress
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.limits import HEARTBEATS_MISSED_MAX, SETTLE_RANGES_MAX
+from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import Range
 from ringmq_gm import RingClosedError
 from ringmq_node.broker.broker import Broker
@@ -89,7 +90,10 @@ class Stream:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self) -> None:
+        # What is here already is read without a pause: hundreds of requests, of some ms each.
+        pieces = Pieces()
         while True:
+            await pieces.step()
             if not self.is_readable:
                 self._held_back = True
                 await self.wait_readable()

@@ -8,12 +8,16 @@ from collections.abc import Callable, Sequence
 
 from google.protobuf.message import Message
 
+from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.doors.grpc.service import Context
 from ringmq_node.resources.buffers import UnsentBytes
 
 # Answers that may wait for one peer to read them: messages, and ranges within them.
 ANSWERS_MAX = 1024
+# Ranges that are merged into one message, some 2 us for each of them. No fewer than a settlement
+# has: so a peer that doesn't read gets no more messages for them.
+MERGED_RANGES_MAX = 1024
 
 Then = Callable[[], None] | None
 
@@ -72,7 +76,7 @@ class StreamWriter:
 
     def put_ranges(self, ranges: Sequence[Range]) -> None:
         waiting = self._messages[-1] if self._messages else None
-        if waiting is None or isinstance(waiting, tuple):
+        if waiting is None or isinstance(waiting, tuple) or _is_large(waiting):
             self._messages.append([*ranges])
             self._answers += len(ranges)
         else:
@@ -125,7 +129,8 @@ class StreamWriter:
         self._is_due = False
         if self._wake is None or self._wake.done():
             return
-        while self._messages and self._context.is_writable:
+        pieces = Pieces()
+        while self._messages and self._context.is_writable and not pieces.is_over:
             data, then = self._take()
             self._context.write_now(data)
             self.written += 1
@@ -139,8 +144,12 @@ class StreamWriter:
     async def run(self) -> None:
         """Writes until closed and empty."""
         loop = asyncio.get_running_loop()
+        pieces = Pieces()
         while True:
             while self._messages:
+                await pieces.step()
+                if not self._messages:
+                    break
                 data, then = self._take()
                 await self._context.write(data)
                 self.written += 1
@@ -153,6 +162,11 @@ class StreamWriter:
             self._wake = loop.create_future()
             await self._wake
             self._wake = None
+
+
+def _is_large(ranges: list[Range] | RangeSet) -> bool:
+    count = len(ranges) if isinstance(ranges, list) else ranges.range_count
+    return count >= MERGED_RANGES_MAX
 
 
 def _set(future: asyncio.Future[None] | None) -> None:

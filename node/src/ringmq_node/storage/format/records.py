@@ -139,11 +139,11 @@ def record_header(
     number: int = 0,
     epoch: int = 0,
     synced: int = 0,
+    payload_crc: int | None = None,
 ) -> bytes:
-    """The header of a record that is written at `offset`."""
-    rest = RECORD_REST.pack(
-        zlib.crc32(payload), len(payload), kind, flags, 0, number, epoch, synced
-    )
+    """The header of a record that is written at `offset`. `payload_crc`: if it is known."""
+    crc = zlib.crc32(payload) if payload_crc is None else payload_crc
+    rest = RECORD_REST.pack(crc, len(payload), kind, flags, 0, number, epoch, synced)
     return RECORD_PREFIX.pack(marker, zlib.crc32(rest, _seed(marker, offset))) + rest
 
 

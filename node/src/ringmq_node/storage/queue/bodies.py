@@ -196,17 +196,20 @@ class Bodies:
             self._left(entry)
         self.account()
 
-    def clear(self) -> None:
-        """Gives back the memory and the references of a deleted queue."""
+    def clear(self) -> list[IndexEntry]:
+        """Gives back the references of a deleted queue; returns what takes its memory. To free
+        200 000 entries at once takes 50 ms: the caller lets go of them bit by bit."""
         for delta in [*self.index.deltas.values()]:
             self._condemn(delta, self.live.part(delta.first, delta.last))
-        for entry in self.index.clear():
+        entries = self.index.clear()
+        for entry in entries:
             # A job of the reading thread may still have the entry: this tells it to drop it.
             entry.live = 0
             if entry.location is not None:
                 self._shared.messages(transient=entry.transient).release(entry.location)
         self.releases.release(self.releases.take())
         self.account()
+        return entries
 
     def end(self) -> None:
         """The queue is gone: tells nobody any more."""

@@ -225,9 +225,12 @@ class RunIndex:
     def clear(self) -> list[IndexEntry]:
         """Takes all entries out; returns the living ones in order, unchanged."""
         assert not self.deltas
-        entries = [*self]
+        entries = [entry for entry in self._entries[self._head :] if entry.live]
         for entry in entries:
-            self._count(entry, -1)
+            if entry.file is not None:
+                entry.file.holders -= 1
+        # Not counted down entry by entry: of 200 000 that took a tenth of a second.
+        self.messages = self.messages_in_memory = self.memory_bytes = 0
         self._firsts, self._entries, self._head, self._dead = [], [], 0, 0
         return entries
 

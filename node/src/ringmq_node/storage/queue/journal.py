@@ -26,6 +26,7 @@ names was whole once: garbage at its beginning is damage.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,7 +97,14 @@ class JournalWriter:
         return bool(self._pieces)
 
     def append(
-        self, kind: RecordKind, payload: bytes, *, flags: int, number: int, epoch: int
+        self,
+        kind: RecordKind,
+        payload: bytes,
+        *,
+        flags: int,
+        number: int,
+        epoch: int,
+        payload_crc: int | None = None,
     ) -> int:
         """Frames a record; returns the offset where it will be."""
         if self._unframed is not None:
@@ -120,6 +128,7 @@ class JournalWriter:
                 number=number,
                 epoch=epoch,
                 synced=file.synced,
+                payload_crc=payload_crc,
             ),
             payload,
         )
@@ -185,6 +194,8 @@ class JournalWriter:
         head = [file_header(JOURNAL, file.marker, file.number, owner)]
         self._pieces.append(Piece(file, 0, head, seals))
         payload = checkpoint.encode(start)
+        # Once: of a state with very many ranges it takes some ms.
+        payload_crc = zlib.crc32(payload)
         for _ in range(2):
             self.append(
                 RecordKind.CHECKPOINT,
@@ -192,6 +203,7 @@ class JournalWriter:
                 flags=0,
                 number=start.state.last_number,
                 epoch=start.state.epoch,
+                payload_crc=payload_crc,
             )
         self.start_bytes = file.end
 

@@ -405,14 +405,15 @@ class QueueStore:
         """The queue is being deleted: it takes nothing more."""
         self._deleted = True
 
-    def delete(self) -> None:
-        """The queue is deleted: leaves no cycle (`resources.garbage`). No thread works on it."""
+    def delete(self) -> list[IndexEntry]:
+        """The queue is deleted: leaves no cycle (`resources.garbage`). See `Bodies.clear`."""
         self._flusher.forget()
-        self.bodies.clear()
+        entries = self.bodies.clear()
         self.pager.clear()
         self.bodies.end()
         self._flusher.end()
         self.on_lost = lambda: None
+        return entries
 
     def check(self) -> None:
         """Asserts the invariants of the state and of the bodies."""
