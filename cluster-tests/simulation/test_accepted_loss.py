@@ -6,10 +6,12 @@ Three nodes and `min_insync` 2, as scenarios by hand.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from faults.vocabulary import AcceptLoss, Crash, DiskLost, DiskRestored, Fault
+from ringsim.queues.world import QueueWorld
 from ringsim.simulator.course import Course
-from ringsim.simulator.runs import run_scenario
+from ringsim.simulator.runs import play, run_scenario
 from ringsim.simulator.scenarios import Latencies, Publish, Scenario
 from ringsim.simulator.world import World
 
@@ -25,6 +27,13 @@ TWO_NODES_GONE = (Crash(1.2, "c", 8.0), DiskLost(4.0, "a", 20.0), DiskLost(4.0, 
 OLD_COPY_LEFT = (DiskRestored(0.8, "c", 0.4, 8.0), *TWO_DISKS_LOST[1:])
 # a is alone, b and c join it, and its disk is lost before they are synchronised.
 JOINERS_LEFT = (Crash(1.2, "b", 2.0), Crash(1.2, "c", 2.0), DiskLost(4.5, "a", 1.0))
+# a comes back and has the ops again, not yet all bodies, when the others lose their disks.
+BODIES_LEFT_BEHIND = (
+    Crash(0.97, "a", 1.61),
+    DiskLost(3.44, "b", 5.2),
+    DiskLost(3.44, "c", 9.4),
+    AcceptLoss(9.97, "a"),
+)
 QUICK = Latencies()
 SLOW_FETCH = Latencies(fetch_s=8.0)
 DECIDED_AT = 13.0
@@ -110,3 +119,16 @@ def test_a_joiner_that_was_left_alone_goes_on_with_what_it_has() -> None:
         joiners += left.role is Role.JOINER
         assert run_scenario(scenario(decided, SLOW_FETCH), seed) is None
     assert joiners > 4
+
+
+def test_messages_whose_bodies_the_named_replica_had_not_fetched_are_lost_with_the_others() -> None:
+    """Of a queue. It has their ops, so the end of its log doesn't tell (0024; seed 21156)."""
+    latencies = Latencies(frame_s=0.05, fetch_s=0.5)
+    played = replace(scenario(BODIES_LEFT_BEHIND, latencies), is_queue=True)
+    lost = 0
+    for seed in DELAYS:
+        assert run_scenario(played, seed) is None
+        world = QueueWorld(played, random.Random(seed))
+        play(world)
+        lost += len(world.oracle.without_bodies)
+    assert lost

@@ -109,8 +109,7 @@ class QueueDisk(VirtualDisk):
     def holds(self, number: int, entry: LogEntry) -> bool:
         # Whatever its mark says (`whole`): that is taken away only when this node has heard that
         # the view counts it.
-        has_op = number <= len(self.log) and self.log[number - 1] == entry
-        return has_op and not self._lacks_body(entry)
+        return self.has_op(number, entry) and not self._lacks_body(entry)
 
     def _lacks_body(self, entry: LogEntry) -> bool:
         """Whether a body of this op is neither here nor consumed."""

@@ -40,8 +40,11 @@ class VirtualDisk:
     def end(self) -> LogEnd:
         return LogEnd(self.log[-1][0], len(self.log)) if self.log else LogEnd()
 
+    def has_op(self, number: int, entry: LogEntry) -> bool:
+        return number <= len(self.log) and self.log[number - 1] == entry
+
     def holds(self, number: int, entry: LogEntry) -> bool:
-        return self.whole and number <= len(self.log) and self.log[number - 1] == entry
+        return self.whole and self.has_op(number, entry)
 
     @property
     def is_intact(self) -> bool:

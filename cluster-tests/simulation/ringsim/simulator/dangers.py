@@ -96,10 +96,10 @@ def _joiner_lags_and_master_dies(rng: random.Random, nodes: Nodes) -> list[Fault
     what the one before it has confirmed."""
     joiner = nodes[-1]
     at = rng.uniform(0.3, 0.6)
-    dies_at = at + rng.uniform(0.7, 2.5)
+    dies_at = at + rng.uniform(0.7, 3.0)
     faults: list[Fault] = [
         Crash(at, joiner, 0.1),
-        SlowDisk(at, joiner, rng.uniform(0.1, 0.4), 4.0),
+        SlowDisk(at, joiner, rng.uniform(0.3, 1.0), 4.0),
         Crash(dies_at, nodes[0], 3.0),
     ]
     if len(nodes) > 3:
@@ -110,15 +110,13 @@ def _joiner_lags_and_master_dies(rng: random.Random, nodes: Nodes) -> list[Fault
 
 _SHAPES: tuple[Callable[[random.Random, Nodes], list[Fault]], ...] = (
     _epoch_unheard_of,
-    _late_handover,
-    _late_handover,
+    *(_late_handover,) * 2,
     _cut_log_first,
     _behind_and_master_dies,
     _counted_unheard,
     _held_up_and_master_dies,
     _joiner_is_next,
-    _joiner_lags_and_master_dies,
-    _joiner_lags_and_master_dies,
+    *(_joiner_lags_and_master_dies,) * 4,
 )
 
 

@@ -27,7 +27,7 @@ from ringmq_gm.core.events import Role, Watermarks
 from ringmq_gm.core.held_ops import LogEnd
 from ringmq_gm.core.member import RingMember
 from ringmq_gm.core.views import MemberId, View
-from ringsim.simulator.application import BrokenInvariantError, LogEntry
+from ringsim.simulator.application import BrokenInvariantError, LogEntry, VirtualDisk
 from ringsim.simulator.machines import Machine, Machines
 
 
@@ -52,6 +52,9 @@ class Oracle:
         self.on_confirmed: Callable[[LogEntry], None] = lambda entry: None
         # How many confirmed ops have been lost, all of them as they may be.
         self.lost = 0
+        # Ops that a log had with which an operator has let the ring go on, and whose bodies it had
+        # not fetched: those messages are damaged from then on.
+        self.without_bodies: dict[int, LogEntry] = {}
         # The newest view that was begun from disks.
         self._restart_epoch = 0
         # (epoch, number) -> the payload, and the epoch of the op before.
@@ -126,6 +129,8 @@ class Oracle:
                 self._machines[new.master.node].disk.whole = True
             if loss is not None or self._may_have_lost(old):
                 self._forget_lost(self.persisted, log)
+            if loss is not None:
+                self._forget_bodies(self._machines[new.master.node].disk)
             for member_id in new.synced:
                 machine = self._machines[member_id.node]
                 # A life that has ended since it told of its log may have been cut after that.
@@ -156,6 +161,13 @@ class Oracle:
                 del confirmed[number]
                 self.lost += 1
                 self._confirmed_in.pop(number, None)
+
+    def _forget_bodies(self, disk: VirtualDisk) -> None:
+        """The ring goes on with this one, which may lack bodies of ops that it has."""
+        for number, entry in self.persisted.items():
+            if disk.has_op(number, entry) and not disk.holds(number, entry):
+                self.without_bodies[number] = entry
+                self.lost += 1
 
     def became_master(self, machine: Machine, view: View) -> None:
         """May come long after `view` was the newest."""
@@ -224,6 +236,8 @@ class Oracle:
             machine = self._machines[member_id.node]
             if not machine.disk.is_intact and machine.me != member_id:
                 continue  # This life has died since, and its disk is lost.
+            if number in self.without_bodies and machine.disk.has_op(number, entry):
+                continue
             if not machine.disk.holds(number, entry):
                 raise BrokenInvariantError(f"{member_id} has not op {number} on disk")
 

@@ -86,6 +86,8 @@ NODES = ("a", "b", "c", "d", "e")
 FAULTS_END_S = 3.0
 # How many of the runs are of whole queues: such a run takes several times as long.
 QUEUES = 0.1
+# In how many of the runs faults come in one of the shapes of `dangers`.
+DANGER = 0.18
 # In how many of the runs the registry is put back to a copy.
 PUT_BACK = 0.04
 # In how many of the runs an operator accepts that what most nodes had is lost.
@@ -136,12 +138,15 @@ def scenario_of(rng: random.Random, *, is_queue: bool | None = None) -> Scenario
     if rng.random() < 0.1:
         # Whoever is left has to go on while the faults last.
         faults = [*(faults if rng.random() < 0.3 else ()), *_lasting(rng, nodes)]
-    if rng.random() < 0.15:
+    if rng.random() < DANGER:
         # Alone: other faults would mostly hide what this is after. Ops come one close on another.
         # In half of these runs there are enough members for two mirrors beside a joiner.
         if count == 3 and rng.random() < 0.5:
             nodes, first_count = NODES[:4], 4
         faults = danger(rng, nodes, min_insync)
+        if rng.random() < 0.5:
+            # Frames take longer than disks: each member knows less of what the others have.
+            latencies = replace(latencies, frame_s=0.05, sync_s=0.006, fetch_s=0.03)
         gap_s = rng.choice((0.02, 0.05, 0.1))
         ends = max(map(ends_at, faults))
         # From the beginning, or around the end of the faults: some take longer than that.
