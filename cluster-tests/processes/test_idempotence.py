@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import grpc
 import pytest
 from nemesis import Cluster, scenario
 from nemesis.oracle import body_of
 from nemesis.wire import RawStream, Refusal
+from waiting import until
+
+import ringmq
 
 PRODUCER = b"a producer of its own"
 
@@ -66,6 +70,68 @@ async def test_batch_sent_again_after_failover(cluster: Cluster) -> None:
         await stream.confirmed_up_to(100)
     found = await cluster.drained("q")
     assert sorted(found.at) == list(range(100))
+
+
+@scenario(deadline_s=90)
+async def test_producers_that_come_and_go_are_forgotten_and_the_others_are_not(
+    cluster: Cluster,
+) -> None:
+    """Plain ones, and ones through an exchange by each node. Those that live over a failover send
+    messages again under their random ids, and are recognised."""
+
+    async def producers(client: ringmq.Client, count: int) -> None:
+        async def as_many() -> bool:
+            return (await client.queue("q")).producers == count
+
+        await until(as_many, f"{count} producers are left", within_s=40.0)
+
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(cluster.client(node, deadline_s=40))
+            for node in cluster.nodes
+        ]
+        client = await stack.enter_async_context(cluster.client(deadline_s=40))
+        async with client.publisher("q", producer_id=b"of a program") as kept:
+            await kept.publish(b"kept")
+        living = [client.publisher("q"), clients[1].publisher(exchange="")]
+        for publisher in living:
+            await publisher.open()
+        key = {True: "q", False: ""}
+        for number in range(120):
+            async with (
+                clients[number % 3].publisher("q") as plain,
+                clients[number % 3].publisher(exchange="") as routed,
+            ):
+                await plain.publish(b"plain")
+                await routed.publish(b"routed", routing_key="q")
+            if number == 60:
+                for publisher in living:
+                    publisher.publish_nowait(
+                        b"living", routing_key=key[publisher.exchange is not None]
+                    )
+        for publisher in living:
+            await publisher.flush()
+        # The program's, and the two that live.
+        await producers(client, 3)
+        sent = [
+            publisher.publish_nowait(
+                b"%d" % number, routing_key=key[publisher.exchange is not None]
+            )
+            for number in range(300)
+            for publisher in living
+        ]
+        master = await cluster.master_of("q")
+        cluster.kill(master)
+        await asyncio.gather(*sent)
+        assert (await client.queue("q")).next_position == 1 + 240 + 2 + 600
+        for publisher in living:
+            await publisher.close()
+        await producers(client, 1)
+        async with client.publisher("q", producer_id=b"of a program") as kept:
+            assert kept.last_sequence == 1
+    await cluster.start(master)
+    await cluster.wait_synchronised("q")
+    await cluster.wait_equal("q")
 
 
 @scenario(deadline_s=60)

@@ -45,7 +45,6 @@ def key_of(number: int) -> str:
 
 OPENINGS = (
     (broker.PublishOpen(exchange="x", queue="qa", producer_id=b"p"), "BAD_REQUEST", "queue"),
-    (broker.PublishOpen(exchange="x"), "BAD_REQUEST", "producer_id"),
     (broker.PublishOpen(exchange="x", producer_id=b"p" * 65), "BAD_REQUEST", "producer_id"),
     (broker.PublishOpen(queue="qa", with_gaps=True), "ACCESS_REFUSED", "with_gaps"),
     (broker.PublishOpen(exchange="none", producer_id=b"p"), "EXCHANGE_NOT_FOUND", ""),

@@ -79,6 +79,30 @@ def test_wrong_bodies_fail_here_and_at_once(run: Run) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("own", [None, b"an id of the program's"])
+def test_a_random_id_ends_with_its_publisher(run: Run, own: bytes | None) -> None:
+    """Not with a stream; and also if the program leaves it without a flush."""
+
+    async def test() -> None:
+        async with FakeNode() as node, ringmq.connect(node.address) as client:
+            await client.declare_queue("q")
+            node.faults.hang_up_after_batches = [1]
+            async with client.publisher("q", producer_id=own) as publisher:
+                await publisher.publish(b"x")
+                await publisher.publish(b"y")
+                assert node.opens == 2
+                assert node.ended_producers == []
+            ended = [publisher.producer_id] if own is None else []
+            await until(lambda: node.ended_producers == ended)
+            publisher = client.publisher("q", producer_id=own)
+            await publisher.open()
+            await publisher.close(flush=False)
+            ended += [publisher.producer_id] if own is None else []
+            await until(lambda: node.ended_producers == ended)
+
+    run(test)
+
+
 def test_refusals_are_retried_or_told_and_the_order_stays(run: Run) -> None:
     later = broker.Rejected(
         reason=common.REASON_TOO_FEW_SYNCHRONISED, retryable=True, retry_after_ms=20

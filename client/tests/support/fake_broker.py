@@ -73,6 +73,7 @@ class FakeNode(BrokerServicer, AdminServicer):
         self.opens = 0
         self.batches: list[broker.PublishBatch] = []
         self.heartbeats_seen = 0
+        self.ended_producers: list[bytes] = []
         self.settles: list[broker.Settle] = []
         self.policies: dict[str, admin.Policy] = {}
         # Drained and evacuated, by node.
@@ -361,6 +362,8 @@ class FakeNode(BrokerServicer, AdminServicer):
             while (request := await context.read()) is not grpc.aio.EOF:
                 if request.HasField("heartbeat"):
                     self.heartbeats_seen += 1
+                if request.HasField("end"):
+                    self.ended_producers.append(producer)
                 if not request.HasField("batch"):
                     continue
                 taken += 1

@@ -71,11 +71,19 @@ ANYTHING = {
     "Pull.bytes_max",
     # Of no meaning on a stream to a queue.
     "open.queue: PublishBatch.routing_key",
+    "open.queue: PublishBatch.exchange",
+    "open.queue: PublishBatch.cc",
+    "open.queue: PublishBatch.bcc",
     # Beside a queue: the refusal names the queue.
     "PublishOpen.exchange",
 }
 # Texts of the user's own: any, if they aren't too long.
-TEXTS = {"PublishBatch.routing_key", "ConsumeOpen.consumer_tag"}
+TEXTS = {
+    "PublishBatch.routing_key",
+    "PublishBatch.cc",
+    "PublishBatch.bcc",
+    "ConsumeOpen.consumer_tag",
+}
 OPAQUE = ("Properties", "Death", "FirstDeath", "HeadersEntry")
 
 

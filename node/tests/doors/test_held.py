@@ -115,7 +115,7 @@ class _Publishing:
     def successor(self) -> tuple[str, str]:
         return "", ""
 
-    def close(self) -> None: ...
+    def close(self, *, has_ended: bool) -> None: ...
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:

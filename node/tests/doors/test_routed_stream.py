@@ -18,7 +18,7 @@ class Session:
     """Answers nothing by itself, and refuses the routing key "refused"."""
 
     def publish(self, batch: Any) -> None:
-        if batch.routing_key == "refused":
+        if batch.routing_keys[0] == "refused":
             raise bad_request("refused", field="routing_key")
 
 

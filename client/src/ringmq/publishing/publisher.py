@@ -108,6 +108,7 @@ class Publisher:
             queue,
             exchange=exchange,
             vhost=vhost or nodes.vhost,
+            ends_producer=producer_id is None,
             on_answer=self._answered,
             on_refusal=self._refused,
             on_block=self._block_told,
@@ -287,7 +288,7 @@ class Publisher:
 
     @property
     def producer_id(self) -> bytes:
-        """The user's own, or a random one. It never changes."""
+        """The user's own, or a random one, which ends with the publisher. It never changes."""
         return self._core.producer_id
 
     @property

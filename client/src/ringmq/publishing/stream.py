@@ -41,6 +41,7 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         *,
         exchange: str | None = None,
         vhost: str = "",
+        ends_producer: bool,
         on_answer: Callable[[], None],
         on_refusal: Callable[[RingMQError], None],
         on_block: Callable[[tuple[BlockReason, ...]], None],
@@ -56,6 +57,11 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         self._on_block = on_block
         # The longest pause that the present stream's refusals have asked for.
         self._pause_s = 0.0
+        # Whether queues may forget the producer when the publisher is closed: a random id is used
+        # by nobody else.
+        self._ends_producer = ends_producer
+        # On the present stream.
+        self._said_end = False
 
     def open_request(self) -> broker.PublishRequest:
         opening = request_of(
@@ -74,6 +80,7 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
                 f"{response.WhichOneof('response')}, not with opened"
             )
         opened = response.opened
+        self._said_end = False
         # On the wire zero means no limit.
         limits = Limits(
             opened.message_bytes_max or NO_LIMITS.message_bytes_max,
@@ -114,7 +121,12 @@ class PublisherSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
 
     def next_request(self) -> broker.PublishRequest | None:
         flight = self._core.next_flight()
-        return None if flight is None else _request_of(flight)
+        if flight is not None:
+            return _request_of(flight)
+        if self._lifetime.closing and self._ends_producer and not self._said_end:
+            self._said_end = True
+            return broker.PublishRequest(end=broker.PublishEnd())
+        return None
 
     def heartbeat(self) -> broker.PublishRequest:
         return broker.PublishRequest(heartbeat=broker.Heartbeat())

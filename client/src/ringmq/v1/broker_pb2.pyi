@@ -1009,28 +1009,47 @@ class PublishRequest(google.protobuf.message.Message):
     OPEN_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
     @property
     def open(self) -> Global___PublishOpen: ...
     @property
     def batch(self) -> Global___PublishBatch: ...
     @property
     def heartbeat(self) -> Global___Heartbeat: ...
+    @property
+    def end(self) -> Global___PublishEnd: ...
     def __init__(
         self,
         *,
         open: Global___PublishOpen | None = ...,
         batch: Global___PublishBatch | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
+        end: Global___PublishEnd | None = ...,
     ) -> None: ...
-    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch", b"batch", "heartbeat", b"heartbeat", "open", b"open", "request", b"request"]
+    _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch", b"batch", "end", b"end", "heartbeat", b"heartbeat", "open", b"open", "request", b"request"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch", b"batch", "heartbeat", b"heartbeat", "open", b"open", "request", b"request"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["batch", b"batch", "end", b"end", "heartbeat", b"heartbeat", "open", b"open", "request", b"request"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_request: typing_extensions.TypeAlias = typing.Literal["open", "batch", "heartbeat"]
+    _WhichOneofReturnType_request: typing_extensions.TypeAlias = typing.Literal["open", "batch", "heartbeat", "end"]
     _WhichOneofArgType_request: typing_extensions.TypeAlias = typing.Literal["request", b"request"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
 
 Global___PublishRequest: typing_extensions.TypeAlias = PublishRequest
+
+@typing.final
+class PublishEnd(google.protobuf.message.Message):
+    """The last request: nobody will publish or repeat anything under this producer id, on any stream. So
+    the queue, or each queue that the stream has lately published to, forgets the id when the stream
+    has ended. Without it they remember the id for days.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+Global___PublishEnd: typing_extensions.TypeAlias = PublishEnd
 
 @typing.final
 class PublishOpen(google.protobuf.message.Message):
@@ -1049,8 +1068,8 @@ class PublishOpen(google.protobuf.message.Message):
     """
     exchange: builtins.str
     """Set, also if it is empty, which is the default exchange: the stream publishes to this exchange,
-    unless a batch names another one; `queue` is empty, and any node serves it. A producer id is wanted. Sequences rise over the
-    stream, and may have holes. A client that opens another stream sends all that is unconfirmed
+    unless a batch names another one; `queue` is empty, and any node serves it. Sequences rise over
+    the stream, and may have holes. A client that opens another stream sends all that is unconfirmed
     again, under the same sequences: `last_sequence` of the answer says nothing then.
     """
     vhost: builtins.str

@@ -181,9 +181,10 @@ class Broker:
         )
 
     async def open_routed(
-        self, vhost: str, session: SessionClient, *, producer_id: bytes
+        self, vhost: str, session: SessionClient, *, producer_id: bytes = b""
     ) -> RoutedSession:
-        """A publisher to the exchanges of a vhost, on any node."""
+        """A publisher to the exchanges of a vhost, on any node. Without a producer id of the
+        client, queues forget the session's when it ends."""
         self._gate.check()
         await self.topology.check_vhost(vhost)
         return self.routing.open(vhost, session, producer_id=producer_id)

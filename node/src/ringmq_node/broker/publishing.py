@@ -218,9 +218,10 @@ class Publishing:
         """Node and address of the new master, for a session that has heard `moved`."""
         return self._successor(self._mastership.name)
 
-    def close(self) -> None:
-        """The session hears nothing more; messages that it has published stay."""
-        self._mastership.close_publisher(self._number, self._producer_id)
+    def close(self, *, has_ended: bool = False) -> None:
+        """The session hears nothing more; messages that it has published stay. `has_ended`: nobody
+        will publish or repeat anything under its producer id, so the queue may forget that."""
+        self._mastership.close_publisher(self._number, self._producer_id, ended=has_ended)
 
 
 def check_priority(priority: int) -> None:

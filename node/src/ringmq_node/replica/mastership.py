@@ -242,8 +242,8 @@ class Mastership:
         self.publish_sessions.opened(number, session)
         return number, self._store.state.producers.get(producer_id, 0)
 
-    def close_publisher(self, number: int, producer_id: bytes) -> None:
-        self.publish_sessions.close(number, producer_id)
+    def close_publisher(self, number: int, producer_id: bytes, *, ended: bool = False) -> None:
+        self.publish_sessions.close(number, producer_id, has_ended=ended)
 
     def publish(
         self,

@@ -14,7 +14,8 @@ A producer that hasn't published for `producer_expiry_s` is forgotten in any cas
 knows the time of its last publish, by ops of the masters (`NoteTime`), so a new master goes on
 where the one before has ended, and restarts don't begin anew.
 
-A producer whose publisher is connected, or was a minute ago, is never forgotten. For a while after
+A producer that has ended in good order is forgotten at the next look, or with 99 others. One whose
+publisher is connected, or was a minute ago without a word, is never forgotten. For a while after
 a take-over no producer is, because clients are still coming over from the old master.
 """
 
@@ -83,8 +84,10 @@ class ProducerBudget:
         """Makes queues forget producers if the node remembers too many; returns how many."""
         replicas = [*self._replicas()]
         forgotten, pieces = 0, Pieces()
-        for replica in replicas if self._expiry_ms else ():
-            forgotten += replica.remembering.expire(self._expiry_ms)
+        for replica in replicas:
+            forgotten += replica.remembering.forget_ended()
+            if self._expiry_ms:
+                forgotten += replica.remembering.expire(self._expiry_ms)
             await pieces.step()
         counts = [len(replica.store.state.producers) for replica in replicas]
         allowed = allowance(counts, self._producers_max)

@@ -13,14 +13,19 @@ last sequence that a producer is told is true, and stays true until it publishes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 
 from ringmq_base.ranges import Range
 from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.queue.ops import FORGOTTEN_MAX
 from ringmq_node.replica.sessions import PublisherSession
 
 # Producers that have left and may come back. Of more, the first that left count as gone.
 LEFT_MAX = 10_000
+# Producers that have ended, and that the queue still remembers: they are forgotten together, by one
+# op. Of more than that, the first to end stay until they expire.
+ENDED_TOGETHER = 100
+ENDED_MAX = FORGOTTEN_MAX
 
 
 class OpeningSession:
@@ -55,6 +60,10 @@ class Publishers:
         self._current: dict[bytes, int] = {}
         # When the last session of a producer ended, on the loop's clock; in order of these times.
         self._left: dict[bytes, float] = {}
+        # Producers that have said that they won't publish again, in order.
+        self._ended: dict[bytes, None] = {}
+        # Called when many have.
+        self.on_many_ended: Callable[[], object] = lambda: None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -64,6 +73,7 @@ class Publishers:
         self._sessions[number] = session
         if not producer_id:
             return
+        self._ended.pop(producer_id, None)
         earlier = self._current.get(producer_id)
         self._current[producer_id] = number
         fenced = None if earlier is None else self._sessions.pop(earlier, None)
@@ -75,15 +85,32 @@ class Publishers:
         assert isinstance(self._sessions[number], OpeningSession), number
         self._sessions[number] = session
 
-    def close(self, number: int, producer_id: bytes) -> None:
+    def close(self, number: int, producer_id: bytes, *, has_ended: bool = False) -> None:
+        """`has_ended`: the producer publishes nothing more, and repeats nothing."""
         self._sessions.pop(number, None)
         # The end of a fenced session's stream must not end its successor's right to publish.
         if self._current.get(producer_id) == number:
             del self._current[producer_id]
             self._left.pop(producer_id, None)
+            if has_ended:
+                self._end_producer(producer_id)
+                return
             self._left[producer_id] = asyncio.get_running_loop().time()
             if len(self._left) > LEFT_MAX:
                 del self._left[next(iter(self._left))]
+
+    def _end_producer(self, producer_id: bytes) -> None:
+        self._ended[producer_id] = None
+        if len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        if len(self._ended) >= ENDED_TOGETHER:
+            self.on_many_ended()
+
+    def take_ended(self, known: Container[bytes]) -> list[bytes]:
+        """Those among `known`. From now on it is the caller's to have them forgotten."""
+        ended = [producer_id for producer_id in self._ended if producer_id in known]
+        self._ended.clear()
+        return ended
 
     def get(self, number: int) -> PublisherSession | None:
         return self._sessions.get(number)

@@ -3,7 +3,8 @@
 What a replica forgets has to be the same on all of them, or after a failover a producer would be
 told another last sequence. So nothing here depends on a mirror's clock or settings. The master says
 the time in an op (`NoteTime`), from which each replica knows when a producer has published last,
-and names the producers to forget in another one (`Forget`).
+and names the producers to forget in another one (`Forget`): those that are too old or too many, and
+those that have ended.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ class Remembering:
         # On the loop's clock; of no meaning while there is no mastership.
         self._forgets_from = 0.0
 
-    def taken_over(self) -> None:
+    def taken_over(self, mastership: Mastership) -> None:
         self._forgets_from = asyncio.get_running_loop().time() + FORGET_AFTER_S
+        mastership.publish_sessions.on_many_ended = self.forget_ended
 
     def note_time(self) -> None:
         """As the master, before a producer's publish: has all replicas know about when it is.
@@ -101,6 +103,17 @@ class Remembering:
         # In order of their times, so nearly always this looks at the first one only.
         expired = takewhile(lambda producer_id: times[producer_id] <= before_ms, times)
         return self._forget(expired, ops.FORGOTTEN_MAX)
+
+    def forget_ended(self) -> int:
+        """As the master: the queue forgets the producers that have said they won't come back. No
+        time has to pass for that. Returns how many it has forgotten."""
+        mastership = self._replica.mastership
+        if mastership is None or self._replica.ring.refusal() is not None:
+            return 0
+        ended = mastership.publish_sessions.take_ended(self._replica.store.state.producers)
+        if ended:
+            self._replica.multicast(Forget(tuple(ended)))
+        return len(ended)
 
     def _forget(self, producer_ids: Iterable[bytes], producers: int) -> int:
         mastership = self._replica.mastership

@@ -255,7 +255,6 @@ class Replica:
         if live:
             self.multicast(Requeue(((live.first, live.last),)))
         received, persisted = self._watermarks
-        self.remembering.taken_over()
         self._inheritance.safe(self.ring.safe_number)
         self.mastership = Mastership(
             self,
@@ -265,6 +264,7 @@ class Replica:
             received=received,
             persisted=persisted,
         )
+        self.remembering.taken_over(self.mastership)
         self._changed.notify()
         # That a queue which was just declared has a master is no news.
         level = logging.INFO if epoch > FIRST_EPOCH else logging.DEBUG

@@ -56,6 +56,8 @@ class PlayedQueues:
         self.shown = asyncio.Event()
         self.streams = 0
         self.feeds: dict[str, Feed] = {}
+        # Queues that have heard that the producer has ended.
+        self.ended: list[str] = []
 
     def check_publish(self, exchange: str) -> None:
         if exchange == "internal":
@@ -124,6 +126,8 @@ class PlayedQueues:
                 raise BrokerError(Reason.NO_MASTER, "the stream broke")
             await asyncio.sleep(0)
             feed.confirmed([(batch.first, batch.last)])
+        if feed.ends_producer:
+            self.ended.append(feed.queue)
 
 
 class PlayedClient:
@@ -281,7 +285,8 @@ def test_keys_are_bounded() -> None:
         large = batch(1, *[b""] * 5000, cc=("k" * 250,))
         for refused, field in (
             (batch(1, b"x", key="k" * 256), "routing_key"),
-            (batch(1, b"x", bcc=("é" * 128,)), "routing_key"),
+            (batch(1, b"x", cc=("é" * 128,)), "cc"),
+            (batch(1, b"x", bcc=("é" * 128,)), "bcc"),
             (batch(1, b"x", cc=many), "cc"),
             (batch(1, b"x", cc=many[:50], bcc=many[50:]), "cc"),
             (replace(large, properties=[b""] * 5000), "cc"),
@@ -647,12 +652,68 @@ def test_ways_without_work_end_their_streams_and_come_back() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_queues_hear_that_a_producer_has_ended_if_its_client_says_so(has_ended: bool) -> None:
+    """Not one that still has something to answer: that may be sent again."""
+
+    async def story(stage: Stage) -> None:
+        stage.queues.bound["stuck"] = ("q4",)
+        stage.queues.full = {"q4"}
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"x"))
+        session.publish(batch(2, b"y", key="stuck"))
+        await until(lambda: client.confirmed() == [1], within_s=5)
+        session.close(has_ended=has_ended)
+        await until(lambda: all(task.done() for task in stage.tasks), within_s=5)
+        assert sorted(stage.queues.ended) == (["q1", "q2", "q3"] if has_ended else [])
+        assert not stage.routing._way_tasks
+
+    play(story)
+
+
+def test_an_id_of_the_sessions_own_ends_with_each_of_its_ways() -> None:
+    """An AMQP channel's: its client can't repeat anything."""
+
+    async def story(stage: Stage) -> None:
+        first, second = PlayedClient(), PlayedClient()
+        session, other = stage.open(first, producer=b""), stage.open(second, producer=b"")
+        assert len({session.producer_id, other.producer_id}) == 2
+        session.publish(batch(1, b"x"))
+        await until(lambda: first.confirmed() == [1], within_s=5)
+        # It has nothing to do for a while, and all that this queue will ever get again is new.
+        session.drop_idle_ways(asyncio.get_running_loop().time() + 1)
+        await until(lambda: sorted(stage.queues.ended) == ["q1", "q2", "q3"], within_s=5)
+        session.publish(batch(2, b"y"))
+        await until(lambda: first.confirmed() == [1, 2], within_s=5)
+        session.end(Reason.DRAINING)
+        other.close()
+        await until(lambda: len(stage.queues.ended) == 6, within_s=5)
+
+    play(story)
+
+
+def test_a_way_that_has_nothing_to_do_does_not_end_a_clients_producer() -> None:
+    """1. q1 confirms, q2 is stuck. 2. q1's way is idle, and ends. 3. This node dies. 4. The client
+    sends the batch again, through another node: q1 must know it."""
+
+    async def story(stage: Stage) -> None:
+        client = PlayedClient()
+        session = stage.open(client)
+        session.publish(batch(1, b"x"))
+        await until(lambda: client.confirmed() == [1], within_s=5)
+        session.drop_idle_ways(asyncio.get_running_loop().time() + 1)
+        await until(lambda: all(task.done() for task in stage.tasks), within_s=5)
+        assert stage.queues.ended == []
+
+    play(story)
+
+
 def test_bad_batches_are_refused_whole() -> None:
     async def story(stage: Stage) -> None:
-        for producer in (b"", b"p" * 65):
-            with pytest.raises(BrokerError, match="producer id") as caught:
-                stage.open(PlayedClient(), producer=producer)
-            assert caught.value.metadata["field"] == "producer_id"
+        with pytest.raises(BrokerError, match="producer id") as caught:
+            stage.open(PlayedClient(), producer=b"p" * 65)
+        assert caught.value.metadata["field"] == "producer_id"
         stage.queues.full = {"q1", "q2", "q3"}
         session = stage.open(PlayedClient())
         session.publish(batch(5, b"x"))

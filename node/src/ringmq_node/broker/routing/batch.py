@@ -60,20 +60,18 @@ class RoutedBatch:
 
 def check_keys(batch: RoutedBatch) -> None:
     """Raises `BrokerError`."""
-    keys = batch.keys
-    for key in keys:
-        size = len(key.encode())
-        if size > KEY_BYTES_MAX:
-            raise bad_request(
-                f"a routing key has at most {KEY_BYTES_MAX} bytes, this one {size}",
-                field="routing_key",
-            )
-    if len(keys) == 1:
+    _check_key(batch.routing_keys[0], "routing_key")
+    count = len(batch.routing_keys) + len(batch.hidden_keys)
+    if count == 1:
         return
-    if len(keys) > KEYS_MAX:
+    if count > KEYS_MAX:
         raise bad_request(
-            f"a message has at most {KEYS_MAX} routing keys, this one {len(keys)}", field="cc"
+            f"a message has at most {KEYS_MAX} routing keys, this one {count}", field="cc"
         )
+    for key in batch.routing_keys[1:]:
+        _check_key(key, "cc")
+    for key in batch.hidden_keys:
+        _check_key(key, "bcc")
     # Each of the properties gets them: a request of some kilobytes must not become gigabytes here.
     size = len(batch.properties) * sum(len(key.encode()) for key in batch.routing_keys[1:])
     if size > BATCH_BYTES_MAX:
@@ -81,6 +79,14 @@ def check_keys(batch: RoutedBatch) -> None:
             f"further routing keys take {size} bytes in the properties of this batch, at most "
             f"{BATCH_BYTES_MAX}: publish fewer messages at once",
             field="cc",
+        )
+
+
+def _check_key(key: str, field: str) -> None:
+    size = len(key.encode())
+    if size > KEY_BYTES_MAX:
+        raise bad_request(
+            f"a routing key has at most {KEY_BYTES_MAX} bytes, this one {size}", field=field
         )
 
 

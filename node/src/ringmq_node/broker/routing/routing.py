@@ -40,6 +40,9 @@ STREAMS_MAX = 10_000
 # A way that had nothing to do for so long ends its stream; an internal session, too.
 IDLE_S = 20.0
 SWEEP_S = 5.0
+# How long a way may take to tell its queue that its producer has ended.
+LAST_WORD_S = 5.0
+OWN_ID_BYTES = 16
 # A session may have at most so many times as many bytes as the node has left for all: what one of
 # them holds for a queue that takes nothing leaves room for the others (compare `resources.budget`).
 SHARE = 4
@@ -82,6 +85,7 @@ class Routing:
         self._stuck_bytes = 0
         self._freed = Notifier()
         self._sessions: dict[RoutedSession, set[asyncio.Task[None]]] = {}
+        self._way_tasks: dict[Way, asyncio.Task[None]] = {}
         self._internal: dict[bytes, _InternalClient] = {}
         self._id_prefix = os.urandom(8)
         # With room between two: a part of a large batch has the id of its first message, and its
@@ -119,26 +123,34 @@ class Routing:
         producer_id: bytes,
         is_internal: bool = False,
     ) -> RoutedSession:
-        """`vhost` has to be there. Raises `BrokerError` if the producer id can't be used.
-        `is_internal`: it is the node's own, and waits for queues that are down."""
+        """`vhost` has to be there. Raises `BrokerError` if the producer id can't be used; an empty
+        one: the session takes one that lives as long as itself, so its client can't repeat anything
+        in another session. `is_internal`: it is the node's own, and waits for queues that are
+        down."""
         self._gate.check()
-        if not 1 <= len(producer_id) <= PRODUCER_ID_BYTES_MAX:
+        if len(producer_id) > PRODUCER_ID_BYTES_MAX:
             raise bad_request(
-                f"who publishes to an exchange has a producer id of 1 to {PRODUCER_ID_BYTES_MAX} "
-                f"bytes, not of {len(producer_id)}: queues recognise repeats by it",
-                field="producer_id",
+                f"a producer id has at most {PRODUCER_ID_BYTES_MAX} bytes", field="producer_id"
             )
         if not is_internal:
             check_not_letters(producer_id)
         session = RoutedSession(
-            self, client, vhost=vhost, producer_id=producer_id, is_internal=is_internal
+            self,
+            client,
+            vhost=vhost,
+            producer_id=producer_id or os.urandom(OWN_ID_BYTES),
+            is_own_id=not producer_id,
+            is_internal=is_internal,
         )
         self._sessions[session] = set()
         return session
 
-    def closed(self, session: RoutedSession) -> None:
-        for task in self._sessions.pop(session, ()):
+    def closed(self, session: RoutedSession, ending: Collection[Way]) -> None:
+        last = {self._way_tasks[way] for way in ending if way in self._way_tasks}
+        for task in self._sessions.pop(session, set()) - last:
             task.cancel()
+        for task in last:
+            asyncio.get_running_loop().call_later(LAST_WORD_S, task.cancel)
 
     @property
     def sessions(self) -> int:
@@ -174,16 +186,23 @@ class Routing:
     def begin_way(self, queue: str, session: RoutedSession) -> Way:
         way = Way(queue, session.producer_id, self, session)
         way.used_at = asyncio.get_running_loop().time()
-        self.begin_task(session, way.run(), f"way to {queue}")
+        task = self._way_tasks[way] = self._begin(session, way.run(), f"way to {queue}")
+        task.add_done_callback(lambda _: self._way_tasks.pop(way))
         return way
 
     def begin_task(
         self, session: RoutedSession, work: Coroutine[Any, Any, None], name: str
     ) -> None:
+        self._begin(session, work, name)
+
+    def _begin(
+        self, session: RoutedSession, work: Coroutine[Any, Any, None], name: str
+    ) -> asyncio.Task[None]:
         task = self._spawn(work, name)
         tasks = self._sessions[session]
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        return task
 
     def may_be_exchange(self, exchange: str) -> bool:
         return self._unknown_exchanges.may_be_new(exchange)

@@ -105,7 +105,9 @@ class SessionHost(RoutingNode, Protocol):
         ...
 
     def new_message_id(self) -> bytes: ...
-    def closed(self, session: RoutedSession) -> None: ...
+    def closed(self, session: RoutedSession, ending: Collection[Way]) -> None:
+        """`ending`: ways that have a last word for their queues."""
+        ...
 
 
 class RoutedSession:
@@ -118,10 +120,12 @@ class RoutedSession:
         *,
         vhost: str,
         producer_id: bytes,
+        is_own_id: bool = False,
         is_internal: bool = False,
     ) -> None:
-        """`is_internal`: it is the node's own. A queue that is down is waited for, as any other,
-        and internal exchanges are open to it."""
+        """`is_own_id`: nobody else knows the producer id, so nothing is repeated under it when a
+        queue has answered, or the session is over. `is_internal`: it is the node's own. A queue
+        that is down is waited for, as any other, and internal exchanges are open to it."""
         self.producer_id = producer_id
         self._finder = TargetFinder(host, vhost, is_internal=is_internal)
         self._host = host
@@ -134,6 +138,7 @@ class RoutedSession:
         # As the node has heard of them.
         self._held_bytes = self._stuck_bytes = 0
         self._is_closed = False
+        self._is_own_id = is_own_id
         self._is_internal = is_internal
         self._held = HeldRoutedBatches()
 
@@ -279,17 +284,23 @@ class RoutedSession:
             self._send(batch, stamped(properties, batch.exchange, batch.routing_keys), parts)
         self._answer(answers)
 
-    def close(self) -> None:
-        """The client hears nothing more; what is on its way may arrive."""
+    def close(self, *, has_ended: bool = False) -> None:
+        """The client hears nothing more; what is on its way may arrive. `has_ended`: it will repeat
+        nothing, so queues may forget its producer id."""
         if self._is_closed:
             return
         self._is_closed = True
+        ending: list[Way] = []
+        if has_ended or self._is_own_id:
+            ending += [way for way in self._ways.values() if way.is_idle]
+        for way in ending:
+            way.end(ends_producer=True)
         self._ways.clear()
         self._holding.clear()
         self._host.held(-self._held_bytes, -self._stuck_bytes)
         self._held_bytes = self._stuck_bytes = 0
         self._changed.notify()
-        self._host.closed(self)
+        self._host.closed(self, ending)
 
     def end(self, reason: Reason) -> None:
         """The client hears it, and nothing more."""
@@ -302,7 +313,7 @@ class RoutedSession:
         for queue, way in [*self._ways.items()]:
             if way.is_idle and way.used_at < used_before:
                 del self._ways[queue]
-                way.end()
+                way.end(ends_producer=self._is_own_id)
 
     # --- sending ---
 

@@ -77,6 +77,11 @@ class Feed(Protocol):
         """Whether the stream is to be ended."""
         ...
 
+    @property
+    def ends_producer(self) -> bool:
+        """Whether the queue is to hear then that it may forget the producer."""
+        ...
+
     def next(self) -> SubBatch | None: ...
     def confirmed(self, sequences: Sequence[Range]) -> None: ...
     def refused(self, first: int, last: int, error: BrokerError) -> None: ...
@@ -139,7 +144,7 @@ class Way:
         self.queue = queue
         self.producer_id = producer_id
         self.work = asyncio.Event()
-        self.is_over = False
+        self.is_over = self.ends_producer = False
         # On the loop's clock.
         self.used_at = 0.0
         self._host = host
@@ -169,10 +174,11 @@ class Way:
         """Empty while its master holds nothing."""
         return self._why_held() if self._why_held is not None else ()
 
-    def end(self) -> None:
-        """It has nothing to do, and will be given nothing more."""
+    def end(self, *, ends_producer: bool) -> None:
+        """It has nothing to do, and will be given nothing more. `ends_producer`: nobody will repeat
+        what was sent to this queue."""
         assert self.is_idle
-        self.is_over = True
+        self.is_over, self.ends_producer = True, ends_producer
         self.work.set()
 
     # --- what its streams tell (`Feed`) ---
@@ -314,6 +320,6 @@ class Way:
                         raise
                     self.refused(batch.first, batch.last, error)
         finally:
-            publishing.close()
+            publishing.close(has_ended=self.ends_producer)
         if session.reason in (Reason.QUEUE_NOT_FOUND, Reason.PRODUCER_FENCED):
             raise BrokerError(session.reason, f"queue {self.queue!r}: {session.reason.name}")

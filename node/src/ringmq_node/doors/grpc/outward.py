@@ -35,6 +35,7 @@ class OutwardSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
         # Why the node has refused a batch that may be sent again, on another stream.
         self.refusal: BrokerError | None = None
         self._is_moved = False
+        self._said_end = False
 
     def open_request(self) -> broker.PublishRequest:
         vhost, queue = split_name(self._feed.queue)
@@ -70,8 +71,13 @@ class OutwardSpeaker(Speaker[broker.PublishRequest, broker.PublishResponse]):
 
     def next_request(self) -> broker.PublishRequest | None:
         # What came behind a batch that was refused would overtake it.
-        batch = None if self.finishing else self._feed.next()
-        return None if batch is None else _request_of(batch)
+        if not self.finishing:
+            batch = self._feed.next()
+            return None if batch is None else _request_of(batch)
+        if self._feed.ends_producer and not self._said_end:
+            self._said_end = True
+            return broker.PublishRequest(end=broker.PublishEnd())
+        return None
 
     def heartbeat(self) -> broker.PublishRequest:
         return broker.PublishRequest(heartbeat=broker.Heartbeat())

@@ -32,6 +32,7 @@ class RoutedStream(Stream):
     _unanswered = 0
     _answered: asyncio.Future[None] | None = None
     _last_sequence = 0
+    _producer_ended = False
 
     @classmethod
     async def open(
@@ -64,7 +65,7 @@ class RoutedStream(Stream):
 
     _door: Broker
     # Of batches that name none.
-    _exchange: str
+    _exchange = ""
 
     @property
     def is_readable(self) -> bool:
@@ -84,6 +85,8 @@ class RoutedStream(Stream):
         match request.WhichOneof("request"):
             case "batch":
                 self._batch(request.batch)
+            case "end":
+                self._producer_ended = True
             case "heartbeat":
                 pass
             case _:
@@ -118,7 +121,7 @@ class RoutedStream(Stream):
             )
         check_clients(batch)
         if any(entry.cc for entry in batch.properties):
-            raise bad_request("the broker says which keys there are", field="properties.cc")
+            raise bad_request("the broker says which keys there are", field="properties")
 
         def headers() -> Sequence[Headers]:
             return [fields_from_wire(entry.headers) for entry in batch.properties]
@@ -180,7 +183,7 @@ class RoutedStream(Stream):
 
     def closed(self) -> None:
         self.teller.close()
-        self.session.close()
+        self.session.close(has_ended=self._producer_ended)
 
     def heartbeat(self) -> broker.PublishResponse:
         return broker.PublishResponse(heartbeat=broker.Heartbeat())

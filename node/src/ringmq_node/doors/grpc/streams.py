@@ -226,6 +226,7 @@ class PublishStream(Stream):
     # Messages that are neither confirmed nor rejected; and the end of waiting for them.
     _unanswered = 0
     _answered: asyncio.Future[None] | None = None
+    _producer_ended = False
 
     @classmethod
     async def open(
@@ -282,6 +283,8 @@ class PublishStream(Stream):
                     self.held.add(request.batch, len(data))
                 else:
                     self._publish(request.batch)
+            case "end":
+                self._producer_ended = True
             case "heartbeat":
                 pass
             case _:
@@ -334,7 +337,7 @@ class PublishStream(Stream):
     def closed(self) -> None:
         self.teller.close()
         self.held.close()
-        self.publishing.close()
+        self.publishing.close(has_ended=self._producer_ended)
 
     def heartbeat(self) -> broker.PublishResponse:
         return broker.PublishResponse(heartbeat=broker.Heartbeat())
