@@ -66,6 +66,11 @@ ANYTHING = {
     "Death.count",
     "Death.time_ms",
     "Death.original_expiration_ms",
+    # The user's own bytes, within the limit for properties.
+    "Properties.foreign",
+    "FieldValue.data",
+    "FieldValue.timestamp_s",
+    "OtherField.data",
     # As many as an answer has, at most.
     "Pull.messages_max",
     "Pull.bytes_max",
@@ -84,7 +89,15 @@ TEXTS = {
     "PublishBatch.bcc",
     "ConsumeOpen.consumer_tag",
 }
-OPAQUE = ("Properties", "Death", "FirstDeath", "HeadersEntry")
+OPAQUE = (
+    "Properties",
+    "Death",
+    "FirstDeath",
+    "HeadersEntry",
+    "FieldValue",
+    "FieldsEntry",
+    "OtherField",
+)
 
 
 class Bad(NamedTuple):
@@ -104,7 +117,9 @@ def _bad(good: Message, kind: Descriptor | None, path: tuple[str, ...]) -> Itera
     for field in kind.fields:
         at = (*path, field.name)
         if field.type == FieldDescriptor.TYPE_MESSAGE:
-            yield from _bad(good, field.message_type, at)
+            # Values are in arrays and tables of values.
+            if at.count(field.name) == 1:
+                yield from _bad(good, field.message_type, at)
             continue
         for value in BAD.get(field.type, []):
             is_text = kind.name in OPAQUE or f"{kind.name}.{field.name}" in TEXTS
@@ -118,12 +133,13 @@ def _with(good: Message, path: Sequence[str], value: Any) -> Message:
     request.CopyFrom(good)
     inner: Any = request
     for step in path[:-1]:
-        inner = getattr(inner, step)
-        if not isinstance(inner, Message):
-            if step == "headers":
-                inner["k" if path[-1] == "value" else value] = value if path[-1] == "value" else ""
-                return request
+        # Of a map of messages, which makes an entry that is asked for.
+        inner = inner["k"] if hasattr(inner, "GetEntryClass") else getattr(inner, step)
+        if not isinstance(inner, Message) and not hasattr(inner, "GetEntryClass"):
             inner = inner[0] if len(inner) else inner.add()
+    if hasattr(inner, "GetEntryClass"):
+        assert inner[value] is not None
+        return request
     if inner.DESCRIPTOR.fields_by_name[path[-1]].is_repeated:
         getattr(inner, path[-1]).append(value)
     else:
