@@ -1,6 +1,5 @@
 """Fixtures of the container tests. Without an engine the tests are skipped, with the reason."""
 
-import os
 from collections.abc import Generator, Iterator
 
 import docker
@@ -8,7 +7,7 @@ import pytest
 from base_image import base_tag as debian_base_tag
 from base_image import ensure_base_image, has_image, why_not_buildable
 from containers.cluster import Cluster
-from containers.engine import remove_dead_runs, why_no_engine
+from containers.engine import not_run, remove_dead_runs, why_no_engine
 from containers.workload import REGISTRY_BASE, REGISTRY_ETCD
 from docker.errors import APIError
 from node_image import build_image
@@ -16,16 +15,11 @@ from node_image import build_image
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[docker.DockerClient]:
-    """A connection to the Docker engine, from which the leftovers of killed runs are removed first.
-
-    CI sets `RINGMQ_DOCKER=required` once its engine has answered. From then on a missing engine
-    fails the tests instead of skipping them.
-    """
+    """A connection to the Docker engine, from which the leftovers of killed runs are removed
+    first."""
     reason = why_no_engine()
     if reason is not None:
-        if os.environ.get("RINGMQ_DOCKER") == "required":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        not_run(reason)
     client = docker.from_env()
     try:
         remove_dead_runs(client)
@@ -50,7 +44,7 @@ def images(engine: docker.DockerClient) -> tuple[str, str]:
             try:
                 engine.images.pull(image)
             except APIError as error:
-                pytest.skip(f"no base image: {why_not_buildable()}, and no registry: {error}")
+                not_run(f"no base image: {why_not_buildable()}, and no registry: {error}")
     return REGISTRY_BASE, REGISTRY_ETCD
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from containers.compose import COMPOSE_FILE, compose_command
+from containers.engine import not_run
 from containers.workload import DATA, ETCD, NODE_PORT, REGISTRY_BASE, REGISTRY_ETCD, ringmq_nodes
 
 from ringmq_node.config import load_config
@@ -150,7 +151,7 @@ def test_the_workers_name_the_master_as_it_listens(compose: dict[str, Any]) -> N
 def test_compose_itself_takes_the_file(compose: dict[str, Any]) -> None:
     command = compose_command()
     if command is None:
-        pytest.skip("there is neither `docker-compose` nor `docker compose`")
+        not_run("there is neither `docker-compose` nor `docker compose`")
     words = [*command, "--file", str(COMPOSE_FILE), "--profile", "spark", "config"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -159,3 +160,14 @@ def test_compose_itself_takes_the_file(compose: dict[str, Any]) -> None:
     assert taken["services"]["spark-worker2"]["command"] == [
         *compose["services"]["spark-worker1"]["command"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "outcome"), [("required", pytest.fail.Exception), ("", pytest.skip.Exception)]
+)
+def test_where_an_engine_is_required_nothing_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, setting: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setenv("RINGMQ_DOCKER", setting)
+    with pytest.raises(outcome, match="no engine"):
+        not_run("no engine")

@@ -1,4 +1,5 @@
-"""`deploy/compose.yaml` brought up by a real Compose: what its users do with it works."""
+"""`deploy/compose.yaml` brought up by a real Compose: what its users do with it works, and no
+container logs an error."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import docker
 import pytest
 from containers.compose import Compose, compose_command, free_port
 from containers.container import wait_until
-from containers.engine import new_run_id, remove_run
+from containers.engine import new_run_id, not_run, remove_run
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
@@ -24,7 +25,7 @@ def compose(
 ) -> Iterator[Compose]:
     command = compose_command()
     if command is None:
-        pytest.skip("there is neither `docker-compose` nor `docker compose`")
+        not_run("there is neither `docker-compose` nor `docker compose`")
     run_id = new_run_id()
     variables = {"RINGMQ_IMAGE": node_image, "ETCD_IMAGE": etcd_image} | {
         f"{node.upper()}_PORT": str(free_port()) for node in NODES
@@ -77,10 +78,12 @@ def test_up_publish_crash_promote_down_and_up_again(compose: Compose) -> None:
     promoted = compose.ringmq(crashed, "promote", "q", crashed)
     assert promoted["new_master"] == crashed
 
+    compose.judge_logs()
     compose.run("down")
     assert [compose.run("ps", "--quiet")] == [""]
     up(compose)
     wait_synchronised(compose, 3)
     consumed = compose.run("exec", "-T", "node3", "ringmq", "consume", "q")
     assert len(consumed.splitlines()) == MESSAGES
+    compose.judge_logs()
     compose.run("down", "--volumes")

@@ -19,6 +19,7 @@ from typing import Any
 import docker
 import yaml
 from docker.models.containers import Container
+from expected_logs import ExpectedLogs
 
 from containers.engine import labels_of
 
@@ -99,6 +100,18 @@ class Compose:
             },
         )
         return found
+
+    def judge_logs(self) -> None:
+        """`AssertionError` for an error that any container has logged, in any of its runs. Their
+        logs go with them: to be called before `down`."""
+        containers = self._client.containers.list(
+            all=True, filters={"label": f"com.docker.compose.project={self.project}"}
+        )
+        assert containers, f"{self.project} has no containers, and no logs"
+        ExpectedLogs().judge(
+            (str(each.name), each.logs().decode(errors="replace").splitlines())
+            for each in containers
+        )
 
     def health(self, service: str) -> str:
         """`starting`, `healthy`, `unhealthy`; or the container's state if it doesn't run."""
