@@ -38,7 +38,7 @@ async def counters(client: ringmq.Client, queue: str) -> tuple[int, int]:
 async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> None:
     """Several queues with the same master, so that one failover serves all of them."""
     async with cluster.client() as client:
-        await declare(cluster)
+        queues = await declare(cluster)
         await without_a_failover(client)
         await end_cases(client, await begin_cases(client, "well"), redelivered=False)
         for queue in ("q", "limited", "single", "changed"):
@@ -105,12 +105,12 @@ async def test_terms_of_consumers_survive_a_killed_master(cluster: Cluster) -> N
             )
             await end_cases(client, cases, redelivered=True)
         await cluster.start("a")
-        for queue in ("q", "limited", "single", "changed"):
+        for queue in queues:
             await cluster.wait_synchronised(queue)
             await cluster.wait_equal(queue)
 
 
-async def declare(cluster: Cluster) -> None:
+async def declare(cluster: Cluster) -> list[str]:
     """Queues that have the same master, so that one failover serves all of them."""
     rules = {
         "q": QueueRules(),
@@ -126,6 +126,7 @@ async def declare(cluster: Cluster) -> None:
         await cluster.wait_synchronised(queue)
         if await cluster.master_of(queue) != "a":
             await cluster.promote(queue, "a")
+    return [*rules]
 
 
 async def counts_before(client: ringmq.Client) -> None:

@@ -147,6 +147,7 @@ async def test_cancelled_consumer_may_still_settle(cluster: Cluster) -> None:
     async with RawStream(cluster.seeds[0], "Consume") as stream:
         await cancel_and_settle_five(stream)
     await fifteen_are_ready(cluster)
+    await cluster.wait_equal("q")
 
 
 @scenario(deadline_s=60)

@@ -103,7 +103,7 @@ async def test_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
         await until(is_drained, "all are rejected", within_s=60.0)
         letters = await letters_in(client, "dead")
         await cluster.start("b")
-        for queue in ("work", "dead"):
+        for queue in ("dead", *KEEPS):
             await cluster.wait_synchronised(queue)
             await cluster.wait_equal(queue)
         assert (await client.queue("dead")).messages_ready == 0

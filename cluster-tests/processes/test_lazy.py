@@ -156,7 +156,9 @@ async def test_mode_outlives_nodes(cluster: Cluster) -> None:
     await cluster.start()
     await cluster.wait_synchronised("q")
     await everywhere(cluster, LAZY)
+    await cluster.wait_equal("q")
     (await cluster.drained("q")).judge(load)
+    await cluster.wait_equal("q")
 
 
 @scenario(deadline_s=30)

@@ -243,3 +243,5 @@ async def test_a_queue_without_a_master_stops_no_other_queue_of_its_publisher(
         while batch := await client.get_messages("dead", 1000, remove=True):
             got += [message.body for message in batch]
         assert got == [*(b"%d" % number for number in taken), b"last"]
+    await cluster.wait_synchronised("live")
+    await cluster.wait_equal("live")

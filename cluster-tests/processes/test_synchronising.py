@@ -132,6 +132,38 @@ async def test_a_mirror_lacks_a_message_as_long_as_a_consumer_holds_it(cluster: 
 
 
 @scenario(deadline_s=90)
+async def test_the_master_dies_while_a_mirror_lacks_what_a_consumer_holds(
+    cluster: Cluster,
+) -> None:
+    """follower_synchronization in mode `manual`, with the master killed: not the mirror that lacks
+    the message is the next one, the message comes again, and its ack ends what is lacking."""
+    async with cluster.client() as client:
+        await client.operator.set_policy(MANUAL)
+        mirror = await away_meanwhile(cluster, client, 1)
+        await wait_phase(client, mirror, SyncPhase.MANUAL)
+        async with client.consumer("q", prefetch=1) as consumer:
+            held = await consumer.next_batch(timeout_s=20.0)
+            assert held is not None
+            assert (len(held), held[0].redelivered) == (1, False)
+            master = await cluster.master_of("q")
+            cluster.kill(master)
+            again = await consumer.next_batch(timeout_s=20.0)
+            assert again is not None
+            assert (len(again), again[0].redelivered) == (1, True)
+            assert (await cluster.master_of("q")) not in (master, mirror)
+            assert (await wait_phase(client, mirror, SyncPhase.MANUAL)).messages_missing == 1
+            # It has the message, and is synchronised without being told to.
+            await cluster.start(master)
+            await cluster.wait_synchronised("q", 2)
+            assert (await wait_phase(client, mirror, SyncPhase.MANUAL)).messages_missing == 1
+            assert await consumer.ack(again, wait=True)
+        await cluster.wait_synchronised("q", within_s=20)
+        info = await client.queue("q")
+        assert (info.messages_ready, info.messages_unacknowledged) == (0, 0)
+    await cluster.wait_same_bodies("q")
+
+
+@scenario(deadline_s=90)
 async def test_it_is_synchronised_by_itself_when_all_that_it_lacks_is_consumed(
     cluster: Cluster,
 ) -> None:

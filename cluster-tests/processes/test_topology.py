@@ -101,6 +101,8 @@ async def test_topology_through_every_node_and_over_deaths(cluster: Cluster) -> 
     durable = (["x"], [("amq.fanout", "q"), ("x", "q")])
     for node in cluster.nodes:
         await until(lambda node=node: _lists(cluster, node, durable), within_s=20)
+    await cluster.wait_synchronised("q")
+    await cluster.wait_equal("q")
 
 
 async def _lists(cluster: Cluster, node: str, what: object) -> bool:
@@ -151,6 +153,8 @@ async def test_a_vhost_has_queues_of_its_own(cluster: Cluster) -> None:
                     break
         assert set(got) == {b"1", b"2", b"3"}
         await cluster.start(killed)
+        await until(is_synchronised, within_s=20)
+        await cluster.wait_equal("q", vhost="shop")
         with pytest.raises(ringmq.VhostInUseError, match="2 queues"):
             await root.topology.delete_vhost("shop")
         assert await root.topology.delete_vhost("shop", force=True) == 2

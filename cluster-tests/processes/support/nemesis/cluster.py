@@ -352,7 +352,7 @@ class Cluster:
         async with self.client() as client:
             await client.promote_mirror(queue, node)
 
-    async def replica(self, queue: str, node: str) -> admin.Replica:
+    async def replica(self, queue: str, node: str, *, vhost: str = "") -> admin.Replica:
         """The replica of a queue on one node, as the node itself reports it."""
         async with grpc.aio.insecure_channel(self._listen(node)) as channel:
             call: Any = channel.unary_unary(
@@ -361,12 +361,12 @@ class Cluster:
                 response_deserializer=admin.GetReplicaResponse.FromString,
             )
             answer: admin.GetReplicaResponse = await call(
-                admin.GetReplicaRequest(queue=queue), timeout=5.0
+                admin.GetReplicaRequest(queue=queue, vhost=vhost), timeout=5.0
             )
             return answer.replica
 
     async def wait_equal(
-        self, queue: str, *, on: Sequence[str] = (), within_s: float = 10.0
+        self, queue: str, *, vhost: str = "", on: Sequence[str] = (), within_s: float = 10.0
     ) -> list[admin.Replica]:
         """Until the replicas on these nodes (all, if none is named) have applied the same op;
         their digests are equal (G5)."""
@@ -374,7 +374,9 @@ class Cluster:
 
         async def at_the_same_op() -> bool:
             try:
-                found[:] = [await self.replica(queue, name) for name in on or self.nodes]
+                found[:] = [
+                    await self.replica(queue, name, vhost=vhost) for name in on or self.nodes
+                ]
             except grpc.aio.AioRpcError:
                 return False  # Not open there yet.
             return len({each.last_number for each in found}) == 1
