@@ -146,7 +146,7 @@ class Broker:
         self.buffers = buffers
         self.routing = routing
         open_here = partial(self.open_publisher, with_gaps=True)
-        routing.begin(locator, cluster, gate, budget, topology, open_here=open_here)
+        routing.begin(locator, cluster, gate, budget, topology, settings, open_here=open_here)
         self._descriptions = descriptions
         # For doors: clients' connections.
         self.orphans = orphans

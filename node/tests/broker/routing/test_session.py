@@ -28,6 +28,7 @@ from ringmq_node.model.fields import Headers, fields_of
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.names import join_name
 from ringmq_node.model.reasons import BrokerError, Reason
+from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.gaps import PRODUCER_GAPS_MAX
 from ringmq_node.replica.sessions import PublisherSession
@@ -170,7 +171,8 @@ class Stage:
             raise AssertionError("every queue is elsewhere")
 
         parts = (cast(Any, locator), cast(Any, cluster), cast(Any, gate))
-        self.routing.begin(*parts, self.budget, self.queues, open_here=here)
+        settings = BrokerSettings(message_bytes_max=10_000)
+        self.routing.begin(*parts, self.budget, self.queues, settings, open_here=here)
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.create_task(work, name=name)
@@ -720,6 +722,9 @@ def test_bad_batches_are_refused_whole() -> None:
         with pytest.raises(BrokerError) as caught:
             session.publish(batch(4, b"x", b"y"))
         assert caught.value.metadata["field"] == "first_sequence"
+        with pytest.raises(BrokerError) as caught:
+            session.publish(batch(6, b"x" * 10_001))
+        assert caught.value.reason is Reason.MESSAGE_TOO_LARGE
         assert session.messages == 1
 
     play(story)

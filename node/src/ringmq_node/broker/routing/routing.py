@@ -31,6 +31,7 @@ from ringmq_node.model.fields import Headers
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.foreign import PropertiesCodec
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.queue.block import Block
 from ringmq_node.replica.sessions import PublisherSession
 from ringmq_node.resources.budget import PublishBudget
@@ -100,6 +101,7 @@ class Routing:
         gate: NodeGate,
         budget: PublishBudget,
         exchanges: ExchangeRecords,
+        settings: BrokerSettings,
         *,
         open_here: OpenHere,
     ) -> None:
@@ -108,6 +110,7 @@ class Routing:
         self._cluster = cluster
         self._gate = gate
         self._budget = budget
+        self.settings = settings
         budget.on_alarms = self._freed.notify
         self._open_here = open_here
         self._unknown_queues = UnknownRecords(locator.look_up)

@@ -28,6 +28,7 @@ from typing import Any, Protocol
 from ringmq_base.limits import MIB
 from ringmq_base.notifier import Notifier
 from ringmq_base.ranges import Range
+from ringmq_node.broker.publishing import check_batch
 from ringmq_node.broker.routing.batch import (
     HeldRoutedBatches,
     RoutedBatch,
@@ -48,6 +49,7 @@ from ringmq_node.broker.routing.targets import SubBatch
 from ringmq_node.broker.routing.ways import Way
 from ringmq_node.model.flow import BlockReason
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
+from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.resources.flow import Reasons
 
 # Unanswered, of one session; and as much again for queues that are down. A queue remembers as many
@@ -74,6 +76,8 @@ class SessionClient(Protocol):
 class SessionHost(RoutingNode, Protocol):
     """The node, as its sessions use it."""
 
+    @property
+    def settings(self) -> BrokerSettings: ...
     def begin_way(self, queue: str, session: RoutedSession) -> Way: ...
     def begin_task(
         self, session: RoutedSession, work: Coroutine[Any, Any, None], name: str
@@ -205,15 +209,19 @@ class RoutedSession:
                 await self._host.wait_freed()
 
     def publish(self, batch: RoutedBatch) -> None:
-        """Raises `BrokerError` if nothing of the batch was taken: there is no such exchange, or
-        clients may not publish to it. If the registry has to be asked for it, the refusal comes as
-        an answer.
+        """Raises `BrokerError` if nothing of the batch was taken: it is beyond a limit, there is no
+        such exchange, or clients may not publish to it. If the registry has to be asked for the
+        exchange, the refusal comes as an answer.
 
         Nor is anything taken by a session that has ended while the batch waited for room: its
         client has heard of that.
         """
         if self._is_closed:
             return
+        if not self._is_internal:
+            # A letter has its history, too; the queue's master bounds that.
+            settings = self._host.settings
+            check_batch(settings, batch.first_sequence, batch.bodies, batch.properties)
         check_keys(batch)
         if self._held:
             self._held.add(batch)

@@ -88,7 +88,8 @@ class TopologyChanges:
         """Returns whether it is new; an existing one has to have been declared the same."""
         vhost, short = split_name(name)
         await self._topology.ensure_vhost(vhost)
-        if is_predeclared(name):
+        # The default exchange isn't declared, not even as it is: RabbitMQ refuses that as well.
+        if short and is_predeclared(name):
             check_same(self._topology.exchange(name), arguments)
             return False
         check_exchange_name(short)

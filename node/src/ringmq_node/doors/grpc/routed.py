@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.ranges import Range
 from ringmq_node.broker.broker import Broker
-from ringmq_node.broker.publishing import check_batch
 from ringmq_node.broker.routing.batch import RoutedBatch
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
 from ringmq_node.broker.routing.session import RoutedSession
@@ -112,8 +111,7 @@ class RoutedStream(Stream):
     def _routed(self, batch: broker.PublishBatch) -> RoutedBatch:
         bodies = list(batch.bodies)
         properties = [entry.SerializeToString() for entry in batch.properties]
-        check_batch(self._door.settings, batch.first_sequence, bodies, properties)
-        if batch.first_sequence <= self._last_sequence:
+        if 0 < batch.first_sequence <= self._last_sequence:
             raise bad_request(
                 f"the batch begins with {batch.first_sequence}, and this stream has had "
                 f"{self._last_sequence}: sequences rise",
