@@ -15,13 +15,14 @@ class Goal:
     """A bound on a figure of ours.
 
     With `beside` the bound is on the ratio of our figure to that peer's or variant's, taken in
-    each round first.
+    each round first. A goal that is missed is met all the same if `instead` is.
     """
 
     figure: str
     beside: str | None = None
     at_least: float | None = None
     at_most: float | None = None
+    instead: Goal | None = None
 
     def is_met(self, value: float) -> bool:
         return (self.at_least is None or value >= self.at_least) and (

@@ -18,8 +18,10 @@ from typing import Any, Protocol
 from bench import procs
 
 # Brokers put work off until they are idle (index flushes, acks around the ring). That work
-# belongs to the messages, so the count of CPU goes on for this long.
+# belongs to the messages, so the count of CPU and of bytes goes on for this long.
 SETTLE_S = 1.0
+# Replicas of a queue, of every cluster that is measured.
+COPIES = 3
 
 
 class BenchError(Exception):
@@ -30,17 +32,26 @@ class BenchError(Exception):
 class Point:
     """One question: `count` messages of `size_bytes`, spread over `queues` queues.
 
-    Each queue has a publisher of its own, with at most `window` messages unconfirmed.
+    Each queue has a publisher of its own, with at most `window` messages unconfirmed. With
+    `consumed` a consumer takes and acknowledges the messages meanwhile.
     """
 
     count: int
     size_bytes: int
     window: int
     queues: int = 1
+    consumed: bool = False
 
     def label(self) -> str:
         each = f"{self.size_bytes} B, window {self.window}"
+        if self.consumed:
+            return f"{each}, consumed"
         return each if self.queues == 1 else f"{each}, {self.queues} queues"
+
+    def shares(self) -> list[int]:
+        """The messages of each queue."""
+        share, rest = divmod(self.count, self.queues)
+        return [share + (number < rest) for number in range(self.queues)]
 
     def share(self, divisor: int) -> Point:
         """The same question with a fraction of the messages, and one for each queue at least."""
@@ -51,7 +62,8 @@ class Point:
 class ClientReport:
     """A publisher's figures. Latencies run from hand-over to confirm; percentiles: nearest rank.
 
-    `client_cpu_s` is user and system time of the publisher over the timed part.
+    `client_cpu_s` is user and system time of the publisher over the timed part. `consumed_per_s`
+    runs from the first hand-over to the last delivery; None if nobody consumes.
     """
 
     seconds: float
@@ -63,6 +75,7 @@ class ClientReport:
     p95_ms: float
     p99_ms: float
     max_ms: float
+    consumed_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +83,9 @@ class Measurement:
     """One run of one peer at one point.
 
     `broker_cpu_s` is user and system time of all broker processes from just before the publisher
-    starts to `SETTLE_S` after it ends. `others_cores` is the CPU that all other processes of the
-    machine took at that time, in cores: noise, and the other peer's idling.
+    starts to `SETTLE_S` after it ends, and `written_bytes` what they have had written to the disk
+    in that time. `others_cores` is the CPU that all other processes of the machine took then, in
+    cores: noise, and the other peers' idling.
     """
 
     peer: str
@@ -80,6 +94,12 @@ class Measurement:
     client: ClientReport
     broker_cpu_s: float
     others_cores: float
+    written_bytes: int = 0
+
+    @property
+    def written_per_body_byte(self) -> float:
+        """Of each of the copies."""
+        return self.written_bytes / (self.point.count * self.point.size_bytes * COPIES)
 
     @property
     def broker_cpu_s_per_million(self) -> float:
@@ -93,6 +113,7 @@ class Measurement:
         return asdict(self) | {
             "broker_cpu_s_per_million": self.broker_cpu_s_per_million,
             "client_cpu_s_per_million": self.client_cpu_s_per_million,
+            "written_per_body_byte": self.written_per_body_byte,
         }
 
 
@@ -134,12 +155,14 @@ def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
     peer.prepare(queues)
     pids = peer.broker_pids()
     brokers_before = procs.tree_cpu_s(pids)
+    written_before = procs.tree_written_bytes(pids)
     machine_before = procs.machine_cpu()
     own_before = procs.own_cpu_s()
     report = peer.publish(point, queues)
     if pids:
         time.sleep(SETTLE_S)
     brokers = procs.tree_cpu_s(pids) - brokers_before
+    written = procs.tree_written_bytes(pids) - written_before
     machine = procs.machine_cpu().since(machine_before)
     # The run's own CPU is not noise: the publisher's, a child that has ended by now.
     ours = brokers + procs.own_cpu_s() - own_before
@@ -155,6 +178,7 @@ def measure(peer: Peer, point: Point, round_number: int) -> Measurement:
         client=report,
         broker_cpu_s=brokers,
         others_cores=max(0.0, machine.busy_s - ours) / machine.elapsed_s,
+        written_bytes=written,
     )
 
 

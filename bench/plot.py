@@ -17,7 +17,12 @@ from bench.report import COLUMNS, Column, peers_of
 from bench.stats import select, spread
 
 _SHOWN = ("rate_per_s", "p50_ms", "p99_ms", "broker_cpu_s_per_million")
-COLOURS = {"ringmq": "#0b6e4f", "rabbitmq": "#c8553d", "rabbitmq-quorum": "#e0a458"}
+COLOURS = {
+    "ringmq": "#0b6e4f",
+    "rabbitmq": "#c8553d",
+    "rabbitmq-quorum": "#e0a458",
+    "nats-r3": "#3d5a98",
+}
 _DISK = "disk"
 _OTHER_COLOUR = "#8d99ae"
 
@@ -65,7 +70,8 @@ def save_lines(path: Path, measurements: Sequence[Measurement], points: Sequence
     """Rate and p50 over the window, of one queue; the rate over the number of queues, at window 1.
     Of the size that most points have."""
     sizes = [point.size_bytes for point in points]
-    same = [point for point in points if point.size_bytes == max(sizes, key=sizes.count)]
+    usual = max(sizes, key=sizes.count)
+    same = [point for point in points if point.size_bytes == usual and not point.consumed]
     alone = sorted((each for each in same if each.queues == 1), key=lambda each: each.window)
     single = sorted((each for each in same if each.window == 1), key=lambda each: each.queues)
     by_name = {column.name: column for column in COLUMNS}

@@ -119,10 +119,23 @@ def own_rss_peak_bytes() -> int:
 
 def own_written_bytes() -> int:
     """Bytes that this process has had sent to the disk, or will have (proc(5), `io`)."""
-    for line in (_PROC / "self" / "io").read_text().splitlines():
+    return _written_bytes(os.getpid())
+
+
+def tree_written_bytes(roots: Iterable[int]) -> int:
+    """The same of these processes and all that they started, as far as they still run."""
+    total = 0
+    for pid in tree_pids(roots, _all_processes()):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += _written_bytes(pid)
+    return total
+
+
+def _written_bytes(pid: int) -> int:
+    for line in (_PROC / str(pid) / "io").read_text().splitlines():
         if line.startswith("write_bytes:"):
             return int(line.split()[1])
-    raise OSError("/proc/self/io doesn't say write_bytes")
+    raise OSError(f"/proc/{pid}/io doesn't say write_bytes")
 
 
 def disk_use_bytes(directory: Path) -> int:

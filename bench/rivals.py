@@ -1,4 +1,4 @@
-"""Ours beside RabbitMQ's queues and beside two footings, all in one run."""
+"""Ours beside RabbitMQ's queues, NATS' streams and two footings, all in one run."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from pathlib import Path
 from bench import plot, report
 from bench.comparison import BUILD, Comparison, Say
 from bench.measure import BenchError, Peer, Point
-from bench.peers.bare_ring import BareRing
 from bench.peers.footing import Footing
+from bench.peers.nats import peer as nats
 from bench.peers.rabbitmq import peer as rabbitmq
 from bench.peers.rabbitmq.cluster import RabbitCluster
+from bench.peers.raw_ring import RawRing
 from bench.peers.ringmq import RingPeer
 
-PEERS = ("ringmq", "rabbitmq", "rabbitmq-quorum", "bare-ring", "disk")
-# These have one file, and no queues.
-_FOOTINGS = ("bare-ring", "disk")
+PEERS = ("ringmq", "rabbitmq", "rabbitmq-quorum", "nats-r3", "raw-ring", "disk")
+# One file, and no queues.
+_WITHOUT_QUEUES = ("disk",)
+_WITHOUT_CONSUMERS = ("nats-r3", "raw-ring", "disk")
 # From one message alone to a full pipe, and single messages to ten queues.
 ROWS = (
     Point(count=2000, size_bytes=1024, window=1),
     Point(count=10_000, size_bytes=1024, window=10),
     Point(count=20_000, size_bytes=1024, window=100),
     Point(count=40_000, size_bytes=1024, window=1000),
+    Point(count=40_000, size_bytes=1024, window=1000, consumed=True),
     Point(count=5000, size_bytes=1024, window=1, queues=10),
 )
 # A hundred queues are declared and looked up one by one, which takes minutes.
@@ -46,8 +49,15 @@ def comparison(names: Sequence[str], points: Sequence[Point]) -> Comparison:
         to_json=report.to_json,
         print_report=report.print_report,
         draw=plot.save_lines if len(points) > len(ROWS) - 1 else plot.save,
-        takes=lambda peer, point: point.queues == 1 or peer.name not in _FOOTINGS,
+        takes=takes,
     )
+
+
+def takes(peer: Peer, point: Point) -> bool:
+    """Whether the peer answers this question."""
+    if point.consumed and peer.name in _WITHOUT_CONSUMERS:
+        return False
+    return point.queues == 1 or peer.name not in _WITHOUT_QUEUES
 
 
 def points_of(*, size_bytes: int, window: int, count: int, latency_count: int) -> list[Point]:
@@ -86,10 +96,17 @@ def start_peers(names: Sequence[str], directory: Path, stack: ExitStack, _: Say)
             peers.append(rabbitmq.RabbitPeer(cluster, client, "classic"))
         if "rabbitmq-quorum" in names:
             peers.append(rabbitmq.RabbitPeer(cluster, client, "quorum"))
-    if "bare-ring" in names:
-        bare = BareRing(directory / "bare-ring")
-        stack.callback(bare.stop)
-        peers.append(bare)
+    if "nats-r3" in names:
+        if not nats.is_installed():
+            raise BenchError(f"there is no {nats.PROGRAM}; as root: {nats.APT_COMMAND}")
+        servers = nats.NatsPeer(directory / "nats")
+        stack.callback(servers.stop)
+        servers.start()
+        peers.append(servers)
+    if "raw-ring" in names:
+        raw = RawRing(directory / "raw-ring")
+        stack.callback(raw.stop)
+        peers.append(raw)
     if "disk" in names:
         peers.append(Footing(directory))
     return peers

@@ -104,7 +104,8 @@ class RingPeer:
             ("--window", point.window),
         ]
         flat = [str(word) for pair in arguments for word in pair]
-        report = self._control("bench", "publish", *flat, timeout_s=_PUBLISH_TIMEOUT_S)
+        verb = "both" if point.consumed else "publish"
+        report = self._control("bench", verb, *flat, timeout_s=_PUBLISH_TIMEOUT_S)
         latencies = report["confirm_ms"]
         return ClientReport(
             seconds=report["seconds"],
@@ -116,6 +117,7 @@ class RingPeer:
             p95_ms=latencies["p95"],
             p99_ms=latencies["p99"],
             max_ms=latencies["max"],
+            consumed_per_s=report.get("consume_rate_per_s"),
         )
 
     def remove(self, queues: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ def test_a_peer_without_queues_is_asked_for_one_and_the_others_for_all(tmp_path:
     measurements = run_all([ours, disk], comparison, 1, lambda _: None)
     asked = {point for point in ours.asked if point in rivals.FULL_ROWS}
     assert asked == set(rivals.FULL_ROWS)
-    assert {point.queues for point in disk.asked} == {1}
+    assert {(point.queues, point.consumed) for point in disk.asked} == {(1, False)}
 
     said = io.StringIO()
     comparison.print_report(Console(file=said, width=140), measurements, comparison.points)
@@ -64,15 +64,22 @@ def test_a_window_asked_for_by_name_is_measured_instead_of_the_rows() -> None:
     assert parse(["--window", "7"]).window == 7
 
 
-def test_each_row_that_has_a_goal_has_its_own() -> None:
+def test_each_row_has_its_goals() -> None:
     wanted = {
-        (point.queues, point.window, point.size_bytes): [goal.text() for goal in goals_for(point)]
+        (point.queues, point.window, point.size_bytes, point.consumed): [
+            goal.text() for goal in goals_for(point)
+        ]
         for point in rivals.FULL_ROWS
     }
-    assert wanted[1, 1, 1024] == ["at most 0.8 x rabbitmq"]
-    assert wanted[100, 10, 1024] == ["at least 8 x rabbitmq"]
-    assert len(wanted[1, 1000, 1024]) == 2
-    assert not wanted[1, 100, 64 * 1024]
+    assert all(wanted.values())
+    assert wanted[1, 1, 1024, False] == [
+        "at most 0.8 x rabbitmq",
+        "at most 1 x rabbitmq-quorum",
+        "at most 900",
+    ]
+    assert wanted[100, 10, 1024, False] == ["at least 8 x rabbitmq"]
+    assert wanted[1, 1000, 1024, True] == ["at least 80000"]
+    assert wanted[1, 100, 64 * 1024, False] == ["at least 0.8 x raw-ring"]
 
 
 def test_publishers_at_the_same_time_count_as_one() -> None:

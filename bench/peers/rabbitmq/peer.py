@@ -15,6 +15,12 @@ from bench.measure import BenchError, ClientReport, Point
 from bench.peers.rabbitmq.cluster import NODES, PROGRAMS, RabbitCluster
 from bench.stats import merged
 
+# With events: when it began, and when the last message came.
+_PROGRESS = ("--progress", "600000")
+_CONSUME = ("--mode", "consume")
+# As `ringmq bench both` has it.
+_PREFETCH = 5000
+
 QueueType = Literal["classic", "quorum"]
 
 APT_COMMAND = (
@@ -96,13 +102,22 @@ class RabbitPeer:
 
     def publish(self, point: Point, queues: Sequence[str]) -> ClientReport:
         """With many queues, by a client process for each at the same time (`merged`)."""
-        shares = [
-            replace(point, count=point.count // len(queues) + (n < point.count % len(queues)))
-            for n in range(len(queues))
-        ]
+        if point.consumed:
+            return self._publish_and_consume(point, *queues)
+        shares = [replace(point, count=count) for count in point.shares()]
         with ThreadPoolExecutor(len(queues)) as pool:
             reports = list(pool.map(self._run_client, shares, queues))
         return merged([_client_report(report) for report in reports])
+
+    def _publish_and_consume(self, point: Point, queue: str) -> ClientReport:
+        """By a process each way. The consumer waits for the first message."""
+        with ThreadPoolExecutor(1) as pool:
+            consumer = pool.submit(self._run, replace(point, window=_PREFETCH), queue, *_CONSUME)
+            publisher = self._run(point, queue, *_PROGRESS)
+            consumed = consumer.result()
+        began, ended = (json.loads(each[0])["at"] for each in (publisher, consumed[-1:]))
+        report = _client_report(json.loads(publisher[-1]))
+        return replace(report, consumed_per_s=point.count / (ended - began))
 
     def remove(self, queues: Sequence[str]) -> None:
         """Checks that the queues were replicated as claimed, and deletes them."""
@@ -125,6 +140,11 @@ class RabbitPeer:
         return f"{self._queue_type}.{queue}"
 
     def _run_client(self, point: Point, queue: str, *flags: str) -> Mapping[str, Any]:
+        report: Mapping[str, Any] = json.loads(self._run(point, queue, *flags)[-1])
+        return report
+
+    def _run(self, point: Point, queue: str, *flags: str) -> list[str]:
+        """The lines that the client has printed."""
         arguments = {
             "--port": self._cluster.port,
             "--queue": self._full_name(queue),
@@ -143,5 +163,4 @@ class RabbitPeer:
         )
         if done.returncode:
             raise BenchError(done.stderr.strip())
-        report: Mapping[str, Any] = json.loads(done.stdout)
-        return report
+        return done.stdout.splitlines()

@@ -1,0 +1,1 @@
+"""NATS JetStream beside ours: the servers, and a lean publisher."""

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from bench.measure import Point, measure
+from bench.peers.raw_ring import NODES, RawRing
+
+HEADER_BYTES = 12
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("point", "frames"),
+    [
+        (Point(count=401, size_bytes=1000, window=1), 401),
+        (Point(count=401, size_bytes=1000, window=100), 17),
+        (Point(count=90, size_bytes=1000, window=2, queues=7), 90),
+        (Point(count=20, size_bytes=64 * 1024, window=16), 20),
+    ],
+    ids=["one at a time", "a window", "seven queues", "large bodies"],
+)
+def test_all_is_in_each_file_once_it_is_confirmed(
+    point: Point, frames: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    remove = RawRing.remove
+
+    def look_first(peer: RawRing, queues: Sequence[str]) -> None:
+        sizes.extend(path.stat().st_size for path in (tmp_path / "ring").iterdir())
+        remove(peer, queues)
+
+    monkeypatch.setattr(RawRing, "remove", look_first)
+    peer = RawRing(tmp_path / "ring")
+    try:
+        measured = measure(peer, point, 1)
+    finally:
+        peer.stop()
+    assert sizes == [point.count * point.size_bytes + frames * HEADER_BYTES] * NODES
+    assert measured.client.acked == point.count
+    assert 0 < measured.client.p50_ms <= measured.client.max_ms
+    assert not list((tmp_path / "ring").iterdir())
