@@ -20,7 +20,7 @@ from ringmq_gm.core.frames import (
 )
 from ringmq_gm.core.views import MemberId, first_view
 from ringmq_gm.links import wire
-from ringmq_gm.links.outbox import LinkOutbox
+from ringmq_gm.links.outbox import TURN_BYTES, LinkOutbox
 
 PART_BYTES = 4096
 
@@ -230,3 +230,29 @@ def test_of_any_frames_the_newest_arrive_and_order_is_kept(steps: list[Frame | b
         if not ordered:
             continue
         assert ordered[-1] == arrived[-1] or ordered[-1].epoch < max(f.epoch for f in ordered)
+
+
+BODY_BYTES_MAX = 50_000
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, BODY_BYTES_MAX)), max_size=40),
+    st.integers(0, 6),
+)
+def test_what_is_small_waits_for_no_body_and_a_small_op_for_a_turn_of_each_ring(
+    bodies: list[tuple[str, int]], takes: int
+) -> None:
+    box = LinkOutbox(message_bytes=4 * TURN_BYTES, part_bytes=16 * TURN_BYTES)
+    for number, (ring, size) in enumerate(bodies, 1):
+        box.put(op(number, ring=ring, size=size))
+    for _ in range(takes):
+        box.take(bodies=True)
+    small: list[Frame] = [Ping("quiet", 1, 1), marks(7, ring="mirror")]
+    put(box, *small, op(1, ring="quiet"))
+    arrived = drained(box)
+    assert arrived[:2] == small
+    before = arrived[2 : arrived.index(op(1, ring="quiet"))]
+    for ring in "abcd":
+        passed = [len(f.payload) for f in before if isinstance(f, OpFrame) and f.ring == ring]
+        # The turn is over with the frame that fills it.
+        assert sum(passed) < TURN_BYTES + BODY_BYTES_MAX
