@@ -110,6 +110,24 @@ def test_nothing_is_begun_with_a_loss_while_those_that_have_everything_are_up() 
             )
 
 
+def test_the_last_whole_disk_is_lost_while_the_others_catch_up() -> None:
+    """b and c had every confirmed op, and had cut their logs to join a. No ring is begun with less
+    (0020, "not solved"): it is down, its view names a as the one that had everything, and the ends
+    of the logs that b and c have left say what can be had of them."""
+    for seed in DELAYS:
+        before = world_at(4.4, JOINERS_LEFT, seed, SLOW_FETCH)
+        assert before.registry.view.synced == (before.machines["a"].me,)
+        assert len(before.registry.view.joiners) == 2
+        world = world_at(DECIDED_AT, JOINERS_LEFT, seed, SLOW_FETCH)
+        assert {member_id.node for member_id in world.registry.view.candidates} == {"a"}
+        members = [machine.member for machine in world.machines.values()]
+        assert not any(member is None or member.role is Role.MASTER for member in members)
+        assert world.oracle.confirmed_last > 0
+        assert world.oracle.lost == 0
+        assert max(world.machines[name].disk.end().number for name in "bc") > 0
+        assert run_scenario(scenario(JOINERS_LEFT, SLOW_FETCH), seed) is None
+
+
 def test_a_joiner_that_was_left_alone_goes_on_with_what_it_has() -> None:
     decided = (*JOINERS_LEFT, AcceptLoss(DECIDED_AT, "b"))
     joiners = 0
