@@ -33,6 +33,7 @@ from ringmq_wire.events import (
 from ringmq_wire.heads import RequestHead
 from ringmq_wire.inbound import SharedBudgets
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
+from ringmq_wire.pieces import PiecesOfInput
 from ringmq_wire.streams import WireStream
 
 log = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ class WireCall:
 Accept = Callable[[WireCall], CallHandler]
 
 
-class WireProtocol(asyncio.Protocol):
+class WireProtocol(PiecesOfInput):
     """See the module. A server's end is given `accept`, which is called for each call."""
 
     def __init__(
@@ -194,6 +195,7 @@ class WireProtocol(asyncio.Protocol):
         shared: SharedBudgets | None = None,
         shed: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__()
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self._options = options
@@ -211,7 +213,6 @@ class WireProtocol(asyncio.Protocol):
         self.closed = False
         # Why it drains or is closed.
         self.reason = ""
-        self._transport: asyncio.Transport | None = None
         self._paused = False
         self._flush_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -318,10 +319,12 @@ class WireProtocol(asyncio.Protocol):
         self._set_timer()
         self.flush()
 
-    def data_received(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         events = self.core.receive(data, self.now())
         if events:
             self._handle(events)
+
+    def turn_ends(self) -> None:
         if self.core.outflow.ready or self.core.calls.draining:
             self.flush()
         shared = self._shared
@@ -332,6 +335,7 @@ class WireProtocol(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.take_rest()
         reason = f"the connection was lost: {exc}" if exc is not None else "the peer closed it"
         self._handle(self.core.eof(reason, self.now()))
         if self._timer is not None:
