@@ -103,8 +103,6 @@ BY_SCENARIO: dict[type[RingMember], Scenario] = {
 }
 # Those of queues are looked for in `test_queues`.
 RING_BUGS = [bug for bug in BUGS.values() if bug.member is not RingMember]
-# Some thousand seeds come before one that shows them.
-RARE = ("ForgetsTheMasterBefore", "GoesOnBehindAGap")
 STATES_MAX = 60_000
 DELAYS = range(150)
 
@@ -113,13 +111,7 @@ def name_of(value: object) -> str:
     return value.__name__ if isinstance(value, type) else ""
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [
-        pytest.param(bug, id=bug.name, marks=[pytest.mark.compute] if bug.name in RARE else [])
-        for bug in RING_BUGS
-    ],
-)
+@pytest.mark.parametrize("bug", RING_BUGS, ids=lambda bug: bug.name)
 @pytest.mark.slow
 def test_the_simulator_catches(bug: Bug) -> None:
     """One trial; `make evidence` makes ten."""
