@@ -60,8 +60,11 @@ class RoutedBatch:
 
 def check_keys(batch: RoutedBatch) -> None:
     """Raises `BrokerError`."""
-    _check_key(batch.routing_keys[0], "routing_key")
     count = len(batch.routing_keys) + len(batch.hidden_keys)
+    # A character has at most four bytes.
+    if count == 1 and 4 * len(batch.routing_keys[0]) <= KEY_BYTES_MAX:
+        return
+    _check_key(batch.routing_keys[0], "routing_key")
     if count == 1:
         return
     if count > KEYS_MAX:

@@ -66,16 +66,20 @@ class TargetFinder:
     def find(self, batch: RoutedBatch) -> list[TargetRun] | UnknownNames:
         """To say that there is no queue or exchange which was declared through another node a
         moment ago would lose its messages."""
-        exchange = self._internal_name(batch.exchange)
+        exchange = self._exchange
+        if batch.exchange != self._shown:
+            exchange = self._internal_name(batch.exchange)
         try:
             targets = self._targets(batch, exchange)
         except BrokerError as error:
             if error.reason is Reason.EXCHANGE_NOT_FOUND and self._node.may_be_exchange(exchange):
                 return UnknownNames(exchanges=(exchange,))
             raise
-        keys = batch.keys
         # Of other exchanges a binding tells, which the watch brings a moment later.
-        if batch.exchange or (len(keys) == 1 and any(run.queues for run in targets)):
+        if batch.exchange:
+            return targets
+        keys = batch.keys
+        if len(keys) == 1 and (targets[0].queues or any(run.queues for run in targets)):
             return targets
         lost = (key for key in keys if not self._node.routes.route(exchange, (key,)))
         unknown = (exchange + key for key in lost if key and not has_control(key))
@@ -87,11 +91,10 @@ class TargetFinder:
         return self._targets(batch, self._internal_name(batch.exchange))
 
     def _internal_name(self, exchange: str) -> str:
-        if exchange != self._shown:
-            if exchange:
-                # It might name an exchange of another vhost.
-                check_name(exchange, "an exchange", field="exchange")
-            self._shown, self._exchange = exchange, join_name(self._vhost, exchange)
+        if exchange:
+            # It might name an exchange of another vhost.
+            check_name(exchange, "an exchange", field="exchange")
+        self._shown, self._exchange = exchange, join_name(self._vhost, exchange)
         return self._exchange
 
     def _targets(self, batch: RoutedBatch, exchange: str) -> list[TargetRun]:

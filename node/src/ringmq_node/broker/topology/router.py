@@ -119,7 +119,9 @@ class Router:
 
     def check_publish(self, exchange: str) -> None:
         """Raises `BrokerError` unless there is such an exchange, and clients may publish to it."""
-        check_not_internal(self.exchange(exchange))
+        found = self._exchanges.get(exchange)
+        if found is None or found.record.internal:
+            check_not_internal(self.exchange(exchange))
 
     def exchanges(self) -> list[ExchangeRecord]:
         return [exchange.record for exchange in self._exchanges.values()]
@@ -140,9 +142,9 @@ class Router:
     def looks_at_headers(self, exchange: str) -> bool:
         """Whether the way of a message to this exchange may depend on its headers. If not, `route`
         needn't be given any. Raises `BrokerError` if there is no such exchange."""
-        self.exchange(exchange)
         known = self._looks_at_headers.get(exchange)
         if known is None:
+            self.exchange(exchange)
             known = self._looks_at_headers[exchange] = any(
                 self._exchanges[name].record.kind is ExchangeKind.HEADERS
                 for name in self._reachable(exchange)

@@ -21,6 +21,9 @@ from ringmq_node.model.fields import Headers
 from ringmq_node.model.reasons import BrokerError, bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 
+# Of the field `cc` of properties, which only the broker sets.
+_CC_TAG = b"\xa2\x01"
+
 
 class RoutedStream(Stream):
     """Batches in, confirms out. Made by `open`."""
@@ -118,7 +121,8 @@ class RoutedStream(Stream):
                 field="first_sequence",
             )
         check_clients(batch)
-        if any(entry.cc for entry in batch.properties):
+        # The join is a look at all of them at once: few have these bytes.
+        if _CC_TAG in b"".join(properties) and any(entry.cc for entry in batch.properties):
             raise bad_request("the broker says which keys there are", field="properties")
 
         def headers() -> Sequence[Headers]:
