@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from live_node import LiveNode
 from node.tests.storage.offline.directory import bodies, queue_file
 from node.tests.storage.queue.test_queue_store import append
@@ -14,6 +16,8 @@ from node.tests.storage.workload import run_store
 from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish, Remove
 from ringmq_node.storage import Store
+from ringmq_pipeline.cli import invoke
+from ringmq_pipeline.cli.errors import EXIT_FAILED, EXIT_FOUND
 from ringmq_pipeline.jobs.diverge import DIVERGENT, differences, logs_by_queue, replicas_frame
 from ringmq_pipeline.jobs.salvage import publish, salvageable
 from ringmq_pipeline.jobs.scan import counts
@@ -28,15 +32,17 @@ MISSING = range(100, 150)
 ALTERED = range(300, 320)
 
 
-def fill(root: Path, log: Sequence[Op]) -> Path:
+def fill(root: Path, *logs: Sequence[Op], queue: str = QUEUE) -> Path:
+    """Each log is an epoch."""
     store = Store.open(root, cluster_id="c", node=root.name)
-    queue = store.open_queue(QUEUE)
-    queue.begin_epoch(1)
+    opened = store.open_queue(queue)
 
     async def work() -> None:
-        for op in log:
-            append(queue, op)
-            await store.sync()
+        for epoch, log in enumerate(logs, 1):
+            opened.begin_epoch(epoch)
+            for op in log:
+                append(opened, op)
+                await store.sync()
 
     run_store(store, work)
     return root
@@ -89,6 +95,76 @@ def test_a_replica_that_was_stopped_earlier_only_lags(spark: SparkSession, tmp_p
         "behind": {("b", COUNT)},
     }
     assert not found.keys() & {*DIVERGENT}
+
+
+def test_what_is_lost_behind_an_earlier_stop_of_another_is_found(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stores = {
+        "a": fill(tmp_path / "a", log_of()),
+        "b": fill(tmp_path / "b", log_of(removed=[(900, 909)])),
+        "c": fill(tmp_path / "c", log_of()[:10]),
+    }
+    found = compare(spark, stores)
+    assert found["absent"] == {("b", position) for position in range(900, 910)}
+    assert found.keys() == {"absent", "behind"}
+
+
+def test_below_a_fork_a_loss_is_a_loss_or_uncertain(spark: SparkSession, tmp_path: Path) -> None:
+    """`c` was master and published on; `a` and `b` had another one, from position 900 on."""
+    common, rest = log_of()[:18], log_of()[18:20]
+    other = Publish(900, Block.of([b"another"] * 50))
+    stores = {
+        "a": fill(tmp_path / "a", common, [Remove(((10, 10),)), other]),
+        "b": fill(tmp_path / "b", common, [Remove(((10, 10), (20, 20))), other]),
+        "c": fill(tmp_path / "c", [*common, *rest, Remove(((30, 30),))]),
+    }
+    assert compare(spark, stores) == {
+        # Its log is that of `a`, which has the message.
+        "absent": {("b", 20)},
+        "uncertain": {("a", 10), ("b", 10), ("c", 30)},
+        "behind": {(node, position) for node in "ab" for position in range(950, 1000)},
+    }
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_replica_that_is_not_there_is_found_and_a_torn_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stores = {name: fill(tmp_path / name, log_of()) for name in "ab"}
+    stores["c"] = fill(tmp_path / "c", log_of(), queue="another")
+    with queue_file(stores["b"], QUEUE, "journal.jif").open("ab") as journal:
+        journal.write(b"half a record")
+    words = [word for name, path in stores.items() for word in ("--store", f"{name}={path}")]
+    assert invoke(["diverge", *words]) == EXIT_FOUND
+    said = capsys.readouterr()
+    summary = json.loads(said.out)
+    assert (summary["divergent"], summary["uncertain"], summary["unreadable"]) == (0, 0, [])
+    assert sorted(summary["absent_replicas"]) == ["a: another", "b: another", f"c: {QUEUE}"]
+    told = [json.loads(line) for line in said.err.splitlines()]
+    assert {(each["kind"], each["node"]) for each in told if each["queue"] == QUEUE} == {
+        ("absent_replica", "c"),
+        ("torn", "b"),
+    }
+    [torn] = [each for each in told if each["kind"] == "torn"]
+    assert torn["file"].endswith("journal.jif")
+    assert torn["file_offset"] > 0
+    assert summary["torn"] == [f"b: {torn['file']}"]
+    assert invoke(["diverge", *words, "--replicas", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["absent_replicas"] == []
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_fork_that_cannot_tell_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common, rest = log_of()[:18], log_of()[18:20]
+    went_on = fill(tmp_path / "a", common, [Remove(((10, 10),)), *rest])
+    stayed = fill(tmp_path / "b", [*common, *rest])
+    assert invoke(["diverge", "--store", f"a={went_on}", "--store", f"b={stayed}"]) == EXIT_FAILED
+    said = capsys.readouterr()
+    assert json.loads(said.out)["uncertain"] == 1
+    assert '"kind": "uncertain"' in said.err
 
 
 def test_a_lost_store_is_published_once_however_often(

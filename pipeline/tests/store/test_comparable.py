@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ringmq_pipeline.jobs.diverge import Comparable, ReplicaLog, common_part
+from ringmq_pipeline.jobs.diverge import (
+    AbsentReplica,
+    Comparable,
+    ReplicaLog,
+    absent_replicas,
+    common_part,
+)
 
 
 def log(node: str, last_op: int, end: int, *epochs: tuple[int, int, int]) -> ReplicaLog:
@@ -28,3 +34,16 @@ def log(node: str, last_op: int, end: int, *epochs: tuple[int, int, int]) -> Rep
 )
 def test_logs_are_compared_up_to_where_they_part(other: ReplicaLog, expected: Comparable) -> None:
     assert common_part([log("a", 9, 90, (1, 1, 0)), other]) == expected
+
+
+def test_a_store_without_a_queue_that_others_have_is_named() -> None:
+    rows = [
+        {"queue_id": "1", "queue": "everywhere", "node": node, "status": "ok"} for node in "abc"
+    ]
+    rows.append({"queue_id": "2", "queue": "once", "node": "a", "status": "ok"})
+    rows.append({"queue_id": "2", "queue": "once", "node": "b", "status": "unreadable"})
+    rows.append({"queue_id": None, "queue": "", "node": "c", "status": "unreadable"})  # type: ignore[dict-item]
+    absent = [AbsentReplica("c", "once", "2")]
+    assert absent_replicas(rows, ["a", "b", "c"]) == absent  # type: ignore[arg-type]
+    assert absent_replicas(rows, ["a", "b", "c"], 2) == []  # type: ignore[arg-type]
+    assert absent_replicas(rows, ["a", "b", "c"], 5) == absent  # type: ignore[arg-type]
