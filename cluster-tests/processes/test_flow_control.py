@@ -1,12 +1,12 @@
 """Publishers that are held, and told why: by an alarm on any node, and by a mirror that is behind.
 
-The disks can be filled and frozen (`chaos.disks`), for which the tests have to be root.
+The disks can be filled and frozen (`chaos.disks`), for which one test has to be root. CI is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,8 @@ import pytest
 from chaos.disks import Disks, NoDisksError
 from loops import run
 from nemesis import NODES, Cluster, until
+from nemesis.oracle import body_of
+from nemesis.wire import RawStream
 
 import ringmq
 from ringmq import BlockReason
@@ -61,14 +63,14 @@ async def alarmed(cluster: Cluster, disks: Disks, name: str) -> AsyncIterator[No
     before = _alarms(cluster)
     disks.fill(name)
     try:
-
-        def all_know() -> bool:
-            return all(now > then for now, then in zip(_alarms(cluster), before, strict=True))
-
-        await until(all_know, "all nodes know of the alarm")
+        await until(lambda: all_more(_alarms(cluster), before), "all nodes know of the alarm")
         yield
     finally:
         disks.make_room(name)
+
+
+def all_more(now: list[int], then: list[int]) -> bool:
+    return all(one > other for one, other in zip(now, then, strict=True))
 
 
 def _alarms(cluster: Cluster) -> list[int]:
@@ -122,6 +124,7 @@ async def alarm_story(cluster: Cluster, disks: Disks) -> None:
                 assert not held_too.done()
             await asyncio.gather(held, held_too)
             await until(lambda: told.now == (), "told the end")
+        await cluster.wait_equal("q", on=[replica.node for replica in info.ring])
 
 
 async def slow_mirror_story(cluster: Cluster, disks: Disks) -> None:
@@ -156,6 +159,8 @@ async def slow_mirror_story(cluster: Cluster, disks: Disks) -> None:
             await until(lambda: told.now == (), "told the end")
         for node, used in after.items():
             assert used < before[node] + GROWTH_BYTES_MAX, (node, before, after)
+        await cluster.wait_synchronised("slow")
+        await cluster.wait_equal("slow")
 
 
 async def dead_node_story(cluster: Cluster, disks: Disks) -> None:
@@ -172,6 +177,114 @@ async def dead_node_story(cluster: Cluster, disks: Disks) -> None:
                 cluster.kill(info.master)
                 await held
             assert told.now == ()
+    await cluster.start(info.master)
+    await cluster.wait_synchronised("orphan")
+    await cluster.wait_equal("orphan")
+
+
+async def with_tiny_watermark(cluster: Cluster, name: str) -> None:
+    """Starts a node again whose memory is above its watermark from the beginning, and waits until
+    all nodes know."""
+    alarms = _alarms(cluster)
+    if cluster.is_running(name):
+        await cluster.stop(name)
+    before = cluster.ready_lines(name)
+    cluster.launch(name, memory_watermark="2MiB")
+    await cluster.wait_ready(name, after=before)
+    await until(lambda: all_more(_alarms(cluster), alarms), "all nodes know of the alarm")
+
+
+async def memory_alarm_story(cluster: Cluster, full: str) -> None:
+    """The node without a replica of the queue has no memory left: publishers on the others are
+    held, and told so, until it has some again. A second alarm ends with its node."""
+    left = cluster.others(full)
+    async with cluster.client(*left, deadline_s=60.0) as client:
+        told = Told()
+        async with publisher(client, "q", told) as publishing:
+            await publishing.publish(b"before")
+            for ends_by in ("room", "death"):
+                await with_tiny_watermark(cluster, full)
+                held = asyncio.ensure_future(publishing.publish(b"held"))
+                await until(lambda: told.now == (BlockReason.MEMORY,), "told why")
+                info = await client.queue("q")
+                assert info.state is ringmq.QueueState.FLOW
+                assert info.flow_reasons == (BlockReason.MEMORY,)
+                await ignores_the_alarm(cluster, info.master)
+                assert not held.done()
+                if ends_by == "room":
+                    await cluster.restart(full)
+                else:
+                    cluster.kill(full)
+                await held
+                await until(lambda: told.now == (), f"told the end by {ends_by}")
+
+
+async def ignores_the_alarm(cluster: Cluster, master: str) -> None:
+    """A publisher that goes on sending, beside a consumer that acks nothing: the node reads no
+    more than it can hold, and the consumer has no more than its prefetch."""
+    async with (
+        cluster.client(master) as client,
+        client.consumer("q", prefetch=10) as idle,
+        RawStream(cluster.addresses[master], "Publish") as stream,
+    ):
+        await stream.open_publisher("q", b"deaf")
+        before = (await memory_of(cluster))[master]
+        count = HELD_BYTES * 4 // len(BODY)
+        sent = 0
+
+        async def offer() -> None:
+            nonlocal sent
+            for number in range(count):
+                await stream.send_batch(number + 1, [body_of("deaf", number, len(BODY))])
+                sent += 1
+
+        offering = asyncio.create_task(offer())
+        try:
+            await until(lambda: sent > 0, "it has begun")
+            await stands_still(lambda: sent)
+            assert not offering.done()
+            after = (await memory_of(cluster))[master]
+            assert after - before < GROWTH_BYTES_MAX, (before, after, sent)
+            batch = await idle.next_batch(20.0)
+            assert batch is not None
+            assert len(batch) <= 10
+            info = await client.queue("q")
+            assert info.messages_unacknowledged <= 10
+        finally:
+            offering.cancel()
+            await asyncio.gather(offering, return_exceptions=True)
+
+
+async def stands_still(number: Callable[[], int], for_s: float = 1.0) -> None:
+    """Until it hasn't changed for so long."""
+    last, since = number(), asyncio.get_running_loop().time()
+
+    def is_still() -> bool:
+        nonlocal last, since
+        now = asyncio.get_running_loop().time()
+        if number() != last:
+            last, since = number(), now
+        return now - since >= for_s
+
+    await until(is_still, "it stands still")
+
+
+def test_a_memory_alarm_holds_the_publishers_of_all_nodes(tmp_path: Path) -> None:
+    async def story() -> None:
+        cluster = Cluster(tmp_path, slow_timeout_s=60.0)
+        async with cluster, asyncio.timeout(150):
+            async with cluster.client() as client:
+                info = await client.declare_queue("q", replicas=2, min_insync=1)
+                while len(info.ring) < 2:
+                    info = await client.queue("q")
+                nodes = [replica.node for replica in info.ring]
+                async with client.publisher("q") as filling:
+                    await filling.publish_batch([b"to be held"] * 30)
+            (full,) = cluster.others(*nodes)
+            await memory_alarm_story(cluster, full)
+            await cluster.wait_equal("q", on=nodes)
+
+    run(story())
 
 
 def test_publishers_are_held_and_told_why(tmp_path: Path) -> None:
