@@ -6,8 +6,8 @@ being parsed and built again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -63,10 +63,13 @@ def _unknown_field(message: Message) -> str:
     if len(unknown):
         return f"field {unknown[0].field_number} of {message.DESCRIPTOR.name}"
     for field, value in message.ListFields():
-        if field.message_type is None or field.message_type.GetOptions().map_entry:
+        if field.message_type is None:
             continue
-        for inner in value if field.is_repeated else [value]:
-            if found := _unknown_field(inner):
+        inner: Iterable[Any] = value if field.is_repeated else (value,)
+        if field.message_type.GetOptions().map_entry:
+            inner = value.values()
+        for each in inner:
+            if isinstance(each, Message) and (found := _unknown_field(each)):
                 return found
     return ""
 
