@@ -94,7 +94,6 @@ SAME_NOTION = {
     "ClusterStatus",
     "Location",
     "Numbering",
-    "Share",
     "PositionStat",
     "CountedRange",
     "AcknowledgedBelow",

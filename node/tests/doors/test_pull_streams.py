@@ -13,7 +13,7 @@ from node.tests.nodes import lone_node
 from waiting import until
 
 import ringmq
-from ringmq_node.broker.consuming import Consuming
+from ringmq_node.broker.consuming.consumer import Consuming
 from ringmq_node.broker.peers import Got
 
 Story = Callable[["Scene"], Awaitable[None]]

@@ -13,7 +13,7 @@ from waiting import until
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.limits import PULLS_WAITING_MAX
-from ringmq_node.broker.consuming import Consuming
+from ringmq_node.broker.consuming.consumer import Consuming
 from ringmq_node.broker.peers import Got
 from ringmq_node.doors.grpc.pulls import Pulls
 from ringmq_node.model.reasons import BrokerError, Reason

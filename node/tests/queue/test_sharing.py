@@ -8,9 +8,8 @@ from collections import deque
 import pytest
 from node.tests.queue.ring_of_one import Scene
 
-from ringmq.consuming.window import ChangeShare, SharedWindow
+from ringmq_base.window import ChangeShare, Share, SharedWindow
 from ringmq_node.queue.effects import DeliverRuns, Effect, TellShort
-from ringmq_node.queue.sharing import Share
 
 
 class Shared(Scene):

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from ringmq.consuming.window import BYTES_MAX, MESSAGES_MAX, ChangeShare, Share, SharedWindow
 from ringmq.errors import BadRequestError
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.ranges import Range
+from ringmq_base.window import BYTES_MAX, MESSAGES_MAX, ChangeShare, Share, SharedWindow
 
 
 class SharedPrefetch:

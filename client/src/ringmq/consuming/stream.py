@@ -12,13 +12,13 @@ from ringmq.consuming.pulling import Pulling
 from ringmq.consuming.reception import Reception
 from ringmq.consuming.settling import Settling, Verb
 from ringmq.consuming.shared_prefetch import SharedPrefetch
-from ringmq.consuming.window import Share
 from ringmq.errors import ProtocolError, RingMQError
 from ringmq.streams.lifetime import Lifetime
 from ringmq.streams.speaker import Speaker
 from ringmq.v1 import broker_pb2 as broker
 from ringmq.v1 import common_pb2 as common
 from ringmq_base.ranges import Range
+from ringmq_base.window import Share
 
 # Tells this consumer from all others, over the streams that it opens one after the other.
 CONSUMER_ID_BYTES = 16

@@ -20,7 +20,7 @@ from ringmq_node.broker.arguments import QueueArguments, check_arguments
 from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.catalogue import QueueCatalogue, by_registry
 from ringmq_node.broker.cluster import Cluster
-from ringmq_node.broker.consuming import Consuming
+from ringmq_node.broker.consuming.consumer import Consuming
 from ringmq_node.broker.declaring import Declaring
 from ringmq_node.broker.definitions.service import DefinitionsService
 from ringmq_node.broker.deleting import Deleting, check_conditions

@@ -36,10 +36,11 @@ from itertools import pairwise
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_base.values import value
+from ringmq_base.window import Share
 from ringmq_node.queue.effects import TellActive, TellShort
 from ringmq_node.queue.holding import Holding
 from ringmq_node.queue.run import Messages, Run
-from ringmq_node.queue.sharing import Share, Sharing
+from ringmq_node.queue.sharing import Sharing
 from ringmq_node.queue.turns import Turns
 
 

@@ -4,23 +4,14 @@ The window belongs to whoever has the streams. A consumer of it has a *share*: a
 prefetch, which is changed from outside. It is *short* while a message is there for it that its
 share alone keeps from it. It is told so once, with the size of the message, and once that it isn't
 short any more: nothing is left for it, or its own prefetch is full. So an idle consumer doesn't
-keep what another queue has messages for (`ringmq.consuming.window`). Pure.
+keep what another queue has messages for (`ringmq_base.window`). Pure.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from ringmq_base.values import value
 from ringmq_node.queue.effects import TellShort
-
-
-@value
-class Share:
-    """The most messages and bytes of bodies that a consumer may have of its window."""
-
-    messages: int = 0
-    size_bytes: int = 0
 
 
 class Sharer(Protocol):

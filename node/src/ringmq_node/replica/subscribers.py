@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from ringmq_base.ranges import Range
+from ringmq_base.window import Share
 from ringmq_gm import Ring, Role
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.queue.consumers import (
@@ -22,7 +23,6 @@ from ringmq_node.queue.consumers import (
 from ringmq_node.queue.effects import Effect, EndReason
 from ringmq_node.queue.master import QueueMaster
 from ringmq_node.queue.run import Run
-from ringmq_node.queue.sharing import Share
 from ringmq_node.replica.refusals import not_serving
 from ringmq_node.replica.sessions import ConsumerSession
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.limits import PULLS_WAITING_MAX
 from ringmq_base.notifier import Notifier
-from ringmq_node.broker.consuming import Consuming
+from ringmq_node.broker.consuming.consumer import Consuming
 from ringmq_node.doors.grpc.status import reason_to_wire, told
 from ringmq_node.doors.grpc.wire import run_to_wire
 from ringmq_node.model.reasons import BrokerError, Reason

@@ -18,7 +18,7 @@ from ringmq_base.pieces import Pieces
 from ringmq_base.ranges import Range
 from ringmq_gm import RingClosedError
 from ringmq_node.broker.broker import Broker
-from ringmq_node.broker.consuming import Consuming
+from ringmq_node.broker.consuming.consumer import Consuming
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.held import HeldBatches

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ringmq.consuming.window import BYTES_MAX, NOTHING, ChangeShare, Share, SharedWindow
+from ringmq_base.window import BYTES_MAX, NOTHING, ChangeShare, Share, SharedWindow
 
 
 @dataclass

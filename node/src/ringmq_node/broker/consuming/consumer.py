@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ringmq_base.limits import PRODUCER_ID_BYTES_MAX
 from ringmq_base.ranges import Range
+from ringmq_base.window import Share
 from ringmq_node.broker.deleting import check_not_deleting
 from ringmq_node.broker.peers import Got
 from ringmq_node.model.reasons import BrokerError, Reason, bad_request
@@ -21,7 +22,6 @@ from ringmq_node.model.settings import (
     PREFETCH_MESSAGES_MAX,
 )
 from ringmq_node.queue.consumers import ConsumerTerms
-from ringmq_node.queue.sharing import Share
 from ringmq_node.replica.mastership import Mastership
 from ringmq_node.replica.sessions import ConsumerSession
 

@@ -1,0 +1,1 @@
+"""Consuming from queues, whose masters are here or on other nodes."""
