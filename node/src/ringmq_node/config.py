@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ringmq_base.limits import GIB, KIB, MIB
+from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.resources.credit import BYTES, MESSAGES, MORE_AFTER, Credit
 from ringmq_node.resources.limits import parse_disk_free_limit, parse_memory_watermark
 
@@ -134,6 +135,14 @@ class NodeConfig:
     set_aside_bytes_max: int = GIB
     reflection: bool = True
     log_level: str = "info"
+
+    @property
+    def broker_settings(self) -> BrokerSettings:
+        return BrokerSettings(
+            message_bytes_max=self.message_bytes_max,
+            properties_bytes_max=self.properties_bytes_max,
+            heartbeat_s=self.heartbeat_s,
+        )
 
     def __post_init__(self) -> None:
         if not self.node or len(self.node.encode()) > NODE_NAME_BYTES_MAX or "/" in self.node:

@@ -39,6 +39,7 @@ from ringmq_node.broker.catalogue import QueueCatalogue
 from ringmq_node.broker.cluster import Cluster
 from ringmq_node.broker.cluster_settings import ClusterSettings
 from ringmq_node.broker.connections import Connections
+from ringmq_node.broker.consuming.subscribing import Subscribing
 from ringmq_node.broker.declaring import Declaring
 from ringmq_node.broker.deleting import Deleting
 from ringmq_node.broker.descriptions import Descriptions
@@ -74,7 +75,6 @@ from ringmq_node.identity import (
     patiently,
 )
 from ringmq_node.model.reasons import Reason
-from ringmq_node.model.settings import BrokerSettings
 from ringmq_node.opening import enrol_node, group_options, node_key, open_store, server_of
 from ringmq_node.replica.hosting import Hosting
 from ringmq_node.replica.producer_budget import ProducerBudget, time_step_ms
@@ -206,11 +206,7 @@ class Node:
         )
         self.hosting.on_unused = self.deleting.begin_deleting_unused
         return Broker(
-            settings=BrokerSettings(
-                message_bytes_max=self.config.message_bytes_max,
-                properties_bytes_max=self.config.properties_bytes_max,
-                heartbeat_s=self.config.heartbeat_s,
-            ),
+            settings=self.config.broker_settings,
             gate=self.gate,
             catalogue=self.catalogue,
             cluster=self.cluster,
@@ -222,7 +218,7 @@ class Node:
                 self.cluster,
                 self.transient,
                 self.orphans.delete_if_gone,
-                self.supervisor.spawn,
+                spawn,
                 self.topology.topology,
             ),
             deleting=self.deleting,
@@ -247,6 +243,7 @@ class Node:
             budget=self.budget,
             buffers=self.buffers,
             routing=Routing(self.topology.topology.router, OutwardStreams(self.channels), spawn),
+            consuming=Subscribing(OutwardStreams(self.channels), spawn),
             topology=self.topology.service(self.deleting, self.gate),
             orphans=self.orphans,
         )

@@ -220,15 +220,15 @@ Refused = Callable[[Broker], Awaitable[object]]
 
 
 async def _used_exclusively(broker: Broker) -> None:
-    exclusive = await broker.open_consumer("q", Session(), ConsumerTerms(exclusive=True))
+    exclusive = await broker.consuming.open_here("q", Session(), ConsumerTerms(exclusive=True))
     try:
-        await broker.open_consumer("q", Session())
+        await broker.consuming.open_here("q", Session())
     finally:
         exclusive.close(in_good_order=True)
 
 
 async def _delete_while_used(broker: Broker) -> None:
-    consumer = await broker.open_consumer("q", Session())
+    consumer = await broker.consuming.open_here("q", Session())
     try:
         await broker.delete("q", DeleteConditions(if_unused=True), CALLER)
     finally:

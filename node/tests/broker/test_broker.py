@@ -107,7 +107,7 @@ def test_a_message_is_published_confirmed_delivered_and_settled(tmp_path: Path) 
         publishing.publish(1, [b"one", b"two"], [], transient=False)
         await session.until(lambda: session.sequences == [(1, 2)])
 
-        consuming = await broker.open_consumer("q", session)
+        consuming = await broker.consuming.open_here("q", session)
         assert session.bodies == []
         consuming.begin()
         await session.until(lambda: session.bodies == [b"one", b"two"])
@@ -144,9 +144,9 @@ def test_limits_hold_without_a_door(tmp_path: Path) -> None:
             Reason.BAD_REQUEST
         )
         assert await reason_of(
-            broker.open_consumer("q", session, ConsumerTerms(PREFETCH_MESSAGES_MAX + 1))
+            broker.consuming.open_here("q", session, ConsumerTerms(PREFETCH_MESSAGES_MAX + 1))
         ) is (Reason.LIMIT_EXCEEDED)
-        consuming = await broker.open_consumer("q", session)
+        consuming = await broker.consuming.open_here("q", session)
         assert refusal(lambda: consuming.settle(acked=[(5, 4)], requeued=[])).reason is (
             Reason.BAD_REQUEST
         )
@@ -161,8 +161,8 @@ def test_limits_hold_without_a_door(tmp_path: Path) -> None:
             (ConsumerTerms(identity=bytes(65)), Reason.BAD_REQUEST),
             (ConsumerTerms(exclusive=True), Reason.EXCLUSIVE_CONSUMER),
         ):
-            assert await reason_of(broker.open_consumer("q", session, terms)) is reason
-        automatic = await broker.open_consumer("q", session, auto_ack=True)
+            assert await reason_of(broker.consuming.open_here("q", session, terms)) is reason
+        automatic = await broker.consuming.open_here("q", session, auto_ack=True)
         assert refusal(lambda: automatic.settle(acked=[(0, 0)])).reason is Reason.BAD_REQUEST
         assert (await broker.queue_info("q", CALLER)).next_position == 0
 
@@ -171,15 +171,15 @@ def test_limits_hold_without_a_door(tmp_path: Path) -> None:
 
 def test_only_who_pulls_may_pull_and_not_once_it_is_cancelled(tmp_path: Path) -> None:
     async def work(broker: Broker, _: Node) -> None:
-        consumer = await broker.open_consumer("q", Session())
+        consumer = await broker.consuming.open_here("q", Session())
         assert await reason_of(consumer.pull(1, 0)) is Reason.BAD_REQUEST
-        puller = await broker.open_consumer("q", Session(), ConsumerTerms(pulls=True))
+        puller = await broker.consuming.open_here("q", Session(), ConsumerTerms(pulls=True))
         puller.begin()
         assert (await puller.pull(0, 0)).messages_ready == 0
         puller.cancel()
         assert await reason_of(puller.pull(1, 0)) is Reason.BAD_REQUEST
         # Its stream was closed meanwhile: it gets nothing, and nothing is lost with it.
-        late = await broker.open_consumer("q", Session(), ConsumerTerms(pulls=True))
+        late = await broker.consuming.open_here("q", Session(), ConsumerTerms(pulls=True))
         late.close()
         assert list((await late.pull(1, 0)).runs) == []
 
@@ -197,7 +197,7 @@ def test_a_queue_that_is_being_deleted_takes_nothing_without_a_door(tmp_path: Pa
         refused = refusal(lambda: publishing.publish(1, [b"x"], [], transient=False))
         assert refused.reason is Reason.DRAINING
         assert refused.retryable
-        assert await reason_of(broker.open_consumer("q", session)) is Reason.DRAINING
+        assert await reason_of(broker.consuming.open_here("q", session)) is Reason.DRAINING
         serving.release_from_deletion()
         publishing.publish(1, [b"x"], [], transient=False)
         await session.until(lambda: session.sequences == [(1, 1)])

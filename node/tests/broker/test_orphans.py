@@ -167,7 +167,7 @@ def test_who_pulls_keeps_no_auto_delete_queue_and_takes_none_along(tmp_path: Pat
         replica = node.hosting.replicas[node.catalogue.record_of("q").id]
         pulls = ConsumerTerms(pulls=True)
         for _ in range(2):
-            puller = await broker.open_consumer("q", Session(), pulls)
+            puller = await broker.consuming.open_here("q", Session(), pulls)
             puller.begin()
             assert list((await puller.pull(1, 0)).runs) == []
             puller.close(in_good_order=True)
@@ -175,9 +175,9 @@ def test_who_pulls_keeps_no_auto_delete_queue_and_takes_none_along(tmp_path: Pat
         await asyncio.sleep(0.2)
         assert "q" in node.catalogue.records
         assert not replica.store.state.used
-        puller = await broker.open_consumer("q", Session(), pulls)
+        puller = await broker.consuming.open_here("q", Session(), pulls)
         puller.begin()
-        consumer = await broker.open_consumer("q", Session())
+        consumer = await broker.consuming.open_here("q", Session())
         consumer.begin()
         consumer.close(in_good_order=True)
         await wait_gone(node, "q")
@@ -193,9 +193,9 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(tmp_path: Path) -> Non
         # It has never had a consumer.
         await asyncio.sleep(0.2)
         assert "q" in node.catalogue.records
-        first = await broker.open_consumer("q", Session())
+        first = await broker.consuming.open_here("q", Session())
         first.begin()
-        second = await broker.open_consumer("q", Session())
+        second = await broker.consuming.open_here("q", Session())
         second.begin()
         replica = node.hosting.replicas[node.catalogue.record_of("q").id]
         assert replica.store.state.used
@@ -211,11 +211,11 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(tmp_path: Path) -> Non
 def test_a_consumer_that_was_lost_may_come_back(tmp_path: Path) -> None:
     async def work(broker: Broker, node: Node) -> None:
         await broker.declare("q", AUTO_DELETE, NOBODY)
-        first = await broker.open_consumer("q", Session())
+        first = await broker.consuming.open_here("q", Session())
         first.begin()
         first.close()
         assert "q" in node.catalogue.records
-        second = await broker.open_consumer("q", Session())
+        second = await broker.consuming.open_here("q", Session())
         second.begin()
         # Longer than the grace.
         await asyncio.sleep(0.7)

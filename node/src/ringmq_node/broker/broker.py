@@ -20,7 +20,10 @@ from ringmq_node.broker.arguments import QueueArguments, check_arguments
 from ringmq_node.broker.browsing import Browsing
 from ringmq_node.broker.catalogue import QueueCatalogue, by_registry
 from ringmq_node.broker.cluster import Cluster
-from ringmq_node.broker.consuming.consumer import Consuming
+from ringmq_node.broker.consuming.channel import ConsumeChannel
+from ringmq_node.broker.consuming.feed import Subscriber
+from ringmq_node.broker.consuming.subscribing import DEFAULT_TERMS, Subscribing
+from ringmq_node.broker.consuming.subscription import QueueSubscription
 from ringmq_node.broker.declaring import Declaring
 from ringmq_node.broker.definitions.service import DefinitionsService
 from ringmq_node.broker.deleting import Deleting, check_conditions
@@ -61,7 +64,7 @@ from ringmq_node.model.settings import (
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.replica.description import queue_info, replica_info
 from ringmq_node.replica.mastership import Mastership
-from ringmq_node.replica.sessions import ConsumerSession, PublisherSession
+from ringmq_node.replica.sessions import PublisherSession
 from ringmq_node.resources.budget import PublishBudget
 from ringmq_node.resources.buffers import ClientBuffers
 
@@ -94,9 +97,6 @@ class Declared:
     created: bool
 
 
-DEFAULT_TERMS = ConsumerTerms()
-
-
 class Broker:
     """See the module; `Node` puts the parts together."""
 
@@ -123,6 +123,7 @@ class Broker:
         buffers: ClientBuffers,
         topology: TopologyService,
         orphans: Orphans,
+        consuming: Subscribing,
     ) -> None:
         self.settings = settings
         self.node = cluster.me.node
@@ -150,6 +151,8 @@ class Broker:
         self._descriptions = descriptions
         # For doors: clients' connections.
         self.orphans = orphans
+        self.consuming = consuming
+        consuming.begin(routing, locator, orphans)
 
     # --- sessions ---
 
@@ -189,24 +192,20 @@ class Broker:
         await self.topology.check_vhost(vhost)
         return self.routing.open(vhost, session, producer_id=producer_id)
 
-    async def open_consumer(
+    async def subscribe(
         self,
+        channel: ConsumeChannel,
         queue: str,
-        session: ConsumerSession,
+        subscriber: Subscriber,
+        caller: Caller,
         terms: ConsumerTerms = DEFAULT_TERMS,
         *,
         auto_ack: bool = False,
-    ) -> Consuming:
-        """On the master's node only (see `route`). A prefetch of 0 is the default. What an
-        `auto_ack` consumer is given is acknowledged when it has been sent."""
-        return Consuming(
-            await self._locator.serving(queue),
-            session,
-            terms=terms,
-            auto_ack=auto_ack,
-            successor=self._locator.successor,
-            seen=self.orphans,
-        )
+    ) -> QueueSubscription:
+        """A consumer of a queue that is mastered anywhere, to be opened by the caller."""
+        await self._know(queue)
+        self._check_usable(queue, caller)
+        return channel.subscribe(queue, subscriber, terms, auto_ack=auto_ack)
 
     # --- queues ---
 
@@ -240,9 +239,7 @@ class Broker:
 
     async def declare_passively(self, queue: str, caller: Caller) -> Declared:
         """Finds that the queue exists, and is not another connection's."""
-        self._gate.check()
-        check_queue_name(queue)
-        await self._catalogue.ensure_known(queue)
+        await self._know(queue)
         self._check_usable(queue, caller)
         return Declared(replace(await self.queue_info(queue, caller), storage=None), created=False)
 
@@ -270,9 +267,7 @@ class Broker:
             await asyncio.sleep(MASTER_PAUSE_S)
 
     async def locate(self, queue: str) -> Location:
-        check_queue_name(queue)
-        self._gate.check()
-        await self._catalogue.ensure_known(queue)
+        await self._know(queue)
         return self._locator.locate(queue)
 
     async def queue_info(self, queue: str, caller: Caller) -> QueueInfo:
@@ -422,9 +417,7 @@ class Broker:
 
     async def verify(self, queue: str, *, rate_bytes_max: int) -> AsyncIterator[VerifyInfo]:
         """Compares the synchronised replicas: the progress now and then, and at last the result."""
-        self._gate.check()
-        check_queue_name(queue)
-        await self._catalogue.ensure_known(queue)
+        await self._know(queue)
         record = self._catalogue.record_of(queue)
         async for info in self._verifying.verify(queue, record.id, rate_bytes_max=rate_bytes_max):
             yield info
@@ -432,9 +425,7 @@ class Broker:
     async def sync_queue(self, queue: str, node: str, caller: Caller, *, cancel: bool) -> list[str]:
         """Has replicas that aren't synchronised fetch what they lack, or stop fetching. `node`:
         only the one there; empty: all of them. Returns the nodes that were told."""
-        self._gate.check()
-        check_queue_name(queue)
-        await self._catalogue.ensure_known(queue)
+        await self._know(queue)
         if caller.forwarded:
             return self._replicas.sync_here(queue, cancel=cancel)
         return await self._replicas.sync(queue, node, cancel=cancel, deadline_s=caller.deadline_s)
@@ -471,6 +462,12 @@ class Broker:
         )
 
     # --- here or there ---
+
+    async def _know(self, queue: str) -> None:
+        """Raises `BrokerError` unless this node takes calls and there is such a queue."""
+        self._gate.check()
+        check_queue_name(queue)
+        await self._catalogue.ensure_known(queue)
 
     def _check_usable(self, queue: str, caller: Caller) -> None:
         """Raises `BrokerError` if the queue, which is known, is another connection's."""

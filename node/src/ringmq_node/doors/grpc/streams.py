@@ -375,7 +375,7 @@ class ConsumeStream(Stream):
                 field="consumer_tag",
             )
         stream = cls(context, door.settings.heartbeat_s, door.buffers.unsent)
-        consuming = stream.consuming = await door.open_consumer(
+        consuming = stream.consuming = await door.consuming.open_here(
             opening.queue,
             stream,
             ConsumerTerms(

@@ -1,0 +1,78 @@
+"""Who consumes from this node: subscriptions to queues that are mastered anywhere.
+
+    channel = broker.consuming.channel()
+    subscription = await broker.subscribe(channel, "orders", subscriber, caller)
+    await subscription.open(caller.deadline_s)
+
+A door whose clients' streams go to the master themselves uses `open_here`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from ringmq_node.broker.consuming.channel import ConsumeChannel
+from ringmq_node.broker.consuming.consumer import ConsumersSeen, Consuming
+from ringmq_node.broker.consuming.feed import RemoteConsumers, Subscriber
+from ringmq_node.broker.consuming.subscription import QueueSubscription
+from ringmq_node.broker.locating import Locator
+from ringmq_node.queue.consumers import ConsumerTerms
+from ringmq_node.replica.hosting import Spawn
+from ringmq_node.replica.sessions import ConsumerSession
+
+DEFAULT_TERMS = ConsumerTerms()
+
+
+class FindsMasters(Protocol):
+    """As `routing.ways.WayHost`."""
+
+    def address_of(self, queue: str, failed: frozenset[str]) -> Awaitable[str]: ...
+    def newer_master(self, queue: str, node: str, epoch: int) -> str: ...
+
+
+class Subscribing:
+    """A `SubscriptionHost`."""
+
+    def __init__(
+        self,
+        remotes: RemoteConsumers,
+        spawn: Spawn,
+    ) -> None:
+        self.remotes = remotes
+        self._spawn = spawn
+
+    def begin(self, masters: FindsMasters, locator: Locator, seen: ConsumersSeen) -> None:
+        """By the broker, whose part it is, before anything else."""
+        self.address_of = masters.address_of
+        self.newer_master = masters.newer_master
+        self._locator = locator
+        self._seen = seen
+
+    def channel(self) -> ConsumeChannel:
+        return ConsumeChannel(self)
+
+    def open(
+        self, queue: str, subscriber: Subscriber, terms: ConsumerTerms, *, auto_ack: bool
+    ) -> QueueSubscription:
+        """For a channel."""
+        return QueueSubscription(queue, subscriber, terms, self, self._spawn, auto_ack=auto_ack)
+
+    async def open_here(
+        self,
+        queue: str,
+        session: ConsumerSession,
+        terms: ConsumerTerms = DEFAULT_TERMS,
+        *,
+        auto_ack: bool = False,
+    ) -> Consuming:
+        """On the master's node only (see `Broker.route`). A prefetch of 0 is the default. What an
+        `auto_ack` consumer is given is acknowledged when it has been sent."""
+        return Consuming(
+            await self._locator.serving(queue),
+            session,
+            terms=terms,
+            auto_ack=auto_ack,
+            successor=self._locator.successor,
+            seen=self._seen,
+        )
