@@ -17,6 +17,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +120,8 @@ class _Driver:
         # Where a query that reads what is there, and then ends, ends.
         self._target: dict[str, QueueOffset] | None = None
         self._reported: set[DataLoss] = set()
+        # The first batch doesn't wait: nobody knows when the one before it was.
+        self._batch_at = -math.inf
         # The ends of the queues, as the last trigger saw them.
         self.newest: dict[str, QueueOffset] = {}
 
@@ -203,7 +207,24 @@ class _Driver:
         self.hold({queue: at for queue, at in begins.items() if queue not in start})
         if isinstance(limit, ReadAllAvailable):
             return found | ends
+        if self._waits(begins, ends):
+            return found
         return found | self._limited(begins, ends, limit)
+
+    def _waits(self, begins: dict[str, QueueOffset], ends: dict[str, QueueOffset]) -> bool:
+        """Whether there is too little for a batch, and the last one isn't long ago. A query that
+        takes what is there, and ends, never waits."""
+        there = sum(ends[queue].position - begins[queue].position for queue in ends)
+        now = time.monotonic()
+        if (
+            there < self._options.min_offsets_per_trigger
+            and now - self._batch_at < self._options.max_trigger_delay_s
+            and self._target is None
+        ):
+            return True
+        if there:
+            self._batch_at = now
+        return False
 
     def _end_of(self, queue: str, begin: QueueOffset, bounds: QueueBounds) -> QueueOffset:
         end = bounds.end

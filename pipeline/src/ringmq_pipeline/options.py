@@ -79,6 +79,9 @@ class SourceOptions:
     ending_offsets: Offsets
     max_messages_per_trigger: int
     max_bytes_per_trigger: int
+    # With fewer, a batch of a stream waits, but no longer than that. 0: none waits.
+    min_offsets_per_trigger: int
+    max_trigger_delay_s: float
     min_partitions: int
     # 0: any number.
     max_records_per_partition: int
@@ -107,6 +110,8 @@ KNOWN: Final = (
     "endingOffsets",
     "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "maxRecordsPerPartition",
     "failOnDataLoss",
@@ -120,10 +125,25 @@ KNOWN: Final = (
     "encoding",
     "requestTimeout",
 )
+# Of the Kafka source, for times in place of positions.
+_BY_TIME: Final = (
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+)
 
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
     """Raises `OptionError`."""
+    by_time = {name.lower() for name in _BY_TIME}
+    for name in options:
+        if name.lower() in by_time:
+            raise OptionError(
+                name,
+                "queues are read by position, and know no position by time: give startingOffsets "
+                "or endingOffsets, and choose rows by published_at, if publishers set it",
+            )
     given = known_only(options, KNOWN, "the source ringmq")
 
     def take(name: str, default: T, read: Callable[[str, str], T]) -> T:
@@ -136,6 +156,12 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
     ending = take("endingOffsets", latest, _offsets)
     if ending is StartingOffsets.EARLIEST:
         raise OptionError("endingOffsets", "it is 'latest' or JSON: a range doesn't end 'earliest'")
+    messages_max = take("maxMessagesPerTrigger", 50_000, positive)
+    offsets_min = take("minOffsetsPerTrigger", 0, positive)
+    if offsets_min > messages_max:
+        raise OptionError(
+            "minOffsetsPerTrigger", f"{offsets_min} is above maxMessagesPerTrigger, {messages_max}"
+        )
     return SourceOptions(
         endpoints=endpoints(given),
         queues=queues,
@@ -143,8 +169,10 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         vhost=given.get("vhost", ""),
         starting_offsets=starting,
         ending_offsets=ending,
-        max_messages_per_trigger=take("maxMessagesPerTrigger", 50_000, positive),
+        max_messages_per_trigger=messages_max,
         max_bytes_per_trigger=take("maxBytesPerTrigger", 64 << 20, size),
+        min_offsets_per_trigger=offsets_min,
+        max_trigger_delay_s=take("maxTriggerDelay", 900.0, duration),
         min_partitions=take("minPartitions", 1, positive),
         max_records_per_partition=take("maxRecordsPerPartition", 0, positive),
         fail_on_data_loss=take("failOnDataLoss", True, boolean),

@@ -49,6 +49,32 @@ def test_a_batch_ends_at_the_limit_of_bytes(live: LiveNode) -> None:
     tight.end()
 
 
+def test_a_batch_waits_for_enough_messages(live: LiveNode) -> None:
+    live.fill("few", numbered(2))
+    query = Query(live.address, "few", minOffsetsPerTrigger="5", maxTriggerDelay="1h")
+    assert len(query.trigger()) == 2
+    live.publish("few", numbered(4))
+    assert query.trigger() == []
+    # What is committed leaves the queue, all the same.
+    assert live.stat("few").messages == 4
+    live.publish("few", numbered(1))
+    assert len(query.trigger()) == 5
+    live.publish("few", numbered(1))
+    assert query.trigger() == []
+    query.reader.prepareForTriggerAvailableNow()
+    assert len(query.trigger()) == 1
+    query.end()
+
+
+def test_a_batch_waits_no_longer_than_its_time(live: LiveNode) -> None:
+    live.fill("late", numbered(1))
+    query = Query(live.address, "late", minOffsetsPerTrigger="5", maxTriggerDelay="300ms")
+    assert len(query.trigger()) == 1
+    live.publish("late", numbered(1))
+    wait_until(lambda: len(query.trigger()) == 1)
+    query.end()
+
+
 def test_a_limit_is_shared_by_backlog(live: LiveNode) -> None:
     live.fill("share a", numbered(80))
     live.fill("share b", numbered(20))

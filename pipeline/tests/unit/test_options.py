@@ -66,6 +66,13 @@ def test_a_value_is_read(name: str, value: str, field: str, expected: Any) -> No
         ({"queue": " "}, "queue", "empty"),
         ({"failOnDataLos": "true"}, "failOnDataLos", "did you mean 'failOnDataLoss'"),
         ({"subscribe": "t"}, "subscribe", "no such option"),
+        ({"startingTimestamp": "1"}, "startingTimestamp", "no position by time"),
+        ({"startingoffsetsbytimestamp": "{}"}, "startingoffsetsbytimestamp", "by published_at"),
+        (
+            {"minOffsetsPerTrigger": "11", "maxMessagesPerTrigger": "10"},
+            "minOffsetsPerTrigger",
+            "11 is above maxMessagesPerTrigger, 10",
+        ),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss", "neither true nor false"),
         ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger", "1 or more"),
         ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger", "not a size"),
