@@ -67,7 +67,8 @@ async def make_holes(client: ringmq.Client, queue: str) -> None:
             if acked == MESSAGES // 2:
                 break
         # The consumer has all the others, and gives them back when it goes: as many ranges.
-        await until(acks_are_safe, "the acks are safe", within_s=60)
+        # In 200 ops, each a trip around the ring after the one before.
+        await until(acks_are_safe, "the acks are safe", within_s=180)
     await until(others_are_back, "the others are back")
     # Another one has room for all of them at once.
     got = 0
