@@ -111,8 +111,12 @@ def test_a_binding_at_another_key_is_refused() -> None:
 
 def test_exchanges_of_each_vhost_are_predeclared() -> None:
     names = ["", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"]
+    names.append("amq.rabbitmq.trace")
     assert [each.name for each in predeclared(VhostRecord("/", "1"))] == names
     assert [each.name for each in predeclared(VhostRecord("v", "2"))] == [
         f"v\x1f{n}" for n in names
     ]
     assert predeclared(VhostRecord("v", "2"))[0].is_default
+    # Nobody publishes to it.
+    inner = [each.name for each in predeclared(VhostRecord("/", "1")) if each.internal]
+    assert inner == ["amq.rabbitmq.trace"]

@@ -22,7 +22,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 @typing.final
 class Exchange(google.protobuf.message.Message):
     """Every vhost has, from its beginning: "" (the default exchange, to which each queue is bound by its
-    name), amq.direct, amq.fanout, amq.topic, amq.headers and amq.match.
+    name), amq.direct, amq.fanout, amq.topic, amq.headers, amq.match, and amq.rabbitmq.trace (internal).
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -245,6 +245,8 @@ def _arguments_to_json(
     return [(name, field_to_json(value)) for name, value in arguments]
 
 
+# What RabbitMQ's tracing publishes to; here nothing does. Programs may bind to it, not publish.
+TRACE = "amq.rabbitmq.trace"
 # By name, as in every vhost; all of them are durable.
 _PREDECLARED = {
     "": ExchangeKind.DIRECT,
@@ -253,6 +255,7 @@ _PREDECLARED = {
     "amq.topic": ExchangeKind.TOPIC,
     "amq.headers": ExchangeKind.HEADERS,
     "amq.match": ExchangeKind.HEADERS,
+    TRACE: ExchangeKind.TOPIC,
 }
 
 
@@ -263,7 +266,9 @@ def is_predeclared(name: str) -> bool:
 def predeclared(vhost: VhostRecord) -> list[ExchangeRecord]:
     """The exchanges that the vhost has from the beginning. Their ids end with the vhost's."""
     return [
-        ExchangeRecord(join_name(vhost.name, name), f"{vhost.id}:{name}", kind)
+        ExchangeRecord(
+            join_name(vhost.name, name), f"{vhost.id}:{name}", kind, internal=name == TRACE
+        )
         for name, kind in _PREDECLARED.items()
     ]
 

@@ -331,7 +331,7 @@ def test_a_vhost_with_queues_is_deleted_by_force_alone(tmp_path: Path) -> None:
         assert await b.keys("queues/") == ["queues/q"]
         # A new one of this name has nothing of the old one.
         await a.service.create_vhost("shop", DEADLINE_S)
-        assert len(await a.service.exchanges("shop")) == 6
+        assert len(await a.service.exchanges("shop")) == 7
         while await a.keys(BINDINGS):
             await a.keeper.sweep()
         error = await refused(a.service.delete_vhost("/", DEADLINE_S, force=True))
