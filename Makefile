@@ -64,6 +64,7 @@ evidence: $(STAMP) ## the seeds, cases and fuzzers of `test`, many more of them,
 	@$(BIN)/python -m node.tests.queue.whole.fuzz_queue --seconds $$(($(MINUTES) * 60))
 	@$(BIN)/python -m node.tests.storage.engine.fuzz_engine --seconds $$(($(MINUTES) * 60))
 	@PYTHONPATH=base/tests/support $(BIN)/python -m node.tests.storage.queue.fuzz_recovery --minutes $(MINUTES)
+	@$(BIN)/python -m bench soak
 
 evidence-pipeline: $(STAMP) ## what the pipeline's tests take a slice of, in full: an hour
 	@RINGMQ_EXHAUSTIVE=1 $(PYTEST) -n 0 pipeline/tests $(UNHURRIED) $(ARGS)

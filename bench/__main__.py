@@ -4,7 +4,8 @@
 pair of runs. `python -m bench storage` measures the storage engine alone, `python -m bench wire`
 the transport, `python -m bench scale` many queues, `python -m bench failover` dying masters,
 `python -m bench routing` exchanges, TTL and priorities, `python -m bench backpressure` memory while
-something doesn't keep up, `python -m bench pipeline` Spark beside the broker.
+something doesn't keep up, `python -m bench soak` over an hour of kills, `python -m bench pipeline`
+Spark beside the broker.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from bench import against, backpressure, rivals, wire
+from bench import against, backpressure, rivals, soak, wire
 from bench.comparison import carry_out
 from bench.measure import BenchError
 from bench.storage import command as storage
@@ -137,6 +138,8 @@ def _verb(name: str) -> Verb | None:
             return Verb(scale.parse, scale.bench)
         case "backpressure":
             return Verb(backpressure.parse, backpressure.bench)
+        case "soak":
+            return Verb(soak.parse, soak.bench)
         case "routing":
             routing = import_module("bench.routing.command")
             return Verb(routing.parse, routing.bench)
