@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Unpack
 
+from ringmq.calls.loop_thread import await_on_loop as _await
 from ringmq.calls.loop_thread import run_on_loop as _run
 from ringmq.client import WINDOW_BYTES, Client
 from ringmq.connecting import DEADLINE_S, RECEIVE_BYTES_MAX, connect
@@ -299,8 +300,8 @@ class SyncPublisher:
         priority: int = 0,
         deadline_s: float | None = None,
     ) -> None:
-        _run(
-            self._publisher.publish(
+        _await(
+            lambda: self._publisher.publishing(
                 body,
                 properties,
                 transient=transient,

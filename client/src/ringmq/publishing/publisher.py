@@ -195,6 +195,27 @@ class Publisher:
         )
         await self._submit((body,), properties, attributes, deadline_s)
 
+    def publishing(
+        self,
+        body: bytes,
+        properties: Properties | None = None,
+        *,
+        transient: bool = False,
+        routing_key: str = "",
+        mandatory: bool = False,
+        exchange: str | None = None,
+        cc: Sequence[str] = (),
+        bcc: Sequence[str] = (),
+        ttl_ms: int | None = None,
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> asyncio.Future[None]:
+        """What `publish` awaits: the message may wait for room in the window."""
+        attributes = self._attributes(
+            transient, routing_key, mandatory, ttl_ms, priority, exchange, cc, bcc
+        )
+        return self._submit((body,), properties, attributes, deadline_s)
+
     async def publish_batch(
         self,
         bodies: Iterable[bytes],

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ringmq.calls.loop_thread import await_on_loop, run_on_loop
+
+
+def test_a_future_is_awaited_without_a_task() -> None:
+    tasks: list[asyncio.Task[object] | None] = []
+
+    def start() -> asyncio.Future[str]:
+        loop = asyncio.get_running_loop()
+        tasks.append(asyncio.current_task())
+        future: asyncio.Future[str] = loop.create_future()
+        loop.call_soon(future.set_result, "done")
+        return future
+
+    assert await_on_loop(start) == "done"
+    assert tasks == [None]
+
+
+def test_what_start_raises_and_what_its_future_raises_come_to_the_caller() -> None:
+    def refuse() -> asyncio.Future[None]:
+        raise ValueError("not even begun")
+
+    def fail() -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_exception(KeyError("later"))
+        return future
+
+    with pytest.raises(ValueError, match="not even begun"):
+        await_on_loop(refuse)
+    with pytest.raises(KeyError, match="later"):
+        await_on_loop(fail)
+
+
+@pytest.fixture
+def interrupted() -> Iterator[None]:
+    """Another thread interrupts this one."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupt_cancels_the_future() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    started: list[asyncio.Future[None]] = []
+
+    def start() -> asyncio.Future[None]:
+        started.append(asyncio.get_running_loop().create_future())
+        signal.pthread_kill(main, signal.SIGUSR1)
+        return started[0]
+
+    with pytest.raises(KeyboardInterrupt):
+        await_on_loop(start)
+
+    async def is_cancelled() -> bool:
+        return started[0].cancelled()
+
+    assert run_on_loop(is_cancelled())
