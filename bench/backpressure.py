@@ -2,11 +2,13 @@
 
 A publisher at full speed fills one queue of three local nodes; beside it a publisher of another
 queue, without a replica on the slow mirror, goes at a fixed rate. One after the other: nothing is
-in the way; nobody consumes; a mirror has its processor for a fifth of the time only (it is stopped
-and continued); the disk has less room than the limit. The picture has the resident memory of each
+in the way; a consumer acknowledges nothing; nobody consumes; a mirror has its processor for a fifth
+of the time only (it is stopped for so long at a time that the publisher is told); the disk has less
+room than the limit. The picture has the resident memory of each
 node above, and what both publishers have confirmed below; the time in which the first one was told
-that it is blocked is shaded. A node whose memory passes its watermark by a tenth fails the run, or
-a publisher that isn't told of the full disk.
+that it is blocked is shaded. The run fails if a node's memory passes its watermark by a tenth, if
+the publisher isn't told of the slow mirror or of the full disk, or if one queue's backlog holds the
+other queue's publisher: an alarm alone may.
 """
 
 from __future__ import annotations
@@ -43,25 +45,43 @@ SAMPLE_S = 0.2
 BODY = bytes(4096)
 WINDOW_BYTES = 64 * MIB
 OTHER_PAUSE_S = 0.02
-# Of each second, the mirror runs this long.
-MIRROR_RUNS_S = 0.2
+# A node tells a publisher a moment after it holds it. A stop is longer than that, and far shorter
+# than the time after which a mirror that takes nothing is put out of the ring.
+MIRROR_STOPS_S = 2.0
+MIRROR_RUNS_S = 0.5
+# Full long before the mirror runs again.
+RING_BYTES = 4 * MIB
 # The least room; half of what there is has to stay free, and a file takes the other half.
 ROOM_BYTES_MIN = 4 * GIB
 WATERMARK_BYTES = 384 * MIB
 FREE_LIMIT = "RINGMQ_DISK_FREE_LIMIT"
-PHASES = ("free", "nobody consumes", "slow mirror", "full disk", "free again")
+FREE, STOPPED_CONSUMER, NO_CONSUMER = "free", "consumer stopped", "nobody consumes"
+SLOW_MIRROR, FULL_DISK, FREE_AGAIN = "slow mirror", "full disk", "free again"
+PHASES = (FREE, STOPPED_CONSUMER, NO_CONSUMER, SLOW_MIRROR, FULL_DISK, FREE_AGAIN)
+# The alarm of the full disk holds all publishers, and ends in the phase behind it.
+ALARMED = (FULL_DISK, FREE_AGAIN)
+OTHER_GAP_S_MAX = 1.0
+OF_A_SLOW_MIRROR = {
+    ringmq.BlockReason.RING_FULL.text,
+    ringmq.BlockReason.PUBLISH_BUDGET.text,
+    ringmq.BlockReason.UNSYNCED.text,
+}
+STOPPED_PREFETCH = 100
 COLOURS = ("#0b6e4f", "#c8553d", "#e0a458")
 
 
 @dataclass(slots=True)
 class Sample:
-    """`blocked`: the reasons that the first publisher was told, and hasn't been told the end of."""
+    """`blocked`: the reasons that the first publisher was told, and hasn't been told the end of.
+    `other_gap_s`: the longest time between two confirms of the other queue that has ended since
+    the last sample, or goes on."""
 
     at_s: float
     phase: str
     memory_bytes: list[int]
     confirmed: int
     other_confirmed: int
+    other_gap_s: float
     blocked: list[str]
 
 
@@ -74,6 +94,17 @@ class Course:
     blocked: tuple[ringmq.BlockReason, ...] = ()
     phase: str = PHASES[0]
     samples: list[Sample] = field(default_factory=list)
+    other_confirmed_at_s: float = field(default_factory=time.monotonic)
+    other_gap_s: float = 0.0
+
+    def other_confirms(self) -> None:
+        self.other_gap_s = self.longest_gap_s()
+        self.other_confirmed_at_s = time.monotonic()
+        self.other_confirmed += 1
+
+    def longest_gap_s(self) -> float:
+        """Of those since `other_gap_s` was 0."""
+        return max(self.other_gap_s, time.monotonic() - self.other_confirmed_at_s)
 
     def on_blocked(self, reasons: tuple[ringmq.BlockReason, ...]) -> None:
         self.blocked = reasons
@@ -103,6 +134,7 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
     # The nodes take them from the environment.
     os.environ[FREE_LIMIT] = str(limit)
     os.environ["RINGMQ_MEMORY_WATERMARK"] = f"{WATERMARK_BYTES}B"
+    os.environ["RINGMQ_RING_BYTES_MAX"] = str(RING_BYTES)
     cluster = LocalCluster.create(folder, nodes=NODES, base_port=0)
     try:
         try:
@@ -121,15 +153,28 @@ def bench(parsed: argparse.Namespace, progress: Console) -> None:
     progress.print(f"{target}.json, {target}.png")
     if parsed.save:
         shutil.rmtree(folder, ignore_errors=True)
-    _judge(course.samples)
+    judge(course.samples)
 
 
-def _judge(samples: Sequence[Sample]) -> None:
+def judge(samples: Sequence[Sample]) -> None:
     most = max(max(each.memory_bytes) for each in samples)
     if most > WATERMARK_BYTES * 1.1:
         raise BenchError(f"a node had {most} bytes of memory, the watermark is {WATERMARK_BYTES}")
-    if not any("disk" in each.blocked for each in samples):
+    told = {phase: _told(samples, phase) for phase in PHASES}
+    if ringmq.BlockReason.DISK.text not in told[FULL_DISK]:
         raise BenchError("the publisher was never told that the disk is full")
+    if not told[SLOW_MIRROR] & OF_A_SLOW_MIRROR:
+        raise BenchError(f"of the slow mirror the publisher was told {sorted(told[SLOW_MIRROR])}")
+    for each in samples:
+        if each.phase not in ALARMED and each.other_gap_s > OTHER_GAP_S_MAX:
+            raise BenchError(
+                f"{each.phase}: the other queue's publisher had no confirm for"
+                f" {each.other_gap_s:.2f} s, at most {OTHER_GAP_S_MAX} s are allowed"
+            )
+
+
+def _told(samples: Sequence[Sample], phase: str) -> set[str]:
+    return {reason for each in samples if each.phase == phase for reason in each.blocked}
 
 
 async def _course(cluster: LocalCluster, phase_s: float, progress: Console) -> Course:
@@ -177,14 +222,15 @@ async def _phases(
     for phase in PHASES:
         course.phase = phase
         progress.print(f"{phase}: {course.confirmed} confirmed")
-        if phase == "free":
+        if phase in (FREE, STOPPED_CONSUMER):
             async with asyncio.TaskGroup() as tasks:
-                consuming = tasks.create_task(_consume(client))
+                consume = _consume if phase == FREE else _hold
+                consuming = tasks.create_task(consume(client))
                 await asyncio.sleep(phase_s)
                 consuming.cancel()
-        elif phase == "slow mirror":
+        elif phase == SLOW_MIRROR:
             await _slow(mirror, phase_s)
-        elif phase == "full disk":
+        elif phase == FULL_DISK:
             _fill(folder / "filler", _room_bytes(folder) - int(os.environ[FREE_LIMIT]) + 256 * MIB)
             await asyncio.sleep(phase_s)
             (folder / "filler").unlink()
@@ -207,7 +253,7 @@ async def _slow(pid: int, phase_s: float) -> None:
     try:
         while time.monotonic() < end:
             os.kill(pid, signal.SIGSTOP)
-            await asyncio.sleep(1.0 - MIRROR_RUNS_S)
+            await asyncio.sleep(MIRROR_STOPS_S)
             os.kill(pid, signal.SIGCONT)
             await asyncio.sleep(MIRROR_RUNS_S)
     finally:
@@ -218,6 +264,13 @@ async def _consume(client: ringmq.Client) -> None:
     async with client.consumer("first") as consumer:
         async for batch in consumer:
             await consumer.ack(batch)
+
+
+async def _hold(client: ringmq.Client) -> None:
+    """A consumer that takes what it may, and acknowledges nothing."""
+    async with client.consumer("first", prefetch=STOPPED_PREFETCH) as consumer:
+        async for _ in consumer:
+            continue
 
 
 async def _publish_all(client: ringmq.Client, course: Course) -> None:
@@ -242,7 +295,7 @@ async def _publish_other(client: ringmq.Client, course: Course) -> None:
     async with client.publisher("other", deadline_s=600.0) as publisher:
         while True:
             await publisher.publish(BODY)
-            course.other_confirmed += 1
+            course.other_confirms()
             await asyncio.sleep(OTHER_PAUSE_S)
 
 
@@ -256,9 +309,11 @@ async def _sample(pids: Sequence[int], course: Course) -> None:
                 memory_bytes=[procs.tree_use([pid]).rss_bytes for pid in pids],
                 confirmed=course.confirmed,
                 other_confirmed=course.other_confirmed,
+                other_gap_s=round(course.longest_gap_s(), 3),
                 blocked=[reason.text for reason in course.blocked],
             )
         )
+        course.other_gap_s = 0.0
         await asyncio.sleep(SAMPLE_S)
 
 
