@@ -253,6 +253,20 @@ def test_lines_go_in_and_come_out(run: Run, tmp_path: Path) -> None:
     assert sorted(each["queue"] for each in both) == ["lines"] * 20 + ["others"] * 20
 
 
+def test_published_messages_have_further_keys_and_a_time_to_live(run: Run) -> None:
+    for queue in ("keys1", "keys2", "keys3"):
+        run("queue", "declare", queue)
+        run("binding", "add", "amq.topic", queue, f"{queue}.#")
+    keys = ("--routing-key", "keys1.a", "--cc", "keys2.b", "--cc", "keys1.b", "--bcc", "keys3.c")
+    sent = run("publish", "--exchange", "amq.topic", *keys, "--count", 5)
+    assert (sent["exchange"], sent["confirmed"]) == ("amq.topic", 5)
+    for queue in ("keys1", "keys2", "keys3"):
+        assert run("queue", "show", queue)["messages_ready"] == 5
+    # Born expired: nobody is there to take it at once.
+    assert run("publish", "keys1", "--count", 3, "--ttl-ms", 0)["confirmed"] == 3
+    assert len(run("consume", "keys1")) == 5
+
+
 def test_removals_count_their_messages(run: Run) -> None:
     run("queue", "declare", "removals")
     assert run("publish", "removals", "--count", 2500, "--size", 10)["confirmed"] == 2500

@@ -33,6 +33,8 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["publish"], "give a QUEUE or an --exchange"),
         (["publish", "q", "--exchange", "e"], "give a QUEUE or an --exchange"),
         (["publish", "q", "--mandatory"], "go with --exchange"),
+        (["publish", "q", "--bcc", "k"], "go with --exchange"),
+        (["publish", "q", "--ttl-ms", "-1"], "-1 is not in the range"),
         (["publish", "q", "--size", "5"], "--size goes with --count"),
         (["consume", "q", "--follow", "--requeue"], "exclude each other"),
         (["consume", "q", "--auto-ack", "--count", "1"], "exclude each other"),

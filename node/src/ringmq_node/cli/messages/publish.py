@@ -39,15 +39,11 @@ def _say_unblocked() -> None:
 
 
 class _Sending:
-    """Publishes chunks in order, with at most `_CHUNKS_MAX` of them unconfirmed."""
+    """Publishes chunks in order, with at most `_CHUNKS_MAX` of them unconfirmed. All messages have
+    the same `attributes`, by their names in `Publisher.publish_batch`."""
 
-    def __init__(
-        self, *, transient: bool, routing_key: str, mandatory: bool, priority: int
-    ) -> None:
-        self._priority = priority
-        self._transient = transient
-        self._routing_key = routing_key
-        self._mandatory = mandatory
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self._attributes = attributes
         self._started = time.perf_counter()
         self.published = 0
         self.confirmed = 0
@@ -62,13 +58,7 @@ class _Sending:
 
             async def one(bodies: list[bytes]) -> None:
                 try:
-                    await publisher.publish_batch(
-                        bodies,
-                        transient=self._transient,
-                        routing_key=self._routing_key,
-                        mandatory=self._mandatory,
-                        priority=self._priority,
-                    )
+                    await publisher.publish_batch(bodies, **self._attributes)
                 finally:
                     places.release()
                 self.confirmed += len(bodies)
@@ -99,7 +89,9 @@ class _Sending:
     help='Publish to this exchange instead of a queue; "" is the default exchange.',
 )
 @click.option("--routing-key", default="", help="Of all messages, for the exchange.")
-@click.option("--mandatory", is_flag=True, help="Fail if no queue is bound for the key.")
+@click.option("--cc", multiple=True, help="A further routing key; repeatable.")
+@click.option("--bcc", multiple=True, help="As --cc, and consumers aren't told.")
+@click.option("--mandatory", is_flag=True, help="Fail if no queue is bound for the keys.")
 @click.option(
     "--file",
     "path",
@@ -127,11 +119,18 @@ class _Sending:
     default=0,
     help="In a queue with --max-priority, the highest are delivered first.  [default: 0]",
 )
+@click.option(
+    "--ttl-ms",
+    type=click.IntRange(0),
+    help="Milliseconds until a message that waits in a queue expires.  [default: the queue's]",
+)
 @client_options
 def publish(
     queue: str,
     exchange: str | None,
     routing_key: str,
+    cc: tuple[str, ...],
+    bcc: tuple[str, ...],
     mandatory: bool,
     path: Path | None,
     count: int | None,
@@ -139,20 +138,22 @@ def publish(
     window: int,
     transient: bool,
     priority: int,
+    ttl_ms: int | None,
     target: Target,
 ) -> None:
     """Publish lines to QUEUE, each one a message, and wait for the confirms."""
     if (exchange is None) == (not queue):
         raise click.UsageError("give a QUEUE or an --exchange")
-    if exchange is None and (routing_key or mandatory):
-        raise click.UsageError("--routing-key and --mandatory go with --exchange")
+    if exchange is None and (routing_key or cc or bcc or mandatory):
+        raise click.UsageError("--routing-key, --cc, --bcc and --mandatory go with --exchange")
     if count is None and size_bytes is not None:
         raise click.UsageError("--size goes with --count")
     if count is not None and path is not None:
         raise click.UsageError("--count and --file exclude each other")
-    sending = _Sending(
-        transient=transient, routing_key=routing_key, mandatory=mandatory, priority=priority
-    )
+    attributes: dict[str, Any] = {"transient": transient, "priority": priority, "ttl_ms": ttl_ms}
+    if exchange is not None:
+        attributes |= {"routing_key": routing_key, "cc": cc, "bcc": bcc, "mandatory": mandatory}
+    sending = _Sending(attributes)
 
     async def work(client: Client) -> None:
         async with client.publisher(
