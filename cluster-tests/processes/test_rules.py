@@ -133,7 +133,7 @@ async def test_policies_change_the_rules_of_a_queue_in_use(cluster: Cluster) -> 
 
         await until(is_expired, "its millisecond is over")
         assert b"gone" not in await bodies_in(client, "q")
-        with pytest.raises(ringmq.QueueExistsError, match="max_length unset, not 9"):
+        with pytest.raises(ringmq.QueueExistsError, match="max_length none, not 9"):
             await client.declare_queue("q", rules=QueueRules(max_length=9))
         with pytest.raises(ringmq.BadRequestError) as caught:
             await client.declare_queue("other", rules=QueueRules(max_length=2**60))

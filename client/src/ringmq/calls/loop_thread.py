@@ -63,8 +63,8 @@ def await_on_loop(start: Callable[[], asyncio.Future[R]]) -> R:
         for future in futures:
             future.cancel()
 
-    loop.call_soon_threadsafe(begin)
     try:
+        loop.call_soon_threadsafe(begin)
         ended.acquire()
     except BaseException:
         loop.call_soon_threadsafe(cancel)

@@ -149,7 +149,7 @@ def furthest_synced(data: bytes, marker: int, at: int) -> int:
 
 def read_block(data: bytes) -> list[bytes]:
     assert number(data, 0, 2) == 0x4252
-    assert data[2] == 1
+    assert data[2] == 2
     properties, count = data[3], number(data, 4, 4)
     assert 1 <= count <= 1 << 20
     sizes = numbers(data, 8, count, 4)
