@@ -18,7 +18,7 @@ from wirepair import (
 from ringmq_wire import frames
 from ringmq_wire.codes import OK, Code, ErrorCode, RpcStatus
 from ringmq_wire.compression import HeaderDecoder, HeaderEncoder
-from ringmq_wire.connection import Connection
+from ringmq_wire.connection import EVENTS_AT_ONCE, Connection
 from ringmq_wire.errors import CallClosedError, SendQueueFullError
 from ringmq_wire.events import (
     CallEnded,
@@ -36,6 +36,38 @@ from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
 
 KIB = 1024
 MIB = 1024 * KIB
+
+
+# --- inputs of many calls ---
+
+
+def test_an_input_of_many_calls_is_taken_in_pieces() -> None:
+    """And what comes after a piece is taken behind it, also the second half of a frame."""
+    pair = pair_ready()
+    streams = [pair.client.open() for _ in range(2 * EVENTS_AT_ONCE + 50)]
+    pair.client.core.calls.send(streams[-1], [bytes(1000)])
+    data = pair.client.output(1 << 20)
+    core = pair.server.core
+    pieces = [[*core.receive(data[:-500], 0.0)]]
+    while core.has_more:
+        pieces.append([*core.receive(b"", 0.0)])
+    assert [len(piece) for piece in pieces] == [EVENTS_AT_ONCE, EVENTS_AT_ONCE, 50]
+    opened = [event.stream.id for piece in pieces for event in piece if type(event) is CallOpened]
+    assert opened == [stream.id for stream in streams]
+    (batch,) = core.receive(data[-500:], 0.0)
+    assert isinstance(batch, CallMessages)
+    assert batch.messages == [bytes(1000)]
+
+
+def test_a_connection_that_is_lost_between_two_pieces_has_nothing_left() -> None:
+    pair = pair_ready()
+    for _ in range(EVENTS_AT_ONCE + 1):
+        pair.client.open()
+    pair.server.core.receive(pair.client.output(1 << 20), 0.0)
+    assert pair.server.core.has_more
+    pair.server.core.abort("enough", 0.0)
+    assert not pair.server.core.has_more
+    assert pair.server.core.receive(b"", 0.0) == []
 
 
 # --- windows ---

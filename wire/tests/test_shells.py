@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from collections import Counter
 
 import pytest
 from loops import run
@@ -25,7 +26,7 @@ from ringmq_wire import (
     frames,
 )
 from ringmq_wire.backoff import Backoff
-from ringmq_wire.connection import Connection
+from ringmq_wire.connection import EVENTS_AT_ONCE, Connection
 from ringmq_wire.transport import WireProtocol
 
 MIB = 1024 * 1024
@@ -110,6 +111,37 @@ def test_many_calls_share_one_connection_and_wait_for_their_turn() -> None:
             assert len(server.connections) == 1
 
     run(scenario())
+
+
+def test_calls_that_come_together_begin_in_several_turns_of_the_loop() -> None:
+    """A client that declares thousands of queues at once doesn't hold the loop of a node."""
+    number, turn = 10 * EVENTS_AT_ONCE, 0
+    begun: Counter[int] = Counter()
+
+    def counted(call: WireCall) -> CallHandler:
+        begun[turn] += 1
+        return ROUTES["/test.Wire/Echo"](call)
+
+    async def turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        routes = {"/test.Wire/Counted": counted}
+        async with serving(WireOptions(streams_max=number), routes) as (_, port):
+            channel = WireChannel(f"{HOST}:{port}")
+            counting = asyncio.create_task(turns())
+            calls = (channel.unary("/test.Wire/Counted", b"%d" % n) for n in range(number))
+            assert await asyncio.gather(*calls) == [b"%d" % n for n in range(number)]
+            counting.cancel()
+            await channel.close()
+
+    run(scenario())
+    assert sum(begun.values()) == number
+    # A turn may have the rest of one input and the beginning of the next one.
+    assert max(begun.values()) <= 2 * EVENTS_AT_ONCE
 
 
 def test_a_status_with_all_its_parts_comes_back() -> None:

@@ -33,7 +33,6 @@ from ringmq_wire.events import (
 from ringmq_wire.heads import RequestHead
 from ringmq_wire.inbound import SharedBudgets
 from ringmq_wire.options import FRAME_BYTES_MAX, WireOptions
-from ringmq_wire.pieces import PiecesOfInput
 from ringmq_wire.streams import WireStream
 
 log = logging.getLogger(__name__)
@@ -181,7 +180,7 @@ class WireCall:
 Accept = Callable[[WireCall], CallHandler]
 
 
-class WireProtocol(PiecesOfInput):
+class WireProtocol(asyncio.Protocol):
     """See the module. A server's end is given `accept`, which is called for each call."""
 
     def __init__(
@@ -195,7 +194,6 @@ class WireProtocol(PiecesOfInput):
         shared: SharedBudgets | None = None,
         shed: Callable[[], None] | None = None,
     ) -> None:
-        super().__init__()
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self._options = options
@@ -213,6 +211,7 @@ class WireProtocol(PiecesOfInput):
         self.closed = False
         # Why it drains or is closed.
         self.reason = ""
+        self._transport: asyncio.Transport | None = None
         self._paused = False
         self._flush_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -319,23 +318,32 @@ class WireProtocol(PiecesOfInput):
         self._set_timer()
         self.flush()
 
-    def take(self, data: bytes) -> None:
-        events = self.core.receive(data, self.now())
+    def data_received(self, data: bytes) -> None:
+        core, transport = self.core, self._transport
+        events = core.receive(data, self.now())
         if events:
             self._handle(events)
-
-    def turn_ends(self) -> None:
-        if self.core.outflow.ready or self.core.calls.draining:
+        if core.has_more and transport is not None and not transport.is_closing():
+            # The rest has its turn behind the tasks that these calls have begun.
+            transport.pause_reading()
+            self._loop.call_soon(self._go_on, transport)
+        if core.outflow.ready or core.calls.draining:
             self.flush()
         shared = self._shared
         if shared is not None and shared.unfinished.is_over and self._shed is not None:
             self._shed()
 
+    def _go_on(self, transport: asyncio.Transport) -> None:
+        if not transport.is_closing():
+            transport.resume_reading()
+            self.data_received(b"")
+
     def eof_received(self) -> bool | None:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.take_rest()
+        while self.core.has_more:  # It came before the loss, so it counts.
+            self._handle(self.core.receive(b"", self.now()))
         reason = f"the connection was lost: {exc}" if exc is not None else "the peer closed it"
         self._handle(self.core.eof(reason, self.now()))
         if self._timer is not None:

@@ -41,7 +41,9 @@ class End:
         self.now = now
 
     def receive(self, data: bytes) -> list[WireEvent]:
-        events = self.core.receive(data, self.now)
+        events = [*self.core.receive(data, self.now)]
+        while self.core.has_more:
+            events += self.core.receive(b"", self.now)
         self.events += events
         if self.consumes:
             for event in events:
