@@ -102,7 +102,10 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         kind = response.WhichOneof("response")
         if kind == "deliveries":
             if self.member is not None:
-                self.member.delivered(response.deliveries.deliveries)
+                self.member.delivered(
+                    (each.first_position, [*map(len, each.bodies)])
+                    for each in response.deliveries.deliveries
+                )
             self._reception.delivered(response.deliveries.deliveries)
         elif kind == "pulled":
             self._pulling.answered(response.pulled)
@@ -116,7 +119,8 @@ class ConsumerSpeaker(Speaker[broker.ConsumeRequest, broker.ConsumeResponse]):
         elif kind == "share" and self.member is not None:
             self.member.answered()
         elif kind == "short" and self.member is not None:
-            self.member.short(response.short)
+            short = response.short
+            self.member.short(is_short=short.short, needs_bytes=short.bytes)
         elif kind == "active":
             self._reception.active_changed(active=response.active.active)
         elif kind == "cancelled" and not self._lifetime.closing:

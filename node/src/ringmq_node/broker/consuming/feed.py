@@ -1,4 +1,4 @@
-"""Who a subscription talks to: its door, its window, its streams to a master, and its node."""
+"""The other ends of a subscription: its door, its streams to a master, and its node."""
 
 from __future__ import annotations
 
@@ -37,20 +37,6 @@ class Subscriber(Protocol):
     def ended(self, error: BrokerError) -> None:
         """There will be no other stream: the queue is deleted, for example."""
         ...
-
-
-class WindowPlace(Protocol):
-    """A subscription's place in a window that it shares with others (`channel`)."""
-
-    def opened(self) -> None: ...
-    def ended(self) -> None: ...
-    def delivered(self, runs: Sequence[Run]) -> None: ...
-    def settled(self, ranges: Sequence[Range]) -> None:
-        """Before the master hears of it."""
-        ...
-
-    def answered(self) -> None: ...
-    def short(self, *, is_short: bool, needs_bytes: int) -> None: ...
 
 
 class ConsumeFeed(Protocol):

@@ -24,9 +24,10 @@ from dataclasses import replace
 
 from ringmq_base.ranges import Range, RangeSet
 from ringmq_base.window import Share
+from ringmq_base.window_members import WindowMember
 from ringmq_gm import RingClosedError
 from ringmq_node.broker.consuming.consumer import Consuming
-from ringmq_node.broker.consuming.feed import Subscriber, SubscriptionHost, WindowPlace
+from ringmq_node.broker.consuming.feed import Subscriber, SubscriptionHost
 from ringmq_node.broker.consuming.outgoing import (
     CancelWord,
     OutgoingWords,
@@ -101,7 +102,7 @@ class QueueSubscription:
         self.generation = 0
         self.auto_ack = auto_ack
         # Set before `open`, if it shares a window.
-        self.place: WindowPlace | None = None
+        self.member: WindowMember | None = None
         self._subscriber = subscriber
         self._host = host
         self._spawn = spawn
@@ -152,8 +153,8 @@ class QueueSubscription:
                     queue=self.queue,
                 )
         self._held.subtract(settled)
-        if self.place is not None:
-            self.place.settled(settled)
+        if self.member is not None:
+            self.member.settled(settled)
         self._words.settle(acked, rejected, requeued)
         self.work.set()
         return True
@@ -248,13 +249,13 @@ class QueueSubscription:
             self._opened.set_result(None)
         if not self.is_over:
             self._subscriber.opened(self.generation)
-        if self.place is not None:
-            self.place.opened()
+        if self.member is not None:
+            self.member.opened()
 
     def delivered(self, runs: Sequence[Run]) -> None:
         self._held.update([run.positions for run in runs])
-        if self.place is not None:
-            self.place.delivered(runs)
+        if self.member is not None:
+            self.member.delivered((run.first_position, run.block.body_sizes()) for run in runs)
         if not self.is_over:
             self._subscriber.delivered(runs)
 
@@ -268,12 +269,12 @@ class QueueSubscription:
             self._subscriber.active_changed(active=active)
 
     def share_answered(self) -> None:
-        if self.place is not None:
-            self.place.answered()
+        if self.member is not None:
+            self.member.answered()
 
     def share_short(self, *, short: bool, needs_bytes: int) -> None:
-        if self.place is not None:
-            self.place.short(is_short=short, needs_bytes=needs_bytes)
+        if self.member is not None:
+            self.member.short(is_short=short, needs_bytes=needs_bytes)
 
     def pulled(self, got: Got | BrokerError) -> None:
         self._words.pulled()
@@ -331,8 +332,8 @@ class QueueSubscription:
             return
         self._is_open = False
         self._held.clear()
-        if self.place is not None:
-            self.place.ended()
+        if self.member is not None:
+            self.member.ended()
         if not self.is_over:
             self._subscriber.interrupted()
 
