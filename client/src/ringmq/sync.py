@@ -31,6 +31,7 @@ from ringmq.model.messages import Batch, Message, Properties
 from ringmq.model.positions import Numbering
 from ringmq.model.queues import BlockReason, Location, Promotion, QueueInfo, QueueMode
 from ringmq.model.rules import NO_RULES, QueueRules
+from ringmq.publishing.asked import MessageOptions
 from ringmq.publishing.publisher import Publisher
 from ringmq.reading.sync_reader import SyncReader
 from ringmq.sync_topology import SyncTopology
@@ -293,24 +294,11 @@ class SyncPublisher:
         body: bytes,
         properties: Properties | None = None,
         *,
-        transient: bool = False,
-        routing_key: str = "",
-        mandatory: bool = False,
-        ttl_ms: int | None = None,
-        priority: int = 0,
         deadline_s: float | None = None,
+        **options: Unpack[MessageOptions],
     ) -> None:
         _await(
-            lambda: self._publisher.publishing(
-                body,
-                properties,
-                transient=transient,
-                routing_key=routing_key,
-                mandatory=mandatory,
-                ttl_ms=ttl_ms,
-                priority=priority,
-                deadline_s=deadline_s,
-            )
+            lambda: self._publisher.publishing(body, properties, deadline_s=deadline_s, **options)
         )
 
     def publish_batch(
@@ -318,39 +306,20 @@ class SyncPublisher:
         bodies: Iterable[bytes],
         properties: Properties | Sequence[Properties] | None = None,
         *,
-        transient: bool = False,
-        routing_key: str = "",
-        mandatory: bool = False,
-        ttl_ms: int | None = None,
-        priority: int = 0,
         deadline_s: float | None = None,
+        **options: Unpack[MessageOptions],
     ) -> None:
         # The caller's iterable runs in the caller's thread.
         listed = list(bodies)
-        _run(
-            self._publisher.publish_batch(
-                listed,
-                properties,
-                transient=transient,
-                routing_key=routing_key,
-                mandatory=mandatory,
-                ttl_ms=ttl_ms,
-                priority=priority,
-                deadline_s=deadline_s,
-            )
-        )
+        _run(self._publisher.publish_batch(listed, properties, deadline_s=deadline_s, **options))
 
     def submit(
         self,
         body: bytes,
         properties: Properties | None = None,
         *,
-        transient: bool = False,
-        routing_key: str = "",
-        mandatory: bool = False,
-        ttl_ms: int | None = None,
-        priority: int = 0,
         deadline_s: float | None = None,
+        **options: Unpack[MessageOptions],
     ) -> concurrent.futures.Future[None]:
         """Waits for room in the window only; the future is done when the message is confirmed."""
         confirm: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -369,14 +338,7 @@ class SyncPublisher:
 
         async def work() -> None:
             future = await self._publisher.submit(
-                body,
-                properties,
-                transient=transient,
-                routing_key=routing_key,
-                mandatory=mandatory,
-                ttl_ms=ttl_ms,
-                priority=priority,
-                deadline_s=deadline_s,
+                body, properties, deadline_s=deadline_s, **options
             )
             future.add_done_callback(done)
 

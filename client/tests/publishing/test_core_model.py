@@ -19,7 +19,7 @@ from ringmq.errors import (
     UnavailableError,
 )
 from ringmq.publishing.core import Limits, PublisherCore, PublisherPhase, PublishRefusal
-from ringmq.publishing.tickets import PERSISTENT, TRANSIENT, Ticket
+from ringmq.publishing.tickets import PERSISTENT, Attributes, Ticket
 
 
 class NastyNode(RuleBasedStateMachine):
@@ -71,7 +71,12 @@ class NastyNode(RuleBasedStateMachine):
         self.sizes[ticket] = count
         bodies = [b"%06d.%03d" % (ticket, index) for index in range(count)]
         self.core.submit(
-            bodies, (), (), TRANSIENT if ticket % 3 == 0 else PERSISTENT, self.now + life, ticket
+            bodies,
+            (),
+            (),
+            Attributes(transient=True) if ticket % 3 == 0 else PERSISTENT,
+            self.now + life,
+            ticket,
         )
         self.pump()
 

@@ -3,16 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 from ringmq.errors import BadRequestError
 from ringmq.model.messages import Properties
-from ringmq.publishing.tickets import Attributes
+from ringmq.publishing.tickets import PERSISTENT, Attributes
 from ringmq.v1 import common_pb2 as common
 
 ROUTING_KEY_BYTES_MAX = 255
 PRIORITY_MAX = 255
 # Attributes that only messages to exchanges have, and what the others have instead.
 OF_EXCHANGES = {"routing_key": "", "mandatory": False, "exchange": None, "cc": (), "bcc": ()}
+
+
+class MessageOptions(TypedDict, total=False):
+    """The options of each call that publishes; none of them by default."""
+
+    #: Confirmed before it is on disk, and gone when all replicas stop.
+    transient: bool
+    #: To an exchange. If no queue is bound for a `mandatory` message, `UnroutableError`.
+    routing_key: str
+    mandatory: bool
+    #: Another exchange than the publisher's.
+    exchange: str | None
+    #: Further keys: each queue gets the message once, and consumers are told those of `cc`.
+    cc: Sequence[str]
+    bcc: Sequence[str]
+    #: How long it may be ready before it expires, in milliseconds, if the queue doesn't say less;
+    #: 0: it expires unless a consumer takes it at once.
+    ttl_ms: int | None
+    #: 0 to 255, the highest first, in a queue that was declared with `max_priority`.
+    priority: int
+
+
+def attributes_of(options: MessageOptions, *, is_routed: bool) -> Attributes:
+    """Raises `BadRequestError` if no message can have them. `is_routed`: it goes to an exchange."""
+    if not options:
+        return PERSISTENT
+    cc, bcc = options.get("cc", ()), options.get("bcc", ())
+    for field, keys in (("cc", cc), ("bcc", bcc)):
+        if isinstance(keys, str):
+            raise BadRequestError(
+                f"{field} is a sequence of routing keys, not one of them", metadata={"field": field}
+            )
+    # The caller's own sequences may change.
+    asked = Attributes(**(options | {"cc": tuple(cc), "bcc": tuple(bcc)}))
+    _check_attributes(asked, is_routed=is_routed)
+    return asked
 
 
 def check_target(
@@ -42,8 +79,7 @@ def check_target(
         )
 
 
-def check_attributes(asked: Attributes, *, is_routed: bool) -> None:
-    """Raises `BadRequestError` if no message can have them. `is_routed`: it goes to an exchange."""
+def _check_attributes(asked: Attributes, *, is_routed: bool) -> None:
     if asked.ttl_ms is not None and not 0 <= asked.ttl_ms < 2**63:
         raise BadRequestError(
             f"ttl_ms {asked.ttl_ms} is out of range", metadata={"field": "ttl_ms"}

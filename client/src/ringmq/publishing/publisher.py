@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
+from typing import Unpack
 
 from ringmq.calls.known_nodes import KnownNodes
 from ringmq.calls.route import AnyNode, Route
@@ -26,11 +27,16 @@ from ringmq.errors import (
 )
 from ringmq.model.messages import Properties
 from ringmq.model.queues import BlockReason
-from ringmq.publishing.asked import check_attributes, check_target, properties_to_wire
+from ringmq.publishing.asked import (
+    MessageOptions,
+    attributes_of,
+    check_target,
+    properties_to_wire,
+)
 from ringmq.publishing.core import PublisherCore
 from ringmq.publishing.epochs import SeenEpoch
 from ringmq.publishing.stream import Core, Future, PublisherSpeaker
-from ringmq.publishing.tickets import PERSISTENT, TRANSIENT, Attributes, Ticket
+from ringmq.publishing.tickets import Attributes, Ticket
 from ringmq.streams.keeper import Keeper
 from ringmq.streams.lifetime import Lifetime
 from ringmq.v1 import common_pb2 as common
@@ -170,66 +176,33 @@ class Publisher:
         body: bytes,
         properties: Properties | None = None,
         *,
-        transient: bool = False,
-        routing_key: str = "",
-        mandatory: bool = False,
-        exchange: str | None = None,
-        cc: Sequence[str] = (),
-        bcc: Sequence[str] = (),
-        ttl_ms: int | None = None,
-        priority: int = 0,
         deadline_s: float | None = None,
+        **options: Unpack[MessageOptions],
     ) -> None:
         """Returns when the message is confirmed; raises if it is not within the deadline.
 
-        Cancelling it does not take the message back. `routing_key`, `mandatory`, `exchange`, `cc`
-        and `bcc`: of a publisher to an exchange. If no queue is bound for a mandatory message,
-        `UnroutableError`. `exchange`: another one than the publisher's. `cc`, `bcc`: further keys;
-        each queue gets the message once, and consumers are told those of `cc`. `ttl_ms`: how
-        long it may be ready before it expires, if the queue doesn't say less; 0: it expires unless
-        a consumer takes it at once. `priority`: 0 to 255, the highest first, in a queue that was
-        declared with `max_priority`.
+        Cancelling it does not take the message back.
         """
-        attributes = self._attributes(
-            transient, routing_key, mandatory, ttl_ms, priority, exchange, cc, bcc
-        )
-        await self._submit((body,), properties, attributes, deadline_s)
+        await self.publishing(body, properties, deadline_s=deadline_s, **options)
 
     def publishing(
         self,
         body: bytes,
         properties: Properties | None = None,
         *,
-        transient: bool = False,
-        routing_key: str = "",
-        mandatory: bool = False,
-        exchange: str | None = None,
-        cc: Sequence[str] = (),
-        bcc: Sequence[str] = (),
-        ttl_ms: int | None = None,
-        priority: int = 0,
         deadline_s: float | None = None,
+        **options: Unpack[MessageOptions],
     ) -> asyncio.Future[None]:
         """What `publish` awaits: the message may wait for room in the window."""
-        attributes = self._attributes(
-            transient, routing_key, mandatory, ttl_ms, priority, exchange, cc, bcc
-        )
-        return self._submit((body,), properties, attributes, deadline_s)
+        return self._submit((body,), properties, self._attributes(options), deadline_s)
 
     async def publish_batch(
         self,
         bodies: Iterable[bytes],
         properties: Properties | Sequence[Properties] | None = None,
         *,
-        transient: bool = False,
-        routing_key: str = "",
-        mandatory: bool = False,
-        exchange: str | None = None,
-        cc: Sequence[str] = (),
-        bcc: Sequence[str] = (),
-        ttl_ms: int | None = None,
-        priority: int = 0,
         deadline_s: float | None = None,
+        **options: Unpack[MessageOptions],
     ) -> None:
         """Publishes in order, and returns when all are confirmed.
 
@@ -239,25 +212,15 @@ class Publisher:
         """
         listed = list(bodies)
         if listed:
-            attributes = self._attributes(
-                transient, routing_key, mandatory, ttl_ms, priority, exchange, cc, bcc
-            )
-            await self._submit(listed, properties, attributes, deadline_s)
+            await self._submit(listed, properties, self._attributes(options), deadline_s)
 
     def publish_nowait(
         self,
         body: bytes,
         properties: Properties | None = None,
         *,
-        transient: bool = False,
-        routing_key: str = "",
-        mandatory: bool = False,
-        exchange: str | None = None,
-        cc: Sequence[str] = (),
-        bcc: Sequence[str] = (),
-        ttl_ms: int | None = None,
-        priority: int = 0,
         deadline_s: float | None = None,
+        **options: Unpack[MessageOptions],
     ) -> asyncio.Future[None]:
         """A future that is done when the message is confirmed; `WindowFullError` without room.
 
@@ -265,33 +228,22 @@ class Publisher:
         """
         if not self._core.room:
             raise WindowFullError(f"{self._window_full()}; `submit` waits for room")
-        attributes = self._attributes(
-            transient, routing_key, mandatory, ttl_ms, priority, exchange, cc, bcc
-        )
-        return self._detach(self._submit((body,), properties, attributes, deadline_s))
+        sent = self.publishing(body, properties, deadline_s=deadline_s, **options)
+        return self._detach(sent)
 
     async def submit(
         self,
         body: bytes,
         properties: Properties | None = None,
         *,
-        transient: bool = False,
-        routing_key: str = "",
-        mandatory: bool = False,
-        exchange: str | None = None,
-        cc: Sequence[str] = (),
-        bcc: Sequence[str] = (),
-        ttl_ms: int | None = None,
-        priority: int = 0,
         deadline_s: float | None = None,
+        **options: Unpack[MessageOptions],
     ) -> asyncio.Future[None]:
         """Like `publish_nowait`, but waits for room in the window (within the deadline)."""
         if not self._core.room:
             await self._wait_room(self.deadline_s if deadline_s is None else deadline_s)
-        attributes = self._attributes(
-            transient, routing_key, mandatory, ttl_ms, priority, exchange, cc, bcc
-        )
-        return self._detach(self._submit((body,), properties, attributes, deadline_s))
+        sent = self.publishing(body, properties, deadline_s=deadline_s, **options)
+        return self._detach(sent)
 
     async def flush(self) -> None:
         """Waits until everything handed over before is confirmed or has failed.
@@ -338,25 +290,8 @@ class Publisher:
 
     # --- inside ---
 
-    def _attributes(
-        self,
-        transient: bool,
-        routing_key: str,
-        mandatory: bool,
-        ttl_ms: int | None,
-        priority: int,
-        exchange: str | None,
-        cc: Sequence[str],
-        bcc: Sequence[str],
-    ) -> Attributes:
-        plain = not (routing_key or mandatory or priority or cc or bcc)
-        if plain and ttl_ms is None and exchange is None:
-            return TRANSIENT if transient else PERSISTENT
-        asked = Attributes(
-            transient, routing_key, mandatory, ttl_ms, priority, exchange, tuple(cc), tuple(bcc)
-        )
-        check_attributes(asked, is_routed=self.exchange is not None)
-        return asked
+    def _attributes(self, options: MessageOptions) -> Attributes:
+        return attributes_of(options, is_routed=self.exchange is not None)
 
     def _submit(
         self,

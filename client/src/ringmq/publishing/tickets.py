@@ -25,23 +25,19 @@ P = TypeVar("P")
 
 @value
 class Attributes:
-    """What a request says once for all its messages."""
+    """The options that a request has once for all its messages (`asked.MessageOptions`)."""
 
     transient: bool = False
-    #: To an exchange.
     routing_key: str = ""
     mandatory: bool = False
-    #: How long the messages may be ready, in milliseconds; None: as the queue says.
     ttl_ms: int | None = None
     priority: int = 0
-    #: To an exchange: another one than the publisher's; and further routing keys.
     exchange: str | None = None
-    cc: tuple[str, ...] = ()
-    bcc: tuple[str, ...] = ()
+    cc: Sequence[str] = ()
+    bcc: Sequence[str] = ()
 
 
 PERSISTENT = Attributes()
-TRANSIENT = Attributes(transient=True)
 
 
 class Ticket(Generic[H, P]):
