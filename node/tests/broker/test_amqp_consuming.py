@@ -254,17 +254,21 @@ def test_a_window_over_queues_on_three_nodes_is_raised_and_lowered_while_it_is_u
 
 @pytest.mark.slow
 def test_a_deleted_queue_cancels_its_consumers_and_no_others(tmp_path: Path) -> None:
+    """Nor do they come to the next queue of that name, which is there before they try again."""
+
     async def story(nodes: dict[str, Node], client: ringmq.Client) -> None:
         channel = FakeChannel(nodes["a"].broker)
         for queue in ("q-a", "q-b", "q-c"):
             await channel.consume(queue, queue)
         for queue in ("q-b", "q-a"):
             await nodes["c"].broker.delete(queue, DeleteConditions(), CALLER)
+            await client.declare_queue(queue)
         await until(lambda: len(channel.cancelled) == 2)
         reason = Reason.QUEUE_NOT_FOUND
         assert sorted(channel.cancelled) == [("q-a", reason), ("q-b", reason)]
         await publish(client, "q-c", b"x")
         await until(lambda: channel.bodies("q-c") == [b"x"])
+        assert [(await client.queue(queue)).consumers for queue in ("q-a", "q-b")] == [0, 0]
 
     with_nodes(tmp_path, story)
 

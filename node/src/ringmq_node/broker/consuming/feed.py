@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from ringmq_base.ranges import Range
+from ringmq_node.broker.attempts import FindsMasters
 from ringmq_node.broker.consuming.consumer import Consuming
 from ringmq_node.broker.consuming.outgoing import Word
 from ringmq_node.broker.peers import Got
@@ -81,16 +82,11 @@ class RemoteConsumers(Protocol):
         ...
 
 
-class SubscriptionHost(Protocol):
+class SubscriptionHost(FindsMasters, Protocol):
     """The node, as its subscriptions use it."""
 
     @property
     def remotes(self) -> RemoteConsumers: ...
-    def address_of(self, queue: str, failed: frozenset[str]) -> Awaitable[str]:
-        """As `routing.ways.WayHost.address_of`."""
-        ...
-
-    def newer_master(self, queue: str, node: str, epoch: int) -> str: ...
     def open_here(
         self, queue: str, session: ConsumerSession, terms: ConsumerTerms
     ) -> Awaitable[Consuming]: ...

@@ -9,9 +9,7 @@ A door whose clients' streams go to the master themselves uses `open_here`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Protocol
-
+from ringmq_node.broker.attempts import FindsMasters
 from ringmq_node.broker.consuming.channel import ConsumeChannel
 from ringmq_node.broker.consuming.consumer import ConsumersSeen, Consuming
 from ringmq_node.broker.consuming.feed import RemoteConsumers, Subscriber
@@ -22,13 +20,6 @@ from ringmq_node.replica.hosting import Spawn
 from ringmq_node.replica.sessions import ConsumerSession
 
 DEFAULT_TERMS = ConsumerTerms()
-
-
-class FindsMasters(Protocol):
-    """As `routing.ways.WayHost`."""
-
-    def address_of(self, queue: str, failed: frozenset[str]) -> Awaitable[str]: ...
-    def newer_master(self, queue: str, node: str, epoch: int) -> str: ...
 
 
 class Subscribing:

@@ -16,7 +16,6 @@ acknowledged from here when the door says that they were sent.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from ringmq_base.ranges import Range, RangeSet
 from ringmq_base.window import Share
 from ringmq_base.window_members import WindowMember
 from ringmq_gm import RingClosedError
+from ringmq_node.broker.attempts import Attempts, may_pass
 from ringmq_node.broker.consuming.consumer import Consuming
 from ringmq_node.broker.consuming.feed import Subscriber, SubscriptionHost
 from ringmq_node.broker.consuming.outgoing import (
@@ -42,13 +42,6 @@ from ringmq_node.model.reasons import BrokerError, Reason, bad_request
 from ringmq_node.queue.consumers import ConsumerTerms
 from ringmq_node.queue.run import Run
 from ringmq_node.replica.hosting import Spawn
-from ringmq_wire.backoff import Backoff
-
-# Pauses between streams that have brought nothing.
-RETRY_FIRST_S = 0.02
-RETRY_MAX_S = 0.5
-# Another node will be master, or the same one answer.
-ONE_NODES_OWN = (Reason.TIMEOUT, Reason.STORE_FAILED, Reason.DISK_FULL, Reason.INTERNAL)
 
 
 class _HereSession:
@@ -113,7 +106,7 @@ class QueueSubscription:
         self._is_cancelled = False
         # Of pulls, in the order in which they are asked.
         self._answers: deque[tuple[PullWord, asyncio.Future[Got]]] = deque()
-        self._failed: frozenset[str] = frozenset()
+        self._attempts = Attempts(queue, host)
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- for a door ---
@@ -240,7 +233,7 @@ class QueueSubscription:
         self._answers = deque(each for each in self._answers if not each[1].done())
         self._words.stream_began([pull for pull, _ in self._answers])
         self._held.clear()
-        self._failed = frozenset()
+        self._attempts.succeeded()
         self.generation += 1
         self._is_open = True
         if self._is_cancelled:
@@ -296,16 +289,14 @@ class QueueSubscription:
     # --- its life ---
 
     async def _run(self) -> None:
-        backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, random.Random())
         try:
             while not self.is_over:
-                generation = self.generation
                 try:
-                    await self._one_stream()
+                    await self._attempts.stream(self._stream_here, self._stream_there)
                 except RingClosedError:
                     pass  # It is known by now where the queue went.
                 except BrokerError as error:
-                    if not (error.retryable or error.reason in ONE_NODES_OWN):
+                    if not may_pass(error):
                         self._stream_ended()
                         self._end(error)
                         return
@@ -313,10 +304,8 @@ class QueueSubscription:
                 if self._is_cancelled:
                     # What it held has gone back; there is nothing to open a stream for.
                     return
-                if self.generation != generation:
-                    backoff.reset()
                 if not self.is_over:
-                    await asyncio.sleep(backoff.pause_s())
+                    await self._attempts.pause()
         finally:
             self._stream_ended()
             over = BrokerError(
@@ -353,16 +342,8 @@ class QueueSubscription:
             if not answer.done():
                 answer.set_exception(error)
 
-    async def _one_stream(self) -> None:
-        address = await self._host.address_of(self.queue, self._failed)
-        if not address:
-            await self._stream_here()
-            return
-        try:
-            await self._host.remotes.consume(address, self)
-        except BrokerError:
-            self._failed |= {address}
-            raise
+    async def _stream_there(self, address: str) -> None:
+        await self._host.remotes.consume(address, self)
 
     async def _stream_here(self) -> None:
         session = _HereSession(self)

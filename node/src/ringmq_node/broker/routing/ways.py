@@ -1,9 +1,9 @@
 """How a routed session reaches one queue: streams to its master, one after the other.
 
-A master on this node is published to directly, another one through a stream to its node
-(`RemoteStreams`; the gRPC door implements it on our client). When a stream ends, the next one goes
-to whoever is master then, and everything that is unanswered goes out again. That is safe: the
-producer id and the sequences are those of the client, and the queue knows what it has.
+`broker.attempts` says where each stream goes. One to another node is a `RemoteStreams`, which the
+gRPC door implements on our client. When a stream ends, everything that is unanswered goes out again
+on the next one. That is safe: the producer id and the sequences are those of the client, and the
+queue knows which of them it has.
 
 A way ends by itself when the queue is deleted, when a newer session has the producer id, and when
 it had nothing to do for a while.
@@ -12,27 +12,21 @@ it had nothing to do for a while.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from ringmq_base.ranges import Range
 from ringmq_gm import RingClosedError
+from ringmq_node.broker.attempts import Attempts, FindsMasters, may_pass
 from ringmq_node.broker.publishing import Publishing
 from ringmq_node.broker.routing.targets import SubBatch, TargetBatches
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.replica.sessions import PublisherSession
 from ringmq_node.replica.upkeep import FullQueueRefusal
 from ringmq_node.resources.flow import Reasons
-from ringmq_wire.backoff import Backoff
 
-# Pauses between streams that have brought nothing.
-RETRY_FIRST_S = 0.02
-RETRY_MAX_S = 0.5
 # A queue is down when no stream to it has brought anything for so long. A failover takes less.
 DOWN_AFTER_S = 10.0
-# Another node will be master, or the same one answer.
-ONE_NODES_OWN = (Reason.TIMEOUT, Reason.STORE_FAILED, Reason.DISK_FULL, Reason.INTERNAL)
 
 
 class WayEnds(Protocol):
@@ -101,7 +95,7 @@ class RemoteStreams(Protocol):
         ...
 
 
-class WayHost(Protocol):
+class WayHost(FindsMasters, Protocol):
     """The node, as its ways use it."""
 
     @property
@@ -111,12 +105,6 @@ class WayHost(Protocol):
         """Bounds the streams that are open."""
         ...
 
-    def address_of(self, queue: str, failed: frozenset[str]) -> Awaitable[str]:
-        """The node to send a stream to; empty: the master is here. Another node than the master's
-        relays it, if that one is among those that `failed`. Raises `BrokerError`."""
-        ...
-
-    def newer_master(self, queue: str, node: str, epoch: int) -> str: ...
     def open_here(
         self, queue: str, session: PublisherSession, producer_id: bytes
     ) -> Awaitable[Publishing]: ...
@@ -150,8 +138,7 @@ class Way:
         self._host = host
         self._ends = ends
         self._batches = TargetBatches()
-        # Nodes that a stream has failed at since one brought something.
-        self._failed: frozenset[str] = frozenset()
+        self._attempts = Attempts(queue, host)
         self._has_progress = False
         # Since when streams have brought nothing, on the loop's clock.
         self._failing_since: float | None = None
@@ -230,13 +217,13 @@ class Way:
     # --- its life ---
 
     async def run(self) -> None:
-        backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, random.Random())
+        attempts = self._attempts
         while not self.is_over:
             self._has_progress = False
             try:
                 async with self._host.streams:
                     try:
-                        await self._one_stream()
+                        await attempts.stream(self._stream_here, self._stream_there)
                     finally:
                         self._hold(None)
             except RingClosedError:
@@ -248,11 +235,10 @@ class Way:
             if self.is_over:
                 break
             if self._has_progress:
-                backoff.reset()
-                self._failed = frozenset()
+                attempts.succeeded()
             elif not self.is_idle:
                 self._note_failure()
-            await asyncio.sleep(backoff.pause_s())
+            await attempts.pause()
         self._ends.way_ended(self)
 
     def _may_go_on(self, error: BrokerError) -> bool:
@@ -260,7 +246,7 @@ class Way:
         if self.is_over:
             # A newer way to this queue has ended its last stream, for example.
             return True
-        if error.retryable or error.reason in ONE_NODES_OWN:
+        if may_pass(error):
             return True
         left = self._batches.take_all()
         self.is_over = True
@@ -274,16 +260,8 @@ class Way:
         self._ends.way_ended(self)
         return False
 
-    async def _one_stream(self) -> None:
-        address = await self._host.address_of(self.queue, self._failed)
-        if not address:
-            await self._stream_here()
-            return
-        try:
-            await self._host.remotes.run(address, self)
-        except BrokerError:
-            self._failed |= {address}
-            raise
+    async def _stream_there(self, address: str) -> None:
+        await self._host.remotes.run(address, self)
 
     async def _stream_here(self) -> None:
         session = _Here(self)
