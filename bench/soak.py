@@ -9,7 +9,7 @@ only of a long life can be said that its memory is flat.
 After a warm-up (a quarter of the time) a line is laid through the first node's resident memory, by
 least squares. The run fails if that line rises by more than `--rise-max` of its beginning; if a
 node logs a fault; or if a publisher or consumer ends. The picture has each node's memory above,
-what was confirmed and consumed below, and the kills.
+the confirmed and consumed messages below, and the kills.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Course:
-    """What has come of the run so far; `kills` are moments with the node's place."""
+    """The run so far; `kills` are moments with the node's place."""
 
     confirmed: int = 0
     consumed: int = 0
@@ -80,7 +80,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Through a node's memory: what it has at the beginning, and by how much that rises."""
+    """Through a node's memory: its level at the beginning, and by how much that rises."""
 
     begin_bytes: float
     rise_bytes: float
@@ -171,7 +171,7 @@ async def _course(cluster: LocalCluster, parsed: argparse.Namespace, progress: C
 
 
 async def _until(seconds: float, work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Does all of it for so long. What ends before, ends the rest with its error."""
+    """Does all of it for so long. A part that ends before ends the rest with its error."""
     tasks = [asyncio.create_task(each) for each in work]
     ended, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:

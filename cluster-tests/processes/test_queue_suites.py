@@ -1,4 +1,4 @@
-"""What queues do in RabbitMQ's suites, on three nodes: in both modes, with nothing in the middle,
+"""Cases of queues in RabbitMQ's suites, on three nodes: in both modes, with nothing in the middle,
 the master told to stop, and the master killed (`halves`).
 
 The cases have RabbitMQ's names: `queue_parallel_SUITE`, the queues of `backing_queue_SUITE` and
@@ -108,7 +108,7 @@ async def subscribe_and_multiple_ack(case: Case) -> None:
         await case.counts(0, 5)
         await case.middle()
         if case.moves:
-            # The stream has ended: what was held comes again.
+            # The stream has ended: held messages come again.
             held = await take(consumer, 5)
             assert bodies_of(held) == [numbered(5)[4], *numbered(4, 6)]
             assert all(each.redelivered for each in held)
@@ -155,7 +155,7 @@ async def subscribe_and_multiple_nack(case: Case) -> None:
 
 
 async def purge(case: Case) -> None:
-    """variable_queue_purge: what is held stays."""
+    """variable_queue_purge: held messages stay."""
     await case.publish(*numbered(6))
     async with case.consumer(prefetch=2) as consumer:
         await take(consumer, 2)
@@ -287,7 +287,7 @@ async def variable_queue_ack_limiting(case: Case) -> None:
 
 
 async def variable_queue_requeue_ram_beta(case: Case) -> None:
-    """Half of what is held goes back, all of it is paged out, and the rest goes back one by one."""
+    """Half of the held messages go back, all are paged out, and the rest go back one by one."""
     await case.publish(*numbered(600))
     async with case.consumer(prefetch=600) as consumer:
         held = await take(consumer, 600)
@@ -297,7 +297,7 @@ async def variable_queue_requeue_ram_beta(case: Case) -> None:
         await paged_out(case, most=300)
         await case.middle()
         if case.moves:
-            # One at a time is what the consumer has asked for since.
+            # The consumer has asked for one at a time since.
             held = await take(consumer, 1)
         else:
             held = held[300:]
@@ -312,7 +312,8 @@ async def variable_queue_requeue_ram_beta(case: Case) -> None:
 
 
 async def variable_queue_mode_change(case: Case) -> None:
-    """The mode is drawn after each step; what goes back one by one has its place all the same."""
+    """The mode is drawn after each step; messages that go back one by one have their places all the
+    same."""
     # One seed for each play, as each has other deaths.
     chance = random.Random(str(case.play))
 
@@ -399,7 +400,7 @@ async def variable_queue_dropwhile_restart(case: Case) -> None:
 
 
 async def variable_queue_dropfetchwhile(case: Case) -> None:
-    """Expired ones go from the middle, too; what was requeued expires as well."""
+    """Expired ones go from the middle, too; requeued messages expire as well."""
     await case.publish(b"stays")
     await case.publish(*numbered(3), ttl_ms=700)
     await case.publish(b"stays as well")

@@ -1,4 +1,4 @@
-"""Who shares a window: consumers whose streams, one after the other, tell it of their messages.
+"""The consumers that share a window: their streams, one after the other, tell it of messages.
 
 The window counts messages and bytes by stream (`window`). A member is one consumer over all its
 streams: it has the sizes of the messages that aren't settled, and passes each change of a share on

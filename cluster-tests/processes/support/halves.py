@@ -33,7 +33,7 @@ def numbered(count: int, first: int = 0) -> list[bytes]:
 
 
 class Between(Enum):
-    """What happens to the queues' master between the halves of all stories."""
+    """The fate of the queues' master between the halves of all stories."""
 
     NOTHING = "quiet"
     # It hands its queues over, and is a mirror of them in the second half.
@@ -73,7 +73,7 @@ WANTED = PLAYS if os.environ.get("RINGMQ_EXHAUSTIVE") else USUAL
 
 @dataclass
 class Case:
-    """What a case has: a queue that nobody else uses, and the middle of its story."""
+    """The means of a case: a queue that nobody else uses, and the middle of its story."""
 
     queue: str
     client: ringmq.Client
@@ -127,7 +127,7 @@ async def take(consumer: ringmq.Consumer, count: int) -> list[ringmq.Message]:
 
 
 async def until_it_ends(consumer: ringmq.Consumer) -> None:
-    """Takes what comes, and raises why no more comes."""
+    """Takes messages as they come, and raises the reason why no more come."""
     while await consumer.next_batch(timeout_s=20.0) is not None:
         continue
 
@@ -157,7 +157,7 @@ class Halves:
 
 
 Story = Callable[[Case], Awaitable[None]]
-# What went wrong, by case.
+# The failures, by case.
 Outcomes = dict[str, Exception | None]
 
 
@@ -234,7 +234,7 @@ async def play_all(cluster: Cluster, stories: Stories, play: Play) -> Outcomes:
 def outcomes_of(
     stories: Stories, plays: Sequence[Play] = WANTED
 ) -> Callable[[pytest.FixtureRequest, pytest.TempPathFactory], Outcomes]:
-    """A module's fixture: what came of its cases, in each of its plays."""
+    """A module's fixture: the outcomes of its cases, in each of its plays."""
 
     @pytest.fixture(scope="module", params=plays, ids=str)
     def outcomes(

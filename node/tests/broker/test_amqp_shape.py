@@ -1,4 +1,4 @@
-"""What an AMQP 0-9-1 door needs of the broker, and finds: reply codes and publishing channels.
+"""The needs of an AMQP 0-9-1 door, which the broker meets: reply codes and publishing channels.
 
 There is no such door yet. Here are the table that it will have, complete by test, and a channel
 that only translates: it numbers publishes, and writes down the frames that it would send.
@@ -38,7 +38,7 @@ CALLER = Caller(5.0)
 
 
 class Ends(Enum):
-    """What a refusal ends."""
+    """The scope that a refusal ends."""
 
     CHANNEL = auto()
     CONNECTION = auto()
@@ -58,7 +58,8 @@ PRECONDITION_FAILED = Reply(406, Ends.CHANNEL)
 CONNECTION_FORCED = Reply(320, Ends.CONNECTION)
 NOT_ALLOWED = Reply(530, Ends.CONNECTION)
 NOT_IMPLEMENTED = Reply(540, Ends.CONNECTION)
-# Also what may succeed later: the door asks again until its deadline. oslo waits 2 s after a 541.
+# Calls that may succeed later are among them: the door asks again until its deadline. oslo waits
+# 2 s after a 541.
 INTERNAL_ERROR = Reply(541, Ends.CONNECTION)
 NO_ROUTE = Reply(312, Ends.MESSAGE)
 # basic.nack has no code.
@@ -123,7 +124,7 @@ REPLIES: dict[Reason, Reply] = {
     Reason.LEASE_HELD: INTERNAL_ERROR,
     Reason.LEASE_LOST: INTERNAL_ERROR,
 }
-# Where one reason has two codes, what the refusal is about decides: a piece of its metadata.
+# Where one reason has two codes, the subject of the refusal decides: a piece of its metadata.
 BY_METADATA: dict[tuple[Reason, str, str], Reply] = {
     (Reason.QUEUE_EXISTS, "field", "exclusive"): RESOURCE_LOCKED,
     (Reason.LIMIT_EXCEEDED, "limit", "connections"): NOT_ALLOWED,
@@ -156,7 +157,7 @@ def test_every_reason_has_a_reply_and_every_code_a_reason_or_is_the_doors() -> N
     brokers = {reply.code for reply in (*REPLIES.values(), *BY_METADATA.values())} - {0}
     assert brokers.isdisjoint(OF_THE_DOOR)
     assert brokers | {*OF_THE_DOOR} == CODES
-    # What may be asked again is never the fault of the client's channel.
+    # A call that may be repeated is never the fault of the client's channel.
     for reason, reply in REPLIES.items():
         if BrokerError(reason, "").retryable:
             assert reply.ends is not Ends.CHANNEL, reason
@@ -414,7 +415,7 @@ def test_a_channel_publishes_in_order_through_several_exchanges(tmp_path: Path) 
             name, key = ways[number % 3]
             channel.publish(name, b"%d" % number, key=key)
         await until(lambda: channel.settled() == [*range(1, 61)])
-        # All are acks, and those of what only one queue has in order.
+        # All are acks, and those of messages that only one queue has are in order.
         alone = [tag for _, tag in channel.frames if (tag - 1) % 3 != 1]
         assert alone == sorted(alone)
         wanted = [Told(b"%d" % n, ways[n % 3][0], (ways[n % 3][1],)) for n in range(60)]
@@ -473,7 +474,7 @@ def test_what_a_full_queue_refuses_is_a_nack_and_the_channel_goes_on(tmp_path: P
         answers = {tag: method for method, tag in channel.frames}
         assert answers == {1: "ack", 2: "ack", 3: "nack", 4: "nack", 5: "ack"}
         assert channel.closed_with is None
-        # Another queue may have what one has refused, as in RabbitMQ.
+        # Another queue may have the message that one has refused, as in RabbitMQ.
         assert [each.body for each in await messages_in(broker, "q")] == [b"4", b"5"]
 
     with_broker(tmp_path, work)
@@ -492,7 +493,7 @@ def test_what_a_full_queue_refuses_is_a_nack_and_the_channel_goes_on(tmp_path: P
 def test_a_publish_that_can_not_be_closes_the_channel_behind_those_before(
     tmp_path: Path, exchange_name: str, body: bytes, reply: Reply
 ) -> None:
-    """Asynchronously: what was published before is in its queues. The connection goes on."""
+    """Asynchronously: earlier messages are in their queues. The connection goes on."""
 
     async def work(broker: Broker) -> None:
         await declare(broker, "q")

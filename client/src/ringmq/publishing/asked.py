@@ -1,4 +1,4 @@
-"""What the user asks a publisher for: checked before anything is sent, and made wire messages."""
+"""Requests of the user to a publisher: checked before anything is sent, and made wire messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ringmq.v1 import common_pb2 as common
 
 ROUTING_KEY_BYTES_MAX = 255
 PRIORITY_MAX = 255
-# Attributes that only messages to exchanges have, and what the others have instead.
+# Attributes that only messages to exchanges have; the others have these values.
 OF_EXCHANGES = {"routing_key": "", "mandatory": False, "exchange": None, "cc": (), "bcc": ()}
 
 

@@ -49,7 +49,7 @@ class _ReadAhead(Generic[T]):
         self._items = items
         self._bytes_of = bytes_of
         self._bytes_max = bytes_max
-        # Of what both threads touch.
+        # Guards the fields that both threads touch.
         self._changed = threading.Condition()
         self._ready: list[T] = []
         self._ready_bytes = 0
@@ -97,7 +97,8 @@ class _ReadAhead(Generic[T]):
         return self._ready_bytes >= self._bytes_max
 
     def take(self) -> list[T]:
-        """All that is there, one item at least; none at the end. Raises what ended the items."""
+        """All that is there, one item at least; none at the end. Raises the error that ended the
+        items."""
         with self._changed:
             while not self._ready and not self._has_ended:
                 self._changed.wait()

@@ -67,7 +67,7 @@ class ConsumeChannel:
 
     def change_window(self, messages: int = 0, size_bytes: int = 0) -> None:
         """At most so much may be unsettled of all its consumers together, from now on; 0: any
-        number. What is out above it stays out."""
+        number. Messages above it stay out."""
         if not (0 <= messages <= MESSAGES_MAX and 0 <= size_bytes <= BYTES_MAX):
             raise bad_request(f"a window of {messages} messages", field="prefetch")
         self._members.change(messages, size_bytes)

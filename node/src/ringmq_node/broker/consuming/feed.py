@@ -31,7 +31,7 @@ class Subscriber(Protocol):
 
     def active_changed(self, *, active: bool) -> None: ...
     def interrupted(self) -> None:
-        """The stream has ended. What isn't settled is the queue's again; another stream follows,
+        """The stream has ended. Unsettled messages are the queue's again; another stream follows,
         unless the subscription was cancelled, or hears `ended`."""
         ...
 
@@ -41,7 +41,7 @@ class Subscriber(Protocol):
 
 
 class ConsumeFeed(Protocol):
-    """What a stream to a queue's master is given and tells: its subscription."""
+    """A subscription, as one stream to its queue's master sees it."""
 
     @property
     def queue(self) -> str: ...

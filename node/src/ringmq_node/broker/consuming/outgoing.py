@@ -1,12 +1,12 @@
-"""What a subscription has to tell its queue's master, in order. Pure.
+"""The words that a subscription has for its queue's master, in order. Pure.
 
-Everything is about the stream that is open now. What is noted of settlements and shares dies with
+Everything is about the stream that is open now. Notes of settlements and shares die with
 that stream: its messages go back to their queue, and the next one begins with none. A prefetch
 holds for the next stream as well; pulls without an answer are asked again there.
 
-Order: a lower share before what is settled, for it would come too late for the room that makes. A
-pull behind what its caller has put back, and one after the other: so it isn't given messages behind
-those. The cancel behind the last settlements.
+Order: a lower share goes before settlements, or it would come too late for the room that these
+make. A pull goes behind the messages that its caller has put back, and pulls go one after the
+other: so no pull is given messages behind those. The cancel behind the last settlements.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Word: TypeAlias = SettleWord | PrefetchWord | ShareWord | PullWord | CancelWord
 
 
 class OutgoingWords:
-    """Of one subscription; `next` is what to say now, if anything."""
+    """Of one subscription; `next` is the word to say now, if there is one."""
 
     def __init__(self) -> None:
         self._shares: deque[Share] = deque()
@@ -90,7 +90,7 @@ class OutgoingWords:
         self._pull_is_out = False
         self._cancel_is_out = False
 
-    # --- what is to be said ---
+    # --- words that are noted ---
 
     def settle(
         self, acked: Sequence[Range], rejected: Sequence[Range], requeued: Sequence[Range]
@@ -140,12 +140,12 @@ class OutgoingWords:
         for each in (self._acked, self._rejected, self._requeued):
             parts.append(each.take_first(left) if left else [])
             left -= len(parts[-1])
-        # What goes back is not reported.
+        # Messages that go back are not reported.
         self._awaited.update(parts[0])
         self._awaited.update(parts[1])
         return SettleWord(*parts)
 
-    # --- what the master says ---
+    # --- answers of the master ---
 
     def settled(self, positions: Sequence[Range]) -> None:
         self._awaited.subtract(positions)

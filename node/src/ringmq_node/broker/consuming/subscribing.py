@@ -1,4 +1,4 @@
-"""Who consumes from this node: subscriptions to queues that are mastered anywhere.
+"""Consumers at this node: subscriptions to queues that are mastered anywhere.
 
     channel = broker.consuming.channel()
     subscription = await broker.subscribe(channel, "orders", subscriber, caller)
@@ -57,8 +57,8 @@ class Subscribing:
         *,
         auto_ack: bool = False,
     ) -> Consuming:
-        """On the master's node only (see `Broker.route`). A prefetch of 0 is the default. What an
-        `auto_ack` consumer is given is acknowledged when it has been sent."""
+        """On the master's node only (see `Broker.route`). A prefetch of 0 is the default.
+        Messages of an `auto_ack` consumer are acknowledged when they have been sent."""
         return Consuming(
             await self._locator.serving(queue),
             session,

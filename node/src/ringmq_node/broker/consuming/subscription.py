@@ -3,11 +3,11 @@
 A door on any node asks for it (`subscribing`). It reaches the queue by streams to its master, one
 after the other, as a way of a publisher does (`routing.ways`): a master on this node is called
 directly, another one through a stream to its node (`RemoteConsumers`; the gRPC door implements it
-on our client). When a stream ends, the next one goes to whoever is master then.
+on our client). When a stream ends, the next one goes to the node that is master then.
 
-Each stream is a *generation*. Nothing of one survives into the next: what was delivered and isn't
-settled is delivered again, and settlements of an older generation are dropped. A position alone
-would not do: the same message has it again, and may be another consumer's by now.
+Each stream is a *generation*. Nothing of one survives into the next: messages that were delivered
+and aren't settled are delivered again, and settlements of an older generation are dropped. A
+position alone would not do: the same message has it again, and may be another consumer's by now.
 
 A client that doesn't read is bounded by the prefetch, also with `auto_ack`: these messages are
 acknowledged from here when the door says that they were sent.
@@ -158,7 +158,7 @@ class QueueSubscription:
             self.settle(generation, acked=positions)
 
     def change_prefetch(self, messages: int, size_bytes: int) -> None:
-        """From now on; 0 is the default. What is out above it stays out."""
+        """From now on; 0 is the default. Messages above it stay out."""
         self.terms = replace(self.terms, prefetch_messages=messages, prefetch_bytes=size_bytes)
         self._words.change_prefetch(messages, size_bytes)
         self.work.set()
@@ -169,8 +169,8 @@ class QueueSubscription:
         self.work.set()
 
     async def pull(self, messages_max: int = 1, bytes_max: int = 0) -> Got:
-        """As `Consuming.pull`. Asked again if the stream breaks; what it returns is of the present
-        generation. Whoever gives it up gets nothing: the messages go back.
+        """As `Consuming.pull`. Asked again if the stream breaks; the messages are of the present
+        generation. A caller that gives it up gets nothing: the messages go back.
 
         Raises `BrokerError`, also when the subscription ends meanwhile.
         """
@@ -209,14 +209,14 @@ class QueueSubscription:
         self.work.set()
 
     def close(self) -> None:
-        """Unsettled messages go back to their places, behind what was settled. Nothing is heard
+        """Unsettled messages go back to their places, behind the settlements. Nothing is heard
         any more."""
         self.is_over = True
         self._words.cancel()
         self._end_answers(BrokerError(Reason.BAD_REQUEST, "the consumer is closed"))
         self.work.set()
 
-    # --- what its streams tell (`ConsumeFeed`) ---
+    # --- told by its streams (`ConsumeFeed`) ---
 
     @property
     def is_awaiting(self) -> bool:
@@ -277,7 +277,7 @@ class QueueSubscription:
             positions = [run.positions for run in got.runs]
             self._held.update(positions)
             if not waits:
-                # Before the next pull, which would get what is behind them.
+                # Before the next pull, which would get the messages behind them.
                 self.settle(self.generation, requeued=positions)
         if answer is not None and waits:
             if isinstance(got, BrokerError):
@@ -302,7 +302,7 @@ class QueueSubscription:
                         return
                 self._stream_ended()
                 if self._is_cancelled:
-                    # What it held has gone back; there is nothing to open a stream for.
+                    # Its messages have gone back; there is nothing to open a stream for.
                     return
                 if not self.is_over:
                     await self._attempts.pause()
@@ -329,7 +329,7 @@ class QueueSubscription:
     def _end(self, error: BrokerError) -> None:
         self._end_answers(error)
         if not self._opened.done():
-            # Whoever opens it hears it there.
+            # The caller of `open` hears it there.
             self._opened.set_exception(error)
             # Unless they have gone.
             self._opened.exception()
@@ -358,7 +358,7 @@ class QueueSubscription:
                     # Acknowledgements are ops as well.
                     await consuming.wait_room()
                     if isinstance(word, PullWord):
-                        # What else is said doesn't wait for it.
+                        # Other words don't wait for it.
                         task = asyncio.create_task(self._pull_here(consuming, word))
                         pulls.add(task)
                         task.add_done_callback(pulls.discard)
@@ -383,7 +383,7 @@ class QueueSubscription:
                 consuming.change_prefetch(messages, size_bytes)
             case ShareWord(share):
                 consuming.change_share(share.messages, share.size_bytes)
-                # Behind what it made the queue deliver.
+                # Behind the messages that it made the queue deliver.
                 self.share_answered()
             case CancelWord():
                 consuming.cancel()

@@ -17,8 +17,8 @@ from ringmq_node.model.fields import Headers
 from ringmq_node.model.reasons import bad_request
 from ringmq_node.model.settings import BATCH_BYTES_MAX
 
-# Batches that wait behind one that is looked up: what else they name that nobody knows is asked for
-# by the same call.
+# Batches that wait behind one that is looked up: the other unknown names in them are asked for by
+# the same call.
 HELD_MAX = 100
 HELD_BYTES_MAX = MIB
 

@@ -1,6 +1,6 @@
-"""The queues of a batch's messages, as far as this node knows; and what the registry may know.
+"""The queues of a batch's messages, as far as this node knows; and names to ask the registry for.
 
-Pure but for the node's memory of what it has asked the registry for (`unknown`).
+Pure but for the node's memory of names that it has asked the registry for (`unknown`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RoutingNode(Protocol):
 
 @value
 class UnknownNames:
-    """What the registry may know of, and this node hasn't heard of: internal names."""
+    """Internal names that this node hasn't heard of, and the registry may know."""
 
     exchanges: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()

@@ -6,18 +6,18 @@
     a door <- answered(...) <-------- core <- what the queues answer
 
 The client's order holds in each queue, through whichever exchanges its messages come there; there
-is none across queues. So an AMQP channel is one session. What is replicated knows no exchange: a
-queue has its producer's sequences, whatever led there, so a client that sends a batch again under
-the same sequences may do that with the exchange and the keys of then or with others.
+is none across queues. So an AMQP channel is one session. The replicated state knows no exchange: a
+queue has its producer's sequences, through any exchange. So a client that sends a batch again under
+the same sequences may use the same exchange and keys, or others.
 
-Bounds: a session takes
-another batch (`wait_room`) while its unanswered messages, bytes and runs are below its own limits,
-and its bytes are below its share of what the node has left (`room`). So a queue that takes nothing
-stops the sessions that publish to it, and no others.
+Bounds: a session takes another batch (`wait_room`) while its unanswered messages, bytes and runs
+are below its own limits, and its bytes are below its share of what the node has left (`room`). So a
+queue that takes nothing stops the sessions that publish to it, and no others.
 
 A queue without a master may take nothing for hours, and a session may publish to a thousand others.
-So once a queue is *down* (`ways`), what waits for it has limits of its own, as large, and beyond
-them its messages are refused. What was taken goes to the queue in order when it is back.
+So once a queue is *down* (`ways`), the messages that wait for it have limits of their own, as
+large, and beyond them its messages are refused. Batches that were taken go to the queue in order
+when it is back.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class RoutedSession:
         except BrokerError as error:
             last = batch.first_sequence + len(batch.bodies) - 1
             self._answer([AnswerRefused((batch.first_sequence, last), error)])
-        # Only now: what comes while it is taken goes behind those that are held.
+        # Only now: batches that come while it is taken go behind those that are held.
         self._held.drop_first()
 
     def _take(self, batch: RoutedBatch, targets: Sequence[TargetRun]) -> None:
@@ -293,8 +293,8 @@ class RoutedSession:
         self._answer(answers)
 
     def close(self, *, has_ended: bool = False) -> None:
-        """The client hears nothing more; what is on its way may arrive. `has_ended`: it will repeat
-        nothing, so queues may forget its producer id."""
+        """The client hears nothing more; messages on their way may arrive. `has_ended`: it will
+        repeat nothing, so queues may forget its producer id."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -349,7 +349,7 @@ class RoutedSession:
                     way = self._ways[queue] = self._host.begin_way(queue, self)
                 way.give(own)
 
-    # --- what the queues answer (`WayEnds`) ---
+    # --- answers of the queues (`WayEnds`) ---
 
     def confirmed(self, queue: str, sequences: Sequence[Range]) -> None:
         self._answer(self._core.confirmed(queue, sequences))
