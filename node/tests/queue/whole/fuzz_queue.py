@@ -8,15 +8,12 @@ the steps that it also fails without, and printed with its story. Ends with 1 if
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
 import sys
-import time
-import traceback
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from node.tests.plans import Failure, fuzz
 from node.tests.queue.whole.played import PlayedQueue
 from node.tests.storage.engine.hand import by_hand
 
@@ -114,14 +111,6 @@ class Plan:
         return cls(seed, rng.choice([0, 0, 5]), rules, limits, made)
 
 
-@dataclass(frozen=True)
-class Failure:
-    at: int
-    # The innermost functions: two failures of one place count as one.
-    place: tuple[str, ...]
-    story: str
-
-
 def run(plan: Plan, events: Counter[str]) -> Failure | None:
     with by_hand(segment_positions=16) as hand:
         played = PlayedQueue(hand, plan.limits, random.Random(plan.seed), plan.levels)
@@ -134,9 +123,7 @@ def run(plan: Plan, events: Counter[str]) -> Failure | None:
                 at += 1
             played.drain()
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)[-3:]
-            place = (type(error).__name__, *(f"{each.name}:{each.lineno}" for each in frames))
-            return Failure(at, place, traceback.format_exc())
+            return Failure.of(error, at)
         finally:
             events.update(played.events)
             events["letters"] += len(played.target)
@@ -144,49 +131,8 @@ def run(plan: Plan, events: Counter[str]) -> Failure | None:
     return None
 
 
-def shortened(plan: Plan, place: tuple[str, ...], *, seconds: float) -> Plan:
-    """The same failure with fewer steps."""
-    until = time.monotonic() + seconds
-    size = max(len(plan.steps) // 2, 1)
-    while size and time.monotonic() < until:
-        at = 0
-        while at < len(plan.steps) and time.monotonic() < until:
-            shorter = replace(plan, steps=plan.steps[:at] + plan.steps[at + size :])
-            failure = run(shorter, Counter())
-            if failure is not None and failure.place == place:
-                plan = shorter
-            else:
-                at += size
-        size //= 2
-    return plan
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description="A queue with all its features against its model.")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=60)
-    wanted = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    until = time.monotonic() + wanted.seconds
-    failed: Counter[tuple[str, ...]] = Counter()
-    events: Counter[str] = Counter()
-    seed = wanted.seed
-    while time.monotonic() < until:
-        plan = Plan.of(seed, wanted.steps)
-        failure = run(plan, events)
-        if failure is not None:
-            failed[failure.place] += 1
-            if failed[failure.place] == 1:
-                plan = shortened(plan, failure.place, seconds=20)
-                again = run(plan, Counter()) or failure
-                print(f"seed {seed}, {plan.levels} levels: {plan.rules}, {plan.limits}")
-                print(*plan.steps, sep="\n")
-                print(again.story, flush=True)
-        seed += 1
-    print(f"{seed - wanted.seed} runs, {sum(failed.values())} failed", dict(failed))
-    print(dict(events))
-    return 1 if failed else 0
+    return fuzz("A queue with all its features against its model.", Plan.of, run, steps=60)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,12 @@ failure. Ends with 1 if anything has. `test_model` is the same for the suite.
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
 import sys
-import time
-import traceback
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from node.tests.plans import Failure, fuzz
 from node.tests.storage.engine.hand import by_hand
 from node.tests.storage.engine.machine import NAMES, Engine
 
@@ -90,14 +87,6 @@ class Plan:
         return cls(limits, positions, seed, tuple((at, random_step(rng)) for at in range(steps)))
 
 
-@dataclass(frozen=True)
-class Failure:
-    at: int
-    # The innermost functions: two failures of one place count as one.
-    place: tuple[str, ...]
-    story: str
-
-
 def do(engine: Engine, step: Step) -> None:
     """Steps that can't be done now, because nobody is connected, are passed over."""
     name, arguments = step
@@ -130,58 +119,15 @@ def run(plan: Plan, events: Counter[str]) -> Failure | None:
             engine.drain()
             engine.end()
         except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)[-3:]
-            place = (type(error).__name__, *(frame.name for frame in frames))
-            return Failure(at, place, traceback.format_exc())
+            return Failure.of(error, at)
         finally:
             events.update(engine.events)
             engine.abandon()
     return None
 
 
-def shortened(plan: Plan, place: tuple[str, ...], *, seconds: float) -> Plan:
-    """The same failure with fewer steps."""
-    deadline = time.monotonic() + seconds
-    size = len(plan.steps) // 2
-    while size and time.monotonic() < deadline:
-        at = 0
-        while at < len(plan.steps) and time.monotonic() < deadline:
-            shorter = replace(plan, steps=plan.steps[:at] + plan.steps[at + size :])
-            failure = run(shorter, Counter())
-            if failure is not None and failure.place == place:
-                plan = replace(shorter, steps=shorter.steps[: failure.at + 1])
-            else:
-                at += size
-        size //= 2
-    return plan
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The storage engine against its model.")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=70)
-    wanted = parser.parse_args()
-    logging.disable(logging.CRITICAL)
-    deadline = time.monotonic() + wanted.seconds
-    failed: Counter[tuple[str, ...]] = Counter()
-    events: Counter[str] = Counter()
-    seed = wanted.seed
-    while time.monotonic() < deadline:
-        plan = Plan.of(seed, wanted.steps)
-        failure = run(plan, events)
-        if failure is not None:
-            failed[failure.place] += 1
-            if failed[failure.place] == 1:
-                plan = shortened(plan, failure.place, seconds=20)
-                again = run(plan, Counter()) or failure
-                print(f"seed {seed}, segments of {plan.segment_positions}: {plan.limits}")
-                print(*plan.steps, sep="\n")
-                print(again.story, flush=True)
-        seed += 1
-    print(f"{seed - wanted.seed} runs, {sum(failed.values())} failed", dict(failed))
-    print(dict(events))
-    return 1 if failed else 0
+    return fuzz("The storage engine against its model.", Plan.of, run, steps=70)
 
 
 if __name__ == "__main__":
