@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter
@@ -13,7 +14,8 @@ import pytest
 from node.tests.storage.workload import bodies, run_store
 
 from ringmq.v1 import ring_pb2 as wire
-from ringmq_base.ranges import Range
+from ringmq_base.pieces import timed_by
+from ringmq_base.ranges import Range, RangeSet
 from ringmq_node.doors.grpc.wire import state_from_wire, state_to_wire
 from ringmq_node.model.reasons import BrokerError, Reason
 from ringmq_node.model.settings import SyncSettings
@@ -27,6 +29,7 @@ from ringmq_node.replica.joining import Joining
 from ringmq_node.replica.syncing import Syncing
 from ringmq_node.replica.turns import CatchUpTurns
 from ringmq_node.storage import QueueStore, Store, StoreClosedError
+from ringmq_node.storage.format.packing import RANGES_PACKED_MAX
 
 Delivered = tuple[int, int, bytes]
 
@@ -670,5 +673,44 @@ def test_whatever_comes_in_between_both_end_the_same(tmp_path: Path, seed: int) 
         joiner.deliver()
         await joiner.store.sync()
         joiner.check_same()
+
+    scenario(tmp_path, play)
+
+
+def test_a_state_of_many_ranges_is_packed_in_pieces_of_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the answer to the joiner, and for the checkpoint with which the joiner's journal begins.
+    The checkpoint was packed in one piece, of 60 ms at 200 000 ranges."""
+    messages = 4 * RANGES_PACKED_MAX + 20
+    packed_in_turn = [0]
+    pack = RangeSet.pack
+
+    def counted(self: RangeSet, start: int = 0, stop: int | None = None) -> bytes:
+        data = pack(self, start, stop)
+        packed_in_turn[-1] += len(data) // 16
+        return data
+
+    async def count_turns() -> None:
+        while True:
+            packed_in_turn.append(0)
+            await asyncio.sleep(0)
+
+    async def play(source: Source, joiner: Joiner) -> None:
+        source.publish_many(messages)
+        source.remove(*((at, at) for at in range(1, messages, 2)))
+        source.requeue(*((at, at) for at in range(0, messages, 4)))
+        joiner.join()
+        monkeypatch.setattr(RangeSet, "pack", counted)
+        # Each look at the clock ends a piece.
+        now = itertools.count()
+        with timed_by(lambda: next(now)):
+            tasks = [asyncio.create_task(count_turns()), asyncio.create_task(joiner.run())]
+            await until(lambda: bool(joiner.queue.missing))
+        for task in tasks:
+            task.cancel()
+        assert joiner.queue.state.is_same(source.queue.state)
+        assert sum(packed_in_turn) >= 2 * (messages // 2 + messages // 4)
+        assert max(packed_in_turn) <= RANGES_PACKED_MAX
 
     scenario(tmp_path, play)

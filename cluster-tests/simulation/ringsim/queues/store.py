@@ -16,6 +16,9 @@ from ringmq_node.queue.block import Block
 from ringmq_node.queue.ops import Op, Publish
 from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import ReplicatedState
+from ringmq_node.storage import PackedParts
+from ringmq_node.storage.format import checkpoint
+from ringmq_node.storage.format.checkpoint import Checkpoint
 from ringsim.queues.payloads import Bodies, bodies_of, op_of
 from ringsim.simulator.application import BrokenInvariantError, LogEntry, VirtualDisk
 
@@ -146,6 +149,14 @@ def _recovered(records: Sequence[Record]) -> tuple[ReplicatedState, list[LogEntr
     return state, log, {p: body for p, body in bodies.items() if p in state.live}
 
 
+def _check_packed(state: ReplicatedState, packed: PackedParts) -> None:
+    """The checkpoint of parts that were packed beforehand is that of the state as it is now."""
+    if checkpoint.encode(Checkpoint(1, state, packed=packed)) != checkpoint.encode(
+        Checkpoint(1, state)
+    ):
+        raise BrokenInvariantError("a state has changed after it was packed for its checkpoint")
+
+
 class VirtualStore:
     """The memory of one life. `dirty` is told that there is something to be written."""
 
@@ -211,7 +222,10 @@ class VirtualStore:
         self._append(OpRecord(number, self.state.epoch, payload))
         return gone
 
-    def install(self, state: ReplicatedState, *, keep_below: int) -> None:
+    def install(
+        self, state: ReplicatedState, *, keep_below: int, packed: PackedParts | None = None
+    ) -> None:
+        _check_packed(state, packed or PackedParts())
         log = state.log if isinstance(state, GhostState) else self.log
         if keep_below < min(self.state.next_position, state.next_position):
             self._reached["queue: a joiner's log has parted from the ring's"] += 1

@@ -22,7 +22,7 @@ Invariants (`check`):
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ringmq_base.ranges import Range, RangeSet, SummedRangeSet
 
@@ -69,11 +69,11 @@ class Priorities:
         """The set of one priority, to be filled by the caller at once."""
         return self._sets.setdefault(priority, SummedRangeSet())
 
-    def pack(self) -> bytes:
+    def pack(self, packed: Callable[[SummedRangeSet], bytes] = SummedRangeSet.pack) -> bytes:
         """Of each priority, the highest first: itself (u8), how many ranges (u32), and these as
-        `RangeSet.pack` has them. Little endian."""
+        `RangeSet.pack` has them, or `packed` if they were packed before. Little endian."""
         return b"".join(
-            _LEVEL.pack(priority, positions.range_count) + positions.pack()
+            _LEVEL.pack(priority, positions.range_count) + packed(positions)
             for priority, positions in self.levels()
         )
 

@@ -32,7 +32,7 @@ from ringmq_node.replica.fetching import FetchMessages, SourceError, ask, positi
 from ringmq_node.replica.set_asides import NotSetAsideError
 from ringmq_node.replica.syncing import Syncing
 from ringmq_node.replica.turns import CatchUpTurns
-from ringmq_node.storage import QueueStore, StoreFailedError
+from ringmq_node.storage import PackedParts, QueueStore, StoreFailedError, packed_in_pieces
 
 logger = logging.getLogger(__name__)
 
@@ -176,8 +176,10 @@ class Joining:
                 # Ops that were held back meanwhile may have been dropped for want of room, and then
                 # a newer state is needed. It may even ask for a cut at another place.
                 state = await fetch_state(self._number)
+            # Before the ops are waited for: some may be dropped, for want of room, meanwhile.
+            packed = await packed_in_pieces(state)
             await self._wait_delivered(state)
-            await self._install(state)
+            await self._install(state, packed)
         except NotSetAsideError:
             self._drop_held_back()
             raise
@@ -220,11 +222,11 @@ class Joining:
         if epoch is not None and epoch != state.epoch:
             raise SourceError(f"op {number} has epoch {epoch} here, {state.epoch} in the state")
 
-    async def _install(self, state: ReplicatedState) -> None:
+    async def _install(self, state: ReplicatedState, packed: PackedParts) -> None:
         if self.cancelled:
             return
         keep = 0 if self._store.damaged else self._keep_below(state)
-        self.was_behind = self._store.install(state, keep_below=keep)
+        self.was_behind = self._store.install(state, keep_below=keep, packed=packed)
         self._installed = True
         self._tell_installed()
         self._syncing.state_installed()

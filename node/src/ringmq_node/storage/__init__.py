@@ -18,6 +18,7 @@ from ringmq_node.storage.errors import (
     StoreFailedError,
     UnsupportedFormatError,
 )
+from ringmq_node.storage.format.packing import PackedParts, packed_in_pieces
 from ringmq_node.storage.limits import StoreLimits
 from ringmq_node.storage.queue.queue_store import QueueStore
 from ringmq_node.storage.statistics import StoreStatistics
@@ -31,6 +32,7 @@ __all__ = [
     "DiskFullError",
     "FileDisk",
     "ForeignDirectoryError",
+    "PackedParts",
     "QueueStore",
     "Store",
     "StoreClosedError",
@@ -40,4 +42,5 @@ __all__ = [
     "StoreLimits",
     "StoreStatistics",
     "UnsupportedFormatError",
+    "packed_in_pieces",
 ]

@@ -50,6 +50,7 @@ from ringmq_node.queue.run import Run
 from ringmq_node.queue.state import EpochStart, ReplicatedState
 from ringmq_node.replica.comparing import Digests
 from ringmq_node.resources.flow import Reasons
+from ringmq_node.storage import packed_in_pieces
 
 # Positions, or values of positions.
 P = TypeVar("P", RangeSet, SummedRangeSet, Marks)
@@ -368,22 +369,23 @@ def resources_from_wire(resources: admin.Resources) -> NodeResources:
 # --- the replicated state, for a joiner ---
 
 
-# Ranges, or producers, that are packed in one piece: some 5 ms.
+# Ranges, or marks, that are unpacked in one piece: some 5 ms.
 STATE_PIECE = 20_000
 
 
 async def state_to_wire(state: ReplicatedState) -> ring.FetchStateResponse:
     """Packs a state in pieces. It must not change meanwhile: give a copy of one in use."""
+    packed = await packed_in_pieces(state)
     response = ring.FetchStateResponse(
         number=state.last_number,
         next_position=state.next_position,
-        live=await _packed(state.live, state.live.range_count),
-        redelivered=await _packed(state.redelivered, state.redelivered.range_count),
-        transient=await _packed(state.transient, state.transient.range_count),
+        live=packed.of(state.live),
+        redelivered=packed.of(state.redelivered),
+        transient=packed.of(state.transient),
         time_ms=state.time_ms,
-        counts=[await _packed(plane, plane.range_count) for plane in state.counts.planes],
-        expiries=await _packed(state.expiries, len(state.expiries)),
-        priorities=state.priorities.pack(),
+        counts=[packed.of(plane) for plane in state.counts.planes],
+        expiries=packed.of(state.expiries),
+        priorities=state.priorities.pack(packed.of),
         acked_end=state.acked_end,
         purged_end=state.purged_end,
         leases=[lease_to_wire(lease) for lease in state.leases.values()],
@@ -417,16 +419,6 @@ def lease_to_wire(lease: QueueLease) -> common.Lease:
 
 def lease_from_wire(lease: common.Lease) -> QueueLease:
     return QueueLease(**_values(lease, QueueLease))
-
-
-async def _packed(ranges: RangeSet | Marks, count: int) -> bytes:
-    """All of them: `count` ranges, or marks."""
-    packed: list[bytes] = []
-    pieces = Pieces()
-    for start in range(0, count, STATE_PIECE):
-        packed.append(ranges.pack(start, start + STATE_PIECE))
-        await pieces.step()
-    return b"".join(packed)
 
 
 async def state_from_wire(response: ring.FetchStateResponse) -> ReplicatedState:

@@ -79,7 +79,7 @@ class Elision:
         removed, self._removed = self._removed, False
         if not removed:
             return []
-        return [one for one in gathered if not live.intersection(one.first, one.last)]
+        return [one for one in gathered if not live.meets(one.first, one.last)]
 
 
 def reframe(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -31,6 +31,7 @@ from ringmq_node.storage.disk.data_directory import NewFolder
 from ringmq_node.storage.errors import CorruptionReport, StoreClosedError, StoreFailedError
 from ringmq_node.storage.format import checkpoint
 from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
+from ringmq_node.storage.format.packing import PackedParts
 from ringmq_node.storage.format.queue_folder import SEGMENT_POSITIONS
 from ringmq_node.storage.format.references import RecordLocation
 from ringmq_node.storage.limits import Written
@@ -231,13 +232,15 @@ class QueueStore:
 
     # -- catching up
 
-    def install(self, state: ReplicatedState, *, keep_below: int) -> bool:
+    def install(
+        self, state: ReplicatedState, *, keep_below: int, packed: PackedParts | None = None
+    ) -> bool:
         """Puts the ring's agreed `state` in the place of this replica's own.
 
         Bodies for positions below `keep_below` that are live in `state` stay; all others are
         dropped, and the live positions without a body are `missing`. After a power cut the queue
-        has the old state or the new one. `state` belongs to the store from now on. Returns False,
-        having changed nothing, if it has that very state already.
+        has the old state or the new one. `state` belongs to the store from now on; a long one was
+        `packed` before. Returns False, having changed nothing, if it has that very state already.
         """
         self._check_writable()
         if state.is_same(self.state) and keep_below >= state.next_position and not self.damaged:
@@ -253,6 +256,7 @@ class QueueStore:
         self._installs += 1
         cuts = checkpoint.add_cut(self.bodies.cuts, Cut(generation, keep_below))
         start = self._checkpoint(generation, self._log.files(), cuts)
+        start = replace(start, packed=packed or start.packed)
         # Before the bodies change: files that the new state leaves empty get a gate, and may be
         # deleted only when this journal, which begins with the state, is durable.
         self._log.rotate(start)
@@ -359,9 +363,7 @@ class QueueStore:
 
     def seal_if_large(self) -> None:
         """The queue is idle: begins another journal if this one is large, so that it is flushed.
-
-        The state at its beginning doesn't count: the next journal begins with it as well.
-        """
+        The state at its beginning doesn't count: the next journal begins with it as well."""
         if self._log.logged_bytes >= self._host.limits.idle_journal_bytes_min:
             self.seal()
 
@@ -392,9 +394,7 @@ class QueueStore:
 
     def end(self) -> bool:
         """Logs that all before was synced, so that damage to it is never taken for a torn tail.
-
-        Returns whether there was anything to log.
-        """
+        Returns whether there was anything to log."""
         if not self._log.entries or not self.durable:
             return False
         state = self.state

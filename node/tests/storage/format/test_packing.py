@@ -1,0 +1,91 @@
+"""A state that was packed before its checkpoint gives the same bytes, and is packed in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from loops import run
+
+from ringmq_base.pieces import timed_by
+from ringmq_base.ranges import RangeSet, SummedRangeSet
+from ringmq_node.queue.counts import DeliveryCounts
+from ringmq_node.queue.marks import Marks
+from ringmq_node.queue.priorities import Priorities
+from ringmq_node.queue.state import ReplicatedState
+from ringmq_node.storage import PackedParts, packed_in_pieces
+from ringmq_node.storage.format import checkpoint
+from ringmq_node.storage.format.checkpoint import Checkpoint, Cut
+from ringmq_node.storage.format.packing import RANGES_PACKED_MAX
+
+RANGES = 2 * RANGES_PACKED_MAX + 10
+
+
+def every(step: int) -> SummedRangeSet:
+    return SummedRangeSet((at, at) for at in range(0, 2 * RANGES, step))
+
+
+def long_state() -> ReplicatedState:
+    priorities = Priorities()
+    priorities.of(3).update(every(10))
+    return ReplicatedState(
+        last_number=7,
+        next_position=2 * RANGES,
+        live=every(2),
+        redelivered=every(2),
+        transient=every(4),
+        counts=DeliveryCounts([every(6)]),
+        expiries=Marks((at, at, at + 1) for at in range(0, 2 * RANGES, 2)),
+        priorities=priorities,
+    )
+
+
+def encoded(state: ReplicatedState, packed: PackedParts) -> bytes:
+    return checkpoint.encode(Checkpoint(9, state, (Cut(8, 5),), packed=packed))
+
+
+def test_a_checkpoint_is_the_same_with_parts_that_were_packed_before() -> None:
+    state = long_state()
+    packed = run(packed_in_pieces(state))
+    assert encoded(state, packed) == encoded(state, PackedParts())
+    assert checkpoint.decode(encoded(state, packed)).state == state
+
+
+def test_a_part_that_has_changed_since_is_packed_again() -> None:
+    state = long_state()
+    packed = run(packed_in_pieces(state))
+    state.live.remove(0, 100)
+    state.expiries.prune([(0, 100)], state.live)
+    assert encoded(state, packed) == encoded(state, PackedParts())
+
+
+def test_nothing_is_left_to_pack_for_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = long_state()
+    packed = run(packed_in_pieces(state))
+    with monkeypatch.context() as patched:
+        patched.setattr(RangeSet, "pack", None)
+        patched.setattr(Marks, "pack", None)
+        data = encoded(state, packed)
+    assert data == encoded(state, PackedParts())
+
+
+def test_a_part_is_packed_in_pieces_of_work() -> None:
+    async def main() -> None:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(others())
+        # Each look at the clock ends a piece.
+        now = iter(range(1_000_000))
+        with timed_by(lambda: next(now)):
+            await packed_in_pieces(long_state())
+        beside.cancel()
+        # `live` and the marks three times, the others once or twice.
+        assert turns >= 9
+
+    run(main())
