@@ -230,9 +230,11 @@ class Promoting:
                 f"the queue waits for {view.min_insync} such replicas"
             )
         elif named.is_up:
+            missing = named.messages_missing
+            lacked = f", and {missing} messages before it, whose bodies it lacks" if missing else ""
             outlook = (
                 f"with {node!r}, whatever was confirmed beyond op {named.last_number} of epoch "
-                f"{named.log_epoch} would be lost"
+                f"{named.log_epoch} would be lost{lacked}"
             )
         else:
             outlook = f"{node!r} does not answer, and can't be made master"
