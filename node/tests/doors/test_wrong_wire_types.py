@@ -6,12 +6,12 @@ come from the descriptors, at any depth, those of repeated messages and of maps 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message_factory import GetMessageClass
+from node.tests.doors.wrong_types import wrongs
 
 from ringmq.v1 import admin_pb2 as admin
 from ringmq.v1 import broker_pb2 as broker
@@ -29,61 +29,28 @@ REQUESTS: dict[str, Descriptor] = {
     for service in SERVICES
     for method in service.methods
 }
-VARINT, DELIMITED, FIXED32 = 0, 2, 5
-IN_BYTES = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE)
-IN_FIXED32 = (
-    FieldDescriptor.TYPE_FIXED32,
-    FieldDescriptor.TYPE_SFIXED32,
-    FieldDescriptor.TYPE_FLOAT,
-)
-
-
-class Wrong(NamedTuple):
-    place: str
-    data: bytes
-
-
-def varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*found, value))
-
-
-def mistyped(field: FieldDescriptor) -> bytes:
-    """A repeated number may come packed, in bytes: so a number comes as four bytes here."""
-    if field.type in (*IN_BYTES, *IN_FIXED32):
-        return varint(field.number << 3 | VARINT) + b"\x01"
-    return varint(field.number << 3 | FIXED32) + bytes(4)
-
-
-def wrongs(kind: Descriptor, above: tuple[str, ...] = ()) -> Iterator[Wrong]:
-    for field in kind.fields:
-        # The key or the value of a map's entry has no message of its own.
-        if not kind.GetOptions().map_entry:
-            yield Wrong(f"field {field.number} of {kind.name}", mistyped(field))
-        inner = field.message_type
-        if inner is None or inner.full_name in above:
-            continue
-        for wrong in wrongs(inner, (*above, inner.full_name)):
-            length = varint(len(wrong.data))
-            data = varint(field.number << 3 | DELIMITED) + length + wrong.data
-            yield Wrong(wrong.place, data)
 
 
 @pytest.mark.parametrize("kind", REQUESTS.values(), ids=REQUESTS.keys())
 def test_each_field_with_a_wrong_wire_type_is_named(kind: Descriptor) -> None:
     request: Any = GetMessageClass(kind)
     for wrong in wrongs(kind):
-        with pytest.raises(BrokerError, match=f"doesn't know {wrong.place}:") as caught:
+        told = f"{wrong.place}, '{wrong.name}', has wire type"
+        with pytest.raises(BrokerError, match=told) as caught:
             parse_request(request, wrong.data)
         assert caught.value.reason is Reason.BAD_REQUEST
+        assert caught.value.metadata == {"field": wrong.name}
 
 
 def test_all_of_a_request_is_looked_at() -> None:
     assert "Broker/Connect" in REQUESTS
-    places = {wrong.place for kind in REQUESTS.values() for wrong in wrongs(kind)}
-    names = {place.rsplit(" ", 1)[1] for place in places}
-    # Of a policy, of a repeated message, and of the values of a map.
-    assert {"PolicyDefinition", "QueueRules", "Range", "Death", "FieldValue"} <= names
+    found = {wrong for kind in REQUESTS.values() for wrong in wrongs(kind)}
+    fields = {(wrong.place.rsplit(" ", 1)[1], wrong.name) for wrong in found}
+    # Of a policy: a list of texts, bools, and an enum. Of a repeated message, of a map's values.
+    assert {("Mirrors", "nodes"), ("Policy", "is_operator"), ("PolicyDefinition", "mode")} <= fields
+    assert {("QueueRules", "single_active_consumer"), ("Range", "first")} <= fields
+    assert {
+        ("Death", "routing_keys"),
+        ("FieldValue", "number"),
+        ("FieldValue", "boolean"),
+    } <= fields

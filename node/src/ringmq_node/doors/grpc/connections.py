@@ -8,7 +8,8 @@ from contextlib import suppress
 from ringmq.v1 import broker_pb2 as broker
 from ringmq_base.limits import HEARTBEATS_MISSED_MAX
 from ringmq_node.broker.broker import Broker
-from ringmq_node.doors.grpc.service import Context
+from ringmq_node.doors.grpc.service import Context, parse_request
+from ringmq_node.model.reasons import bad_request
 from ringmq_wire import RpcError
 
 _HEARTBEAT = broker.ConnectResponse(heartbeat=broker.Heartbeat()).SerializeToString()
@@ -23,7 +24,8 @@ class ConnectStream:
         self._heartbeat_s = door.settings.heartbeat_s
 
     async def run(self) -> None:
-        """Raises `BrokerError` if there can't be another connection."""
+        """Raises `BrokerError` if there can't be another connection, or the client sends anything
+        but heartbeats: the connection is lost then."""
         orphans = self._door.orphans
         connection = orphans.open()
         try:
@@ -40,7 +42,8 @@ class ConnectStream:
             orphans.lose(connection)
 
     async def _hold(self) -> bool:
-        """Returns when the client ends the stream: True; or falls silent: False."""
+        """Returns when the client ends the stream: True; or falls silent: False. Raises
+        `BrokerError` for anything but a heartbeat."""
         beats = asyncio.create_task(self._beat(), name="connect heartbeat")
         # Counted, and not one long time-out: after a pause of this loop, the client's heartbeats
         # are there, unread.
@@ -49,8 +52,10 @@ class ConnectStream:
             while missed < HEARTBEATS_MISSED_MAX:
                 try:
                     async with asyncio.timeout(self._heartbeat_s):
-                        if await self._context.read() is None:
-                            return True
+                        data = await self._context.read()
+                    if data is None:
+                        return True
+                    _check_heartbeat(data)
                     missed = 0
                 except TimeoutError:
                     missed += 1
@@ -67,3 +72,9 @@ class ConnectStream:
             while True:
                 await asyncio.sleep(self._heartbeat_s)
                 await self._context.write(_HEARTBEAT)
+
+
+def _check_heartbeat(data: bytes) -> None:
+    request = parse_request(broker.ConnectRequest, data)
+    if request.WhichOneof("request") != "heartbeat":
+        raise bad_request("after Open come heartbeats", field="request")

@@ -11,9 +11,10 @@ from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.routing.batch import RoutedBatch
 from ringmq_node.broker.routing.core import Answer, AnswerConfirmed, AnswerRefused, AnswerReturned
 from ringmq_node.broker.routing.session import RoutedSession
+from ringmq_node.doors.grpc.batches import encoded_properties, parse_publish
 from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.fields import fields_from_wire
-from ringmq_node.doors.grpc.service import Context, parse
+from ringmq_node.doors.grpc.service import Context
 from ringmq_node.doors.grpc.status import reason_to_wire
 from ringmq_node.doors.grpc.streams import HEARTBEAT_BYTES, Stream, check_clients, rejection
 from ringmq_node.doors.grpc.wire import ranges_to_wire
@@ -83,7 +84,7 @@ class RoutedStream(Stream):
                 await self.session.wait_room()
 
     def received(self, data: bytes) -> None:
-        request = parse(broker.PublishRequest, data)
+        request = parse_publish(data)
         match request.WhichOneof("request"):
             case "batch":
                 self._batch(request.batch)
@@ -113,7 +114,7 @@ class RoutedStream(Stream):
 
     def _routed(self, batch: broker.PublishBatch) -> RoutedBatch:
         bodies = list(batch.bodies)
-        properties = [entry.SerializeToString() for entry in batch.properties]
+        properties = encoded_properties(batch.properties)
         if 0 < batch.first_sequence <= self._last_sequence:
             raise bad_request(
                 f"the batch begins with {batch.first_sequence}, and this stream has had "

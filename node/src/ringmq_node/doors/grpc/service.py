@@ -6,7 +6,8 @@ being parsed and built again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -50,18 +51,43 @@ def parse_request(kind: type[M], data: bytes) -> M:
     size = request.ByteSize()
     request.DiscardUnknownFields()
     if request.ByteSize() != size:
-        field = _unknown_field(kind.FromString(data))
-        raise bad_request(
-            f"this node doesn't know {field}: it may be older than its client", field=""
-        )
+        for unknown in unknown_fields(kind.FromString(data)):
+            raise unknown.refusal()
+        raise bad_request(f"this node doesn't know a part of this {kind.__name__}", field="")
     return request
 
 
-def _unknown_field(message: Message) -> str:
-    """The first field that isn't known, at any depth; empty if there is none."""
+@dataclass(frozen=True, slots=True)
+class UnknownField:
+    """Bytes that protobuf has kept without a meaning: a field that this node doesn't know, or one
+    that it knows with a wire type which isn't its own."""
+
+    kind: Any  # A descriptor, of which protobuf has two classes.
+    number: int
+    wire_type: int
+
+    @property
+    def is_mistyped(self) -> bool:
+        return self.number in self.kind.fields_by_number
+
+    def refusal(self) -> BrokerError:
+        """Names the field, if it has a name here."""
+        place = f"field {self.number} of {self.kind.name}"
+        if not self.is_mistyped:
+            return bad_request(
+                f"this node doesn't know {place}: it may be older than its client", field=""
+            )
+        name = self.kind.fields_by_number[self.number].name
+        return bad_request(
+            f"{place}, {name!r}, has wire type {self.wire_type}, which isn't its own", field=name
+        )
+
+
+def unknown_fields(message: Message) -> Iterator[UnknownField]:
+    """All of them, at any depth."""
     unknown = UnknownFieldSet(message)
-    if len(unknown):
-        return f"field {unknown[0].field_number} of {message.DESCRIPTOR.name}"
+    for at in range(len(unknown)):
+        yield UnknownField(message.DESCRIPTOR, unknown[at].field_number, unknown[at].wire_type)
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
@@ -69,9 +95,8 @@ def _unknown_field(message: Message) -> str:
         if field.message_type.GetOptions().map_entry:
             inner = value.values()
         for each in inner:
-            if isinstance(each, Message) and (found := _unknown_field(each)):
-                return found
-    return ""
+            if isinstance(each, Message):
+                yield from unknown_fields(each)
 
 
 def failure(error: BrokerError) -> RpcError:

@@ -20,6 +20,7 @@ from ringmq_gm import RingClosedError
 from ringmq_node.broker.broker import Broker
 from ringmq_node.broker.consuming.consumer import Consuming
 from ringmq_node.broker.publishing import Publishing
+from ringmq_node.doors.grpc.batches import encoded_properties, parse_publish
 from ringmq_node.doors.grpc.blocked import BlockTeller
 from ringmq_node.doors.grpc.held import HeldBatches
 from ringmq_node.doors.grpc.pulls import Pulls
@@ -207,7 +208,7 @@ def check_clients(batch: broker.PublishBatch) -> None:
 
 def _properties_of(batch: broker.PublishBatch) -> list[bytes]:
     if not batch.encoded_properties:
-        return [entry.SerializeToString() for entry in batch.properties]
+        return encoded_properties(batch.properties)
     if batch.properties:
         raise bad_request("properties are given twice", field="encoded_properties")
     for encoded in batch.encoded_properties:
@@ -275,7 +276,7 @@ class PublishStream(Stream):
             await self.held.wait_credit()
 
     def received(self, data: bytes) -> None:
-        request = parse(broker.PublishRequest, data)
+        request = parse_publish(data, of_a_node=self._with_gaps)
         match request.WhichOneof("request"):
             case "batch":
                 self._unanswered += len(request.batch.bodies)
