@@ -121,8 +121,10 @@ async def test_letters_arrive_once_whoever_dies(cluster: Cluster) -> None:
 @scenario(deadline_s=60, queue="")
 async def test_letters_keep_their_keys_and_that_of_their_queue(cluster: Cluster) -> None:
     """Without a key of the rules: a message that was published to the queue itself has the queue's
-    name, as in RabbitMQ, and those with further keys keep them; also when the next master sends."""
+    name, as in RabbitMQ, and those with further keys keep them; also when the next master sends.
+    Their consumers are told the same before."""
     await cluster.declare("work", rules=QueueRules(dead_letter_exchange="letters"))
+    wanted = {b"itself": ("work",), b"hidden": ("work",), b"told": ("none", "more", "work")}
     async with cluster.client(deadline_s=40) as client:
         await client.topology.declare_exchange("letters", ringmq.ExchangeType.DIRECT)
         for key, queue in {"work": "direct", "more": "further"}.items():
@@ -144,9 +146,14 @@ async def test_letters_keep_their_keys_and_that_of_their_queue(cluster: Cluster)
                 while len(rejected) < 3:
                     batch = await consumer.next_batch(timeout_s=20.0)
                     assert batch is not None, rejected
+                    for message in batch:
+                        key = wanted[message.body][0]
+                        assert (message.properties.exchange, message.properties.routing_key) == (
+                            "",
+                            key,
+                        )
                     if await consumer.nack(batch, requeue=False, wait=True):
                         rejected.update(batch.bodies)
-        wanted = {b"itself": ("work",), b"hidden": ("work",), b"told": ("none", "more", "work")}
         for queue, bodies in (("direct", [*wanted]), ("further", [b"told"])):
 
             async def all_there(queue: str = queue, count: int = 2 * len(bodies)) -> bool:

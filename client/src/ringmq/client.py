@@ -290,7 +290,7 @@ class Client(ConnectedClient):
 
         async def attempt(node: NodeChannel, timeout_s: float) -> Batch:
             answer = await node.broker.GetMessages(request, timeout=timeout_s)
-            return Batch.from_wire(answer.deliveries)
+            return Batch.from_wire(answer.deliveries, queue)
 
         nodes = self._open_nodes()
         if not remove:

@@ -28,7 +28,7 @@ def written(pulling: Pulling) -> list[int]:
 def test_answers_are_in_order_and_their_messages_held(run: Run) -> None:
     async def test() -> None:
         settling = Settling()
-        pulling = Pulling(settling)
+        pulling = Pulling("q", settling)
         pulling.opened(1)
         one, two = pulling.ask(1, 0), pulling.ask(2, 0)
         assert written(pulling) == [1, 2]
@@ -46,7 +46,7 @@ def test_answers_are_in_order_and_their_messages_held(run: Run) -> None:
 
 def test_the_next_stream_is_asked_again_but_for_those_who_have_gone(run: Run) -> None:
     async def test() -> None:
-        pulling = Pulling(Settling())
+        pulling = Pulling("q", Settling())
         pulling.opened(1)
         gone, stays = pulling.ask(1, 0), pulling.ask(2, 0)
         assert written(pulling) == [1, 2]
@@ -66,7 +66,7 @@ def test_the_next_stream_is_asked_again_but_for_those_who_have_gone(run: Run) ->
 def test_messages_for_nobody_go_back(run: Run) -> None:
     async def test() -> None:
         settling = Settling()
-        pulling = Pulling(settling)
+        pulling = Pulling("q", settling)
         pulling.opened(1)
         gone, too_late, kept = (pulling.ask(1, 0) for _ in range(3))
         assert written(pulling) == [1, 1, 1]
@@ -99,7 +99,7 @@ def test_messages_for_nobody_go_back(run: Run) -> None:
 def test_a_refusal_is_raised_and_the_end_told_to_all(run: Run) -> None:
     async def test() -> None:
         settling = Settling()
-        pulling = Pulling(settling)
+        pulling = Pulling("q", settling)
         pulling.opened(1)
         refused, waits = pulling.ask(1, 0), pulling.ask(1, 0)
         assert written(pulling) == [1, 1]
@@ -122,7 +122,7 @@ def test_a_refusal_is_raised_and_the_end_told_to_all(run: Run) -> None:
 
 def test_no_more_go_out_than_may_wait(run: Run) -> None:
     async def test() -> None:
-        pulling = Pulling(Settling())
+        pulling = Pulling("q", Settling())
         pulling.opened(1)
         asked = [pulling.ask(1, 0) for _ in range(PULLS_WAITING_MAX + 1)]
         assert len(written(pulling)) == PULLS_WAITING_MAX

@@ -86,3 +86,36 @@ def test_properties_above_the_limit_are_refused(tmp_path: Path) -> None:
         assert queue_info(replica_of(node)).messages_ready == 1
 
     with_node(tmp_path, work)
+
+
+def test_a_message_to_the_queue_itself_has_the_queues_name_for_its_key(tmp_path: Path) -> None:
+    """However it is read, and nothing of it is stored. One that came by an exchange with an empty
+    key has none."""
+
+    async def work(node: Node, client: ringmq.Client) -> None:
+        await client.topology.declare_exchange("x", ringmq.ExchangeType.FANOUT)
+        await client.topology.bind("x", "q")
+        sent_bodies = [b"bare", b"with", b"routed"]
+        async with client.publisher("q") as publisher:
+            await publisher.publish(b"bare")
+            await publisher.publish(b"with", properties=ringmq.Properties(correlation_id="c"))
+        async with client.publisher(exchange="x") as routed:
+            await routed.publish(b"routed")
+        bare, _, _ = replica_of(node).store.fetch(0, 2, bytes_max=1000, messages_max=3)
+        assert bare.block.properties() == []
+        async with client.consumer("q") as consumer:
+            delivered: list[ringmq.Message] = []
+            while len(delivered) < 3:
+                delivered += await consumer.next_batch(timeout_s=20.0) or ()
+            await consumer.nack(delivered[0].position, delivered[-1].position)
+        peeked = await client.get_messages("q", 3)
+        async with client.consumer("q", pulls=True) as puller:
+            pulled = await puller.pull(3)
+        browsed = [m async for batch in client.reader("q").browse(0) for m in batch.messages]
+        for messages in (delivered, [*peeked], [*pulled], browsed):
+            assert [message.body for message in messages] == sent_bodies
+            found = [(each.properties.exchange, each.properties.routing_key) for each in messages]
+            assert found == [("", "q"), ("", "q"), ("x", "")]
+            assert messages[1].properties.correlation_id == "c"
+
+    with_node(tmp_path, work)

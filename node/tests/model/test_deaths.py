@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringmq.v1 import common_pb2 as common
+from ringmq_node.broker.routing.stamp import stamped
 from ringmq_node.doors.grpc.fields import field_from_wire, field_to_wire, fields_from_wire
 from ringmq_node.model.deaths import (
     Death,
@@ -78,6 +79,12 @@ def test_a_message_to_the_queue_itself_dies_with_the_default_exchange_and_the_qu
     [death] = after.deaths
     assert (death.exchange, [*death.routing_keys], death.count) == ("", ["work"], 1)
     assert not death.HasField("original_expiration_ms")
+
+
+def test_a_message_to_the_queue_itself_has_the_queues_name_for_its_key() -> None:
+    assert read_envelope(b"").keys_in("q") == ("q",)
+    [stamp] = stamped([], "x", ("",))
+    assert read_envelope(stamp).keys_in("q") == ("",)
 
 
 def test_a_repeat_raises_the_count_moves_to_the_front_and_keeps_the_first_times_facts() -> None:

@@ -82,9 +82,9 @@ class Consumer:
         self._name = f"ringmq-consumer-{queue}"
         self._settling = Settling()
         self._pulls = terms.get("pulls", False)
-        self._pulling = Pulling(self._settling)
+        self._pulling = Pulling(queue, self._settling)
         self._lifetime = Lifetime(f"consumer of queue {queue!r}", self._failed)
-        self._reception = Reception(self._lifetime, self._settling, consumer_tag)
+        self._reception = Reception(queue, self._lifetime, self._settling, consumer_tag)
         self._reception.on_active = terms.get("on_active")
         self._auto_ack = terms.get("auto_ack", False)
         shared = terms.get("shared_prefetch")

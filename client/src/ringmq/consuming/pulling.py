@@ -25,7 +25,8 @@ from ringmq_base.limits import PULLS_WAITING_MAX
 class Pulling:
     """Of one consumer that pulls."""
 
-    def __init__(self, settling: Settling) -> None:
+    def __init__(self, queue: str, settling: Settling) -> None:
+        self._queue = queue
         self._settling = settling
         self._asked: deque[tuple[broker.Pull, asyncio.Future[Batch]]] = deque()
         # How many of them have gone out on the present stream: the first ones.
@@ -92,7 +93,7 @@ class Pulling:
         if self._has_ended:
             # Its messages go back with the stream.
             return
-        batch = Batch.from_wire(pulled.deliveries, self._generation)
+        batch = Batch.from_wire(pulled.deliveries, self._queue, self._generation)
         self._settling.hand_out(batch.positions)
         if answer.done():
             self._settling.note(Verb.REQUEUE, batch.positions)

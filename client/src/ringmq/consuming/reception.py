@@ -22,7 +22,10 @@ from ringmq_base.ranges import Range
 class Reception:
     """`consumer_tag` is the user's, or empty; from the first stream on, the node's."""
 
-    def __init__(self, lifetime: Lifetime, settling: Settling, consumer_tag: str) -> None:
+    def __init__(
+        self, queue: str, lifetime: Lifetime, settling: Settling, consumer_tag: str
+    ) -> None:
+        self._queue = queue
         #: The number of the present stream, or the last one; the first is 1.
         self.generation = 0
         #: Whether acks may still go out on it.
@@ -103,7 +106,7 @@ class Reception:
     def delivered(self, deliveries: Sequence[broker.Delivery]) -> None:
         # After a close the stream lives on until the acks are written. Its deliveries go back.
         if not self._lifetime.over:
-            batch = Batch.from_wire(deliveries, self.generation)
+            batch = Batch.from_wire(deliveries, self._queue, self.generation)
             if batch:
                 self._batches.append(batch)
                 self._arrived.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import overload
 
 from ringmq.model.fields import HeaderValue, fields_from_wire, fields_to_wire
@@ -63,7 +64,8 @@ class Properties:
     #: Properties in another protocol's encoding, and that encoding's name, such as "amqp-0-9-1".
     format: str = ""
     foreign: bytes = b""
-    #: Of a delivered message that was published to an exchange. Not sent: the broker says them.
+    #: Of a delivered message. One that was published to its queue itself has those of the default
+    #: exchange: "" and the queue's name. They aren't sent: the broker says them.
     exchange: str = ""
     routing_key: str = ""
     #: Of a delivered message: the `priority` and the `ttl_ms` that its publisher said. Not sent
@@ -93,7 +95,12 @@ class Properties:
         )
 
     @classmethod
-    def from_wire(cls, wire: common.Properties) -> Properties:
+    def from_wire(cls, wire: common.Properties, queue: str = "") -> Properties:
+        """Of a message in `queue`."""
+        routing_key = wire.routing_key
+        if not routing_key and not wire.exchange:
+            # No queue has an empty name: nothing comes through the default exchange by that key.
+            routing_key = queue
         return cls(
             message_id=wire.message_id,
             correlation_id=wire.correlation_id,
@@ -109,7 +116,7 @@ class Properties:
             format=wire.format,
             foreign=wire.foreign,
             exchange=wire.exchange,
-            routing_key=wire.routing_key,
+            routing_key=routing_key,
             priority=wire.priority,
             expiration_ms=wire.expiration_ms if wire.HasField("expiration_ms") else None,
             deaths=tuple(map(Death.from_wire, wire.deaths)),
@@ -117,7 +124,10 @@ class Properties:
         )
 
 
-NO_PROPERTIES = Properties()
+@lru_cache(maxsize=1024)
+def bare_properties(queue: str) -> Properties:
+    """Of messages that were published to this queue itself, without any."""
+    return Properties(routing_key=queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,8 @@ class Part:
     properties: Sequence[common.Properties]
     redelivered: bool
     delivery_count: int = 0
+    #: Where they are.
+    queue: str = ""
 
     def slice(self, start: int, stop: int) -> Part:
         """The messages `start..stop - 1`, counted within this part."""
@@ -153,13 +165,15 @@ class Part:
             self.properties[start:stop] if one_each else self.properties,
             self.redelivered,
             self.delivery_count,
+            self.queue,
         )
 
     def message(self, index: int, generation: int) -> Message:
-        properties = NO_PROPERTIES
         if self.properties:
             wire = self.properties[index if len(self.properties) > 1 else 0]
-            properties = Properties.from_wire(wire)
+            properties = Properties.from_wire(wire, self.queue)
+        else:
+            properties = bare_properties(self.queue)
         return Message(
             self.first + index,
             self.bodies[index],
@@ -185,11 +199,18 @@ class Batch(Sequence[Message]):
         self.generation = generation
 
     @classmethod
-    def from_wire(cls, deliveries: Sequence[broker.Delivery], generation: int = 0) -> Batch:
+    def from_wire(
+        cls, deliveries: Sequence[broker.Delivery], queue: str, generation: int = 0
+    ) -> Batch:
         return cls(
             [
                 Part(
-                    d.first_position, list(d.bodies), d.properties, d.redelivered, d.delivery_count
+                    d.first_position,
+                    list(d.bodies),
+                    d.properties,
+                    d.redelivered,
+                    d.delivery_count,
+                    queue,
                 )
                 for d in deliveries
             ],

@@ -132,14 +132,15 @@ class BrowsedBatch:
     damaged: tuple[tuple[int, int], ...]
 
     @classmethod
-    def from_wire(cls, piece: wire.BrowseResponse) -> BrowsedBatch:
+    def from_wire(cls, piece: wire.BrowseResponse, queue: str) -> BrowsedBatch:
         parts: list[Part] = []
         sizes: list[int] = []
         persistent: list[bool] = []
         for run in piece.runs:
             bodies = [*run.bodies] or [b""] * run.count
             properties = [common.Properties.FromString(data) for data in run.properties]
-            parts.append(Part(run.first_position, bodies, properties, run.redelivered))
+            part = Part(run.first_position, bodies, properties, run.redelivered, queue=queue)
+            parts.append(part)
             sizes += run.body_sizes or map(len, bodies)
             persistent += [not run.transient] * run.count
         return cls(

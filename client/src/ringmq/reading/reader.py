@@ -151,7 +151,7 @@ class Reader:
         """
         messages = wire.BROWSE_ENCODING_MESSAGES
         async for piece in self._pieces(first, end, messages, source, body_bytes_max, deadline_s):
-            yield BrowsedBatch.from_wire(piece)
+            yield BrowsedBatch.from_wire(piece, self.queue)
 
     async def browse_arrow(
         self,

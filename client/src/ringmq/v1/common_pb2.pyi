@@ -390,7 +390,9 @@ class Properties(google.protobuf.message.Message):
     content_type: builtins.str
     timestamp_ms: builtins.int
     exchange: builtins.str
-    """Set by the broker, for a message that was published to an exchange."""
+    """Set by the broker, for a message that was published to an exchange. Both are empty if it was
+    published to its queue itself: then its routing key is the queue's name, as of the default exchange.
+    """
     routing_key: builtins.str
     priority: builtins.int
     """Of a delivered message: its priority, as its publisher said it for the batch, whatever the queue

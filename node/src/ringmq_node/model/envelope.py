@@ -58,7 +58,7 @@ class MessageEnvelope:
     """`rest`: the fields that none of the others stands for; headers are in it too."""
 
     exchange: str
-    # That its consumers may know of; empty: it was published to its queue itself.
+    # That its consumers may know of; empty: it was published to its queue itself. See `keys_in`.
     routing_keys: tuple[str, ...]
     headers: tuple[tuple[str, FieldValue], ...]
     priority: int
@@ -70,6 +70,14 @@ class MessageEnvelope:
     format: str
     foreign: bytes
     rest: bytes
+
+    def keys_in(self, queue: str) -> tuple[str, ...]:
+        """The routing keys that consumers of `queue` are told, its name without a vhost.
+
+        A message that was published to the queue itself has the queue's name for its key, as if it
+        had come through the default exchange. No message stores that.
+        """
+        return self.routing_keys or (queue,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +105,6 @@ def dead_envelope(
 ) -> DeadLetterEnvelope:
     """The envelope of a message that has left `queue`, its name without a vhost.
 
-    A message that was published to the queue itself has the queue's name for its routing key, as
-    if it had come through the default exchange.
-
     `bytes_max` bounds the properties: the history is cut for it at its oldest end, and left out if
     there is no room for the newest death. Properties that can't be read are kept whole, as foreign
     ones, beside the history that begins.
@@ -112,7 +117,7 @@ def dead_envelope(
         except EnvelopeError:
             # Only a publisher can have made them so. They are kept as they are.
             codec = None
-    routing_keys = found.routing_keys or (queue,)
+    routing_keys = found.keys_in(queue)
     death = Death(
         reason=reason.value,
         queue=queue,
