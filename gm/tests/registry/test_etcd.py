@@ -11,6 +11,7 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
+from etcd_gateway import silent_gateway
 from etcd_server import EtcdCluster
 from loops import run
 from waiting import leeway
@@ -19,6 +20,7 @@ from ringmq_gm.registry.base import (
     Change,
     Changed,
     CommitUnknownError,
+    Guard,
     Put,
     Registry,
     RegistryUnavailableError,
@@ -135,6 +137,43 @@ def test_commit_to_an_etcd_that_hangs_is_of_unknown_outcome(etcd: EtcdCluster) -
         await registry.close()
 
     run(scenario())
+
+
+def test_call_that_ends_well_without_an_answer_has_not_succeeded(
+    etcd: EtcdCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What may be repeated is; of a commit nobody knows whether it was carried out."""
+
+    async def scenario() -> None:
+        async with silent_gateway(etcd.endpoints[0]) as gateway:
+            registry = open_registry(f"etcd://127.0.0.1:{gateway.port}/silent")
+            await registry.commit([], [Put("key", b"1")])
+            gateway.silent = 3
+            entry = await registry.get("key")
+            assert entry is not None
+            assert entry.value == b"1"
+            gateway.silent = 1
+            snapshot = await registry.list("")
+            assert [each.value for each in snapshot.entries] == [b"1"]
+            # It is carried out; the guard of a commit that was repeated would no longer hold.
+            gateway.silent_paths = {"/etcdserverpb.KV/Txn"}
+            gateway.silent = 1
+            with pytest.raises(CommitUnknownError, match="without an answer"):
+                await registry.commit([Guard("key", entry.revision)], [Put("key", b"2")])
+            entry = await registry.get("key")
+            assert entry is not None
+            assert entry.value == b"2"
+            gateway.silent_paths = {"/etcdserverpb.Lease/LeaseGrant"}
+            gateway.silent = 1
+            session = await registry.session(5.0)
+            gateway.silent_paths = {"/etcdserverpb.Lease/LeaseRevoke"}
+            gateway.silent = 1
+            await session.close()
+            assert gateway.silent == 0
+            await registry.close()
+
+    run(scenario())
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
 
 
 def test_session_without_etcd_is_lost_by_the_holders_clock(etcd: EtcdCluster) -> None:

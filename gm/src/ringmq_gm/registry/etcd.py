@@ -44,11 +44,10 @@ from ringmq_gm.registry.base import (
 )
 from ringmq_gm.registry.etcd_client import (
     METADATA,
-    PAGE_ENTRIES_MAX,
     CompactedError,
-    Endpoint,
     EtcdClient,
 )
+from ringmq_gm.registry.etcd_endpoint import PAGE_ENTRIES_MAX, Endpoint
 from ringmq_gm.registry.etcdpb import kv_pb2, rpc_pb2
 from ringmq_gm.registry.limits import (
     check_commit,

@@ -23,7 +23,6 @@ import grpc.aio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_random_exponential
 
 from ringmq_gm.registry.base import (
-    VALUE_BYTES_MAX,
     CommitUnknownError,
     LimitError,
     RegistryError,
@@ -31,52 +30,21 @@ from ringmq_gm.registry.base import (
     RegistryWentBackError,
     SessionLostError,
 )
+from ringmq_gm.registry.etcd_endpoint import Endpoint
 from ringmq_gm.registry.etcd_history import History
-from ringmq_gm.registry.etcdpb import rpc_pb2, rpc_pb2_grpc
+from ringmq_gm.registry.etcdpb import rpc_pb2
 from ringmq_gm.registry.sessions import clock
 
 T = TypeVar("T")
 
 METADATA = (("hasleader", "true"),)
-# How many entries one answer may bring; a list is read in pages of this many.
-PAGE_ENTRIES_MAX = 256
 # The least that one endpoint gets of a call's deadline before the next one is asked.
 ATTEMPT_S_MIN = 0.5
 _READY_POLL_S = 0.01
 
-_OPTIONS = (
-    ("grpc.max_receive_message_length", (PAGE_ENTRIES_MAX + 1) * VALUE_BYTES_MAX),
-    # Gives up on a connection attempt, and tries anew, within a call's deadline.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 1000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # A connection belongs to one registry, and repeats nothing behind its back.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),
-    ("grpc.enable_http_proxy", 0),
-    # Etcd's floor for pings is 5 s. Watches notice a dead endpoint sooner, by themselves.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-)
-
 
 class CompactedError(RegistryUnavailableError):
     """The revision that was asked for is gone: begin with the present one."""
-
-
-class Endpoint:
-    """One member of the etcd cluster, at the address where it serves clients."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-        self.channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
-        self.kv = rpc_pb2_grpc.KVStub(self.channel)
-        self.watch = rpc_pb2_grpc.WatchStub(self.channel)
-        self.lease = rpc_pb2_grpc.LeaseStub(self.channel)
-
-    def is_ready(self) -> bool:
-        """Whether the connection is open; begins to open it otherwise."""
-        return self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
 
 
 class EtcdClient:

@@ -1,0 +1,57 @@
+"""A member of etcd whose calls may end with the status OK and without an answer.
+
+It passes calls on to a real one, of which it knows the methods that a registry calls. A call that
+is to have no answer is carried out all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc.aio
+
+from ringmq_wire import Accept, CallStream, Code, RpcError, RpcStatus, WireServer, streaming
+
+METHODS = ("KV/Range", "KV/Txn", "Lease/LeaseGrant", "Lease/LeaseRevoke")
+TIMEOUT_S = 5.0
+
+
+class SilentGateway:
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.port = 0
+        # So many of the next calls of these methods get no answer.
+        self.silent = 0
+        self.silent_paths = {f"/etcdserverpb.{method}" for method in METHODS}
+        self._channel = channel
+
+    def routes(self) -> dict[str, Accept]:
+        return {f"/etcdserverpb.{method}": streaming(self._serve) for method in METHODS}
+
+    async def _serve(self, stream: CallStream) -> None:
+        request = await stream.read()
+        path = stream.call.path
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes | None, bytes] = self._channel.unary_unary(
+            path
+        )
+        try:
+            answer = await method(request, timeout=TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            code = Code(error.code().value[0])
+            raise RpcError(RpcStatus(code, error.details() or "")) from error
+        if self.silent and path in self.silent_paths:
+            self.silent -= 1
+            return
+        stream.call.send((answer,))
+
+
+@asynccontextmanager
+async def silent_gateway(endpoint: str) -> AsyncIterator[SilentGateway]:
+    async with grpc.aio.insecure_channel(endpoint) as channel:
+        gateway = SilentGateway(channel)
+        server = WireServer(gateway.routes())
+        gateway.port = await server.listen("127.0.0.1", 0)
+        try:
+            yield gateway
+        finally:
+            await server.stop(0)
