@@ -28,10 +28,9 @@ class GroupOptions:
     lease_ttl_s: float = 5.0
     # Bytes on the way to a node that it has not credited yet.
     window_bytes: int = 8 * 1024 * 1024
-    # Frames are gathered into messages of about this size.
-    message_bytes: int = 256 * 1024
-    # A larger frame travels in parts of this size. Below gRPC's default limit of 4 MiB.
-    part_bytes: int = 1024 * 1024
+    # Frames are gathered into messages of about this size; a larger frame travels in parts of it.
+    # Two of these, and what frames them, are less than 64 KiB: see `links/outgoing.py`.
+    message_bytes: int = 31 * 1024
     # The largest op. The same on all nodes: else one may send an op that another refuses.
     payload_bytes_max: int = 256 * 1024 * 1024
     # Per ring: ops that are not yet with every synchronised member. Beyond it multicast is refused.

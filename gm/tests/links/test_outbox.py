@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,9 +21,9 @@ from ringmq_gm.core.frames import (
 )
 from ringmq_gm.core.views import MemberId, first_view
 from ringmq_gm.links import wire
-from ringmq_gm.links.outbox import TURN_BYTES, LinkOutbox
+from ringmq_gm.links.outbox import SMALL_BYTES_MAX, LinkOutbox
 
-PART_BYTES = 4096
+MESSAGE_BYTES = 6144
 
 
 def op(number: int, *, ring: str = "r", epoch: int = 1, size: int = 10, mark: int = 0) -> OpFrame:
@@ -33,8 +34,8 @@ def marks(received: int, *, ring: str = "r", epoch: int = 1) -> MarksFrame:
     return MarksFrame(ring, epoch, 0, 0, (Mark(received, received),))
 
 
-def outbox(message_bytes: int = 1024) -> LinkOutbox:
-    return LinkOutbox(message_bytes=message_bytes, part_bytes=PART_BYTES)
+def outbox() -> LinkOutbox:
+    return LinkOutbox(message_bytes=MESSAGE_BYTES)
 
 
 class Receiver:
@@ -47,7 +48,7 @@ class Receiver:
     def take(self, data: bytes) -> None:
         kind, body = wire.read_frames(data)
         if kind != wire.WHOLE:
-            assert len(body) <= PART_BYTES
+            assert len(body) <= MESSAGE_BYTES
             self._parts.append(body)
             if kind == wire.PART:
                 return
@@ -133,31 +134,52 @@ def test_ops_sent_again_replace_themselves() -> None:
     assert drained(waiting) == [op(1), op(2, mark=1), op(3, mark=1)]
 
 
-def test_rings_take_turns() -> None:
-    size = 30_000
-    waiting = LinkOutbox(message_bytes=200_000, part_bytes=1 << 20)
+def test_rings_with_large_bodies_take_turns_of_a_message() -> None:
+    size = SMALL_BYTES_MAX + 1
+    waiting = LinkOutbox(message_bytes=3 * size + 500)
     put(waiting, *(op(n, size=size) for n in range(1, 9)))
     put(waiting, *(op(n, ring="other", size=size) for n in range(1, 3)))
     order = [(frame.ring, frame.number) for frame in drained(waiting) if isinstance(frame, OpFrame)]
-    # A turn is 64 KiB: three of these.
     expected = [("r", n) for n in (1, 2, 3)] + [("other", 1), ("other", 2)]
     assert order == expected + [("r", n) for n in range(4, 9)]
 
 
+def test_a_ring_with_small_bodies_passes_the_large_ones_and_waits_with_its_rest() -> None:
+    size = SMALL_BYTES_MAX
+    waiting = put(outbox(), *(op(n, ring="large", size=size + 1) for n in (1, 2)))
+    put(waiting, *(op(n, size=size) for n in (1, 2)))
+    order = [(frame.ring, frame.number) for frame in drained(waiting) if isinstance(frame, OpFrame)]
+    assert order == [("r", 1), ("large", 1), ("r", 2), ("large", 2)]
+
+
 def test_others_pass_a_frame_that_goes_in_parts_and_its_own_ring_does_not() -> None:
-    large = op(1, size=5 * PART_BYTES)
+    large = op(1, size=5 * MESSAGE_BYTES)
     waiting = put(outbox(), large, marks(1), op(1, ring="other"), marks(9, ring="third"))
     assert drained(waiting) == [marks(9, ring="third"), op(1, ring="other"), large, marks(1)]
 
 
 def test_two_large_frames_do_not_mix() -> None:
-    large = [op(1, size=3 * PART_BYTES), op(1, ring="other", size=3 * PART_BYTES)]
+    large = [op(1, size=3 * MESSAGE_BYTES), op(1, ring="other", size=3 * MESSAGE_BYTES)]
     assert drained(put(outbox(), *large, op(2), op(2, ring="third"))) == [
         op(2, ring="third"),
         large[0],
         op(2),
         large[1],
     ]
+
+
+@pytest.mark.parametrize("size", [MESSAGE_BYTES - 80, 2 * MESSAGE_BYTES])
+def test_a_large_frame_goes_though_there_is_always_a_ping(size: int) -> None:
+    receiver = Receiver()
+    waiting = put(outbox(), op(1, size=size))
+    for nonce in range(1, 9):
+        # A link that is busy has room for one message at a time.
+        put(waiting, Ping("r", 1, nonce))
+        data = waiting.take(bodies=True)
+        assert data is not None
+        receiver.take(data)
+        waiting.check()
+    assert op(1, size=size) in receiver.frames
 
 
 def test_a_ring_that_is_forgotten_is_not_sent() -> None:
@@ -168,7 +190,7 @@ def test_a_ring_that_is_forgotten_is_not_sent() -> None:
 
 
 def test_a_ring_forgotten_while_in_parts_may_begin_again_with_a_low_epoch() -> None:
-    waiting = put(outbox(), op(1, epoch=7, size=2 * PART_BYTES), op(2, epoch=7))
+    waiting = put(outbox(), op(1, epoch=7, size=2 * MESSAGE_BYTES), op(2, epoch=7))
     receiver = Receiver()
     data = waiting.take(bodies=True)
     assert data is not None
@@ -230,29 +252,3 @@ def test_of_any_frames_the_newest_arrive_and_order_is_kept(steps: list[Frame | b
         if not ordered:
             continue
         assert ordered[-1] == arrived[-1] or ordered[-1].epoch < max(f.epoch for f in ordered)
-
-
-BODY_BYTES_MAX = 50_000
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, BODY_BYTES_MAX)), max_size=40),
-    st.integers(0, 6),
-)
-def test_what_is_small_waits_for_no_body_and_a_small_op_for_a_turn_of_each_ring(
-    bodies: list[tuple[str, int]], takes: int
-) -> None:
-    box = LinkOutbox(message_bytes=4 * TURN_BYTES, part_bytes=16 * TURN_BYTES)
-    for number, (ring, size) in enumerate(bodies, 1):
-        box.put(op(number, ring=ring, size=size))
-    for _ in range(takes):
-        box.take(bodies=True)
-    small: list[Frame] = [Ping("quiet", 1, 1), marks(7, ring="mirror")]
-    put(box, *small, op(1, ring="quiet"))
-    arrived = drained(box)
-    assert arrived[:2] == small
-    before = arrived[2 : arrived.index(op(1, ring="quiet"))]
-    for ring in "abcd":
-        passed = [len(f.payload) for f in before if isinstance(f, OpFrame) and f.ring == ring]
-        # The turn is over with the frame that fills it.
-        assert sum(passed) < TURN_BYTES + BODY_BYTES_MAX

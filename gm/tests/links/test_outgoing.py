@@ -17,9 +17,7 @@ from ringmq_gm.links.outgoing import _OutgoingSession
 
 SLOW_S = 10.0
 WINDOW_BYTES = 100_000
-OPTIONS = GroupOptions(
-    slow_timeout_s=SLOW_S, window_bytes=WINDOW_BYTES, message_bytes=10_000, part_bytes=10_000
-)
+OPTIONS = GroupOptions(slow_timeout_s=SLOW_S, window_bytes=WINDOW_BYTES, message_bytes=10_000)
 
 
 class Stream:

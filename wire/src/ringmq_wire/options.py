@@ -41,6 +41,9 @@ class WireOptions:
     # it, to go on. The hard limit stands for senders that don't listen.
     send_bytes_high: int = 1 * MIB
     send_bytes_max: int = 64 * MIB
+    # The transport keeps so many bytes that the kernel doesn't take, and those of one write more;
+    # what else is to be sent waits in its stream.
+    unsent_bytes_high: int = 64 * KIB
     # Of one header block: as it travels, and as a list (RFC 9113, section 6.5.2).
     header_block_bytes_max: int = 32 * KIB
     header_list_bytes_max: int = 16 * KIB
@@ -80,3 +83,5 @@ class WireOptions:
                 f"send_bytes_high is {self.send_bytes_high}, "
                 f"expected 1 to send_bytes_max ({self.send_bytes_max})"
             )
+        if self.unsent_bytes_high < 0:
+            raise ValueError(f"unsent_bytes_high is {self.unsent_bytes_high}, expected 0 or more")

@@ -2,7 +2,8 @@
 
 All messages of a turn go out together: at the end of `data_received` if input caused it,
 otherwise in the loop's next turn. Output is cut into frames only as far as the socket takes it
-(`UNSENT_BYTES_MAX`), so that a small message waits behind about one frame, not behind all bodies.
+(`WireOptions.unsent_bytes_high`), so that a small message waits behind about one frame, not behind
+all bodies.
 
 A `CallHandler` is called from the loop, and must not block. All its callbacks after the first
 have an exception caught: it is logged, and ends the call, not the connection.
@@ -37,7 +38,7 @@ from ringmq_wire.streams import WireStream
 
 log = logging.getLogger(__name__)
 
-# Bytes that this process has given to the transport or the kernel, and the network hasn't taken.
+# Bytes that the kernel has, and the network hasn't taken.
 UNSENT_BYTES_MAX = 64 * 1024
 # From closing to abandoning a transport whose peer doesn't read the rest.
 CLOSE_TIMEOUT_S = 5.0
@@ -139,14 +140,18 @@ class WireCall:
         return going_on
 
     def send_now(self, messages: Sequence[bytes]) -> bool:
-        """As `send`, but the message goes out in this turn: for a caller that gathers by itself."""
+        """As `send`, but the message goes out in this turn: for a caller that gathers by itself,
+        and keeps what would have to wait here. False as soon as the transport holds more than
+        `unsent_bytes_high`, too."""
         link = self._link
-        going_on = link.core.calls.send(self.stream, messages)
+        link.core.calls.send(self.stream, messages)
         link.flush()
-        if not going_on and self.stream.paused:
-            self.handler.pause_sending()
-            return False
-        return True
+        if link.is_paused:
+            link.held.append(self)
+        elif not self.stream.paused:
+            return True
+        self.handler.pause_sending()
+        return False
 
     def respond(self, metadata: Metadata = ()) -> None:
         """Begins the answer (server); `send` does so by itself, without metadata."""
@@ -213,6 +218,8 @@ class WireProtocol(asyncio.Protocol):
         self.reason = ""
         self._transport: asyncio.Transport | None = None
         self._paused = False
+        # Their senders go on once the network takes our bytes again.
+        self.held: list[WireCall] = []
         self._flush_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -301,7 +308,7 @@ class WireProtocol(asyncio.Protocol):
         self._transport = transport
         if self._made is not None:
             self._made(self)
-        transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        transport.set_write_buffer_limits(high=self._options.unsent_bytes_high)
         sock = self.tcp_socket()
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -359,6 +366,10 @@ class WireProtocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._paused = False
         self.flush()
+        held, self.held = self.held, []
+        for call in held:
+            if not call.has_ended and not call.stream.paused:
+                self._guard(call, call.handler.resume_sending)
 
     # --- out ---
 

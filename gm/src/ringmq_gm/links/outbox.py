@@ -9,7 +9,7 @@ Which frame may overtake which follows from the meaning of each to the receiving
 * Ping, Pong, Gone, Resume and the frames about views go at any time: each holds by itself. Of
   each kind and ring only the newest waits.
 * Rings don't wait for each other. Frames without a body before them in their ring go first, then
-  the bodies, from each ring in turn.
+  small bodies, then the large ones, from each ring in turn.
 
 Overtaken frames are left out. So a ring never has more bytes waiting here than in its cache, and
 shares the payloads with it:
@@ -20,15 +20,21 @@ shares the payloads with it:
 * Ops that a newer frame says are stable are left out. They wait here only for a joiner that was
   left behind, which fetches them: the core doesn't keep them any more either.
 
-A frame over `part_bytes` travels in parts, one frame at a time; messages of the other rings go in
-between, turn and turn about. Its own ring waits behind it.
+A message has about `message_bytes`: only frames without a body may make it larger, by one of them.
+A frame that is larger travels in parts of that size, one frame at a time; messages of the other
+rings go in between, turn and turn about. Its own ring waits behind it.
+
+A frame without a body before it in its ring, or with small ones only, is passed by one message of
+large bodies at most. Large bodies have such a message after one without any body, and after
+`SMALL_BYTES_TURN` of small bodies: they would starve otherwise. The owner bounds how much has left
+the outbox already (outgoing.py).
 
 A frame that waits alone is kept by itself: a quiet link sends each frame before the next one comes,
 and needs no lanes for that. Its way out is the same.
 
 Invariants (`check`): a frame that is alone has no lanes beside it; a ring has one lane, which is
-light (no body waits in it), heavy (one does), or behind the frame that is on its way in parts; op
-numbers rise within a lane; sizes are the sums over the waiting frames.
+light (no body waits in it), small or heavy (one does), or behind the frame that is on its way in
+parts; op numbers rise within a lane; sizes are the sums over the waiting frames.
 """
 
 from __future__ import annotations
@@ -46,9 +52,13 @@ from ringmq_gm.core.frames import (
 )
 from ringmq_gm.links.wire import LAST_PART, PART, WHOLE, frames_message
 
-# One ring may send so much before it is the next one's turn.
-TURN_BYTES = 64 * 1024
-
+# A ring whose first waiting body has at most this is served before the rings with large ones. What
+# waits in it beyond `_SMALL_TURN_BYTES` gets in line with the large ones.
+SMALL_BYTES_MAX = 4 * 1024
+# Such a body with its marks.
+_SMALL_TURN_BYTES = 2 * SMALL_BYTES_MAX
+# After so many bytes of small bodies one message of large ones goes.
+SMALL_BYTES_TURN = 64 * 1024
 
 # The frames that keep their order within a ring.
 Ordered = Hello | OpFrame | MarksFrame | Submit
@@ -72,18 +82,22 @@ class Lane:
 class LinkOutbox:
     """See the module. For one session of a link."""
 
-    def __init__(self, *, message_bytes: int, part_bytes: int) -> None:
+    def __init__(self, *, message_bytes: int) -> None:
         self._message_bytes = message_bytes
-        self._part_bytes = part_bytes
         # OrderedDict: a plain dict takes long to find its first item once many were removed.
         self._control: OrderedDict[tuple[str, type], Frame] = OrderedDict()
         self._light: OrderedDict[str, Lane] = OrderedDict()
         # In the order of their turns.
+        self._small: OrderedDict[str, Lane] = OrderedDict()
         self._heavy: OrderedDict[str, Lane] = OrderedDict()
         self._parts: deque[bytes] = deque()
         # The one ring whose frame the parts are.
         self._behind: dict[str, Lane] = {}
         self._part_has_turn = False
+        # Of small bodies, since large ones had a message.
+        self._small_bytes = 0
+        # The next message is one of large bodies, if any wait.
+        self._large_is_due = False
         # The only frame that waits; with it all of the above is empty.
         self._alone: Frame | None = None
 
@@ -92,16 +106,16 @@ class LinkOutbox:
 
     @property
     def _has_lanes(self) -> bool:
-        return bool(self._control or self._light or self._heavy or self._parts)
+        return bool(self._control or self._light or self._small or self._heavy or self._parts)
 
     @property
     def has_bodies(self) -> bool:
-        return bool(self._heavy or self._parts) or isinstance(self._alone, BODIES)
+        return bool(self._small or self._heavy or self._parts) or isinstance(self._alone, BODIES)
 
     def waiting_bytes(self, ring: str) -> int:
         """The payloads of this ring's ops and submits that wait."""
         self._join_lanes()
-        lane = self._heavy.get(ring) or self._behind.get(ring)
+        lane = self._lane_of(ring)
         return lane.body_bytes if lane is not None else 0
 
     # --- in ---
@@ -133,16 +147,24 @@ class LinkOutbox:
         self._join_lanes()
         for key in [key for key in self._control if key[0] == ring]:
             del self._control[key]
-        self._light.pop(ring, None)
-        self._heavy.pop(ring, None)
+        for line in (self._light, self._small, self._heavy):
+            line.pop(ring, None)
         if ring in self._behind:
             # If the ring is made again, it begins with a low epoch.
             self._behind[ring] = Lane(0)
 
+    def _lane_of(self, ring: str) -> Lane | None:
+        return (
+            self._light.get(ring)
+            or self._small.get(ring)
+            or self._heavy.get(ring)
+            or self._behind.get(ring)
+        )
+
     def _lane(self, frame: Ordered) -> Lane | None:
         """The lane for this frame; None if frames of a newer epoch wait there."""
         ring = frame.ring
-        lane = self._light.get(ring) or self._heavy.get(ring) or self._behind.get(ring)
+        lane = self._lane_of(ring)
         if lane is not None and lane.epoch > frame.epoch:
             return None
         if lane is None or lane.epoch < frame.epoch:
@@ -150,6 +172,7 @@ class LinkOutbox:
             if ring in self._behind:
                 self._behind[ring] = lane
             else:
+                self._small.pop(ring, None)
                 self._heavy.pop(ring, None)
                 self._light[ring] = lane
         return lane
@@ -175,7 +198,8 @@ class LinkOutbox:
             lane.bodies += 1
             lane.body_bytes += len(frame.payload)
             if frame.ring in self._light:
-                self._heavy[frame.ring] = self._light.pop(frame.ring)
+                line = self._small if len(frame.payload) <= SMALL_BYTES_MAX else self._heavy
+                line[frame.ring] = self._light.pop(frame.ring)
 
     def _drop_stable(self, lane: Lane, newer: OpFrame | MarksFrame | Hello) -> None:
         """Drops the ops that wait although they are stable, as `newer` says."""
@@ -191,8 +215,10 @@ class LinkOutbox:
                 others.append(frame)
             lane.frames.popleft()
         lane.frames.extendleft(reversed(others))
-        if not lane.bodies and newer.ring in self._heavy:
-            self._light[newer.ring] = self._heavy.pop(newer.ring)
+        if not lane.bodies and newer.ring not in self._behind:
+            for line in (self._small, self._heavy):
+                line.pop(newer.ring, None)
+            self._light[newer.ring] = lane
 
     def _drop_from(self, lane: Lane, number: int) -> None:
         """The core sends ops again, from `number` on: those that wait are dropped."""
@@ -213,19 +239,36 @@ class LinkOutbox:
         alone = self._alone
         if alone is not None and (bodies or not isinstance(alone, BODIES)):
             pieces = encode(alone)
-            if len(pieces[-1]) + len(pieces[0]) <= self._part_bytes:
+            if len(pieces[-1]) + len(pieces[0]) <= self._message_bytes:
                 self._alone = None
-                self._part_has_turn = True
                 return frames_message(WHOLE, pieces)
         self._join_lanes()
+        if bodies and self._large_is_due:
+            data = self._take_large()
+            if data is not None:
+                return data
         pieces = []
         size = self._take_control(pieces)
-        if bodies and not (self._parts and self._part_has_turn):
-            self._take_bodies(pieces, size)
+        if bodies:
+            small = self._take_small(pieces, size)
+            self._small_bytes += small
+            if not (self._parts and self._part_has_turn) and self._take_heavy(pieces, size + small):
+                self._small_bytes = 0
+            else:
+                # Else large bodies would wait for as long as there is always something that passes.
+                self._large_is_due = not small or self._small_bytes >= SMALL_BYTES_TURN
         if pieces:
-            self._part_has_turn = True
             return frames_message(WHOLE, pieces)
-        if bodies and self._parts:
+        return self._take_large() if bodies else None
+
+    def _take_large(self) -> bytes | None:
+        """A message with large bodies only; None if none waits."""
+        self._large_is_due = False
+        self._small_bytes = 0
+        pieces: list[bytes] = []
+        if not (self._parts and self._part_has_turn) and self._take_heavy(pieces, 0):
+            return frames_message(WHOLE, pieces)
+        if self._parts:
             self._part_has_turn = False
             return self._take_part()
         return None
@@ -245,45 +288,68 @@ class LinkOutbox:
                 size += _add(pieces, lane.marks)
         return size
 
-    def _take_bodies(self, pieces: list[bytes], size: int) -> None:
-        """Adds bodies of each ring in turn, until the message is full."""
+    def _take_small(self, pieces: list[bytes], size: int) -> int:
+        """Adds small bodies, until the message is full; returns the bytes added."""
+        before = size
+        while self._small and size < self._message_bytes:
+            ring, lane = self._small.popitem(last=False)
+            room = self._message_bytes - size
+            taken = self._take_turn(lane, pieces, min(room, _SMALL_TURN_BYTES))
+            size += taken
+            if not taken and size > before:
+                # It is the first one of the next message.
+                self._small[ring] = lane
+                self._small.move_to_end(ring, last=False)
+                break
+            self._place(ring, lane)
+        return size - before
+
+    def _take_heavy(self, pieces: list[bytes], size: int) -> int:
+        """Adds large bodies of each ring in turn, until the message is full; returns the bytes
+        added. A frame that is larger than a message begins to travel in parts, if no other one
+        does."""
+        before = size
         passed = 0
         while size < self._message_bytes and passed < len(self._heavy):
             ring, lane = self._heavy.popitem(last=False)
-            taken = self._take_turn(ring, lane, pieces)
+            taken = self._take_turn(lane, pieces, self._message_bytes - size)
             size += taken
-            # A ring whose next frame is large waits until no other one is in parts.
-            passed = 0 if taken else passed + 1
-            if ring not in self._behind:
-                self._place(ring, lane)
-
-    def _take_turn(self, ring: str, lane: Lane, pieces: list[bytes]) -> int:
-        """Adds up to `TURN_BYTES` from this lane; returns the bytes added."""
-        taken = 0
-        while lane.frames and taken < TURN_BYTES:
-            frame = lane.frames[0]
-            encoded = encode(frame)
-            length = sum(map(len, encoded))
-            if length > self._part_bytes:
-                if self._parts:
-                    break
-                self._split(encoded)
+            if not taken and not self._parts and self._split(lane):
                 self._behind[ring] = lane
-            else:
-                pieces += encoded
-                taken += length
-            lane.frames.popleft()
-            if isinstance(frame, BODIES):
-                lane.bodies -= 1
-                lane.body_bytes -= len(frame.payload)
-            if self._behind.get(ring) is lane:
+                continue
+            passed = 0 if taken else passed + 1
+            self._place(ring, lane)
+        self._part_has_turn = True
+        return size - before
+
+    def _take_turn(self, lane: Lane, pieces: list[bytes], bytes_max: int) -> int:
+        """Adds the first frames of this lane, as far as they fit; returns the bytes added."""
+        taken = 0
+        while lane.frames:
+            encoded = encode(lane.frames[0])
+            length = sum(map(len, encoded))
+            if taken + length > bytes_max:
                 break
+            pieces += encoded
+            taken += length
+            self._drop_first(lane)
         return taken
 
-    def _split(self, encoded: list[bytes]) -> None:
-        whole = b"".join(encoded)
-        step = self._part_bytes
+    def _drop_first(self, lane: Lane) -> None:
+        frame = lane.frames.popleft()
+        if isinstance(frame, BODIES):
+            lane.bodies -= 1
+            lane.body_bytes -= len(frame.payload)
+
+    def _split(self, lane: Lane) -> bool:
+        """Cuts the lane's first frame into parts; returns False if it fits into a message."""
+        whole = b"".join(encode(lane.frames[0]))
+        step = self._message_bytes
+        if len(whole) <= step:
+            return False
         self._parts.extend(whole[at : at + step] for at in range(0, len(whole), step))
+        self._drop_first(lane)
+        return True
 
     def _take_part(self) -> bytes:
         part = self._parts.popleft()
@@ -305,13 +371,20 @@ class LinkOutbox:
         assert self._alone is None or not self._has_lanes
         assert bool(self._parts) == bool(self._behind)
         assert len(self._behind) <= 1
-        lanes = [*self._light.items(), *self._heavy.items(), *self._behind.items()]
+        lanes = [
+            *self._light.items(),
+            *self._small.items(),
+            *self._heavy.items(),
+            *self._behind.items(),
+        ]
         assert len({ring for ring, _ in lanes}) == len(lanes)
         for ring, lane in lanes:
             waiting = [frame for frame in lane.frames if isinstance(frame, BODIES)]
             assert lane.bodies == len(waiting)
             assert lane.body_bytes == sum(len(frame.payload) for frame in waiting)
-            assert ring in self._behind or bool(waiting) == (ring in self._heavy)
+            assert ring in self._behind or bool(waiting) == (
+                ring in self._small or ring in self._heavy
+            )
             numbers = [frame.number for frame in waiting if isinstance(frame, OpFrame)]
             assert numbers == sorted(set(numbers))
 

@@ -33,9 +33,10 @@ DIAL_PAUSE_S = 0.05
 # How long a stream that is closed in good order may take to bring away what waits.
 HANG_UP_S = 0.25
 
-# What a stream has taken can't be overtaken any more: frames wait in the outbox, which knows their
-# order. The other end sends credit only.
-WIRE_OPTIONS = WireOptions(message_bytes_max=64 * 1024, send_bytes_high=64 * 1024)
+# Bytes that a stream has taken can't be overtaken any more: frames wait in the outbox, which knows
+# their order. So a message that the kernel or the other end's window doesn't take at once pauses
+# the link: there is never another one outside the outbox. The other end sends credit only.
+WIRE_OPTIONS = WireOptions(message_bytes_max=64 * 1024, send_bytes_high=2, unsent_bytes_high=0)
 
 
 class NotRegisteredError(LinkError):
@@ -177,10 +178,14 @@ class _OutgoingSession(CallHandler):
 
     What is put goes out in the loop's next turn (`_pump`), together: as messages of up to
     `message_bytes`, while the stream takes them and, for bodies, the window is open.
+
+    A small frame waits behind two messages at most: one that the kernel hasn't taken, and one of
+    large bodies that has its turn first (outbox.py). That is less than 64 KiB. The kernel may have
+    up to `UNSENT_BYTES_MAX` more that the network hasn't taken.
     """
 
     def __init__(self, node: str, owner: LinkOwner, options: GroupOptions) -> None:
-        self.outbox = LinkOutbox(message_bytes=options.message_bytes, part_bytes=options.part_bytes)
+        self.outbox = LinkOutbox(message_bytes=options.message_bytes)
         self._node = node
         self._owner = owner
         self._options = options
