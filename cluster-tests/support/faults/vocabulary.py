@@ -6,7 +6,8 @@ Times are in seconds since the run or the round began: virtual ones in a simulat
 cluster. A fault that lasts ends by itself. Pure: what carries the faults out is elsewhere,
 `cluster-tests/simulation/ringsim/simulator/nemesis.py` for simulated rings and
 `cluster-tests/support/chaos/hands.py` for real processes. Each knows all faults but those that
-`REAL_ONLY` and `SIMULATED_ONLY` name; these say why.
+`REAL_ONLY` and `SIMULATED_ONLY` name; these say why. A cluster that Compose runs has a few of them
+(`cluster-tests/docker/support/containers/hands.py`).
 """
 
 from __future__ import annotations

@@ -89,6 +89,10 @@ class Compose:
         """`ringmq ARGUMENTS --json` in a node's container; its value."""
         return json.loads(self.run("exec", "-T", node, "ringmq", *arguments, "--json"))
 
+    def seeds(self, nodes: Sequence[str]) -> list[str]:
+        """Where a client on this machine reaches the nodes: at the ports that are published."""
+        return [f"127.0.0.1:{self._environment[f'{node.upper()}_PORT']}" for node in nodes]
+
     def container(self, service: str) -> Container:
         (found,) = self._client.containers.list(
             all=True,
