@@ -23,6 +23,8 @@ CASES = [
     Case(members=2, ops=2, crashes=0, link_breaks=1),
     Case(members=2, ops=1, crashes=1, restarts=True, leases=True),
     Case(members=2, ops=1, crashes=1, restarts=True, disk_losses=1, min_insync=2, leases=True),
+    # A node joins, and either of the two comes back with an empty disk.
+    Case(members=1, joiners=1, ops=1, crashes=1, restarts=True, disk_losses=1),
 ]
 # The case that the design asks for: 3 members, 3 ops, 2 crashes.
 LARGEST = Case(ops=3, crashes=2)

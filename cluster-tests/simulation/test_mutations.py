@@ -79,6 +79,7 @@ LEFT_BEHIND = Scenario(
     budgets=Budgets(joiner_bytes_max=20),
 )
 
+JOIN_AND_LOST_DISK = Case(members=1, joiners=1, ops=1, crashes=1, restarts=True, disk_losses=1)
 BY_EXPLORER: dict[type[RingMember], Case] = {
     mutations.ForwardsOnlyNewOps: Case(ops=2, crashes=1),
     mutations.AppliesFirstAndForgets: Case(ops=2, crashes=1),
@@ -87,6 +88,8 @@ BY_EXPLORER: dict[type[RingMember], Case] = {
     mutations.PromotesTheSecond: Case(ops=2, crashes=1),
     mutations.CountsAJoinerLate: Case(members=2, joiners=1, ops=2, crashes=1),
     mutations.CountsAJoinerTooSoon: Case(members=2, joiners=1, ops=2, crashes=1),
+    mutations.BeginsFromADamagedLog: JOIN_AND_LOST_DISK,
+    mutations.PromotesAJoiner: JOIN_AND_LOST_DISK,
 }
 # These look like bugs and are none: the whole case is explored, with a crash in between.
 HARMLESS_CASES: dict[type[RingMember], Case] = {
