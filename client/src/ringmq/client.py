@@ -97,6 +97,7 @@ class Client(ConnectedClient):
         rules: QueueRules = NO_RULES,
         exclusive: bool | None = None,
         auto_delete: bool | None = None,
+        exact: bool = False,
         deadline_s: float | None = None,
     ) -> QueueInfo:
         """Creates the queue, unless it exists with the same arguments; else `QueueExistsError`.
@@ -106,13 +107,13 @@ class Client(ConnectedClient):
         majority of the replicas. `mode` None: the default for a new queue, and the mode that an
         existing queue has. `durable` False: a transient queue, whose messages are all transient,
         and which is gone once all nodes that hold it have been restarted; None: a new queue is
-        durable, and an existing one may be either. `master_locator`: where the master of a new
-        queue goes; None: as a policy says, else to the node with the fewest masters. A policy for
-        the queue's name counts over `replicas` and `min_insync`. `rules`: limits such as
+        durable, an existing one either. `master_locator`: where the master of a new queue goes;
+        None: as a policy says, else to the node with the fewest masters. A policy for the queue's
+        name counts over `replicas` and `min_insync`. `rules`: limits such as
         `QueueRules(max_length=1000)`; of an existing queue, those that are None may be anything.
-
         An empty name: the cluster gives the queue one. `exclusive`: for this client only, until it
-        is closed or loses its connection. `auto_delete`: until its last consumer has left.
+        is closed or loses its connection. `auto_delete`: until its last consumer has left. `exact`:
+        an existing queue was declared without what is left out here; only its mode may be any.
         """
         if replicas < 0 or min_insync < 0:
             raise BadRequestError(
@@ -130,6 +131,7 @@ class Client(ConnectedClient):
             rules=rules.to_wire(),
             exclusive=exclusive,
             auto_delete=auto_delete,
+            exact=exact,
             name_token=b"" if name else name_token(),
         )
         if exclusive:

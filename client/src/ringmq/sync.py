@@ -87,6 +87,7 @@ class SyncClient:
         rules: QueueRules = NO_RULES,
         exclusive: bool | None = None,
         auto_delete: bool | None = None,
+        exact: bool = False,
         deadline_s: float | None = None,
     ) -> QueueInfo:
         return _run(
@@ -99,6 +100,7 @@ class SyncClient:
                 rules=rules,
                 exclusive=exclusive,
                 auto_delete=auto_delete,
+                exact=exact,
                 deadline_s=deadline_s,
             )
         )

@@ -179,3 +179,41 @@ def test_a_declare_that_was_given_up_does_not_stop_the_others(
         assert (await tasks[2]).created
 
     with_node(tmp_path, work)
+
+
+def test_a_client_that_declares_exactly_is_told_what_differs(tmp_path: Path) -> None:
+    async def work(node: Node, client: ringmq.Client) -> None:
+        arguments: dict[str, Any] = {
+            "replicas": 1,
+            "min_insync": 1,
+            "mode": ringmq.QueueMode.LAZY,
+            "auto_delete": True,
+        }
+        rules = ringmq.QueueRules(max_length=3)
+        await client.declare_queue("said", **arguments, rules=rules)
+        await client.declare_queue("said", **arguments, rules=rules, exact=True)
+        await client.declare_queue("said")
+        for field in ("replicas", "min_insync", "auto_delete", "max_length"):
+            asked = {name: value for name, value in arguments.items() if name != field}
+            said = ringmq.QueueRules() if field == "max_length" else rules
+            await client.declare_queue("said", **asked, rules=said)
+            with pytest.raises(ringmq.QueueExistsError) as caught:
+                await client.declare_queue("said", **asked, rules=said, exact=True)
+            assert caught.value.metadata["field"] == field
+            assert {"existing", "asked"} <= {*caught.value.metadata}
+        # Left out, it may be any, and said, it is compared: operators switch it.
+        del arguments["mode"]
+        await client.declare_queue("said", **arguments, rules=rules, exact=True)
+        arguments["mode"] = ringmq.QueueMode.DEFAULT
+        with pytest.raises(ringmq.QueueExistsError) as caught:
+            await client.declare_queue("said", **arguments, rules=rules, exact=True)
+        assert caught.value.metadata == {
+            "queue": "said",
+            "field": "mode",
+            "existing": "lazy",
+            "asked": "default",
+        }
+        await client.declare_queue("bare")
+        await client.declare_queue("bare", exact=True)
+
+    with_node(tmp_path, work)

@@ -124,6 +124,12 @@ def test_queues_are_declared_listed_shown_and_deleted(run: Run) -> None:
     run("promote", "made.1", "nobody", code=1)
     assert run("queue", "delete", "made.2")["messages"] == 0
     assert names_of(run("queue", "list", "made")) == ["made.1"]
+    run("queue", "declare", "made.1", "--exact")
+    run("queue", "declare", "made.3", "--replicas", 1, "--max-length", 3)
+    run("queue", "declare", "made.3")
+    run("queue", "declare", "made.3", "--exact", code=1)
+    run("queue", "declare", "made.3", "--exact", "--replicas", 1, "--max-length", 3)
+    run("queue", "delete", "made.3")
 
 
 def test_rules_are_flags_of_declarations_and_policies(run: Run) -> None:

@@ -259,6 +259,7 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     AUTO_DELETE_FIELD_NUMBER: builtins.int
     PASSIVE_FIELD_NUMBER: builtins.int
     NAME_TOKEN_FIELD_NUMBER: builtins.int
+    EXACT_FIELD_NUMBER: builtins.int
     queue: builtins.str
     """1 to 255 bytes of UTF-8, no control characters. Empty: the node gives the queue a name, which
     the answer has. Names that begin with "amq." can't be declared, except `passive`.
@@ -295,6 +296,10 @@ class DeclareQueueRequest(google.protobuf.message.Message):
     """With an empty name: 1 to 64 random bytes. A declaration that is repeated with the same ones,
     because its answer was lost, means the same queue.
     """
+    exact: builtins.bool
+    """What is left out is asked for as well: a queue that exists has to have been declared without it.
+    Only the mode may be any, if it is left out: operators switch it.
+    """
     @property
     def rules(self) -> ringmq.v1.common_pb2.QueueRules:
         """A rule that is absent isn't set for a new queue, and may be anything for one that exists."""
@@ -314,10 +319,11 @@ class DeclareQueueRequest(google.protobuf.message.Message):
         auto_delete: builtins.bool | None = ...,
         passive: builtins.bool = ...,
         name_token: builtins.bytes = ...,
+        exact: builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: typing_extensions.TypeAlias = typing.Literal["_auto_delete", b"_auto_delete", "_durable", b"_durable", "_exclusive", b"_exclusive", "auto_delete", b"auto_delete", "durable", b"durable", "exclusive", b"exclusive", "rules", b"rules"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_auto_delete", b"_auto_delete", "_durable", b"_durable", "_exclusive", b"_exclusive", "auto_delete", b"auto_delete", "durable", b"durable", "exclusive", b"exclusive", "master_locator", b"master_locator", "min_insync", b"min_insync", "mode", b"mode", "name_token", b"name_token", "passive", b"passive", "queue", b"queue", "replicas", b"replicas", "rules", b"rules", "vhost", b"vhost"]
+    _ClearFieldArgType: typing_extensions.TypeAlias = typing.Literal["_auto_delete", b"_auto_delete", "_durable", b"_durable", "_exclusive", b"_exclusive", "auto_delete", b"auto_delete", "durable", b"durable", "exact", b"exact", "exclusive", b"exclusive", "master_locator", b"master_locator", "min_insync", b"min_insync", "mode", b"mode", "name_token", b"name_token", "passive", b"passive", "queue", b"queue", "replicas", b"replicas", "rules", b"rules", "vhost", b"vhost"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__auto_delete: typing_extensions.TypeAlias = typing.Literal["auto_delete"]
     _WhichOneofArgType__auto_delete: typing_extensions.TypeAlias = typing.Literal["_auto_delete", b"_auto_delete"]

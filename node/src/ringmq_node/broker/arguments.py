@@ -20,8 +20,8 @@ class QueueArguments:
 
     An argument that is left out (0 or None) means the default for a new queue, and matches any
     value of one that exists. If the declaration is `exact`, it matches the default alone, as AMQP
-    has it. `replicas`, `min_insync` and `mode` match any value even then: other protocols have no
-    word for the first two, and operators change the third.
+    has it. A `mode` that is left out matches any even then, as operators change it. So do
+    `replicas` and `min_insync`, unless the protocol has words for them: `names_replicas`.
 
     `opaque` arguments are another broker's: they are kept, told back, and have no effect.
     """
@@ -38,6 +38,7 @@ class QueueArguments:
     owner: str = ""
     opaque: tuple[tuple[str, FieldValue], ...] = ()
     exact: bool = False
+    names_replicas: bool = False
 
 
 # Of the opaque arguments those that tell queues apart in RabbitMQ, and what leaving one out means.
@@ -77,6 +78,16 @@ def check_equivalent(record: QueueRecord, wanted: Wanted, arguments: QueueArgume
             raise _inequivalent(record, field, existing, asked)
     if arguments.exact:
         _check_same_opaque(record, dict(arguments.opaque))
+        if arguments.names_replicas:
+            _check_left_out(record, arguments)
+
+
+def _check_left_out(record: QueueRecord, arguments: QueueArguments) -> None:
+    """Numbers that are left out are for policies to say, of the queue that exists, too."""
+    for field in ("replicas", "min_insync"):
+        declared = getattr(record, field)
+        if declared and not getattr(arguments, field):
+            raise _inequivalent(record, field, declared, None)
 
 
 def _check_same_opaque(record: QueueRecord, asked: Headers) -> None:

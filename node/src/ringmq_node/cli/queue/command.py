@@ -66,6 +66,11 @@ def queue() -> None:
     default=None,
     help="Deleted when its last consumer has left, once it has had one.",
 )
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="Refused if the queue was declared with arguments that are left out here.",
+)
 @client_options
 def declare(
     name: str,
@@ -77,6 +82,7 @@ def declare(
     rules: QueueRules,
     exclusive: bool | None,
     auto_delete: bool | None,
+    exact: bool,
     target: Target,
 ) -> None:
     """Create the queue NAME, unless it is there with the same arguments.
@@ -96,6 +102,7 @@ def declare(
             rules=rules,
             exclusive=exclusive,
             auto_delete=auto_delete,
+            exact=exact,
         )
         if target.as_json:
             emit_json(queue_json(info))

@@ -147,6 +147,8 @@ class BrokerService:
             rules=rules_from_wire(request.rules),
             auto_delete=request.auto_delete if request.HasField("auto_delete") else None,
             exclusive=request.exclusive if request.HasField("exclusive") else None,
+            exact=request.exact,
+            names_replicas=True,
         )
         declared = await self._broker.declare(
             queue, arguments, caller, name_token=request.name_token
