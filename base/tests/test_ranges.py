@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machine_speed import MachineSpeed
 
 from ringmq_base import ranges as ranges_module
 from ringmq_base.ranges import RangeSet, SummedRangeSet
@@ -46,13 +48,17 @@ def test_it_is_a_set_of_numbers(
 def test_what_changes_between_two_sets(
     some: list[tuple[int, int]], others: list[tuple[int, int]], alike: int
 ) -> None:
-    """With ranges that are alike at both ends, more than are compared together."""
+    """With ranges that are alike before, between and behind, more than are compared together."""
     step = ranges_module._ALIKE_STEP
     ends = [(200 + 3 * at, 201 + 3 * at) for at in range(alike * step // 2)]
     ends += [(10_000 + 3 * at, 10_001 + 3 * at) for at in range(alike * step // 2)]
+    end_of_one = [(first + 30_000, last + 30_000) for first, last in others]
+    end_of_other = [(first + 30_000, last + 30_000) for first, last in some]
     middle = 5000
-    one = RangeSet([*ends, *((first + middle, last + middle) for first, last in some)])
-    other = RangeSet([*ends, *((first + middle, last + middle) for first, last in others)])
+    one = RangeSet([*ends, *((first + middle, last + middle) for first, last in some), *end_of_one])
+    other = RangeSet(
+        [*ends, *((first + middle, last + middle) for first, last in others), *end_of_other]
+    )
     gone, come = one.changes_to(other)
     gone.check()
     come.check()
@@ -61,6 +67,17 @@ def test_what_changes_between_two_sets(
         {n for a, b in ranges for n in range(a, b + 1)} for ranges in (one, other, gone, come)
     )
     assert (less, more) == (first - second, second - first)
+
+
+@pytest.mark.slow
+def test_a_few_changes_among_very_many_ranges_cost_little() -> None:
+    """All ranges between the first change and the last one were looked at one by one: 75 ms."""
+    ranges = RangeSet((at, at) for at in range(0, 400_000, 2))
+    changed = ranges.copy()
+    gone = [(at, at) for at in range(0, 400_000, 20_000)]
+    changed.subtract(gone)
+    assert ranges.changes_to(changed) == (RangeSet(gone), RangeSet())
+    assert MachineSpeed().cpu_s(lambda: ranges.changes_to(changed)) < 0.03
 
 
 @given(st.lists(pairs, max_size=20), st.lists(pairs, max_size=20), st.integers(0, 20))
